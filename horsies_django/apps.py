@@ -1,0 +1,21 @@
+"""The Django app."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.module_loading import autodiscover_modules
+from django.utils.translation import gettext_lazy as _
+
+
+class HorsiesConfig(AppConfig):
+    """Finds each app's ``tasks.py`` and registers the checks."""
+
+    name = "horsies_django"
+    verbose_name = _("Background tasks")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Import what Django itself does not: its task framework, whose checks would be skipped in silence otherwise."""
+        from . import checks, compat  # noqa: F401
+
+        autodiscover_modules("tasks")

@@ -1,0 +1,69 @@
+"""System checks: every mistake in the settings, all at once, each with a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
+
+if TYPE_CHECKING:
+    from .backend import HorsiesBackend
+
+
+def check_backend(backend: HorsiesBackend) -> list[CheckMessage]:
+    """Return what is wrong with one backend's settings and with the database that they name."""
+    messages: list[CheckMessage] = [
+        Error(str(problem), hint=problem.hint, obj=backend.alias, id="horsies.E002" if not problem.unknown_key else "horsies.E001")
+        for problem in backend.parsed.problems
+    ]
+    if not apps.is_installed("horsies_django"):
+        messages.append(
+            Error(
+                f"TASKS['{backend.alias}'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS.",
+                hint="Add 'horsies_django' to INSTALLED_APPS and run migrate.",
+                obj=backend.alias,
+                id="horsies.E003",
+            )
+        )
+    if not settings.USE_TZ:
+        messages.append(
+            Warning(
+                "USE_TZ is False: times that a caller gives are compared with the database's clock as if they were UTC.",
+                hint="Set USE_TZ = True.",
+                obj=backend.alias,
+                id="horsies.W001",
+            )
+        )
+    if backend.parsed.options.database in settings.DATABASES:
+        messages += check_database(backend.parsed.options.database)
+    return messages
+
+
+def check_database(alias: str) -> Iterable[CheckMessage]:
+    """Return what makes the database of ``alias`` a poor queue; asks the settings alone, not the server."""
+    connection = connections[alias]
+    if connection.vendor == "sqlite":
+        yield from _check_sqlite(alias, connection.settings_dict)
+
+
+def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:
+    options = config.get("OPTIONS", {})
+    if options.get("transaction_mode") not in ("IMMEDIATE", "EXCLUSIVE"):
+        yield Warning(
+            f"DATABASES['{alias}'] is SQLite with deferred transactions: code that reads and then writes in one "
+            "transaction fails with 'database is locked' as soon as a worker writes in between.",
+            hint="Set OPTIONS['transaction_mode'] = 'IMMEDIATE'.",
+            obj=alias,
+            id="horsies.W002",
+        )
+    if "journal_mode" not in str(options.get("init_command", "")).lower():
+        yield Warning(
+            f"DATABASES['{alias}'] is SQLite without write-ahead logging: readers block writers.",
+            hint="Set OPTIONS['init_command'] = 'PRAGMA journal_mode=WAL;'.",
+            obj=alias,
+            id="horsies.W003",
+        )

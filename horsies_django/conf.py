@@ -1,0 +1,269 @@
+"""The OPTIONS of a backend: one typed object, each default with its reason, every mistake found at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from django.conf import settings
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION: Final = re.compile(r"(\d+)\s*([smhdw])")
+
+DURATION_ALLOWED: Final = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0 (delete at once) or None (keep)'
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in the settings: where it is, what stands there, what may stand there."""
+
+    path: str
+    value: object
+    allowed: str
+    hint: str
+    unknown_key: bool = False
+
+    def __str__(self) -> str:
+        if self.unknown_key:
+            return f"{self.path} is not an option; allowed: {self.allowed}."
+        return f"{self.path} is {self.value!r}; allowed: {self.allowed}."
+
+
+def parse_duration(value: object) -> timedelta | None:
+    """Return a duration given as seconds, as a timedelta, or as text like ``"7d"``. Raises ValueError."""
+    if value is None or isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return timedelta(seconds=value)
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+    raise ValueError(f"{value!r} is not a duration; allowed: {DURATION_ALLOWED}.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What may stand in a key, in words and as a function that returns the parsed value or raises ValueError."""
+
+    allowed: str
+    parse: Callable[[object], Any]
+
+
+def _option(default: object, rule: _Rule) -> Any:
+    return field(default=default, metadata={"rule": rule})
+
+
+def _whole(low: int, high: int, *, none: str = "") -> _Rule:
+    def parse(value: object) -> int | None:
+        if none and value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError
+        return value
+
+    return _Rule(f"a whole number from {low} to {high}" + (f", or None ({none})" if none else ""), parse)
+
+
+def _seconds(low: float, high: float) -> _Rule:
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise ValueError
+        return float(value)
+
+    return _Rule(f"{low:g} to {high:g} (seconds)", parse)
+
+
+def _one_of(*allowed: object) -> _Rule:
+    def parse(value: object) -> object:
+        if not any(value is item or (isinstance(value, str) and value == item) for item in allowed):
+            raise ValueError
+        return value
+
+    return _Rule(" or ".join(repr(item) for item in allowed), parse)
+
+
+def _text(what: str, pattern: str) -> _Rule:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError
+        return value
+
+    return _Rule(what, parse)
+
+
+_BOOLEAN: Final = _one_of(True, False)
+_RETENTION: Final = _Rule(DURATION_ALLOWED, parse_duration)
+
+
+def _milliseconds(low: int, high: int) -> _Rule:
+    rule = _whole(low, high)
+    return _Rule(f"{rule.allowed} (milliseconds)", rule.parse)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryOptions:
+    """When a silent worker's tasks are taken from it (rows S3-20 … S3-27)."""
+
+    auto_requeue_stale_claimed: bool = _option(True, _BOOLEAN)
+    claimed_stale_threshold_ms: int = _option(120_000, _milliseconds(1_000, 3_600_000))
+    claimer_heartbeat_interval_ms: int = _option(30_000, _milliseconds(100, 120_000))
+    auto_fail_stale_running: bool = _option(True, _BOOLEAN)
+    running_stale_threshold_ms: int = _option(300_000, _milliseconds(1_000, 7_200_000))
+    runner_heartbeat_interval_ms: int = _option(30_000, _milliseconds(100, 120_000))
+    check_interval_ms: int = _option(30_000, _milliseconds(100, 600_000))
+    heartbeat_retention_hours: int | None = _option(24, _whole(1, 8_760, none="keep"))
+
+    def rules_between_keys(self, path: str) -> Iterator[Problem]:
+        """Yield a problem for each threshold under twice its heartbeat interval (S3-27)."""
+        for state, role in (("claimed", "claimer"), ("running", "runner")):
+            threshold = getattr(self, f"{state}_stale_threshold_ms")
+            interval = getattr(self, f"{role}_heartbeat_interval_ms")
+            if threshold < 2 * interval:
+                yield Problem(
+                    f"{path}['{state}_stale_threshold_ms']",
+                    threshold,
+                    f"at least {2 * interval}, twice {role}_heartbeat_interval_ms",
+                    "One lost beat must not make a living worker look dead.",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionOptions:
+    """How long ended tasks are kept."""
+
+    completed: timedelta | None = _option(timedelta(days=7), _RETENTION)
+    failed: timedelta | None = _option(timedelta(days=30), _RETENTION)
+    cancelled: timedelta | None = _option(timedelta(days=30), _RETENTION)
+    expired: timedelta | None = _option(timedelta(days=30), _RETENTION)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """What a queue starts with; its row may say otherwise later."""
+
+    priority: int = _option(0, _whole(-100, 100))
+    max_concurrency: int | None = _option(None, _whole(0, 1_000_000, none="no limit"))
+    retention: timedelta | None = _option(None, _RETENTION)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What ``horsies_worker`` does unless a flag or an environment variable says otherwise."""
+
+    # One process uses one core for Python code; more of them are a choice about memory.
+    processes: int = _option(1, _whole(1, 256))
+    # Tasks mostly wait for something else, so some more than there are cores.
+    threads: int = _option(8, _whole(1, 1_000))
+    async_slots: int = _option(100, _whole(1, 100_000))
+    # A prefetched task hides from other workers and from tasks of higher priority.
+    prefetch: int = _option(0, _whole(0, 10_000))
+    # Seconds between two looks of an idle worker that nobody can wake; five times as long where LISTEN wakes it.
+    poll_interval: float = _option(1.0, _seconds(0.01, 3_600))
+    max_tasks_per_child: int | None = _option(None, _whole(1, 1_000_000_000, none="never replaced"))
+    # Seconds; as long as Kubernetes waits before it kills.
+    shutdown_timeout: float = _option(30.0, _seconds(0, 86_400))
+    reaper: bool = _option(True, _BOOLEAN)
+    scheduler: bool = _option(True, _BOOLEAN)
+    name: str = _option("", _text("at most 24 letters, digits, '.', '_' or '-'", r"[\w.-]{0,24}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The OPTIONS of one backend alias."""
+
+    database: str = _option("default", _text("an alias of DATABASES", r".+"))
+    serializer: Literal["json", "rich"] = _option("json", _one_of("json", "rich"))
+    queues: Mapping[str, QueueOptions] = field(default_factory=dict)
+    recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
+    retention: RetentionOptions = field(default_factory=RetentionOptions)
+    worker: WorkerOptions = field(default_factory=WorkerOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The options as far as they could be read, and every problem that was found."""
+
+    options: Options
+    problems: tuple[Problem, ...]
+
+
+def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
+    """Read the OPTIONS of ``alias``. Never raises: a bad value is a problem, and its default stands in for it."""
+    root = f"TASKS['{alias}']['OPTIONS']"
+    problems: list[Problem] = []
+    if not isinstance(stored, Mapping):
+        return Parsed(Options(), (Problem(root, stored, "a dict", "Give OPTIONS as a dict, or leave it out."),))
+    values = _section(Options, stored, root, problems)
+    for name, kind in (("recovery", RecoveryOptions), ("retention", RetentionOptions), ("worker", WorkerOptions)):
+        if name in stored:
+            values[name] = kind(**_section(kind, stored[name], f"{root}['{name}']", problems))
+    if "queues" in stored:
+        values["queues"] = dict(_queues(stored["queues"], queues, f"{root}['queues']", problems))
+    options = Options(**values)
+    problems += options.recovery.rules_between_keys(f"{root}['recovery']")
+    if options.database not in settings.DATABASES:
+        problems.append(
+            Problem(
+                f"{root}['database']",
+                options.database,
+                " or ".join(map(repr, settings.DATABASES)),
+                "Name the alias of DATABASES that holds the queue's tables.",
+            )
+        )
+    return Parsed(options, tuple(problems))
+
+
+def worker_option(name: str, value: object) -> Any:
+    """Return the value of one worker option, given outside the settings. Raises ValueError saying what is allowed."""
+    rule: _Rule = WorkerOptions.__dataclass_fields__[name].metadata["rule"]
+    try:
+        return rule.parse(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not allowed; allowed: {rule.allowed}") from None
+
+
+def _queues(
+    stored: object, known: set[str], path: str, problems: list[Problem]
+) -> Iterator[tuple[str, QueueOptions]]:
+    if not isinstance(stored, Mapping):
+        problems.append(Problem(path, stored, "a dict of queue name to options", "See the page on settings."))
+        return
+    for name, options in stored.items():
+        if known and name not in known:
+            allowed = ", ".join(sorted(known))
+            hint = _suggest(name, known) or "Add the name to QUEUES too, or take it out here."
+            problems.append(Problem(f"{path}[{name!r}]", name, f"the names in QUEUES: {allowed}", hint, True))
+        yield name, QueueOptions(**_section(QueueOptions, options, f"{path}[{name!r}]", problems))
+
+
+def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> dict[str, Any]:
+    if not isinstance(stored, Mapping):
+        problems.append(Problem(path, stored, "a dict", "See the page on settings for its keys."))
+        return {}
+    known: dict[str, Field[Any]] = {entry.name: entry for entry in fields(kind)}
+    values: dict[str, Any] = {}
+    for key, value in stored.items():
+        if key not in known:
+            hint = _suggest(key, known) or "Take it out, or see the page on settings."
+            problems.append(Problem(f"{path}[{key!r}]", value, ", ".join(known), hint, True))
+        elif rule := known[key].metadata.get("rule"):
+            try:
+                values[key] = rule.parse(value)
+            except ValueError:
+                hint = f"Leave it out for the default, {_default(known[key])!r}."
+                problems.append(Problem(f"{path}[{key!r}]", value, rule.allowed, hint))
+    return values
+
+
+def _default(entry: Field[Any]) -> object:
+    return str(entry.default) if isinstance(entry.default, timedelta) else entry.default
+
+
+def _suggest(key: object, known: Mapping[str, Any] | set[str]) -> str:
+    near = difflib.get_close_matches(str(key), list(known), n=1)
+    return f"Did you mean {near[0]!r}?" if near else ""
+
+

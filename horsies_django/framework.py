@@ -1,0 +1,141 @@
+"""A row, as Django's task framework sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from django.utils.module_loading import import_string
+
+from .compat import FrameworkTask, FrameworkTaskError, FrameworkTaskResult, TaskResultStatus
+from .exceptions import TaskCancelled, TaskExpired, TaskFailed, TaskNotResolved, WorkerCrashed
+from .results import OperationalCode, OutcomeCode
+from .serializers import decode
+from .states import AttemptOutcome, TaskStatus
+from .tasks import HorsiesTask
+
+if TYPE_CHECKING:
+    from .models import Task, TaskAttempt
+
+STATUSES: Final[dict[str, TaskResultStatus]] = {
+    TaskStatus.PENDING: TaskResultStatus.READY,
+    TaskStatus.CLAIMED: TaskResultStatus.READY,
+    TaskStatus.RUNNING: TaskResultStatus.RUNNING,
+    TaskStatus.COMPLETED: TaskResultStatus.SUCCESSFUL,
+    TaskStatus.FAILED: TaskResultStatus.FAILED,
+    TaskStatus.CANCELLED: TaskResultStatus.FAILED,
+    TaskStatus.EXPIRED: TaskResultStatus.FAILED,
+}
+
+_STAND_INS: Final[dict[str | None, type[Exception]]] = {
+    OutcomeCode.TASK_CANCELLED: TaskCancelled,
+    OutcomeCode.TASK_EXPIRED: TaskExpired,
+    OperationalCode.WORKER_CRASHED: WorkerCrashed,
+    OperationalCode.WORKER_RESOLUTION_ERROR: TaskNotResolved,
+}
+
+
+def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> FrameworkTaskResult[Any]:
+    """Return the framework's result for ``row``; ``task`` is what was enqueued, if the caller has it."""
+    attempts = _attempts(row)
+    started_at = attempts[0].started_at if attempts else row.started_at
+    result: FrameworkTaskResult[Any] = FrameworkTaskResult(
+        task=task or task_of(row),
+        id=str(row.pk),
+        status=STATUSES[row.status],
+        enqueued_at=row.sent_at,
+        started_at=started_at,
+        finished_at=row.finished_at,
+        last_attempted_at=row.started_at or (attempts[-1].started_at if attempts else None),
+        args=_plain(row.args),
+        kwargs=_plain(row.kwargs),
+        backend=row.backend,
+        errors=_errors(row, attempts),
+        worker_ids=_worker_ids(row, attempts),
+    )
+    # The framework normalises to plain JSON, and keeps what a rich value was from coming back.
+    object.__setattr__(result, "args", decode(row.args, rich=row.rich))
+    object.__setattr__(result, "kwargs", decode(row.kwargs, rich=row.rich))
+    if row.status == TaskStatus.COMPLETED and row.result:
+        object.__setattr__(result, "_return_value", decode(row.result.get("ok"), rich=row.rich))
+    return result
+
+
+def resolve(task_name: str) -> FrameworkTask[..., Any]:
+    """Return the task at a dotted path. Raises ImportError, also if something else than a task is there."""
+    found = import_string(task_name)
+    if not isinstance(found, FrameworkTask):
+        raise ImportError(f"{task_name!r} is {type(found).__name__}, not a task: it is not called.")
+    return found
+
+
+def task_of(row: Task) -> FrameworkTask[..., Any]:
+    """Return the task that ``row`` calls, with the options it was sent with; a stand-in if it is gone."""
+    try:
+        task = resolve(row.task_name)
+    except (ImportError, ValueError):
+        return _vanished(row)
+    deferred = row.enqueued_at if row.retry_count == 0 and row.enqueued_at > row.sent_at else None
+    return _rebuilt(task, row, run_after=deferred)
+
+
+def _rebuilt(task: FrameworkTask[..., Any], row: Task, **changes: Any) -> FrameworkTask[..., Any]:
+    """Copy without validating: settings may have changed since, and a result must be readable all the same."""
+    copy = object.__new__(type(task))
+    for name in type(task).__dataclass_fields__:
+        object.__setattr__(copy, name, getattr(task, name))
+    changes |= {"priority": row.priority, "queue_name": row.queue_name, "backend": row.backend}
+    for name, value in changes.items():
+        object.__setattr__(copy, name, value)
+    return copy
+
+
+def _vanished(row: Task) -> FrameworkTask[..., Any]:
+    def missing(*args: Any, **kwargs: Any) -> Any:
+        raise ImportError(f"There is no task at {row.task_name!r}.")
+
+    missing.__module__, _, name = row.task_name.rpartition(".")
+    missing.__name__ = missing.__qualname__ = name
+    stand_in: HorsiesTask[..., Any] = object.__new__(HorsiesTask)
+    for name, entry in HorsiesTask.__dataclass_fields__.items():
+        object.__setattr__(stand_in, name, {} if name == "exception_mapper" else getattr(entry, "default", None))
+    object.__setattr__(stand_in, "func", missing)
+    object.__setattr__(stand_in, "takes_context", False)
+    return _rebuilt(stand_in, row, run_after=None)
+
+
+def _attempts(row: Task) -> Sequence[TaskAttempt]:
+    """The attempts, without a query where the row alone tells that there is none to ask for."""
+    return list(row.attempts.order_by("attempt")) if row.attempt else []
+
+
+def _worker_ids(row: Task, attempts: Sequence[TaskAttempt]) -> list[str]:
+    ids = [attempt.worker_id for attempt in attempts]
+    if row.attempt > len(attempts) and row.started_at and row.claimed_by_worker_id:
+        ids.append(row.claimed_by_worker_id)
+    return ids
+
+
+def _errors(row: Task, attempts: Sequence[TaskAttempt]) -> list[FrameworkTaskError]:
+    errors = [_error(attempt) for attempt in attempts if attempt.outcome != AttemptOutcome.COMPLETED]
+    if row.status in (TaskStatus.CANCELLED, TaskStatus.EXPIRED):
+        message = ((row.result or {}).get("err") or {}).get("message", "")
+        errors.append(_stand_in(row.error_code, message))
+    return errors
+
+
+def _error(attempt: TaskAttempt) -> FrameworkTaskError:
+    if attempt.exception_class:
+        return FrameworkTaskError(exception_class_path=attempt.exception_class, traceback=attempt.traceback)
+    return _stand_in(attempt.error_code, attempt.error_message)
+
+
+def _stand_in(code: str | None, message: str) -> FrameworkTaskError:
+    kind = _STAND_INS.get(code, TaskFailed)
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    return FrameworkTaskError(exception_class_path=path, traceback=f"{path}: {message or code}\n")
+
+
+def _plain(value: Any) -> Any:
+    """Damaged arguments still have to be shown."""
+    return value if isinstance(value, list | dict) else []

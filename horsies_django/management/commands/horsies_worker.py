@@ -1,0 +1,95 @@
+"""``manage.py horsies_worker``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from horsies_django.conf import worker_option
+from horsies_django.worker.console import log_to_console
+from horsies_django.worker.plan import Plan, Until
+from horsies_django.worker.work import work
+
+#: Flag, metavar and help of what a flag, then an environment variable, then the settings may say.
+_TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
+    "processes": (int, "N", "Runner processes; each uses one core for Python code."),
+    "threads": (int, "N", "Sync tasks that run at once in each runner."),
+    "async_slots": (int, "N", "Coroutine tasks that run at once in each runner."),
+    "prefetch": (int, "N", "Tasks claimed ahead for each kind of slot; they hide from other workers."),
+    "poll_interval": (float, "SECONDS", "Longest time between two looks of an idle worker that nobody can wake."),
+    "max_tasks_per_child": (int, "N", "Replace a runner after this many tasks."),
+    "shutdown_timeout": (float, "SECONDS", "How long running tasks may go on after SIGTERM."),
+    "name": (str, "NAME", "Begins the worker's id; each process start has a new id all the same."),
+}
+_SWITCHES: Final = {"reaper": "Do not recover dead workers' tasks here.", "scheduler": "Do not run schedules here."}
+
+
+class Command(BaseCommand):
+    """Runs tasks until stopped, until one claim is done, or until nothing is due."""
+
+    help = (
+        "Run tasks. The first SIGTERM or Ctrl-C stops claiming and waits for running tasks, the second stops at once. "
+        "Each tunable flag also reads an environment variable, HORSIES_WORKER_THREADS for --threads; a flag wins."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--queues", default="", metavar="A,B", help="Serve these queues only (default: QUEUES).")
+        parser.add_argument("--exclude-queues", default="", metavar="A,B", help="Serve all but these queues.")
+        parser.add_argument("--backend", default="default", metavar="ALIAS", help="A key of TASKS (default: default).")
+        for name, (kind, metavar, text) in _TUNABLE.items():
+            parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
+        until = parser.add_mutually_exclusive_group()
+        until.add_argument("--once", action="store_true", help="Make one claim, run what it got, and exit.")
+        until.add_argument("--drain", action="store_true", help="Run until nothing is due, and exit.")
+        for name, text in _SWITCHES.items():
+            parser.add_argument(f"--no-{name}", action="store_false", default=None, dest=name, help=text)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        log_to_console(options["verbosity"])
+        try:
+            changes = dict(_chosen(options))
+            plan = Plan.of(
+                options["backend"],
+                queues=_names(options["queues"]),
+                exclude_queues=_names(options["exclude_queues"]),
+                until=_until(options),
+                **changes,
+            )
+        except (ValueError, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=2) from error
+        status = work(plan, options["verbosity"])
+        if status:
+            sys.exit(status)
+
+
+def _chosen(options: dict[str, Any]) -> Any:
+    """Yield what flags and environment say, by option name. Raises ValueError naming where a bad value stands."""
+    env = environ.Env()
+    for name, kind in {**{name: entry[0] for name, entry in _TUNABLE.items()}, **dict.fromkeys(_SWITCHES, bool)}.items():
+        variable = f"HORSIES_WORKER_{name.upper()}"
+        where, value = f"--{name.replace('_', '-')}", options.get(name)
+        if value is None and variable in env.ENVIRON:
+            where = variable
+            try:
+                value = env.get_value(variable, cast=kind)
+            except ValueError:
+                value = env.ENVIRON[variable]
+        if value is not None:
+            try:
+                yield name, worker_option(name, value)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}.") from error
+
+
+def _until(options: dict[str, Any]) -> Until:
+    if options["once"]:
+        return Until.ONE_CLAIM
+    return Until.DRAINED if options["drain"] else Until.STOPPED
+
+
+def _names(text: str) -> list[str]:
+    return [name for part in text.split(",") if (name := part.strip())]

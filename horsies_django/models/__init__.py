@@ -1,0 +1,9 @@
+"""The tables of the queue."""
+
+from .attempt import TaskAttempt
+from .heartbeat import Heartbeat
+from .queue import Queue
+from .task import Task
+from .worker import Worker
+
+__all__ = ["Heartbeat", "Queue", "Task", "TaskAttempt", "Worker"]

@@ -1,0 +1,120 @@
+"""Attempts: what each run of a task's body came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db import connections, models
+from django.db.models import F, TextField, Value
+from django.db.models.constants import OnConflict
+from django.db.models.functions import Coalesce, Greatest, Now
+from django.utils.translation import gettext_lazy as _
+
+from ..expressions import FromMap, texts
+from ..states import AttemptOutcome
+
+if TYPE_CHECKING:
+    from .task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptError:
+    """Why an attempt failed. Its texts are safe for every database."""
+
+    code: str
+    message: str
+    traceback: str = ""
+    exception_class: str = ""
+
+
+class TaskAttemptQuerySet(models.QuerySet["TaskAttempt"]):
+    """Attempts are written once, straight from the rows of their tasks, and never changed."""
+
+    def record(
+        self,
+        tasks: models.QuerySet[Task],
+        outcome: AttemptOutcome,
+        *,
+        will_retry: bool = False,
+        errors: Mapping[UUID, AttemptError] | None = None,
+        hostname: str | models.Expression = "",
+        pid: int | models.Expression | None = None,
+    ) -> None:
+        """Write the attempt that each of ``tasks`` is at, in one ``INSERT … SELECT``.
+
+        A model instance for each would cost as much as all the rest of a task's life. An attempt that is there already
+        stays as it is, so a replay writes nothing.
+        """
+        columns: dict[str, Any] = {
+            "task_id": F("pk"),
+            "attempt": Greatest("attempt", 1),
+            "outcome": Value(outcome.value),
+            "will_retry": Value(will_retry),
+            "started_at": Coalesce("started_at", Now()),
+            "finished_at": Now(),
+            "worker_id": Coalesce("claimed_by_worker_id", Value("")),
+            "hostname": hostname if isinstance(hostname, models.Expression) else Value(hostname),
+            "pid": pid if isinstance(pid, models.Expression) else Value(pid, models.IntegerField()),
+        }
+        for column, attribute in _ERROR_COLUMNS.items():
+            entries = {key: getattr(error, attribute) for key, error in (errors or {}).items()}
+            columns[column] = FromMap(texts(entries), TextField()) if errors else Value("")
+        self._insert_from(tasks.order_by().values_list(*columns.values()), list(columns))
+
+    def _insert_from(self, rows: models.QuerySet[Any, Any], columns: list[str]) -> None:
+        connection = connections[self.db]
+        quote = connection.ops.quote_name
+        select, params = rows.query.get_compiler(connection=connection).as_sql()
+        insert = connection.ops.insert_statement(on_conflict=OnConflict.IGNORE)
+        suffix = connection.ops.on_conflict_suffix_sql([], OnConflict.IGNORE, [], [])
+        names = ", ".join(map(quote, columns))
+        with connection.cursor() as cursor:
+            cursor.execute(f"{insert} {quote(self.model._meta.db_table)} ({names}) {select} {suffix}", params)
+
+
+_ERROR_COLUMNS = {
+    "error_code": "code",
+    "error_message": "message",
+    "traceback": "traceback",
+    "exception_class": "exception_class",
+}
+
+
+class TaskAttempt(models.Model):
+    """One run of a task's body, written when it ended."""
+
+    id = models.BigAutoField(primary_key=True)
+    task = models.ForeignKey(
+        "horsies_django.Task", models.CASCADE, db_index=False, related_name="attempts", verbose_name=_("task")
+    )
+    attempt = models.PositiveIntegerField(_("attempt"))
+    outcome = models.CharField(_("outcome"), max_length=14, choices=AttemptOutcome.choices)
+    will_retry = models.BooleanField(_("will retry"), default=False)
+    started_at = models.DateTimeField(_("started at"))
+    finished_at = models.DateTimeField(_("finished at"))
+    error_code = models.CharField(_("error code"), max_length=100, blank=True)
+    error_message = models.TextField(_("error message"), blank=True)
+    exception_class = models.CharField(_("exception class"), max_length=255, blank=True)
+    traceback = models.TextField(_("traceback"), blank=True)
+    worker_id = models.CharField(_("worker"), max_length=64, blank=True)
+    hostname = models.CharField(_("hostname"), max_length=255, blank=True)
+    pid = models.PositiveIntegerField(_("process id"), null=True)
+
+    objects = TaskAttemptQuerySet.as_manager()
+
+    class Meta:
+        db_table = "horsies_task_attempts"
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
+        constraints = [
+            models.UniqueConstraint(fields=["task", "attempt"], name="horsies_attempt_is_written_once"),
+            models.CheckConstraint(
+                condition=models.Q(outcome__in=AttemptOutcome.values), name="horsies_attempt_outcome_is_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_id} #{self.attempt}"

@@ -1,0 +1,142 @@
+"""Tasks: the rows of the queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
+from ..ids import uuid7
+from ..states import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
+from .transitions import TaskQuerySet
+
+# Rows in these states have to tell when they came there.
+_ENDED_AT = {
+    TaskStatus.COMPLETED: "completed_at",
+    TaskStatus.FAILED: "failed_at",
+    TaskStatus.CANCELLED: "cancelled_at",
+    TaskStatus.EXPIRED: "expired_at",
+}
+
+
+class Task(models.Model):
+    """One call of a task. Only the QuerySet's transitions change ``status``."""
+
+    id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
+    task_name = models.CharField(_("task"), max_length=255, help_text=_("The dotted path of the task."))
+    queue_name = models.CharField(_("queue"), max_length=100, default="default")
+    backend = models.CharField(_("backend"), max_length=64, default="default")
+    priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("Higher runs first."))
+    args = models.JSONField(_("arguments"), default=list, blank=True)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+    rich = models.BooleanField(_("rich values"), default=False, help_text=_("Whether the values carry type tags."))
+    is_async = models.BooleanField(_("async"), default=False, help_text=_("Whether its body is a coroutine."))
+
+    status = models.CharField(_("status"), max_length=9, choices=TaskStatus.choices, default=TaskStatus.PENDING)
+    deferred = models.BooleanField(
+        _("deferred"),
+        default=False,
+        help_text=_("Kept out of the index of claims until it is due."),
+    )
+    claim = models.PositiveBigIntegerField(
+        _("claim"), default=0, help_text=_("Grows with each claim; a result from an older claim changes nothing.")
+    )
+    claimed_by_worker_id = models.CharField(_("worker"), max_length=64, null=True, blank=True)
+
+    sent_at = models.DateTimeField(_("sent at"), db_default=Now())
+    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now(), help_text=_("When it may be claimed."))
+    claimed_at = models.DateTimeField(_("claimed at"), null=True, blank=True)
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
+    completed_at = models.DateTimeField(_("completed at"), null=True, blank=True)
+    failed_at = models.DateTimeField(_("failed at"), null=True, blank=True)
+    cancelled_at = models.DateTimeField(_("cancelled at"), null=True, blank=True)
+    expired_at = models.DateTimeField(_("expired at"), null=True, blank=True)
+    next_retry_at = models.DateTimeField(_("next retry at"), null=True, blank=True)
+    good_until = models.DateTimeField(_("good until"), null=True, blank=True)
+
+    attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("The latest attempt that has started."))
+    retry_count = models.PositiveSmallIntegerField(_("retries"), default=0)
+    max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
+    retry_policy = models.JSONField(_("retry policy"), null=True, blank=True)
+    timeout = models.FloatField(_("timeout"), null=True, blank=True, help_text=_("Seconds."))
+    retention = models.DurationField(_("retention"), null=True, blank=True)
+    unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
+    metadata = models.JSONField(_("metadata"), null=True, blank=True)
+
+    result = models.JSONField(_("result"), null=True, blank=True)
+    error_code = models.CharField(_("error code"), max_length=100, null=True, blank=True)
+
+    objects = TaskQuerySet.as_manager()
+
+    class Meta:
+        db_table = "horsies_tasks"
+        verbose_name = _("task")
+        verbose_name_plural = _("tasks")
+        permissions = [("retry_task", "Can retry task"), ("cancel_task", "Can cancel task")]
+        # Each index costs every task up to three entries in its life, so each is partial and has one reader.
+        indexes = [
+            models.Index(
+                "is_async",
+                F("priority").desc(),
+                "enqueued_at",
+                "id",
+                condition=Q(status=TaskStatus.PENDING, deferred=False),
+                name="horsies_task_claim",
+            ),
+            models.Index(
+                fields=["enqueued_at"],
+                condition=Q(status=TaskStatus.PENDING, deferred=True),
+                name="horsies_task_deferred",
+            ),
+            models.Index(
+                fields=["claimed_by_worker_id"],
+                condition=Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING]),
+                name="horsies_task_held",
+            ),
+            models.Index(
+                fields=["good_until"],
+                condition=Q(status=TaskStatus.PENDING, good_until__isnull=False),
+                name="horsies_task_deadline",
+            ),
+            models.Index(
+                fields=["status", "id"],
+                condition=Q(status__in=[TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED]),
+                name="horsies_task_unhappy",
+            ),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(status__in=TaskStatus.values), name="horsies_task_status_is_known"),
+            models.CheckConstraint(
+                condition=Q(priority__range=(TASK_MIN_PRIORITY, TASK_MAX_PRIORITY)),
+                name="horsies_task_priority_is_in_range",
+            ),
+            *(
+                models.CheckConstraint(
+                    condition=~Q(status=status) | Q(**{f"{column}__isnull": False}),
+                    name=f"horsies_{status.lower()}_task_has_{column}",
+                )
+                for status, column in _ENDED_AT.items()
+            ),
+            models.UniqueConstraint(
+                fields=["unique_key"],
+                condition=Q(status__in=sorted(TASK_LIVE_STATES), unique_key__isnull=False),
+                name="horsies_live_task_has_its_key_alone",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_name} ({self.pk})"
+
+    @property
+    def claimed(self) -> bool:
+        """Whether a worker holds the task."""
+        return self.status in (TaskStatus.CLAIMED, TaskStatus.RUNNING)
+
+    @property
+    def finished_at(self) -> Any:
+        """When the task ended, however it did; None while it lives."""
+        return getattr(self, _ENDED_AT[TaskStatus(self.status)]) if self.status in TASK_TERMINAL_STATES else None

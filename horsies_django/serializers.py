@@ -1,0 +1,147 @@
+"""Values to JSON and back, and texts that every database takes.
+
+The plain form follows the rules of Django's framework. The rich form (``"serializer": "rich"``) tags what JSON has no
+word for, so that it comes back as what it was. Both refuse what a database would choke on: NaN, infinities, NUL
+characters and lone surrogates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from django.utils.module_loading import import_string
+
+TAG: Final = "$type"
+
+#: Longest text of an error that is kept, in characters; a traceback's end says more than its beginning.
+MAX_TEXT: Final = 32_768
+
+# The bool and datetime classes come before the ones they inherit from: the first match wins.
+_RICH: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    datetime.datetime: ("datetime", datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    datetime.date: ("date", datetime.date.isoformat, datetime.date.fromisoformat),
+    datetime.time: ("time", datetime.time.isoformat, datetime.time.fromisoformat),
+    datetime.timedelta: (
+        "timedelta",
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda stored: datetime.timedelta(*stored),
+    ),
+    UUID: ("uuid", str, UUID),
+    Decimal: ("decimal", str, Decimal),
+}
+_DECODERS: Final = {tag: decode for tag, _, decode in _RICH.values()}
+
+
+def encode(value: Any, *, rich: bool, where: str) -> Any:
+    """Return ``value`` as what JSON can hold.
+
+    ``where`` names the value in the error. Raises TypeError for a type that has no JSON form and ValueError for a value
+    that no database takes.
+    """
+    match value:
+        case str():
+            return _checked_text(value, where)
+        case None | bool() | int():
+            return value
+        case float():
+            if not math.isfinite(value):
+                raise ValueError(f"Unsupported value: {value} in {where} (NaN and infinities are not JSON).")
+            return value
+        case bytes():
+            try:
+                return _checked_text(value.decode(), where)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"Unsupported value: {type(value)} in {where} is not UTF-8 text.") from error
+        case Mapping():
+            plain = {
+                _key(key, where): encode(item, rich=rich, where=f"{where}[{key!r}]") for key, item in value.items()
+            }
+            return {TAG: "dict", "value": plain} if rich and TAG in plain else plain
+        case Sequence():
+            return [encode(item, rich=rich, where=f"{where}[{index}]") for index, item in enumerate(value)]
+        case _ if rich:
+            return _encode_rich(value, where)
+        case _:
+            raise TypeError(
+                f"Unsupported type: {type(value)} in {where} "
+                '(plain JSON only; "serializer": "rich" takes dates, UUIDs, Decimals and dataclasses).'
+            )
+
+
+def decode(stored: Any, *, rich: bool) -> Any:
+    """Return the value that :func:`encode` was given. Raises ValueError for a tag that it does not know."""
+    if not rich:
+        return stored
+    if isinstance(stored, list):
+        return [decode(item, rich=True) for item in stored]
+    if not isinstance(stored, dict):
+        return stored
+    if TAG not in stored:
+        return {key: decode(item, rich=True) for key, item in stored.items()}
+    return _decode_tagged(stored)
+
+
+def dumps(value: Any) -> str:
+    """Return encoded ``value`` as JSON text."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def clean_text(text: str, limit: int = MAX_TEXT) -> str:
+    """Return ``text`` without what a database refuses (NUL, lone surrogates), its end kept if it is too long."""
+    if len(text) > limit:
+        text = f"… {len(text) - limit} characters left out …\n{text[-limit:]}"
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _checked_text(text: str, where: str) -> str:
+    if "\0" in text:
+        raise ValueError(f"Unsupported value: {where} has a NUL character, which PostgreSQL can't store.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"Unsupported value: {where} has a lone surrogate, which is not valid text.") from error
+    return text
+
+
+def _key(key: Any, where: str) -> str:
+    if isinstance(key, str | bytes):
+        return str(encode(key, rich=False, where=f"a key of {where}"))
+    if key is None or isinstance(key, bool | int | float):
+        return json.dumps(encode(key, rich=False, where=f"a key of {where}"))  # as JSON itself writes such keys
+    raise TypeError(f"Unsupported type: {type(key)} as a key of {where} (keys are text).")
+
+
+def _encode_rich(value: Any, where: str) -> Any:
+    for kind, (tag, to_json, _) in _RICH.items():
+        if isinstance(value, kind):
+            return {TAG: tag, "value": to_json(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {
+            field.name: encode(getattr(value, field.name), rich=True, where=f"{where}.{field.name}")
+            for field in dataclasses.fields(value)
+            if field.init
+        }
+        kind = type(value)
+        return {TAG: "dataclass", "class": f"{kind.__module__}.{kind.__qualname__}", "value": fields}
+    raise TypeError(f"Unsupported type: {type(value)} in {where}.")
+
+
+def _decode_tagged(stored: dict[str, Any]) -> Any:
+    tag, value = stored[TAG], stored.get("value")
+    if tag == "dict" and isinstance(value, dict):
+        return {key: decode(item, rich=True) for key, item in value.items()}
+    if tag == "dataclass" and isinstance(value, dict):
+        kind = import_string(stored.get("class", ""))
+        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+            raise ValueError(f"{stored.get('class')!r} is not a dataclass.")
+        return kind(**{key: decode(item, rich=True) for key, item in value.items()})
+    if tag in _DECODERS:
+        return _DECODERS[tag](value)
+    raise ValueError(f"Unknown tag {tag!r}; known are dict, dataclass, {', '.join(_DECODERS)}.")

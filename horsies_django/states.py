@@ -1,0 +1,50 @@
+"""The states of a task (rows S1-01 … S1-05)."""
+
+from __future__ import annotations
+
+from django.db.models import TextChoices
+from django.utils.translation import gettext_lazy as _
+
+
+class TaskStatus(TextChoices):
+    """The state of a task. The stored text equals the name."""
+
+    PENDING = "PENDING", _("Pending")
+    CLAIMED = "CLAIMED", _("Claimed")
+    RUNNING = "RUNNING", _("Running")
+    COMPLETED = "COMPLETED", _("Completed")
+    FAILED = "FAILED", _("Failed")
+    CANCELLED = "CANCELLED", _("Cancelled")
+    EXPIRED = "EXPIRED", _("Expired")
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a task in this state has ended (S1-04)."""
+        return self in TASK_TERMINAL_STATES
+
+
+#: The four states in which a task has ended (S1-05).
+TASK_TERMINAL_STATES: frozenset[TaskStatus] = frozenset(
+    {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED}
+)
+
+#: The three states in which a task still lives.
+TASK_LIVE_STATES: frozenset[TaskStatus] = frozenset(TaskStatus) - TASK_TERMINAL_STATES
+
+#: What ``retry()`` may bring back to life.
+TASK_RETRYABLE_STATES: frozenset[TaskStatus] = TASK_TERMINAL_STATES - {TaskStatus.COMPLETED}
+
+
+class AttemptOutcome(TextChoices):
+    """How one attempt at a task ended."""
+
+    COMPLETED = "COMPLETED", _("Completed")
+    FAILED = "FAILED", _("Failed")
+    WORKER_FAILURE = "WORKER_FAILURE", _("Worker failure")
+
+
+class BeatRole(TextChoices):
+    """For which state of a task a worker beats (S0-34)."""
+
+    CLAIMER = "claimer", _("Claimer")
+    RUNNER = "runner", _("Runner")

@@ -1,0 +1,215 @@
+"""``@task``, and the task it makes of a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
+
+from .compat import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    DEFAULT_TASK_PRIORITY,
+    DEFAULT_TASK_QUEUE_NAME,
+    FrameworkTask,
+    InvalidTask,
+    TaskContext,
+)
+from .retries import ANY_CODE, RetryPolicy
+
+if TYPE_CHECKING:
+    from .backend import HorsiesBackend
+    from .handle import TaskHandle
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: ``(exception, task_result) -> seconds``, or None to give up.
+Backoff = Callable[[BaseException | None, Any], float | None]
+
+#: Attempts of a task that says how to back off but not how often (S4-17).
+DEFAULT_ATTEMPTS: Final = 3
+
+if TYPE_CHECKING:
+
+    class _GenericTask(FrameworkTask[P, T], Generic[P, T]):
+        pass
+
+else:
+
+    class _GenericTask(FrameworkTask, Generic[P, T]):
+        """The framework's Task is generic in the backport and in the type stubs, but not in Django itself."""
+
+        __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HorsiesTask(_GenericTask[P, T]):
+    """A task of this backend: the framework's, with options of ours.
+
+    ``func`` and ``call()`` run the function itself, here and now. A task is immutable: ``using()`` and
+    ``with_options()`` give changed copies. Durations are seconds.
+    """
+
+    max_attempts: int | None = None
+    backoff: float | RetryPolicy | Backoff | None = None
+    retry_policy: RetryPolicy | None = None
+    exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, hash=False)
+    timeout: float | None = None
+    retention: timedelta | float | str | None = None
+    metadata: Mapping[str, Any] | None = field(default=None, hash=False)
+    good_until: datetime | None = None
+    unique_key: str | None = None
+
+    def with_options(self, **options: Any) -> HorsiesTask[P, T]:
+        """Return a copy with other options.
+
+        Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique_key``, ``retention``, ``timeout``,
+        ``retry_policy``, ``metadata`` and ``backend``. None clears an option. Raises TypeError for any other name and
+        InvalidTask for a bad value.
+        """
+        if unknown := options.keys() - _SEND_OPTIONS:
+            raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
+        if options.get("retry_policy") is not None:
+            options |= {"max_attempts": None, "backoff": None}  # it says it all
+        return replace(self, **options)
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """Enqueue a call as part of the current transaction and return its handle.
+
+        Raises TypeError or ValueError, naming the parameter, for arguments that don't fit; then nothing is inserted.
+        """
+        return self._horsies().send(self, args, kwargs)
+
+    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """See :meth:`send`."""
+        return await self._horsies().asend(self, args, kwargs)
+
+    def schedule(self, delay_or_eta: float | timedelta | datetime, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """Enqueue a call to run after a delay (seconds or timedelta) or at a time (aware datetime)."""
+        return self._later(delay_or_eta).send(*args, **kwargs)
+
+    async def aschedule(
+        self, delay_or_eta: float | timedelta | datetime, *args: P.args, **kwargs: P.kwargs
+    ) -> TaskHandle[T]:
+        """See :meth:`schedule`."""
+        return await self._later(delay_or_eta).asend(*args, **kwargs)
+
+    def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
+        """Enqueue one call for each dict of keyword arguments, with one INSERT per 1,000; all of them or none."""
+        return self._horsies().send_many(self, calls)
+
+    async def asend_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
+        """See :meth:`send_many`."""
+        return await self._horsies().asend_many(self, calls)
+
+    def stored_policy(self) -> RetryPolicy | None:
+        """The retry policy as a row stores it; a ``backoff`` that only code can compute is approximated."""
+        if self.retry_policy is not None:
+            return self.retry_policy
+        if isinstance(self.backoff, RetryPolicy):
+            return self.backoff
+        attempts = self.max_attempts or (1 if self.backoff is None else DEFAULT_ATTEMPTS)
+        return RetryPolicy.exponential(max_retries=attempts - 1, auto_retry_for=[ANY_CODE]) if attempts > 1 else None
+
+    def _later(self, delay_or_eta: float | timedelta | datetime) -> HorsiesTask[P, T]:
+        if isinstance(delay_or_eta, int | float) and not isinstance(delay_or_eta, bool):
+            delay_or_eta = timedelta(seconds=delay_or_eta)
+        if not isinstance(delay_or_eta, datetime | timedelta):
+            raise TypeError(
+                f"schedule() got {delay_or_eta!r}; allowed: seconds, a timedelta or an aware datetime, then the arguments."
+            )
+        return replace(self, run_after=delay_or_eta)
+
+    def _horsies(self) -> HorsiesBackend:
+        from .backend import HorsiesBackend
+
+        backend = self.get_backend()
+        if not isinstance(backend, HorsiesBackend):
+            raise InvalidTask(
+                f"TASKS[{self.backend!r}] is {type(backend).__name__}; this needs HorsiesBackend (or use enqueue())."
+            )
+        return backend
+
+
+_OWN_OPTIONS: Final = frozenset(entry.name for entry in fields(HorsiesTask)) - frozenset(
+    entry.name for entry in fields(FrameworkTask)
+)
+_PER_SEND: Final = frozenset({"good_until", "unique_key"})
+_DECORATOR_OPTIONS: Final = _OWN_OPTIONS - _PER_SEND
+_SEND_OPTIONS: Final = frozenset(
+    {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "retry_policy", "metadata"} | _PER_SEND
+)
+
+
+def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:
+    return f"{where} got unknown option {', '.join(sorted(names))}; allowed: {', '.join(sorted(allowed))}."
+
+
+@overload
+def task(function: Callable[P, T], /) -> HorsiesTask[P, T]: ...
+@overload
+def task(
+    *,
+    takes_context: Literal[True],
+    priority: int = ...,
+    queue_name: str = ...,
+    backend: str = ...,
+    max_attempts: int | None = ...,
+    backoff: float | RetryPolicy | Backoff | None = ...,
+    retry_policy: RetryPolicy | None = ...,
+    exception_mapper: Mapping[type[BaseException], str] = ...,
+    timeout: float | None = ...,
+    retention: timedelta | float | str | None = ...,
+    metadata: Mapping[str, Any] | None = ...,
+) -> Callable[[Callable[Concatenate[TaskContext, P], T]], HorsiesTask[P, T]]: ...
+@overload
+def task(
+    *,
+    takes_context: Literal[False] = False,
+    priority: int = ...,
+    queue_name: str = ...,
+    backend: str = ...,
+    max_attempts: int | None = ...,
+    backoff: float | RetryPolicy | Backoff | None = ...,
+    retry_policy: RetryPolicy | None = ...,
+    exception_mapper: Mapping[type[BaseException], str] = ...,
+    timeout: float | None = ...,
+    retention: timedelta | float | str | None = ...,
+    metadata: Mapping[str, Any] | None = ...,
+) -> Callable[[Callable[P, T]], HorsiesTask[P, T]]: ...
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    priority: int = DEFAULT_TASK_PRIORITY,
+    queue_name: str = DEFAULT_TASK_QUEUE_NAME,
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+    takes_context: bool = False,
+    **options: Any,
+) -> Any:
+    """Make a task of a module-level function, with every option on every Django.
+
+    ``max_attempts`` alone retries any failure; ``backoff`` is a number of seconds, a :class:`RetryPolicy` or a callable
+    ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an exception
+    class, and what inherits from it, an error code of yours. Raises TypeError for an unknown option and InvalidTask for
+    a bad value.
+    """
+    if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
+        names = ", ".join(sorted(misplaced))
+        raise TypeError(f"@task can't fix {names} for every call; give it per send: with_options({names}=…).")
+    if unknown := options.keys() - _DECORATOR_OPTIONS:
+        raise TypeError(_unknown("@task", unknown, _DECORATOR_OPTIONS))
+
+    def decorate(func: Callable[..., Any]) -> HorsiesTask[Any, Any]:
+        return HorsiesTask(
+            func=func,
+            priority=priority,
+            queue_name=queue_name,
+            backend=backend,
+            takes_context=takes_context,
+            run_after=None,
+            **options,
+        )
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,128 @@
+"""The framework's signals, paid for only when someone listens."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from django.db import close_old_connections, connections
+
+from ..compat import FrameworkTaskResult, framework_signals, task_finished, task_started
+from ..framework import result_of
+from ..models import Task
+from ..models.transitions import ClaimedTask
+from ..states import TASK_TERMINAL_STATES
+
+if TYPE_CHECKING:
+    from .body import Outcome
+
+logger = logging.getLogger("horsies_django.worker")
+
+
+def _sender() -> type[Any]:
+    from ..backend import HorsiesBackend
+
+    return HorsiesBackend
+
+
+@contextmanager
+def own_logging() -> Iterator[None]:
+    """Let the worker's own lines stand for the framework's.
+
+    Its receivers log the same two events, with less in them; unplugged, ``has_listeners`` tells of real listeners.
+    """
+    pairs = [
+        (task_started, framework_signals.log_task_started),
+        (task_finished, framework_signals.log_task_finished),
+    ]
+    unplugged = [(signal, receiver) for signal, receiver in pairs if signal.disconnect(receiver)]
+    try:
+        yield
+    finally:
+        for signal, receiver in unplugged:
+            signal.connect(receiver)
+
+
+def wants_started() -> bool:
+    """Whether anyone listens to ``task_started``."""
+    return task_started.has_listeners(_sender())
+
+
+def started(claim: ClaimedTask) -> None:
+    """Send ``task_started``, just before the body; what a receiver raises does not stop it."""
+    if wants_started():
+        _send(task_started, running_result(claim))
+
+
+def running_result(claim: ClaimedTask) -> FrameworkTaskResult[Any]:
+    """Return the framework's result of a task whose body is about to begin."""
+    return result_of(Task.objects.using(_database(claim)).get(pk=claim.task_id))
+
+
+def _database(claim: ClaimedTask) -> str:
+    from .plan import horsies_backend
+
+    return horsies_backend(claim.backend).config.database
+
+
+def _send(signal: Any, result: FrameworkTaskResult[Any]) -> None:
+    for receiver, response in signal.send_robust(sender=_sender(), task_result=result):
+        if isinstance(response, Exception):
+            logger.error("receiver %r failed for task id=%s", receiver, result.id, exc_info=response)
+
+
+class Announcer:
+    """Sends ``task_finished`` for what has been stored, in a thread of its own: receivers must not hold up the pump."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._queue: SimpleQueue[Sequence[Outcome] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def finished(self, outcomes: Sequence[Outcome]) -> None:
+        """Announce those of ``outcomes`` that were a task's end, once each."""
+        if not outcomes or not task_finished.has_listeners(_sender()):
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="horsies-signals", daemon=True)
+            self._thread.start()
+        self._queue.put(outcomes)
+
+    def close(self, timeout: float) -> None:
+        """Send what is waiting, for at most ``timeout`` seconds."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout)
+
+    def _loop(self) -> None:
+        while (outcomes := self._queue.get()) is not None:
+            close_old_connections()
+            try:
+                self._announce(outcomes)
+            except Exception:
+                logger.exception("task_finished could not be sent for %d tasks", len(outcomes))
+            close_old_connections()
+        connections.close_all()
+
+    def _announce(self, outcomes: Sequence[Outcome]) -> None:
+        raised = {outcome.claim.task_id: outcome for outcome in outcomes}
+        rows = Task.objects.using(self._database).filter(pk__in=raised, status__in=TASK_TERMINAL_STATES)
+        for row in rows:
+            outcome = raised[row.pk]
+            if row.claim == outcome.claim.claim:
+                _send_handling(outcome.exception, result_of(row))
+
+
+def _send_handling(exception: BaseException | None, result: FrameworkTaskResult[Any]) -> None:
+    """Send ``task_finished`` where receivers find the traceback in ``sys.exc_info()``, as the framework promises."""
+    if exception is None:
+        _send(task_finished, result)
+        return
+    try:
+        raise exception
+    except BaseException:  # noqa: BLE001  # it was raised one line above
+        _send(task_finished, result)

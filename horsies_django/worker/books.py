@@ -1,0 +1,164 @@
+"""The books of one runner: everything it says to the queue's tables and asks of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from django.db import DatabaseError, transaction
+from django.db.models import DurationField, Exists, ExpressionWrapper, F, Q, Subquery
+from django.db.models.functions import Now
+
+from ..models import Heartbeat, Queue, Task, Worker
+from ..models.attempt import AttemptError
+from ..models.transitions import ClaimedTask, Ended, Runner, TaskQuerySet
+from ..models.worker import WorkerQuerySet
+from ..reaper.crashed import recover_crashed
+from ..results import OperationalCode, TaskError
+from ..serializers import clean_text, dumps
+from ..states import BeatRole
+from .lanes import Lane
+from .plan import Plan
+
+#: Seconds for which it is remembered which queues are paused.
+PAUSES_VALID: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a look saw: for each lane whether something can be claimed, and in how many seconds more will be due."""
+
+    due: tuple[bool, ...]
+    deferred_in: float | None
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something to claim."""
+        return any(self.due) or (self.deferred_in is not None and self.deferred_in <= 0)
+
+
+class Books:
+    """Reads and writes for one runner, on the pump's connection. Nothing here waits, logs or keeps tasks in memory."""
+
+    def __init__(self, plan: Plan, runner: Runner) -> None:
+        self._plan = plan
+        self._runner = runner
+        self._served = plan.served()
+        self._paused: list[str] = []
+        self._paused_read_at = float("-inf")
+
+    def register(self) -> bool:
+        """Write the worker's row."""
+        runner = self._runner
+        self._workers.register(runner.worker_id, self._plan.name, runner.hostname, runner.pid)
+        return True
+
+    def leave(self) -> bool:
+        """Remove the worker's row."""
+        self._workers.leave(self._runner.worker_id)
+        return True
+
+    def look(self, lanes: Sequence[Lane]) -> View:
+        """See, in one statement and with no lock, what there is to do."""
+        served = self._tasks().filter(self._unpaused())
+        ready = [Exists(served.due().filter(deferred=False, is_async=lane.is_async)) for lane in lanes]
+        wait = ExpressionWrapper(F("enqueued_at") - Now(), output_field=DurationField())
+        deferred = served.pending().filter(deferred=True).order_by("enqueued_at").values_list(wait)[:1]
+        row = self._workers.filter(pk=self._runner.worker_id).values_list(*ready, Subquery(deferred)).first()
+        if row is None:  # somebody removed the row; the next look sees
+            self.register()
+            return View((True,) * len(lanes), 0.0)
+        seconds = None if row[-1] is None else _as_timedelta(row[-1]).total_seconds()
+        return View(tuple(bool(due) for due in row[:-1]), seconds)
+
+    def beat(self, lanes: Sequence[Lane]) -> None:
+        """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34)."""
+        runner = self._runner
+        if not self._workers.beat(runner.worker_id):
+            self.register()
+        held = {
+            BeatRole.RUNNER: [key for lane in lanes for key in lane.running],
+            BeatRole.CLAIMER: [claim.task_id for lane in lanes for claim in lane.prefetched],
+        }
+        for role, keys in held.items():
+            if keys:
+                beats = Heartbeat.objects.using(self._plan.database)
+                beats.beat(keys, role, runner.worker_id, runner.hostname, runner.pid)
+
+    def store(self, ends: Sequence[Ended]) -> None:
+        """Write how bodies ended. What lost its claim meanwhile changes nothing."""
+        completed = [end for end in ends if end.error is None]
+        retried = [end for end in ends if end.error is not None and end.retry_in is not None]
+        failed = [end for end in ends if end.error is not None and end.retry_in is None]
+        tasks, runner = self._tasks(), self._runner
+        for write, batch in ((tasks.complete, completed), (tasks.retry_later, retried), (tasks.fail, failed)):
+            if batch:
+                write(batch, runner)
+
+    def store_singly(self, ends: Sequence[Ended]) -> None:
+        """Write ends one by one after the batch was refused; one that the database can't hold fails for that alone."""
+        for end in ends:
+            try:
+                with self.transaction():
+                    self.store([end])
+            except DatabaseError as error:
+                with self.transaction():
+                    self.store([_unstorable(end, error)])
+
+    def undefer(self) -> int:
+        """Let what has become due be claimed."""
+        return self._tasks().filter(self._served).undefer()
+
+    def start(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
+        """Start prefetched tasks, and return those that may."""
+        may = self._tasks().start(claims)
+        return [claim for claim in claims if claim.task_id in may]
+
+    def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
+        """Claim for a lane, and return what has started and what was prefetched."""
+        start = max(0, lane.free - len(lane.prefetched))
+        rows = self._tasks().filter(self._unpaused(), is_async=lane.is_async)
+        claims = rows.claim(self._runner.worker_id, start=start, prefetch=lane.room - start)
+        return claims[:start], claims[start:]
+
+    def release(self, claims: Sequence[ClaimedTask]) -> None:
+        """Give back what was claimed and not started."""
+        self._tasks().release(claims)
+
+    def give_up(self) -> int:
+        """Put back everything that this worker still runs, as its policy says for a crash."""
+        return recover_crashed(self._tasks().held_by(self._runner.worker_id))
+
+    def transaction(self) -> transaction.Atomic:
+        """The transaction of a tick."""
+        return transaction.atomic(using=self._plan.database)
+
+    def _tasks(self) -> TaskQuerySet:
+        return Task.objects.using(self._plan.database)
+
+    @property
+    def _workers(self) -> WorkerQuerySet:
+        return Worker.objects.using(self._plan.database)
+
+    def _unpaused(self) -> Q:
+        """The rows that may be claimed, as far as their queue goes."""
+        if time.monotonic() - self._paused_read_at > PAUSES_VALID:
+            queues = Queue.objects.using(self._plan.database)
+            self._paused = list(queues.filter(paused=True).values_list("name", flat=True))
+            self._paused_read_at = time.monotonic()
+        return self._served & ~Q(queue_name__in=self._paused) if self._paused else self._served
+
+
+def _as_timedelta(value: timedelta | int) -> timedelta:
+    """SQLite subtracts dates to microseconds."""
+    return value if isinstance(value, timedelta) else timedelta(microseconds=value)
+
+
+def _unstorable(end: Ended, error: DatabaseError) -> Ended:
+    message = clean_text(f"The database refused the result: {error}")
+    code = OperationalCode.WORKER_SERIALIZATION_ERROR
+    result = dumps({"err": TaskError(error_code=code, message=message).as_json()})
+    return Ended(end.task_id, end.claim, result, AttemptError(code, message))

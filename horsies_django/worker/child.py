@@ -1,0 +1,56 @@
+"""The process of a runner under a supervisor: ``python -m horsies_django.worker.child``.
+
+Its standard input is the supervisor's voice: first who to be and what to do, then a word a line. The end of it means that
+the supervisor is dead, and then the runner goes too, for nobody else would know of what it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import IO, TYPE_CHECKING, Final
+
+import django
+
+if TYPE_CHECKING:
+    from .inbox import Inbox
+
+#: Exit status of a runner whose supervisor is gone.
+ORPHANED: Final = 70
+
+
+def main() -> None:
+    """Be the runner that the first line describes."""
+    # The terminal's Ctrl-C reaches the supervisor too, and its word is what counts.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    worker_id, verbosity, line = sys.stdin.readline().rstrip("\n").split(" ", 2)
+    django.setup()
+    from . import runner
+    from .console import log_to_console
+    from .inbox import Inbox, Word
+    from .plan import Plan
+
+    log_to_console(int(verbosity))
+    inbox = Inbox()
+    # A SIGTERM to the whole group comes beside the supervisor's word, so it says no more than that.
+    signal.signal(signal.SIGTERM, lambda *_: inbox.put(Word.STOP))
+    threading.Thread(target=_obey, args=(sys.stdin, inbox), name="horsies-control", daemon=True).start()
+    runner.run(Plan.loads(line), worker_id, inbox)
+    # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
+    logging.shutdown()
+    os._exit(0)
+
+
+def _obey(voice: IO[str], inbox: Inbox) -> None:
+    from .inbox import Word
+
+    for word in voice:
+        inbox.put(Word[word.strip()])
+    os._exit(ORPHANED)
+
+
+if __name__ == "__main__":
+    main()

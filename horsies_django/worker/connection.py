@@ -1,0 +1,46 @@
+"""The pump's own database connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from django.db import connections
+
+#: Seconds that a pump waits for SQLite's single writer before it counts as an error.
+SQLITE_TIMEOUT: Final = 30
+
+
+@contextmanager
+def own_connection(alias: str, name: str) -> Iterator[None]:
+    """Give this thread a connection to ``alias`` that is set up for a queue, and close it in the end.
+
+    On SQLite every transaction begins as the writer that it is going to be: one that reads first and writes then fails
+    as soon as somebody wrote in between. On PostgreSQL it bears the worker's name and takes no place in a pool.
+    A transaction that is already open, or a database in memory, is this thread's alone and stays as it is.
+    """
+    original = connections[alias]
+    if original.in_atomic_block or in_memory(alias):
+        yield
+        return
+    own = original.copy()
+    options = own.settings_dict.setdefault("OPTIONS", {})
+    if own.vendor == "sqlite":
+        options["transaction_mode"] = "IMMEDIATE"
+        options["timeout"] = max(options.get("timeout", 0), SQLITE_TIMEOUT)
+    elif own.vendor == "postgresql":
+        options["application_name"] = f"horsies {name}"[:63]
+        options.pop("pool", None)
+    connections[alias] = own
+    try:
+        yield
+    finally:
+        own.close()
+        connections[alias] = original
+
+
+def in_memory(alias: str) -> bool:
+    """Whether ``alias`` is an SQLite database in memory, which other processes don't see and other threads lock."""
+    connection = connections[alias]
+    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())  # type: ignore[attr-defined]

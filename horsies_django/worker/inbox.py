@@ -1,0 +1,38 @@
+"""What a pump waits for: outcomes, and the few things that it can be told."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from queue import Empty, SimpleQueue
+
+from .body import Outcome
+
+
+class Word(Enum):
+    """What a pump can be told."""
+
+    WAKE = auto()  # there may be work
+    STOP = auto()  # claim no more, let the bodies finish
+    ABORT = auto()  # hand back what runs, and go
+
+
+Item = Outcome | Word
+
+
+class Inbox:
+    """A queue that many threads fill and the pump empties. ``put`` may be called from a signal handler."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Item] = SimpleQueue()
+        self.put = self._queue.put
+
+    def take(self, timeout: float) -> list[Item]:
+        """Wait for something, at most ``timeout`` seconds, and return all that is there."""
+        items: list[Item] = []
+        try:
+            items.append(self._queue.get(timeout=max(timeout, 0.0)) if timeout > 0 else self._queue.get_nowait())
+            for _ in range(self._queue.qsize()):
+                items.append(self._queue.get_nowait())
+        except Empty:
+            pass
+        return items

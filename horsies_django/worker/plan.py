@@ -1,0 +1,112 @@
+"""What one worker is to do: its settings, flags and environment made one."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import uuid4
+
+from django.db.models import Q
+
+from ..compat import task_backends
+from ..waking import ANY_QUEUE
+
+if TYPE_CHECKING:
+    from ..backend import HorsiesBackend
+    from ..conf import Options
+
+HOSTNAME: Final = socket.gethostname()
+
+
+class Until(StrEnum):
+    """When a worker is done."""
+
+    STOPPED = "stopped"
+    ONE_CLAIM = "one claim"
+    DRAINED = "drained"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a worker does. Travels to its runners as JSON. Durations are seconds."""
+
+    backend: str
+    queues: tuple[str, ...]
+    exclude_queues: tuple[str, ...]
+    processes: int
+    threads: int
+    async_slots: int
+    prefetch: int
+    poll_interval: float
+    max_tasks_per_child: int | None
+    shutdown_timeout: float
+    reaper: bool
+    scheduler: bool
+    name: str
+    until: Until = Until.STOPPED
+
+    @classmethod
+    def of(cls, backend: str, *, queues: Sequence[str] = (), exclude_queues: Sequence[str] = (), **changes: Any) -> Self:
+        """Return the plan of a backend's settings, with ``changes`` by name. Raises ValueError for an unknown queue."""
+        alias = horsies_backend(backend)
+        for name in (*queues, *exclude_queues):
+            if alias.queues and name not in alias.queues:
+                known = ", ".join(sorted(alias.queues))
+                raise ValueError(f"There is no queue {name!r} in TASKS[{backend!r}]; its QUEUES are {known}.")
+        names = tuple(queues or sorted(alias.queues))
+        plan = cls(backend, names, tuple(exclude_queues), **asdict(alias.config.worker))
+        return replace(plan, **changes)
+
+    @property
+    def options(self) -> Options:
+        """The options of the backend."""
+        return horsies_backend(self.backend).config
+
+    @property
+    def database(self) -> str:
+        """The alias of the queue's database."""
+        return self.options.database
+
+    def served(self) -> Q:
+        """The rows of the queues that this worker serves."""
+        served = Q(queue_name__in=self.queues) if self.queues else Q()
+        return served & ~Q(queue_name__in=self.exclude_queues) if self.exclude_queues else served
+
+    def serves(self, queue_name: str) -> bool:
+        """Whether this worker serves the queue; it does serve what is said to be for any."""
+        if queue_name == ANY_QUEUE:
+            return True
+        return queue_name not in self.exclude_queues and (not self.queues or queue_name in self.queues)
+
+    def new_worker_id(self) -> str:
+        """Return an id that no process had before, whatever the operator named the worker."""
+        return f"{(self.name or HOSTNAME)[:24]}-{uuid4().hex}"
+
+    def dumps(self) -> str:
+        """Return the plan as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def loads(cls, line: str) -> Self:
+        """Read what :meth:`dumps` wrote."""
+        stored = json.loads(line)
+        for name in ("queues", "exclude_queues"):
+            stored[name] = tuple(stored[name])
+        return cls(**stored | {"until": Until(stored["until"])})
+
+
+def horsies_backend(alias: str) -> HorsiesBackend:
+    """Return the backend of an alias. Raises ValueError if there is none or if it is another kind."""
+    from ..backend import HorsiesBackend
+
+    ours = [name for name in task_backends if isinstance(task_backends[name], HorsiesBackend)]
+    if alias not in ours:
+        known = ", ".join(map(repr, ours)) or "none"
+        raise ValueError(f"There is no HorsiesBackend at TASKS[{alias!r}]; there is {known}.")
+    backend = task_backends[alias]
+    assert isinstance(backend, HorsiesBackend)
+    return backend

@@ -1,0 +1,286 @@
+"""The pump: the loop of a runner.
+
+A tick is one transaction: store what has ended, beat, start what was prefetched, claim for the free slots. What ends
+during a tick waits for the next one, so batches are as large as the load is high, and no timer is to be tuned.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
+
+from ..models.transitions import ClaimedTask, ClaimLost, Runner
+from .announcing import Announcer
+from .body import Outcome
+from .books import Books
+from .cadence import AT_LEAST, WOKEN, Cadence
+from .inbox import Inbox, Item, Word
+from .lanes import Lane
+from .plan import Plan, Until
+
+logger = logging.getLogger("horsies_django.worker")
+
+T = TypeVar("T")
+
+_FIRST_BACKOFF: Final = 0.1
+_LONGEST_BACKOFF: Final = 5.0
+
+
+@dataclass(slots=True)
+class Tick:
+    """What one tick has written, to be carried out in memory once it is committed."""
+
+    stored: int = 0
+    claimed: int = 0
+    beat: bool = False
+    started: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
+    prefetched: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
+    cooled: list[Lane] = field(default_factory=list)
+
+
+class Pump:
+    """Keeps the slots of one runner busy until it is told to stop or, by its plan, has done its work."""
+
+    def __init__(
+        self, plan: Plan, runner: Runner, inbox: Inbox, lanes: Sequence[Lane], is_woken: Callable[[], bool]
+    ) -> None:
+        self._plan = plan
+        self._runner = runner
+        self._inbox = inbox
+        self._lanes = lanes
+        self._is_woken = is_woken
+        self._books = Books(plan, runner)
+        self._announcer = Announcer(plan.database)
+        self._cadence = Cadence(plan.poll_interval)
+        self._outcomes: list[Outcome] = []
+        self._stop_by: float | None = None
+        self._must_look = False
+        self._last_look = float("-inf")
+        self._backoff = _FIRST_BACKOFF
+        self._claimed = 0
+        recovery = plan.options.recovery
+        self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
+        self._next_beat = time.monotonic() + self._beat_every
+        self._done = False
+
+    def run(self) -> None:
+        """Register, work until done, hand back what was not begun, and leave."""
+        while not self._try(self._books.register) and self._stop_by is None:
+            pass  # each try waits
+        while not self._done:
+            self.run_once()
+        if self._stop_by is not None and any(lane.running or lane.prefetched for lane in self._lanes):
+            self._try(self._give_up)
+        self._announcer.close(timeout=5.0)
+        self._try(self._books.leave)
+
+    def run_once(self) -> int:
+        """Wait for something to do and do it; return how many tasks were claimed or stored."""
+        self._hear(self._inbox.take(self._wait()))
+        if self._stop_by is not None and time.monotonic() >= self._stop_by:
+            self._done = True
+            return 0
+        if self._is_time_to_look():
+            self._try(self._look)
+        tick = self._try(self._transact) if self._has_work() else None
+        if tick is not None:
+            self._carry_out(tick)
+        self._done = self._is_done()
+        return tick.claimed + tick.stored if tick else 0
+
+    def stop(self) -> None:
+        """Claim no more; wait for the bodies that run, for the plan's ``shutdown_timeout`` at most."""
+        if self._stop_by is None:
+            running = sum(len(lane.running) for lane in self._lanes)
+            logger.info("worker stopping id=%s running=%d", self._runner.worker_id, running)
+            self._stop_by = time.monotonic() + self._plan.shutdown_timeout
+
+    # What to do, and when.
+
+    @property
+    def _may_claim(self) -> bool:
+        limit = self._plan.max_tasks_per_child
+        spent = limit is not None and self._claimed >= limit
+        once = self._plan.until is Until.ONE_CLAIM and self._claimed > 0
+        return self._stop_by is None and not spent and not once
+
+    def _room(self) -> bool:
+        return self._may_claim and any(lane.room for lane in self._lanes)
+
+    def _is_time_to_look(self) -> bool:
+        """Whether to look: when the cadence says so, and from time to time even if the slots are never idle."""
+        if not self._room():
+            return False
+        if any(lane.hot and lane.room for lane in self._lanes):
+            return time.monotonic() - self._last_look > AT_LEAST
+        return self._must_look or self._cadence.is_due()
+
+    def _has_work(self) -> bool:
+        hands_back = not self._may_claim and any(lane.prefetched for lane in self._lanes)
+        starts = any(lane.startable for lane in self._lanes)
+        claims = self._may_claim and any(lane.hot and lane.room for lane in self._lanes)
+        return bool(self._outcomes) or hands_back or starts or claims or time.monotonic() >= self._next_beat
+
+    def _wait(self) -> float:
+        if self._has_work() or self._is_time_to_look():
+            return 0.0
+        moments = [self._next_beat]
+        if self._stop_by is not None:
+            moments.append(self._stop_by)
+        if self._room():
+            moments.append(self._cadence.next_look)
+        return max(0.0, min(moments) - time.monotonic())
+
+    def _is_done(self) -> bool:
+        if self._outcomes or any(lane.running or lane.prefetched for lane in self._lanes):
+            return False
+        if not self._may_claim:
+            return True
+        looked_in_vain = not self._must_look and not any(lane.hot for lane in self._lanes)
+        return self._plan.until is not Until.STOPPED and looked_in_vain
+
+    def _hear(self, items: Sequence[Item]) -> None:
+        for item in items:
+            if isinstance(item, Outcome):
+                for lane in self._lanes:
+                    lane.running.pop(item.claim.task_id, None)
+                self._outcomes.append(item)
+            elif item is Word.WAKE:
+                self._heat([True] * len(self._lanes))
+            else:
+                self.stop()
+                self._stop_by = 0.0 if item is Word.ABORT else self._stop_by
+
+    def _heat(self, due: Sequence[bool]) -> None:
+        for lane, is_due in zip(self._lanes, due, strict=True):
+            lane.hot = lane.hot or is_due
+
+    # Doing it.
+
+    def _look(self) -> bool:
+        view = self._books.look(self._lanes)
+        self._must_look = False
+        self._last_look = time.monotonic()
+        self._cadence.longest = self._plan.poll_interval * self._plan.processes * (WOKEN if self._is_woken() else 1)
+        if view.deferred_in is not None and view.deferred_in <= 0:
+            with self._books.transaction():
+                self._books.undefer()
+            self._must_look = True
+        for lane, is_due in zip(self._lanes, view.due, strict=True):
+            lane.hot = is_due
+        self._cadence.found() if view.anything else self._cadence.missed()
+        if view.deferred_in is not None and view.deferred_in > 0:
+            self._cadence.due_at(self._last_look + view.deferred_in)
+        return True
+
+    def _transact(self) -> Tick:
+        ends = [outcome.ended for outcome in self._outcomes]
+        tick = Tick(stored=len(ends), beat=time.monotonic() >= self._next_beat)
+        try:
+            with self._books.transaction():
+                if ends:
+                    self._books.store(ends)
+                if tick.beat:
+                    self._books.beat(self._lanes)
+                for lane in self._lanes:
+                    self._fill(lane, tick)
+        except (OperationalError, InterfaceError):
+            raise
+        except DatabaseError:
+            if not ends:
+                raise
+            logger.exception("%d results were refused together; storing them one by one", len(ends))
+            self._books.store_singly(ends)
+            return Tick(stored=len(ends))
+        return tick
+
+    def _fill(self, lane: Lane, tick: Tick) -> None:
+        """Start and claim for one lane, or give back what it has prefetched if no more is to begin."""
+        if not self._may_claim:
+            if lane.prefetched:
+                self._books.release(list(lane.prefetched))
+                tick.prefetched.append((lane, []))
+            return
+        if startable := lane.startable:
+            tick.started.append((lane, self._books.start(startable)))
+            tick.prefetched.append((lane, list(lane.prefetched)[len(startable) :]))
+            return
+        if lane.hot and lane.room:
+            room = lane.room
+            started, prefetched = self._books.claim(lane)
+            tick.claimed += len(started) + len(prefetched)
+            tick.started.append((lane, started))
+            tick.prefetched.append((lane, [*lane.prefetched, *prefetched]))
+            if len(started) + len(prefetched) < room:
+                tick.cooled.append(lane)
+
+    def _carry_out(self, tick: Tick) -> None:
+        """Do in memory what has been committed: forget, tell, begin."""
+        ended, self._outcomes = self._outcomes[: tick.stored], self._outcomes[tick.stored :]
+        if tick.beat:
+            self._next_beat = time.monotonic() + self._beat_every
+        for lane in tick.cooled:
+            lane.hot = False
+        # Who is to leave once nothing is due has to look after the last thing that it did.
+        self._must_look = self._plan.until is Until.DRAINED
+        if tick.claimed:
+            self._claimed += tick.claimed
+            self._cadence.found()
+        for lane, prefetched in tick.prefetched:
+            lane.prefetched.clear()
+            lane.prefetched.extend(prefetched)
+        for lane, started in tick.started:
+            lane.submit(started)
+        for outcome in ended:
+            if outcome.ended.retry_in is not None:
+                self._cadence.due_at(time.monotonic() + outcome.ended.retry_in)
+            _log_end(outcome)
+        self._announcer.finished(ended)
+
+    def _give_up(self) -> bool:
+        count = self._books.give_up()
+        logger.warning("worker gave up id=%s tasks=%d: put back as if it had crashed", self._runner.worker_id, count)
+        return True
+
+    def _try(self, action: Callable[[], T]) -> T | None:
+        """Do something with the database and return what it gives; None, after a while, if the database is not there."""
+        try:
+            done = action()
+        except ClaimLost:
+            return None
+        except (OperationalError, InterfaceError) as error:
+            logger.warning("database not to be had, next try in %.1f s: %s", self._backoff, error)
+            connections[self._plan.database].close()
+            self._hear(self._inbox.take(self._backoff))
+            self._backoff = min(self._backoff * 2, _LONGEST_BACKOFF)
+            return None
+        self._backoff = _FIRST_BACKOFF
+        return done
+
+
+def _log_end(outcome: Outcome) -> None:
+    claim, ended = outcome.claim, outcome.ended
+    if ended.error is None:
+        level, word, more = logging.INFO, "completed", ""
+    elif ended.retry_in is None:
+        level, word, more = logging.ERROR, "failed", f" error={ended.error.code}"
+    else:
+        level, word, more = logging.WARNING, "retries", f" error={ended.error.code} in={ended.retry_in:.1f}s"
+    if logger.isEnabledFor(level):
+        logger.log(
+            level,
+            "task %s id=%s name=%s queue=%s attempt=%d duration=%.3fs%s",
+            word,
+            claim.task_id,
+            claim.task_name,
+            claim.queue_name,
+            claim.attempt,
+            outcome.duration,
+            more,
+            exc_info=outcome.exception if ended.error is not None and ended.retry_in is None else None,
+        )

@@ -1,0 +1,188 @@
+"""The supervisor: starts runners, replaces those that die, and recovers what they ran, at once.
+
+No work passes through it. It knows of a death because it is the parent; heartbeats are for the case that it died too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from django.conf import settings
+from django.db import DatabaseError, connections
+
+from ..models import Task, Worker
+from ..reaper.crashed import recover_crashed
+from ..reaper.loop import Reaper
+from .connection import own_connection
+from .inbox import Word
+from .plan import Plan, Until
+
+logger = logging.getLogger("horsies_django.worker")
+
+#: A runner that lived this many seconds was no failed start.
+HEALTHY: Final = 10.0
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 30.0
+
+#: Seconds that a runner gets beyond its shutdown timeout, to write what it has to.
+GRACE: Final = 5.0
+
+#: Starts in a row that fail before a worker that is to end by itself gives up.
+HOPELESS: Final = 5
+
+
+@dataclass(slots=True)
+class _Child:
+    worker_id: str
+    process: subprocess.Popen[str]
+    since: float = field(default_factory=time.monotonic)
+
+    def tell(self, word: Word) -> None:
+        """Say a word to the runner; one that is gone needs none."""
+        with suppress(OSError, ValueError):
+            assert self.process.stdin is not None
+            self.process.stdin.write(f"{word.name}\n")
+            self.process.stdin.flush()
+
+
+class Supervisor:
+    """Keeps ``plan.processes`` runners alive until told to stop, or until they have done their work."""
+
+    def __init__(self, plan: Plan, verbosity: int = 1) -> None:
+        self._plan = plan
+        self._verbosity = verbosity
+        self._events: SimpleQueue[_Child | Word] = SimpleQueue()
+        self._children: list[_Child] = []
+        self._dead: list[str] = []
+        self._stopping = False
+        self._kill_at = float("inf")
+        self._start_at: list[float] = []
+        self._failed_starts = 0
+
+    def tell(self, word: Word) -> None:
+        """Stop (first time) or abort (second time); may be called from a signal handler."""
+        self._events.put(word)
+
+    def run(self) -> int:
+        """Supervise until the last runner is gone and return the exit status."""
+        if not self._can_spawn():
+            raise RuntimeError("Runners are processes of their own: they need DJANGO_SETTINGS_MODULE.")
+        reaper = Reaper(self._plan.options)
+        if self._plan.reaper:
+            threading.Thread(target=self._reap, args=(reaper,), name="horsies-reaper", daemon=True).start()
+        self._start_at = [time.monotonic()] * self._plan.processes
+        with own_connection(self._plan.database, "supervisor"):
+            while self._children or self._start_at or self._dead:
+                self.run_once()
+        reaper.stop()
+        return 1 if self._is_hopeless() else 0
+
+    def run_once(self) -> None:
+        """Start what is to start, wait for the next event, and act on it."""
+        while self._start_at and self._start_at[0] <= time.monotonic():
+            self._start_at.pop(0)
+            self._spawn()
+        with suppress(Empty):
+            event = self._events.get(timeout=self._wait())
+            self._bury(event) if isinstance(event, _Child) else self._halt(event)
+        if time.monotonic() >= self._kill_at:
+            for child in self._children:
+                logger.error("runner %s did not stop in time: killed", child.worker_id)
+                child.process.kill()
+            self._kill_at = float("inf")
+        self._recover()
+
+    def _wait(self) -> float:
+        moments = [*self._start_at[:1], self._kill_at, *([time.monotonic() + 1.0] if self._dead else [])]
+        return max(0.0, min(min(moments) - time.monotonic(), 3_600.0))
+
+    def _can_spawn(self) -> bool:
+        return bool(getattr(settings, "SETTINGS_MODULE", None))
+
+    def _spawn(self) -> None:
+        worker_id = self._plan.new_worker_id()
+        environment = os.environ | {
+            "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE,
+            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+        }
+        process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
+            [sys.executable, "-m", "horsies_django.worker.child"], stdin=subprocess.PIPE, env=environment, text=True
+        )
+        child = _Child(worker_id, process)
+        self._children.append(child)
+        threading.Thread(target=self._watch, args=(child,), daemon=True).start()
+        with suppress(OSError):
+            assert process.stdin is not None
+            process.stdin.write(f"{worker_id} {self._verbosity} {self._plan.dumps()}\n")
+            process.stdin.flush()
+
+    def _watch(self, child: _Child) -> None:
+        child.process.wait()
+        self._events.put(child)
+
+    def _bury(self, child: _Child) -> None:
+        """A runner has ended: recover what it held, and replace it unless its work is done."""
+        status = child.process.returncode
+        self._children.remove(child)
+        if child.process.stdin:
+            with suppress(OSError):
+                child.process.stdin.close()
+        if status == 0:
+            self._failed_starts = 0
+            if self._plan.until is Until.STOPPED and not self._stopping:
+                self._start_at.append(time.monotonic())
+            return
+        logger.error("runner died id=%s %s", child.worker_id, _describe(status))
+        self._dead.append(child.worker_id)
+        self._failed_starts = 0 if time.monotonic() - child.since > HEALTHY else self._failed_starts + 1
+        if self._stopping or self._is_hopeless():
+            return
+        # The first replacement comes at once: one crash is an accident, a row of them is not.
+        pause = 0.0 if self._failed_starts < 2 else min(_FIRST_PAUSE * 2 ** (self._failed_starts - 2), _LONGEST_PAUSE)
+        self._start_at.append(time.monotonic() + pause)
+        self._start_at.sort()
+
+    def _is_hopeless(self) -> bool:
+        return self._plan.until is not Until.STOPPED and self._failed_starts >= HOPELESS
+
+    def _halt(self, word: Word) -> None:
+        word = Word.ABORT if self._stopping else word
+        self._stopping = True
+        self._start_at.clear()
+        grace = GRACE if word is Word.ABORT else self._plan.shutdown_timeout + GRACE
+        self._kill_at = time.monotonic() + grace
+        for child in self._children:
+            child.tell(word)
+
+    def _recover(self) -> None:
+        """Put back, or fail, what dead runners held; what can't be written now is tried again."""
+        try:
+            while self._dead:
+                rows = Task.objects.using(self._plan.database).held_by(self._dead[0])
+                while count := recover_crashed(rows):
+                    logger.warning("recovered %d tasks of dead runner id=%s", count, self._dead[0])
+                Worker.objects.using(self._plan.database).leave(self._dead[0])
+                self._dead.pop(0)
+        except DatabaseError as error:
+            logger.warning("tasks of dead runners can't be recovered yet: %s", error)
+            connections[self._plan.database].close()
+            if self._stopping and not self._children:
+                self._dead.clear()  # the thresholds of whoever reaps next will find them
+
+    def _reap(self, reaper: Reaper) -> None:
+        with own_connection(self._plan.database, "reaper"):
+            reaper.run()
+
+
+def _describe(status: int) -> str:
+    return f"signal={signal.Signals(-status).name}" if status < 0 else f"status={status}"

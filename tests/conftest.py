@@ -1,0 +1,122 @@
+"""Real workers on the test database, and ways to wait for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def wait_until(condition: Callable[[], Any], limit: float = 20.0, what: str = "") -> Any:
+    """Return the condition's first true value; fail when ``limit`` seconds have passed."""
+    deadline = time.monotonic() + limit
+    while True:
+        if value := condition():
+            return value
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {limit} s: {what or condition}")
+        time.sleep(0.01)
+
+
+def database_url() -> str:
+    """Return the URL of the database that this test runs on."""
+    settings = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{settings['NAME']}"
+    user = settings["USER"] + (f":{settings['PASSWORD']}" if settings["PASSWORD"] else "")
+    host = settings["HOST"] + (f":{settings['PORT']}" if settings["PORT"] else "")
+    query = f"?host={settings['OPTIONS']['host']}" if settings["OPTIONS"].get("host") else ""
+    return f"postgresql://{user}@{host}/{settings['NAME']}{query}"
+
+
+class Process:
+    """A ``manage.py`` command in a process of its own, its output kept."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self.output = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "DATABASE_URL": database_url(),
+                "DJANGO_SETTINGS_MODULE": "tests.settings",
+                "PYTHONWARNINGS": "default",
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait(self, limit: float = 60.0) -> int:
+        """Wait for the end and return the exit status."""
+        out, _ = self.process.communicate(timeout=limit)
+        self.output += out
+        return self.process.returncode
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal to the command's own process."""
+        self.process.send_signal(number)
+
+    def stop(self) -> str:
+        """Stop it for good, runners and all, and return the output."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.wait(10)
+        return self.output
+
+
+@pytest.fixture
+def manage(transactional_db: None) -> Iterator[Callable[..., Process]]:
+    """Start ``manage.py`` commands on the test database; they are stopped when the test ends."""
+    started: list[Process] = []
+
+    def start(*arguments: str, **environment: str) -> Process:
+        started.append(Process(*arguments, **environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.stop()
+
+
+@pytest.fixture
+def worker(manage: Callable[..., Process]) -> Callable[..., Process]:
+    """Start a worker that runs until the test ends, and return once it is registered."""
+    from horsies_django.models import Worker
+
+    def start(*flags: str, runners: int = 1, **environment: str) -> Process:
+        before = Worker.objects.count()
+        process = manage("horsies_worker", *flags, **environment)
+        wait_until(lambda: Worker.objects.count() >= before + runners or process.process.poll() is not None)
+        assert process.process.poll() is None, process.stop()
+        return process
+
+    return start
+
+
+@pytest.fixture
+def drain(transactional_db: None) -> Callable[..., None]:
+    """Run what is due in this process, as ``horsies_worker --drain`` does."""
+    from django.core.management import call_command
+
+    def run(**options: Any) -> None:
+        call_command("horsies_worker", drain=True, verbosity=0, **options)
+
+    return run

@@ -1,0 +1,30 @@
+"""The test project's settings, with the test tasks, on a database that other processes can open too."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from testproject.settings import *  # noqa: F403
+from testproject.settings import DATABASES, INSTALLED_APPS
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.jobs"]
+DEBUG = False
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    folder = Path(tempfile.gettempdir())
+    DATABASES["default"]["TEST"] = {"NAME": str(folder / f"horsies-tests-{os.getpid()}.sqlite3")}
+
+TASKS = {
+    "default": {
+        "BACKEND": "horsies_django.backend.HorsiesBackend",
+        "QUEUES": [],
+        "OPTIONS": {
+            "recovery": {
+                "claimed_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),
+                "running_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),
+                "claimer_heartbeat_interval_ms": int(os.environ.get("TEST_BEAT_MS", "30000")),
+                "runner_heartbeat_interval_ms": int(os.environ.get("TEST_BEAT_MS", "30000")),
+                "check_interval_ms": int(os.environ.get("TEST_CHECK_MS", "30000")),
+            },
+        },
+    }
+}
