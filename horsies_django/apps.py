@@ -15,7 +15,7 @@ class HorsiesConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import what Django itself does not: its task framework, whose checks would be skipped in silence otherwise."""
+        """Import the task framework, which Django itself does not: its checks would be skipped in silence."""
         from . import checks, compat  # noqa: F401
 
         autodiscover_modules("tasks")

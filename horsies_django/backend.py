@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
-from django.utils import timezone
 from django.utils.functional import cached_property
 
 from . import conf, sending
@@ -25,9 +23,8 @@ from .compat import (
     task_enqueued,
 )
 from .handle import TaskHandle
-from .results import RESERVED_CODES
-from .retries import RetryPolicy
-from .tasks import HorsiesTask
+from .rules import problems_of
+from .tasks import HorsiesTask, P, T
 
 
 class HorsiesBackend(BaseTaskBackend):
@@ -36,7 +33,7 @@ class HorsiesBackend(BaseTaskBackend):
     Built while the first ``@task`` is imported, once in each thread: it holds no connection, and nothing but settings.
     """
 
-    task_class: ClassVar[type[FrameworkTask[..., Any]]] = HorsiesTask
+    task_class = HorsiesTask
     supports_defer = True
     supports_async_task = True
     supports_get_result = True
@@ -54,7 +51,7 @@ class HorsiesBackend(BaseTaskBackend):
             raise ImproperlyConfigured("\n".join(map(str, self.parsed.problems)))
         return self.parsed.options
 
-    def check(self, **kwargs: Any) -> Iterable[CheckMessage]:
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Return one message for each mistake in the settings of this backend."""
         from .checks import check_backend
 
@@ -65,30 +62,32 @@ class HorsiesBackend(BaseTaskBackend):
         if isinstance(task, HorsiesTask) and isinstance(task.run_after, timedelta):
             # The framework documents a delay here but can't judge one; the copy is validated as it is made.
             if task.run_after < timedelta():
-                raise InvalidTask(f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on.")
+                raise InvalidTask(
+                    f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on."
+                )
             replace(task, run_after=None)
             return
         super().validate_task(task)
-        if isinstance(task, HorsiesTask) and (problem := next(iter(_problems(task)), None)):
+        if isinstance(task, HorsiesTask) and (problem := next(problems_of(task), None)):
             raise InvalidTask(problem)
 
     # Enqueueing, as the framework names it.
 
-    def enqueue(self, task: Any, args: Any, kwargs: Any) -> FrameworkTaskResult[Any]:
+    def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """Insert a call in the current transaction and return the framework's result."""
         from .framework import result_of
 
         row = sending.insert(self, _ours(task), args, kwargs)
-        result = result_of(row, task=task)
+        result: Any = result_of(row, task=task)
         # The row is there: an error in a receiver must not make the caller enqueue again.
         task_enqueued.send_robust(sender=type(self), task_result=result)
         return result
 
-    async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> FrameworkTaskResult[Any]:
+    async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """See :meth:`enqueue`. Runs in the thread that holds the caller's transaction."""
         return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
 
-    def get_result(self, result_id: Any) -> FrameworkTaskResult[Any]:
+    def get_result(self, result_id: Any) -> FrameworkTaskResult[..., Any]:
         """Return the framework's result of a task. Raises TaskResultDoesNotExist, for a malformed id too."""
         from .framework import result_of
         from .models import Task
@@ -100,7 +99,7 @@ class HorsiesBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(str(result_id)) from error
         return result_of(row)
 
-    async def aget_result(self, result_id: Any) -> FrameworkTaskResult[Any]:
+    async def aget_result(self, result_id: Any) -> FrameworkTaskResult[..., Any]:
         """See :meth:`get_result`."""
         return await sync_to_async(self.get_result, thread_sensitive=True)(result_id)
 
@@ -140,50 +139,3 @@ def _ours(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:
         run_after=task.run_after,
         takes_context=task.takes_context,
     )
-
-
-def _problems(task: HorsiesTask[..., Any]) -> Iterable[str]:
-    """Yield what is wrong with the options that are ours."""
-    if task.max_attempts is not None and not (_is_whole(task.max_attempts) and 1 <= task.max_attempts <= 21):
-        yield f"max_attempts is {task.max_attempts!r}; allowed: a whole number from 1 to 21."
-    if task.retry_policy is not None and not isinstance(task.retry_policy, RetryPolicy):
-        yield f"retry_policy is {task.retry_policy!r}; allowed: a RetryPolicy."
-    if task.retry_policy is not None and not (task.max_attempts is None and task.backoff is None):
-        yield "retry_policy says it all; allowed beside it: neither max_attempts nor backoff."
-    if isinstance(task.backoff, RetryPolicy) and task.max_attempts is not None:
-        yield "backoff is a RetryPolicy, which has its own max_retries; allowed beside it: no max_attempts."
-    if not (task.backoff is None or callable(task.backoff) or isinstance(task.backoff, RetryPolicy)):
-        if not _is_number(task.backoff) or task.backoff < 0:  # type: ignore[operator]
-            yield f"backoff is {task.backoff!r}; allowed: seconds from 0 on, a RetryPolicy or a callable."
-    if task.timeout is not None and not (_is_number(task.timeout) and task.timeout > 0):
-        yield f"timeout is {task.timeout!r}; allowed: a positive number of seconds, or None."
-    if task.good_until is not None and not (hasattr(task.good_until, "tzinfo") and timezone.is_aware(task.good_until)):
-        yield f"good_until is {task.good_until!r}; allowed: an aware datetime (timezone.now() + timedelta(…))."
-    if task.unique_key is not None and not (isinstance(task.unique_key, str) and 0 < len(task.unique_key) <= 255):
-        yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to 255 characters."
-    if len(task.module_path) > 255:
-        yield f"{task.module_path!r} is longer than the 255 characters that a row's task_name holds."
-    try:
-        conf.parse_duration(task.retention)
-    except ValueError as error:
-        yield f"retention: {error}"
-    yield from _mapper_problems(task.exception_mapper)
-
-
-def _mapper_problems(mapper: Any) -> Iterable[str]:
-    if not isinstance(mapper, Mapping):
-        yield f"exception_mapper is {mapper!r}; allowed: a dict of exception class to error code."
-        return
-    for kind, code in mapper.items():
-        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            yield f"exception_mapper has the key {kind!r}; allowed: exception classes."
-        if not (isinstance(code, str) and 0 < len(code) <= 100) or code in RESERVED_CODES:
-            yield f"exception_mapper has the code {code!r}; allowed: a text that is not one of the library's own codes."
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

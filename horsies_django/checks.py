@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning
+from django.core import checks
+from django.core.checks import CheckMessage, Error
 from django.db import connections
 
 if TYPE_CHECKING:
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 def check_backend(backend: HorsiesBackend) -> list[CheckMessage]:
     """Return what is wrong with one backend's settings and with the database that they name."""
     messages: list[CheckMessage] = [
-        Error(str(problem), hint=problem.hint, obj=backend.alias, id="horsies.E002" if not problem.unknown_key else "horsies.E001")
+        Error(
+            str(problem),
+            hint=problem.hint,
+            obj=backend.alias,
+            id="horsies.E002" if not problem.unknown_key else "horsies.E001",
+        )
         for problem in backend.parsed.problems
     ]
     if not apps.is_installed("horsies_django"):
@@ -31,8 +37,8 @@ def check_backend(backend: HorsiesBackend) -> list[CheckMessage]:
         )
     if not settings.USE_TZ:
         messages.append(
-            Warning(
-                "USE_TZ is False: times that a caller gives are compared with the database's clock as if they were UTC.",
+            checks.Warning(
+                "USE_TZ is False: the times that callers give are taken for UTC, the clock of the database.",
                 hint="Set USE_TZ = True.",
                 obj=backend.alias,
                 id="horsies.W001",
@@ -53,7 +59,7 @@ def check_database(alias: str) -> Iterable[CheckMessage]:
 def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:
     options = config.get("OPTIONS", {})
     if options.get("transaction_mode") not in ("IMMEDIATE", "EXCLUSIVE"):
-        yield Warning(
+        yield checks.Warning(
             f"DATABASES['{alias}'] is SQLite with deferred transactions: code that reads and then writes in one "
             "transaction fails with 'database is locked' as soon as a worker writes in between.",
             hint="Set OPTIONS['transaction_mode'] = 'IMMEDIATE'.",
@@ -61,7 +67,7 @@ def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:
             id="horsies.W002",
         )
     if "journal_mode" not in str(options.get("init_command", "")).lower():
-        yield Warning(
+        yield checks.Warning(
             f"DATABASES['{alias}'] is SQLite without write-ahead logging: readers block writers.",
             hint="Set OPTIONS['init_command'] = 'PRAGMA journal_mode=WAL;'.",
             obj=alias,

@@ -225,9 +225,7 @@ def worker_option(name: str, value: object) -> Any:
         raise ValueError(f"{value!r} is not allowed; allowed: {rule.allowed}") from None
 
 
-def _queues(
-    stored: object, known: set[str], path: str, problems: list[Problem]
-) -> Iterator[tuple[str, QueueOptions]]:
+def _queues(stored: object, known: set[str], path: str, problems: list[Problem]) -> Iterator[tuple[str, QueueOptions]]:
     if not isinstance(stored, Mapping):
         problems.append(Problem(path, stored, "a dict of queue name to options", "See the page on settings."))
         return
@@ -265,5 +263,3 @@ def _default(entry: Field[Any]) -> object:
 def _suggest(key: object, known: Mapping[str, Any] | set[str]) -> str:
     near = difflib.get_close_matches(str(key), list(known), n=1)
     return f"Did you mean {near[0]!r}?" if near else ""
-
-

@@ -34,7 +34,9 @@ class FromNow(Func):
         return self.as_sql(
             compiler,
             connection,
-            template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW', PRINTF('%%%%.3f seconds', %(expressions)s))",
+            template=(
+                "STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW', PRINTF('%%%%.3f seconds', %(expressions)s))"
+            ),
         )
 
     def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
@@ -52,8 +54,8 @@ _POSTGRES_CASTS: Final = {"IntegerField": "bigint", "FloatField": "double precis
 class FromMap(Func):
     """The entry for a row's own primary key in a JSON object that travels as one parameter.
 
-    So one uniform UPDATE gives each row a value of its own, at a fraction of what ``bulk_update`` costs. The entries are
-    JSON texts: a result is encoded once, where it was made.
+    So one uniform UPDATE gives each row a value of its own, at a fraction of what ``bulk_update`` costs. The entries
+    are JSON texts: a result is encoded once, where it was made.
     """
 
     arity = 1

@@ -35,11 +35,11 @@ _STAND_INS: Final[dict[str | None, type[Exception]]] = {
 }
 
 
-def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> FrameworkTaskResult[Any]:
+def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> FrameworkTaskResult[..., Any]:
     """Return the framework's result for ``row``; ``task`` is what was enqueued, if the caller has it."""
     attempts = _attempts(row)
     started_at = attempts[0].started_at if attempts else row.started_at
-    result: FrameworkTaskResult[Any] = FrameworkTaskResult(
+    result: FrameworkTaskResult[..., Any] = FrameworkTaskResult(
         task=task or task_of(row),
         id=str(row.pk),
         status=STATUSES[row.status],

@@ -22,6 +22,4 @@ def uuid7() -> UUID:
     stamp = milliseconds << 12 | (rest << 12) // 1_000_000
     with _lock:
         _last = stamp = max(stamp, _last + 1)
-    return UUID(
-        int=(stamp >> 12) << 80 | 0x7 << 76 | (stamp & 0xFFF) << 64 | 0b10 << 62 | secrets.randbits(62)
-    )
+    return UUID(int=(stamp >> 12) << 80 | 0x7 << 76 | (stamp & 0xFFF) << 64 | 0b10 << 62 | secrets.randbits(62))

@@ -26,8 +26,8 @@ def notify(alias: str, payload: str) -> None:
 def notifications(alias: str, timeout: float) -> Iterator[list[str]]:
     """Yield the payloads that have arrived, at least an empty list each ``timeout`` seconds.
 
-    The first list comes once LISTEN holds: whatever commits later is told. Uses a connection of its own, outside Django's
-    wrapper and any pool, and raises psycopg.Error when that is lost.
+    The first list comes once LISTEN holds: whatever commits later is told. Uses a connection of its own, outside
+    Django's wrapper and any pool, and raises psycopg.Error when that is lost.
     """
     import psycopg
 

@@ -21,9 +21,9 @@ _HOPELESS: Final = frozenset({OperationalCode.WORKER_RESOLUTION_ERROR, Operation
 class RetryPolicy:
     """Which error codes are retried, how often, and after how many seconds (S4-26 … S4-31).
 
-    A *fixed* policy has one interval for each retry. An *exponential* one has a single interval, which doubles with each
-    retry up to ``max_delay_seconds``. ``jitter`` moves each delay by up to a quarter, both ways. All bad fields are
-    named in one ValueError.
+    A *fixed* policy has one interval for each retry. An *exponential* one has a single interval, which doubles with
+    each retry up to ``max_delay_seconds``. ``jitter`` moves each delay by up to a quarter, both ways. All bad fields
+    are named in one ValueError.
 
     >>> RetryPolicy.fixed([60, 300], auto_retry_for=["SMTP_DOWN"], jitter=False).delay(2)
     300.0

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 ROWS_PER_INSERT: Final = 1_000
 
 
-def insert(backend: HorsiesBackend, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskRow:
+def insert(
+    backend: HorsiesBackend, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> TaskRow:
     """Insert one call in the current transaction and return its row.
 
     If a live task holds the same ``unique_key``, nothing is inserted and that task's row is returned.
@@ -62,8 +64,8 @@ def build(
 ) -> TaskRow:
     """Return the row of a call, not yet saved.
 
-    Raises InvalidTask for a task that the backend does not take, TypeError for arguments that the function does not take
-    and TypeError or ValueError for a value that can't be stored; each names the parameter.
+    Raises InvalidTask for a task that the backend does not take, TypeError for arguments that the function does not
+    take, and TypeError or ValueError for a value that can't be stored; each names the parameter.
     """
     from .models import Task as TaskRow
 
@@ -96,7 +98,7 @@ def build(
 
 def _defer(row: TaskRow, run_after: datetime | timedelta) -> None:
     if isinstance(run_after, timedelta):
-        row.enqueued_at = FromNow(run_after.total_seconds())  # type: ignore[assignment]  # an expression, as save() takes
+        row.enqueued_at = FromNow(run_after.total_seconds())
         row.deferred = run_after > timedelta()
     else:
         row.enqueued_at = run_after
@@ -110,7 +112,7 @@ def _insert_unique(row: TaskRow, database: str) -> TaskRow:
             row.save(force_insert=True, using=database)
     except IntegrityError:
         rivals = type(row).objects.using(database).filter(unique_key=row.unique_key, status__in=TASK_LIVE_STATES)
-        holder = rivals.first()
+        holder: TaskRow | None = rivals.first()
         if holder is None:  # it ended between the two statements, or something else is wrong with the row
             row.save(force_insert=True, using=database)
             return row
@@ -118,7 +120,7 @@ def _insert_unique(row: TaskRow, database: str) -> TaskRow:
     return row
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _signature(func: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(func)
 
@@ -131,7 +133,7 @@ def _check_arguments(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: M
         signature.bind(*context, *args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{task.module_path}{signature}: {error}.") from None
-    names = []
+    names: list[str] = []
     for parameter in list(signature.parameters.values())[len(context) :]:
         if parameter.kind is parameter.VAR_POSITIONAL:
             names += [f"{parameter.name}[{index}]" for index in range(len(args) - len(names))]

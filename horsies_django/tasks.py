@@ -116,10 +116,9 @@ class HorsiesTask(_GenericTask[P, T]):
         if isinstance(delay_or_eta, int | float) and not isinstance(delay_or_eta, bool):
             delay_or_eta = timedelta(seconds=delay_or_eta)
         if not isinstance(delay_or_eta, datetime | timedelta):
-            raise TypeError(
-                f"schedule() got {delay_or_eta!r}; allowed: seconds, a timedelta or an aware datetime, then the arguments."
-            )
-        return replace(self, run_after=delay_or_eta)
+            raise TypeError(f"schedule() got {delay_or_eta!r}; allowed: seconds, a timedelta or an aware datetime.")
+        changes: dict[str, Any] = {"run_after": delay_or_eta}
+        return replace(self, **changes)
 
     def _horsies(self) -> HorsiesBackend:
         from .backend import HorsiesBackend
@@ -162,7 +161,7 @@ def task(
     timeout: float | None = ...,
     retention: timedelta | float | str | None = ...,
     metadata: Mapping[str, Any] | None = ...,
-) -> Callable[[Callable[Concatenate[TaskContext, P], T]], HorsiesTask[P, T]]: ...
+) -> Callable[[Callable[Concatenate[TaskContext[..., Any], P], T]], HorsiesTask[P, T]]: ...
 @overload
 def task(
     *,
@@ -191,9 +190,9 @@ def task(
     """Make a task of a module-level function, with every option on every Django.
 
     ``max_attempts`` alone retries any failure; ``backoff`` is a number of seconds, a :class:`RetryPolicy` or a callable
-    ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an exception
-    class, and what inherits from it, an error code of yours. Raises TypeError for an unknown option and InvalidTask for
-    a bad value.
+    ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an
+    exception class, and what inherits from it, an error code of yours. Raises TypeError for an unknown option and
+    InvalidTask for a bad value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))

@@ -11,8 +11,8 @@ from django.db import transaction
 
 from . import postgres
 
-#: Seconds between two notifications of one process for one queue. A NOTIFY takes a cluster-wide lock at commit; a worker
-#: that was woken looks again within this time's few multiples, so what is left unsaid costs it milliseconds.
+#: Seconds between two notifications of one process for one queue. A NOTIFY takes a cluster-wide lock at commit; a
+#: worker that was woken looks again within a few times as long, so what is left unsaid costs milliseconds.
 QUIET: Final = 0.01
 
 

@@ -1,4 +1,6 @@
 from tests.jobs.tasks import add
+
+
 def test_add(drain):
     h = add.send(1, 2)
     drain()

@@ -26,7 +26,7 @@ from .attempt import AttemptError, TaskAttempt
 from .heartbeat import Heartbeat
 
 if TYPE_CHECKING:
-    from .task import Task
+    from .task import Task  # noqa: F401  # the base class below names it
 
 #: Rows that one statement of a reaper's duty changes at most.
 BATCH: Final = 500
@@ -42,9 +42,12 @@ class Held(Protocol):
     """What a worker needs to say to change a row that it holds."""
 
     @property
-    def task_id(self) -> UUID: ...
+    def task_id(self) -> UUID:
+        """The row."""
+
     @property
-    def claim(self) -> int: ...
+    def claim(self) -> int:
+        """The number that the row had when it was claimed."""
 
 
 class ClaimedTask(NamedTuple):
@@ -214,9 +217,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
             pid=runner.pid,
         )
 
-    def fail(
-        self, ends: Sequence[Ended], runner: Runner, outcome: AttemptOutcome = AttemptOutcome.FAILED
-    ) -> None:
+    def fail(self, ends: Sequence[Ended], runner: Runner, outcome: AttemptOutcome = AttemptOutcome.FAILED) -> None:
         """RUNNING → FAILED, with the error and the attempt (S0-18)."""
         errors = {end.task_id: end.error for end in ends if end.error}
         self._held(ends, TaskStatus.RUNNING).update(
@@ -232,7 +233,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
     def retry_later(
         self, ends: Sequence[Ended], runner: Runner, outcome: AttemptOutcome = AttemptOutcome.FAILED
     ) -> None:
-        """RUNNING → PENDING, due after each one's ``retry_in`` (S0-20); FAILED where that is past ``good_until`` (S1-29).
+        """RUNNING → PENDING, due after ``retry_in`` (S0-20); FAILED where that is past ``good_until`` (S1-29).
 
         The rows are locked and judged in one statement, for the attempt is written while the row still has its start.
         """
@@ -291,7 +292,9 @@ class TaskQuerySet(models.QuerySet["Task"]):
             status=TaskStatus.CANCELLED,
             cancelled_at=Now(),
             error_code=OutcomeCode.TASK_CANCELLED.value,
-            result={"err": TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.").as_json()},
+            result={
+                "err": TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.").as_json()
+            },
         )
 
     def retry(self) -> int:
@@ -321,7 +324,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
     def _rows(self) -> TaskQuerySet:
         """Every row on the same database, whatever this queryset was narrowed to."""
-        return self.model._default_manager.using(self.db)
+        return self.model.objects.using(self.db)
 
     def _held(self, claims: Collection[Held], status: TaskStatus) -> TaskQuerySet:
         """The rows that are in ``status`` under exactly these claims: the fence."""
@@ -346,7 +349,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return self.filter(silent, ~Exists(beats), status=status)
 
     def _expire(self) -> int:
-        """To EXPIRED where ``good_until`` has passed, with who and what in the result (S1-17), the claim kept (S1-18)."""
+        """To EXPIRED past ``good_until``, with who and what in the result (S1-17), the claim kept (S1-18)."""
         late = list(self.filter(good_until__lte=Now()).values_list("pk", "claimed_by_worker_id"))
         results = {
             key: error_result(

@@ -58,7 +58,7 @@ def started(claim: ClaimedTask) -> None:
         _send(task_started, running_result(claim))
 
 
-def running_result(claim: ClaimedTask) -> FrameworkTaskResult[Any]:
+def running_result(claim: ClaimedTask) -> FrameworkTaskResult[..., Any]:
     """Return the framework's result of a task whose body is about to begin."""
     return result_of(Task.objects.using(_database(claim)).get(pk=claim.task_id))
 
@@ -69,7 +69,7 @@ def _database(claim: ClaimedTask) -> str:
     return horsies_backend(claim.backend).config.database
 
 
-def _send(signal: Any, result: FrameworkTaskResult[Any]) -> None:
+def _send(signal: Any, result: FrameworkTaskResult[..., Any]) -> None:
     for receiver, response in signal.send_robust(sender=_sender(), task_result=result):
         if isinstance(response, Exception):
             logger.error("receiver %r failed for task id=%s", receiver, result.id, exc_info=response)
@@ -117,7 +117,7 @@ class Announcer:
                 _send_handling(outcome.exception, result_of(row))
 
 
-def _send_handling(exception: BaseException | None, result: FrameworkTaskResult[Any]) -> None:
+def _send_handling(exception: BaseException | None, result: FrameworkTaskResult[..., Any]) -> None:
     """Send ``task_finished`` where receivers find the traceback in ``sys.exc_info()``, as the framework promises."""
     if exception is None:
         _send(task_finished, result)

@@ -91,7 +91,11 @@ async def arun(claim: ClaimedTask) -> Outcome:
 
 def _prepare(claim: ClaimedTask) -> _Call:
     logger.info(
-        "task started id=%s name=%s queue=%s attempt=%d", claim.task_id, claim.task_name, claim.queue_name, claim.attempt
+        "task started id=%s name=%s queue=%s attempt=%d",
+        claim.task_id,
+        claim.task_name,
+        claim.queue_name,
+        claim.attempt,
     )
     try:
         task = resolve(claim.task_name)
@@ -108,7 +112,7 @@ def _prepare(claim: ClaimedTask) -> _Call:
     return _Call(task, args, kwargs)
 
 
-def _context(claim: ClaimedTask) -> TaskContext:
+def _context(claim: ClaimedTask) -> TaskContext[..., Any]:
     return TaskContext(task_result=announcing.running_result(claim))
 
 
@@ -124,9 +128,7 @@ def _returned(claim: ClaimedTask, task: FrameworkTask[..., Any], value: Any, sta
     return Outcome(claim, Ended(claim.task_id, claim.claim, result), time.perf_counter() - started)
 
 
-def _raised(
-    claim: ClaimedTask, task: FrameworkTask[..., Any] | None, raised: BaseException, started: float
-) -> Outcome:
+def _raised(claim: ClaimedTask, task: FrameworkTask[..., Any] | None, raised: BaseException, started: float) -> Outcome:
     if isinstance(raised, _Unrunnable):
         return _failed(claim, None, raised.code, raised.__cause__ or raised, started)
     return _failed(claim, task, _code_of(raised, task), raised, started)
@@ -154,7 +156,9 @@ def _failed(
         exception_class=f"{kind.__module__}.{kind.__qualname__}",
     )
     shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
-    return _end(claim, task, error, TaskError(error_code=error.code, message=error.message, exception=shown), raised, started)
+    return _end(
+        claim, task, error, TaskError(error_code=error.code, message=error.message, exception=shown), raised, started
+    )
 
 
 def _returned_error(claim: ClaimedTask, task: FrameworkTask[..., Any], returned: Any, started: float) -> Outcome:
@@ -197,12 +201,18 @@ def _retry_in(
     policy = RetryPolicy.from_json(json.loads(claim.retry_policy))
     if not policy.covers(code):
         return None
-    if isinstance(task, HorsiesTask) and not isinstance(task.backoff, RetryPolicy | None) and policy == task.stored_policy():
+    if (
+        isinstance(task, HorsiesTask)
+        and not isinstance(task.backoff, RetryPolicy | None)
+        and policy == task.stored_policy()
+    ):
         return _own_backoff(task.backoff, raised, TaskResult(err=shown), claim)
     return policy.delay(claim.retry_count + 1)
 
 
-def _own_backoff(backoff: Any, raised: BaseException | None, result: TaskResult[Any, Any], claim: ClaimedTask) -> float | None:
+def _own_backoff(
+    backoff: Any, raised: BaseException | None, result: TaskResult[Any, Any], claim: ClaimedTask
+) -> float | None:
     if not callable(backoff):
         return float(backoff)
     try:

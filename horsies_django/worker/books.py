@@ -53,7 +53,7 @@ class Books:
     def register(self) -> bool:
         """Write the worker's row."""
         runner = self._runner
-        self._workers.register(runner.worker_id, self._plan.name, runner.hostname, runner.pid)
+        self._workers.register(runner.worker_id, self._plan.name, runner.hostname, runner.pid or 0)
         return True
 
     def leave(self) -> bool:
@@ -86,7 +86,7 @@ class Books:
         for role, keys in held.items():
             if keys:
                 beats = Heartbeat.objects.using(self._plan.database)
-                beats.beat(keys, role, runner.worker_id, runner.hostname, runner.pid)
+                beats.beat(keys, role, runner.worker_id, runner.hostname, runner.pid or 0)
 
     def store(self, ends: Sequence[Ended]) -> None:
         """Write how bodies ended. What lost its claim meanwhile changes nothing."""

@@ -1,7 +1,7 @@
 """The process of a runner under a supervisor: ``python -m horsies_django.worker.child``.
 
-Its standard input is the supervisor's voice: first who to be and what to do, then a word a line. The end of it means that
-the supervisor is dead, and then the runner goes too, for nobody else would know of what it runs.
+Its standard input is the supervisor's voice: first who to be and what to do, then a word a line. The end of it means
+that the supervisor is dead, and then the runner goes too, for nobody else would know of what it runs.
 """
 
 from __future__ import annotations

@@ -31,8 +31,7 @@ class Inbox:
         items: list[Item] = []
         try:
             items.append(self._queue.get(timeout=max(timeout, 0.0)) if timeout > 0 else self._queue.get_nowait())
-            for _ in range(self._queue.qsize()):
-                items.append(self._queue.get_nowait())
+            items.extend(self._queue.get_nowait() for _ in range(self._queue.qsize()))
         except Empty:
             pass
         return items

@@ -20,7 +20,7 @@ _LONGEST_PAUSE: Final = 30.0
 
 
 class Listener:
-    """LISTENs in a thread of its own. While it can't, ``alive`` is False and the pump polls as if nobody could wake it."""
+    """LISTENs in a thread of its own. While it can't, ``alive`` is False and the pump polls for itself."""
 
     def __init__(self, plan: Plan, inbox: Inbox) -> None:
         self._plan = plan

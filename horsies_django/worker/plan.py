@@ -50,7 +50,9 @@ class Plan:
     until: Until = Until.STOPPED
 
     @classmethod
-    def of(cls, backend: str, *, queues: Sequence[str] = (), exclude_queues: Sequence[str] = (), **changes: Any) -> Self:
+    def of(
+        cls, backend: str, *, queues: Sequence[str] = (), exclude_queues: Sequence[str] = (), **changes: Any
+    ) -> Self:
         """Return the plan of a backend's settings, with ``changes`` by name. Raises ValueError for an unknown queue."""
         alias = horsies_backend(backend)
         for name in (*queues, *exclude_queues):

@@ -248,7 +248,7 @@ class Pump:
         return True
 
     def _try(self, action: Callable[[], T]) -> T | None:
-        """Do something with the database and return what it gives; None, after a while, if the database is not there."""
+        """Do something with the database and return what it gives; None, after a while, if that is not there."""
         try:
             done = action()
         except ClaimLost:

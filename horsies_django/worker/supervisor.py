@@ -115,7 +115,7 @@ class Supervisor:
             "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE,
             "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
         }
-        process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
+        process = subprocess.Popen(  # our own interpreter, our own module
             [sys.executable, "-m", "horsies_django.worker.child"], stdin=subprocess.PIPE, env=environment, text=True
         )
         child = _Child(worker_id, process)

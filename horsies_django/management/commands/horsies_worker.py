@@ -69,7 +69,10 @@ class Command(BaseCommand):
 def _chosen(options: dict[str, Any]) -> Any:
     """Yield what flags and environment say, by option name. Raises ValueError naming where a bad value stands."""
     env = environ.Env()
-    for name, kind in {**{name: entry[0] for name, entry in _TUNABLE.items()}, **dict.fromkeys(_SWITCHES, bool)}.items():
+    for name, kind in {
+        **{name: entry[0] for name, entry in _TUNABLE.items()},
+        **dict.fromkeys(_SWITCHES, bool),
+    }.items():
         variable = f"HORSIES_WORKER_{name.upper()}"
         where, value = f"--{name.replace('_', '-')}", options.get(name)
         if value is None and variable in env.ENVIRON:

@@ -1,0 +1,76 @@
+"""What the queue's admin pages have in common: their database, no unbounded count, nothing to edit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib import admin
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils.functional import cached_property
+
+from ..backend import HorsiesBackend
+from ..compat import task_backends
+
+if TYPE_CHECKING:
+    AnyPaginator = Paginator[Any]
+    AnyModelAdmin = admin.ModelAdmin[Any]
+    AnyStackedInline = admin.StackedInline[Any, Any]
+else:  # generic in the type stubs only
+    AnyPaginator, AnyModelAdmin, AnyStackedInline = Paginator, admin.ModelAdmin, admin.StackedInline
+
+#: A list counts its rows up to here and offers no page beyond.
+COUNTED: Final = 10_000
+
+
+def queue_database() -> str | None:
+    """Return the alias of the queue's database; None leaves it to the routers."""
+    backends = (task_backends[alias] for alias in task_backends)
+    ours = [backend for backend in backends if isinstance(backend, HorsiesBackend)]
+    return ours[0].parsed.options.database if ours else None
+
+
+class BoundedPaginator(AnyPaginator):
+    """Counts no further than ``COUNTED`` rows, however many there are."""
+
+    @cached_property
+    def count(self) -> int:
+        """The number of rows, or ``COUNTED`` if there are more."""
+        rows: Any = self.object_list
+        return int(rows.order_by()[:COUNTED].count())
+
+
+class QueueModelAdmin(AnyModelAdmin):
+    """An admin of one of the queue's tables, which may hold millions of rows."""
+
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    list_per_page = 50
+    list_max_show_all = 50
+
+    class Media:
+        css = {"all": ["horsies_django/admin.css"]}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Read the queue's own database, wherever the routers would send a read."""
+        rows = super().get_queryset(request)
+        database = queue_database()
+        return rows.using(database) if database else rows
+
+
+class ReadOnlyAdmin(QueueModelAdmin):
+    """Rows that only the queue itself writes (S4-69)."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody adds a row by hand."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Nobody edits a row by hand."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Nobody deletes a row by hand."""
+        return False

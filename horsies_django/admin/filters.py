@@ -1,0 +1,47 @@
+"""Filters of the task list that never ask the table which values there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from ..compat import task_backends
+from ..models import Queue
+from .base import queue_database
+
+
+class QueueFilter(admin.SimpleListFilter):
+    """By queue: those that the settings and the queues' own rows name."""
+
+    title = _("queue")
+    parameter_name = "queue_name"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the queues that are known."""
+        configured = {name for alias in task_backends for name in task_backends[alias].queues}
+        rows = Queue.objects.using(queue_database()).values_list("name", flat=True)
+        return [(name, name) for name in sorted(configured | set(rows))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the tasks of that queue."""
+        return queryset.filter(queue_name=self.value()) if self.value() else queryset
+
+
+class PriorityFilter(admin.SimpleListFilter):
+    """By priority, as far as it matters to whoever looks."""
+
+    title = _("priority")
+    parameter_name = "priority"
+    _RANGES = {"high": {"priority__gt": 0}, "normal": {"priority": 0}, "low": {"priority__lt": 0}}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the three ranges."""
+        return [("high", _("above 0")), ("normal", _("0")), ("low", _("below 0"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the tasks in that range."""
+        return queryset.filter(**self._RANGES.get(self.value() or "", {}))

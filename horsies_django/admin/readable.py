@@ -1,0 +1,27 @@
+"""Values off the task rows as text on a page: escaped, indented, cut where they are long."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+#: Characters of one value that a page shows.
+SHOWN: Final = 16_384
+
+
+def block(text: str) -> SafeString | str:
+    """Return ``text`` as a block of its own, or a dash."""
+    if not text:
+        return "-"
+    if len(text) > SHOWN:
+        text = text[:SHOWN] + "\n" + _("… %d more characters") % (len(text) - SHOWN)
+    return format_html('<pre class="horsies-text">{}</pre>', text)
+
+
+def as_json(value: Any) -> SafeString | str:
+    """Return ``value`` as indented JSON."""
+    return "-" if value is None else block(json.dumps(value, indent=2, ensure_ascii=False, default=str))

@@ -1,0 +1,209 @@
+"""The task browser."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from ..models import Task, TaskAttempt
+from ..models.transitions import TaskQuerySet
+from .base import COUNTED, AnyStackedInline, ReadOnlyAdmin
+from .filters import PriorityFilter, QueueFilter
+from .readable import as_json, block
+
+
+class AttemptInline(AnyStackedInline):
+    """Each attempt with its traceback."""
+
+    model = TaskAttempt
+    extra = 0
+    can_delete = False
+    ordering = ("attempt",)
+    fields = readonly_fields = (
+        "outcome",
+        "will_retry",
+        "started_at",
+        "finished_at",
+        "error_code",
+        "error_message",
+        "shown_traceback",
+        "worker_id",
+        "hostname",
+        "pid",
+    )
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody adds an attempt by hand."""
+        return False
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Who may see a task may see what became of it."""
+        return request.user.has_perm("horsies_django.view_task")
+
+    @admin.display(description=_("traceback"))
+    def shown_traceback(self, attempt: TaskAttempt) -> SafeString | str:
+        """The traceback, as it stands."""
+        return block(attempt.traceback)
+
+
+class TaskAdmin(ReadOnlyAdmin):
+    """Shows every task; retries and cancels for those who may."""
+
+    list_display = (
+        "task_name",
+        "shown_status",
+        "queue_name",
+        "priority",
+        "shown_attempts",
+        "error_code",
+        "enqueued_at",
+        "started_at",
+        "shown_finished_at",
+    )
+    list_filter = ("status", QueueFilter, PriorityFilter)
+    ordering = ("-id",)
+    sortable_by = ()
+    search_fields = ("task_name",)
+    search_help_text = _("An id, or the beginning of a task's name.")
+    actions = ("retry", "cancel")
+    inlines = (AttemptInline,)
+    fieldsets = (
+        (None, {"fields": ("id", "task_name", "shown_status", "queue_name", "priority", "shown_attempts")}),
+        (_("Call"), {"fields": ("shown_args", "shown_kwargs")}),
+        (_("Outcome"), {"fields": ("shown_result", "error_code", "shown_traceback")}),
+        (
+            _("Times"),
+            {
+                "fields": (
+                    "sent_at",
+                    "enqueued_at",
+                    "claimed_at",
+                    "started_at",
+                    "shown_finished_at",
+                    "next_retry_at",
+                    "good_until",
+                )
+            },
+        ),
+        (_("Held by"), {"fields": ("claimed_by_worker_id", "claim")}),
+        (_("Options"), {"fields": ("backend", "shown_policy", "timeout", "retention", "unique_key", "shown_metadata")}),
+    )
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Return every field that a page shows."""
+        return [str(name) for _, options in self.fieldsets for name in options["fields"]]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Leave the large columns where they are until a page shows them."""
+        rows = super().get_queryset(request)
+        is_list = request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
+        return rows.defer("args", "kwargs", "result", "retry_policy", "metadata") if is_list else rows
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find by primary key if the term is an id, by the beginning of the name otherwise."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        try:
+            return queryset.filter(pk=UUID(term)), False
+        except ValueError:
+            return queryset.filter(task_name__startswith=term), False
+
+    # Actions.
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """Whether this user may retry tasks."""
+        return request.user.has_perm("horsies_django.retry_task")
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """Whether this user may cancel tasks."""
+        return request.user.has_perm("horsies_django.cancel_task")
+
+    @admin.action(description=_("Retry selected tasks"), permissions=["retry"])
+    def retry(self, request: HttpRequest, queryset: TaskQuerySet) -> None:
+        """Run failed, cancelled and expired tasks again, with a fresh budget (S4-70, S4-71)."""
+        total = queryset.order_by()[:COUNTED].count()
+        done = queryset.retry()
+        self._report(request, ngettext("%d task is due again.", "%d tasks are due again.", done) % done, total - done)
+
+    @admin.action(description=_("Cancel selected tasks that have not begun"), permissions=["cancel"])
+    def cancel(self, request: HttpRequest, queryset: TaskQuerySet) -> None:
+        """Cancel pending and claimed tasks."""
+        total = queryset.order_by()[:COUNTED].count()
+        done = queryset.cancel()
+        self._report(request, ngettext("%d task was cancelled.", "%d tasks were cancelled.", done) % done, total - done)
+
+    def _report(self, request: HttpRequest, done: str, left: int) -> None:
+        if left > 0:
+            left_alone = ngettext(
+                "%d was left alone: its state does not allow it.",
+                "%d were left alone: their state does not allow it.",
+                left,
+            )
+            done = f"{done} {left_alone % left}"
+        self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
+
+    # Columns.
+
+    @admin.display(description=_("status"))
+    def shown_status(self, task: Task) -> SafeString:
+        """The status, by word and by class."""
+        return format_html(
+            '<span class="horsies-status horsies-status-{}">{}</span>', task.status.lower(), task.get_status_display()
+        )
+
+    @admin.display(description=_("attempts"))
+    def shown_attempts(self, task: Task) -> str:
+        """Attempts made, of those allowed."""
+        return f"{task.attempt}/{task.max_retries + 1}"
+
+    @admin.display(description=_("finished at"))
+    def shown_finished_at(self, task: Task) -> Any:
+        """When the task ended, however it did."""
+        return task.finished_at
+
+    @admin.display(description=_("arguments"))
+    def shown_args(self, task: Task) -> SafeString | str:
+        """The positional arguments."""
+        return as_json(task.args)
+
+    @admin.display(description=_("keyword arguments"))
+    def shown_kwargs(self, task: Task) -> SafeString | str:
+        """The keyword arguments."""
+        return as_json(task.kwargs)
+
+    @admin.display(description=_("result"))
+    def shown_result(self, task: Task) -> SafeString | str:
+        """The result, without the traceback, which stands below."""
+        error = task.result.get("err") if isinstance(task.result, dict) else None
+        if not isinstance(error, dict) or not isinstance(error.get("exception"), dict):
+            return as_json(task.result)
+        exception = {key: value for key, value in error["exception"].items() if key != "traceback"}
+        return as_json({"err": error | {"exception": exception}})
+
+    @admin.display(description=_("traceback"))
+    def shown_traceback(self, task: Task) -> SafeString | str:
+        """The traceback of the error, if the task failed with one."""
+        error = task.result.get("err") if isinstance(task.result, dict) else None
+        exception = error.get("exception") if isinstance(error, dict) else None
+        return block(str(exception.get("traceback", ""))) if isinstance(exception, dict) else "-"
+
+    @admin.display(description=_("retry policy"))
+    def shown_policy(self, task: Task) -> SafeString | str:
+        """The retry policy as the row has it."""
+        return as_json(task.retry_policy)
+
+    @admin.display(description=_("metadata"))
+    def shown_metadata(self, task: Task) -> SafeString | str:
+        """What the sender said of the task."""
+        return as_json(task.metadata)

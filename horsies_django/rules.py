@@ -1,0 +1,75 @@
+"""What a task's own options may be; the framework judges those that are its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from django.utils import timezone
+
+from .conf import parse_duration
+from .results import RESERVED_CODES
+from .retries import MAX_RETRIES, RetryPolicy
+from .tasks import HorsiesTask
+
+_NAME_LENGTH: Final = 255
+_CODE_LENGTH: Final = 100
+
+
+def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    """Yield a sentence for each option with a bad value: its name, the value, and what is allowed."""
+    yield from _retrying(task)
+    yield from _mapping(task.exception_mapper)
+    if task.timeout is not None and not (_is_number(task.timeout) and task.timeout > 0):
+        yield f"timeout is {task.timeout!r}; allowed: a positive number of seconds, or None."
+    if task.good_until is not None and not (
+        isinstance(task.good_until, datetime) and timezone.is_aware(task.good_until)
+    ):
+        yield f"good_until is {task.good_until!r}; allowed: an aware datetime (timezone.now() + …)."
+    if task.unique_key is not None and not (
+        isinstance(task.unique_key, str) and 0 < len(task.unique_key) <= _NAME_LENGTH
+    ):
+        yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to {_NAME_LENGTH} characters."
+    if len(task.module_path) > _NAME_LENGTH:
+        yield f"{task.module_path!r} is too long a name; allowed: {_NAME_LENGTH} characters, which is what a row holds."
+    try:
+        parse_duration(task.retention)
+    except ValueError as error:
+        yield f"retention: {error}"
+
+
+def _retrying(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    if task.max_attempts is not None and not (
+        _is_whole(task.max_attempts) and 1 <= task.max_attempts <= MAX_RETRIES + 1
+    ):
+        yield f"max_attempts is {task.max_attempts!r}; allowed: a whole number from 1 to {MAX_RETRIES + 1}."
+    if task.retry_policy is not None and not isinstance(task.retry_policy, RetryPolicy):
+        yield f"retry_policy is {task.retry_policy!r}; allowed: a RetryPolicy."
+    if task.retry_policy is not None and not (task.max_attempts is None and task.backoff is None):
+        yield "retry_policy says it all; allowed beside it: neither max_attempts nor backoff."
+    if isinstance(task.backoff, RetryPolicy):
+        if task.max_attempts is not None:
+            yield "backoff is a RetryPolicy, which has its own max_retries; allowed beside it: no max_attempts."
+    elif not (task.backoff is None or callable(task.backoff) or (_is_number(task.backoff) and task.backoff >= 0)):
+        yield f"backoff is {task.backoff!r}; allowed: seconds from 0 on, a RetryPolicy or a callable."
+
+
+def _mapping(mapper: Any) -> Iterator[str]:
+    if not isinstance(mapper, Mapping):
+        yield f"exception_mapper is {mapper!r}; allowed: a dict of exception class to error code."
+        return
+    for kind, code in mapper.items():
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            yield f"exception_mapper has the key {kind!r}; allowed: exception classes."
+        if not (isinstance(code, str) and 0 < len(code) <= _CODE_LENGTH) or code in RESERVED_CODES:
+            yield f"exception_mapper has the code {code!r}; allowed: a text that is not one of the library's own codes."
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
