@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -78,10 +78,10 @@ class HorsiesBackend(BaseTaskBackend):
         from .framework import result_of
 
         row = sending.insert(self, _ours(task), args, kwargs)
-        result: Any = result_of(row, task=task)
+        result = result_of(row, task=task)
         # The row is there: an error in a receiver must not make the caller enqueue again.
         task_enqueued.send_robust(sender=type(self), task_result=result)
-        return result
+        return cast("FrameworkTaskResult[P, T]", result)
 
     async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """See :meth:`enqueue`. Runs in the thread that holds the caller's transaction."""

@@ -5,12 +5,26 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from django.contrib import admin
+from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
 #: Characters of one value that a page shows.
 SHOWN: Final = 16_384
+
+
+def moment(name: str, title: Any) -> Any:
+    """Return a column that shows the time in the field ``name`` to the second, in the reader's own zone."""
+
+    @admin.display(description=title)
+    def column(_: Any, row: Any) -> str:
+        value = getattr(row, name)
+        return date_format(localtime(value), "Y-m-d H:i:s") if value else "-"
+
+    return column
 
 
 def block(text: str) -> SafeString | str:

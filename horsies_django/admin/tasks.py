@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import flatten, flatten_fieldsets
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -17,7 +18,7 @@ from ..models import Task, TaskAttempt
 from ..models.transitions import TaskQuerySet
 from .base import COUNTED, AnyStackedInline, ReadOnlyAdmin
 from .filters import PriorityFilter, QueueFilter
-from .readable import as_json, block
+from .readable import as_json, block, moment
 
 
 class AttemptInline(AnyStackedInline):
@@ -27,18 +28,16 @@ class AttemptInline(AnyStackedInline):
     extra = 0
     can_delete = False
     ordering = ("attempt",)
-    fields = readonly_fields = (
-        "outcome",
-        "will_retry",
-        "started_at",
-        "finished_at",
-        "error_code",
-        "error_message",
+    fields = (
+        ("outcome", "will_retry", "shown_started_at", "shown_finished_at"),
+        ("error_code", "error_message"),
         "shown_traceback",
-        "worker_id",
-        "hostname",
-        "pid",
+        ("worker_id", "hostname", "pid"),
     )
+    readonly_fields = flatten(fields)
+
+    shown_started_at = moment("started_at", _("started at"))
+    shown_finished_at = moment("finished_at", _("finished at"))
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nobody adds an attempt by hand."""
@@ -64,8 +63,8 @@ class TaskAdmin(ReadOnlyAdmin):
         "priority",
         "shown_attempts",
         "error_code",
-        "enqueued_at",
-        "started_at",
+        "shown_enqueued_at",
+        "shown_started_at",
         "shown_finished_at",
     )
     list_filter = ("status", QueueFilter, PriorityFilter)
@@ -76,30 +75,37 @@ class TaskAdmin(ReadOnlyAdmin):
     actions = ("retry", "cancel")
     inlines = (AttemptInline,)
     fieldsets = (
-        (None, {"fields": ("id", "task_name", "shown_status", "queue_name", "priority", "shown_attempts")}),
+        (None, {"fields": ("id", "task_name", ("shown_status", "queue_name", "priority", "shown_attempts"))}),
         (_("Call"), {"fields": ("shown_args", "shown_kwargs")}),
         (_("Outcome"), {"fields": ("shown_result", "error_code", "shown_traceback")}),
         (
             _("Times"),
             {
                 "fields": (
-                    "sent_at",
-                    "enqueued_at",
-                    "claimed_at",
-                    "started_at",
-                    "shown_finished_at",
-                    "next_retry_at",
-                    "good_until",
+                    ("shown_sent_at", "shown_enqueued_at", "shown_claimed_at"),
+                    ("shown_started_at", "shown_finished_at"),
+                    ("shown_next_retry_at", "shown_good_until"),
                 )
             },
         ),
-        (_("Held by"), {"fields": ("claimed_by_worker_id", "claim")}),
-        (_("Options"), {"fields": ("backend", "shown_policy", "timeout", "retention", "unique_key", "shown_metadata")}),
+        (_("Held by"), {"fields": (("claimed_by_worker_id", "claim"),)}),
+        (
+            _("Options"),
+            {"fields": ("backend", "shown_policy", ("timeout", "retention", "unique_key"), "shown_metadata")},
+        ),
     )
+
+    shown_sent_at = moment("sent_at", _("sent at"))
+    shown_enqueued_at = moment("enqueued_at", _("may run from"))
+    shown_claimed_at = moment("claimed_at", _("claimed at"))
+    shown_started_at = moment("started_at", _("started at"))
+    shown_finished_at = moment("finished_at", _("finished at"))
+    shown_next_retry_at = moment("next_retry_at", _("next retry at"))
+    shown_good_until = moment("good_until", _("good until"))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Return every field that a page shows."""
-        return [str(name) for _, options in self.fieldsets for name in options["fields"]]
+        return flatten_fieldsets(self.fieldsets)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the large columns where they are until a page shows them."""
@@ -166,11 +172,6 @@ class TaskAdmin(ReadOnlyAdmin):
     def shown_attempts(self, task: Task) -> str:
         """Attempts made, of those allowed."""
         return f"{task.attempt}/{task.max_retries + 1}"
-
-    @admin.display(description=_("finished at"))
-    def shown_finished_at(self, task: Task) -> Any:
-        """When the task ended, however it did."""
-        return task.finished_at
 
     @admin.display(description=_("arguments"))
     def shown_args(self, task: Task) -> SafeString | str:

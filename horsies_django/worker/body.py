@@ -152,7 +152,7 @@ def _failed(
     error = AttemptError(
         code=str(code),
         message=clean_text(_message(raised)),
-        traceback=clean_text("".join(traceback.format_exception(raised))),
+        traceback=clean_text(_traceback(raised)),
         exception_class=f"{kind.__module__}.{kind.__qualname__}",
     )
     shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
@@ -221,6 +221,12 @@ def _own_backoff(
     except Exception:
         logger.exception("backoff of %s raised: no retry. id=%s", claim.task_name, claim.task_id)
         return None
+
+
+def _traceback(raised: BaseException) -> str:
+    """The traceback from the body on, without the frame that called it."""
+    ours = raised.__traceback__
+    return "".join(traceback.format_exception(type(raised), raised, (ours and ours.tb_next) or ours))
 
 
 def _message(raised: BaseException) -> str:
