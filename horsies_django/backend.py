@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
@@ -59,6 +59,8 @@ class HorsiesBackend(BaseTaskBackend):
 
     def validate_task(self, task: FrameworkTask[..., Any]) -> None:
         """Raise InvalidTask if the backend can't take ``task``; the framework's own rules come first."""
+        if not isinstance(task.run_after, datetime | timedelta | None):
+            raise InvalidTask(f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on.")
         if isinstance(task, HorsiesTask) and isinstance(task.run_after, timedelta):
             # The framework documents a delay here but can't judge one; the copy is validated as it is made.
             if task.run_after < timedelta():

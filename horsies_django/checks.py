@@ -52,8 +52,17 @@ def check_backend(backend: HorsiesBackend) -> list[CheckMessage]:
 def check_database(alias: str) -> Iterable[CheckMessage]:
     """Return what makes the database of ``alias`` a poor queue; asks the settings alone, not the server."""
     connection = connections[alias]
+    config = connection.settings_dict
     if connection.vendor == "sqlite":
-        yield from _check_sqlite(alias, connection.settings_dict)
+        yield from _check_sqlite(alias, config)
+    elif config.get("CONN_MAX_AGE") != 0 and not config.get("CONN_HEALTH_CHECKS"):
+        yield checks.Warning(
+            f"DATABASES['{alias}'] keeps its connections and never checks them: after the server was restarted, the "
+            "first task of each thread fails.",
+            hint="Set CONN_HEALTH_CHECKS = True.",
+            obj=alias,
+            id="horsies.W004",
+        )
 
 
 def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,7 +44,6 @@ class Process:
     """A ``manage.py`` command in a process of its own, its output kept."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
-        self.output = ""
         self.process = subprocess.Popen(
             [sys.executable, "manage.py", *arguments],
             cwd=ROOT,
@@ -59,12 +59,26 @@ class Process:
             text=True,
             start_new_session=True,
         )
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stdout:
+            for line in stdout:  # extend() would show them only at the end
+                self._lines.append(line)
+
+    @property
+    def output(self) -> str:
+        """Return what it has printed so far."""
+        return "".join(self._lines)
 
     def wait(self, limit: float = 60.0) -> int:
         """Wait for the end and return the exit status."""
-        out, _ = self.process.communicate(timeout=limit)
-        self.output += out
-        return self.process.returncode
+        status = self.process.wait(limit)
+        self._reader.join(5)
+        return status
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal to the command's own process."""
@@ -79,6 +93,7 @@ class Process:
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.wait(10)
+        self._reader.join(5)
         return self.output
 
 

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..ids import uuid7
 from ..states import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
-from .transitions import TaskQuerySet
+from .transitions import IS_HELD, TaskQuerySet
 
 # Rows in these states have to tell when they came there.
 _ENDED_AT = {
@@ -94,7 +94,7 @@ class Task(models.Model):
             ),
             models.Index(
                 fields=["claimed_by_worker_id"],
-                condition=Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING]),
+                condition=IS_HELD,
                 name="horsies_task_held",
             ),
             models.Index(

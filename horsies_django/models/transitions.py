@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 #: Rows that one statement of a reaper's duty changes at most.
 BATCH: Final = 500
 
+#: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by who
+#: holds them, gets that index. Who has primary keys must not, for it is full of dead entries while vacuum can't run.
+IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
+
 _UNCLAIMED: Final[dict[str, Any]] = {"claimed_at": None, "claimed_by_worker_id": None, "started_at": None}
 
 
@@ -147,7 +151,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
     def active(self) -> Self:
         """Tasks that a worker holds (S2-04)."""
-        return self.filter(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING])
+        return self.filter(IS_HELD)
 
     def archived(self) -> Self:
         """Tasks that failed for good and are kept (S2-06)."""
@@ -165,13 +169,19 @@ class TaskQuerySet(models.QuerySet["Task"]):
         keys = list(due._lock().values_list("pk", flat=True)[:limit])
         return self.filter(pk__in=keys, status=TaskStatus.PENDING).update(deferred=False) if keys else 0
 
-    def claim(self, worker_id: str, *, start: int, prefetch: int = 0) -> list[ClaimedTask]:
+    def claimable(self, *, is_async: bool = False) -> Self:
+        """Due tasks of one kind, as the index of claims has them."""
+        return self.due().filter(deferred=False, is_async=is_async)
+
+    def claim(
+        self, worker_id: str, *, start: int, prefetch: int = 0, is_async: bool = False
+    ) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.
 
         In the order priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23). A task whose body starts as soon as the transaction
         commits needs no second update on its way. Raises :class:`ClaimLost`.
         """
-        ready = self.due().filter(deferred=False).order_by("-priority", "enqueued_at", "pk")
+        ready = self.claimable(is_async=is_async).order_by("-priority", "enqueued_at", "pk")
         rows = ready._lock().values_list(*_CLAIMED_COLUMNS)[: start + prefetch]
         claims = [ClaimedTask(*row) for row in rows]
         taken = {"claimed_at": Now(), "claimed_by_worker_id": worker_id, "claim": F("claim") + 1}
@@ -346,7 +356,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
             task=OuterRef("pk"), role=role, sender_id=OuterRef("claimed_by_worker_id"), sent_at__gte=horizon
         )
         silent = Q(**{f"{since}__isnull": True}) | Q(**{f"{since}__lt": horizon})
-        return self.filter(silent, ~Exists(beats), status=status)
+        return self.active().filter(silent, ~Exists(beats), status=status)
 
     def _expire(self) -> int:
         """To EXPIRED past ``good_until``, with who and what in the result (S1-17), the claim kept (S1-18)."""

@@ -64,7 +64,7 @@ class Books:
     def look(self, lanes: Sequence[Lane]) -> View:
         """See, in one statement and with no lock, what there is to do."""
         served = self._tasks().filter(self._unpaused())
-        ready = [Exists(served.due().filter(deferred=False, is_async=lane.is_async)) for lane in lanes]
+        ready = [Exists(served.claimable(is_async=lane.is_async)) for lane in lanes]
         wait = ExpressionWrapper(F("enqueued_at") - Now(), output_field=DurationField())
         deferred = served.pending().filter(deferred=True).order_by("enqueued_at").values_list(wait)[:1]
         row = self._workers.filter(pk=self._runner.worker_id).values_list(*ready, Subquery(deferred)).first()
@@ -120,8 +120,11 @@ class Books:
     def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
         """Claim for a lane, and return what has started and what was prefetched."""
         start = max(0, lane.free - len(lane.prefetched))
-        rows = self._tasks().filter(self._unpaused(), is_async=lane.is_async)
-        claims = rows.claim(self._runner.worker_id, start=start, prefetch=lane.room - start)
+        claims = (
+            self._tasks()
+            .filter(self._unpaused())
+            .claim(self._runner.worker_id, start=start, prefetch=lane.room - start, is_async=lane.is_async)
+        )
         return claims[:start], claims[start:]
 
     def release(self, claims: Sequence[ClaimedTask]) -> None:

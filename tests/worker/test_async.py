@@ -1,0 +1,66 @@
+"""Coroutine tasks."""
+
+import pytest
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_37_a_coroutine_runs_and_uses_the_orm(drain):
+    handle = tasks.awrite.send("coroutine")
+
+    drain()
+
+    assert handle.value(0) == "coroutine"
+    assert Entry.objects.filter(key="coroutine").exists()
+
+
+def test_coroutines_run_at_the_same_time_though_there_is_one_thread(worker):
+    worker("--threads", "1", "--async-slots", "10")
+
+    handles = tasks.ameet.send_many({"key": "meet", "others": 10} for _ in range(10))
+
+    assert [handle.value(timeout=30) for handle in handles] == [10] * 10
+
+
+def test_async_slots_are_a_limit(drain):
+    tasks.awrite.send_many({"key": str(number)} for number in range(20))
+
+    drain(async_slots=2)
+
+    assert Task.objects.completed().count() == 20
+
+
+def test_sync_tasks_do_not_wait_for_coroutines_nor_the_other_way_round(worker, tmp_path):
+    worker("--threads", "1", "--async-slots", "1")
+    held = tasks.hold.send("held", str(tmp_path / "gate"))
+
+    result = tasks.awrite.send("free").get(timeout=20)
+
+    assert result.is_ok()
+    assert held.status() != TaskStatus.COMPLETED
+    (tmp_path / "gate").touch()
+    assert held.value(timeout=20) == "held"
+
+
+def test_a_coroutine_gets_its_context(drain):
+    handle = tasks.acontext.send()
+
+    drain()
+
+    assert handle.value(0) == str(handle.id)
+
+
+def test_a_coroutine_in_a_row_that_says_otherwise_still_runs(drain):
+    row = Task.objects.create(task_name=tasks.awrite.module_path, args=["mistaken"], is_async=False)
+    other = Task.objects.create(task_name=tasks.add.module_path, args=[1], is_async=True)
+
+    drain()
+
+    row.refresh_from_db()
+    other.refresh_from_db()
+    assert (row.result, other.result) == ({"ok": "mistaken"}, {"ok": 2})

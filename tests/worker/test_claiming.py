@@ -1,0 +1,170 @@
+"""Who claims what, and in which order."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+from django.utils import timezone
+
+from horsies_django import TaskStatus
+from horsies_django.models import Queue, Task
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def claim(start=10, prefetch=0, worker="w"):
+    with transaction.atomic():
+        return Task.objects.claim(worker, start=start, prefetch=prefetch)
+
+
+def test_s4_22_s4_23_claims_go_by_priority_then_time_then_id(drain):
+    low = tasks.write.with_options(priority=-5).send("low")
+    first, second = tasks.write.send("first"), tasks.write.send("second")
+    high = tasks.write.with_options(priority=5).send("high")
+    earlier = tasks.write.schedule(timezone.now() - timedelta(hours=1), "earlier")
+
+    order = [claimed.task_id for claimed in claim()]
+
+    assert order == [high.id, earlier.id, first.id, second.id, low.id]
+
+
+def test_tasks_of_one_send_many_run_in_the_order_they_were_given():
+    handles = tasks.write.send_many({"key": str(number)} for number in range(50))
+
+    order = [claimed.task_id for claimed in claim(50)]
+
+    assert order == [handle.id for handle in handles]
+
+
+def test_s0_12_s0_14_a_claim_with_a_free_slot_is_running_at_once():
+    handle = tasks.noop.send()
+
+    (claimed,) = claim(start=1)
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.claimed, row.claimed_by_worker_id) == (TaskStatus.RUNNING, True, "w")
+    assert row.claimed_at is not None
+    assert row.started_at is not None
+    assert (row.claim, row.attempt) == (claimed.claim, claimed.attempt) == (1, 1)
+
+
+def test_s0_12_what_is_prefetched_is_claimed_and_not_started():
+    handle = tasks.noop.send()
+
+    claim(start=0, prefetch=1)
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.started_at, row.attempt) == (TaskStatus.CLAIMED, None, 0)
+
+
+def test_s0_19_s4_19_what_is_not_due_is_not_claimed():
+    tasks.noop.schedule(3600)
+    tasks.noop.with_options(good_until=timezone.now() - timedelta(seconds=1)).send()
+    due = tasks.noop.schedule(0)
+
+    assert [claimed.task_id for claimed in claim()] == [due.id]
+
+
+def test_1_two_claims_at_once_share_no_row():
+    if connection.vendor == "sqlite":
+        return  # one writer at a time: the next test has two processes
+    tasks.noop.send_many({} for _ in range(10))
+    other = connection.copy()
+    try:
+        with transaction.atomic():
+            mine = {claimed.task_id for claimed in Task.objects.claim("a", start=5)}
+            with other.cursor() as cursor:
+                cursor.execute("SELECT id FROM horsies_tasks WHERE status = 'PENDING' FOR UPDATE SKIP LOCKED")
+                theirs = {row[0] for row in cursor.fetchall()}
+    finally:
+        other.close()
+
+    assert len(mine) == len(theirs) == 5
+    assert not mine & theirs
+
+
+def test_a_worker_serves_the_queues_it_was_told_to(drain):
+    emails, other = tasks.on_emails.send(), tasks.add.send(1)
+
+    drain(queues="emails")
+
+    assert emails.status() == TaskStatus.COMPLETED
+    assert other.status() == TaskStatus.PENDING
+
+
+def test_a_worker_leaves_the_queues_it_was_told_to_leave(drain):
+    emails, other = tasks.on_emails.send(), tasks.add.send(1)
+
+    drain(exclude_queues="emails, nothing")
+
+    assert emails.status() == TaskStatus.PENDING
+    assert other.status() == TaskStatus.COMPLETED
+
+
+def test_a_paused_queue_is_left_alone_until_it_is_resumed(drain):
+    Queue.objects.create(name="emails", paused=True)
+    emails, other = tasks.on_emails.send(), tasks.add.send(1)
+
+    drain()
+    paused = emails.status()
+    Queue.objects.update(paused=False)
+    drain()
+
+    assert paused == TaskStatus.PENDING
+    assert other.status() == emails.status() == TaskStatus.COMPLETED
+
+
+def test_s4_14_once_makes_one_claim_and_exits(manage):
+    tasks.write.send_many({"key": str(number)} for number in range(5))
+
+    status = manage("horsies_worker", "--once", "--threads", "2").wait()
+
+    assert status == 0
+    assert sorted(Entry.objects.values_list("key", flat=True)) == ["0", "1"]
+    assert Task.objects.pending().count() == 3
+
+
+def test_once_with_nothing_to_do_exits_as_well(manage):
+    assert manage("horsies_worker", "--once").wait() == 0
+
+
+def test_drain_runs_what_is_sent_or_falls_due_meanwhile(drain):
+    handle = tasks.flaky.send("drained", 2)
+
+    drain()
+
+    assert handle.value(0) == 3
+    assert Task.objects.get(pk=handle.id).attempts.count() == 3
+
+
+def test_52_a_task_sent_for_later_starts_on_time_though_the_worker_is_idle(worker):
+    worker("--poll-interval", "30")
+    handle = tasks.write.schedule(1.5, "later")
+
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
+
+    row = Task.objects.get(pk=handle.id)
+    late = row.started_at - row.enqueued_at
+    # Without LISTEN a worker that has just looked can't know: there it comes with the next look.
+    assert timedelta(0) <= late < timedelta(seconds=0.5 if connection.vendor == "postgresql" else 5)
+
+
+def test_prefetched_tasks_all_run(worker):
+    worker("--threads", "2", "--prefetch", "5")
+
+    handles = tasks.write.send_many({"key": str(number)} for number in range(40))
+
+    wait_until(lambda: Task.objects.completed().count() == len(handles))
+    assert Entry.objects.count() == len(handles)
+
+
+def test_max_tasks_per_child_replaces_the_runner_and_loses_nothing(worker):
+    worker("--threads", "1", "--max-tasks-per-child", "3")
+
+    tasks.write.send_many({"key": str(number)} for number in range(9))
+
+    wait_until(lambda: Task.objects.completed().count() == 9, limit=40)
+    assert Entry.objects.values("pid").distinct().count() >= 3

@@ -1,0 +1,139 @@
+"""What running a task costs the database, counted and not clocked."""
+
+import os
+import time
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+from django.db.models import Max, Min
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.models.transitions import Ended, Runner
+from tests.conftest import wait_until
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def statements(path):
+    return os.path.getsize(path) if path.exists() else 0
+
+
+def test_at_depth_a_task_costs_at_most_0_3_statements(manage, tmp_path):
+    count = 20_000 if connection.vendor == "postgresql" else 2_000
+    tasks.noop.send_many({} for _ in range(count))
+    tally = tmp_path / "statements"
+
+    process = manage("horsies_worker", "--drain", "--threads", "64", "-v0", COUNT_STATEMENTS=str(tally))
+
+    assert process.wait(120) == 0, process.output
+    assert Task.objects.completed().count() == TaskAttempt.objects.count() == count
+    print(f"{statements(tally) / count:.3f} statements a task")
+    assert statements(tally) / count <= 0.3
+
+
+def test_an_idle_worker_says_at_most_1_5_statements_a_second(worker, tmp_path):
+    tally = tmp_path / "statements"
+    worker("--processes", "2", "-v0", runners=2, COUNT_STATEMENTS=str(tally))
+    tasks.noop.send().get(timeout=20)
+    seconds = 12
+
+    # Idle is a matter of time: the looks have to become seldom, and then a while of them is counted.
+    settled = time.monotonic() + 6
+    wait_until(lambda: time.monotonic() > settled, limit=10)
+    before, counted_until = statements(tally), time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > counted_until, limit=20)
+
+    rate = (statements(tally) - before) / seconds
+    print(f"idle: {rate:.2f} statements a second")
+    assert rate <= 1.5
+
+
+@pytest.mark.slow
+def test_two_runners_drain_3_000_no_ops_a_second(manage):
+    if connection.vendor == "sqlite":
+        return  # the figure is PostgreSQL's
+    count = 20_000
+    tasks.noop.send_many({} for _ in range(count))
+
+    process = manage("horsies_worker", "--drain", "--processes", "2", "--threads", "64", "-v0")
+
+    assert process.wait(120) == 0, process.output
+    ran = TaskAttempt.objects.aggregate(first=Min("started_at"), last=Max("finished_at"))
+    assert Task.objects.completed().filter(result={"ok": None}).count() == TaskAttempt.objects.count() == count
+    rate = count / (ran["last"] - ran["first"]).total_seconds()
+    print(f"drain: {rate:,.0f} tasks a second")
+    assert rate >= 3_000
+
+
+def plan_nodes(plan):
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from plan_nodes(child)
+
+
+@pytest.fixture
+def deep_queue():
+    """Enough rows, and statistics, for the planner to think twice."""
+    tasks.noop.send_many({} for _ in range(20_000))
+    Task.objects.filter(pk__in=Task.objects.values("pk")[:15_000]).update(
+        status="COMPLETED", completed_at="2026-01-01T00:00Z"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+
+
+def test_the_hot_path_reads_its_own_indexes_only(deep_queue):
+    with CaptureQueriesContext(connection) as captured, transaction.atomic():
+        claims = Task.objects.claim("w", start=64, prefetch=16)
+        ends = [Ended(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims[:64]]
+        Task.objects.complete(ends, Runner("w", "host", 1))
+        Task.objects.start(claims[64:])
+
+    hot = [query["sql"] for query in captured if "horsies_tasks" in query["sql"]]
+    assert len(hot) == 6  # select, two updates, the results, the attempts, the starts
+    if connection.vendor == "sqlite":
+        plans = [_sqlite_plan(sql) for sql in hot]
+        assert "horsies_task_claim" in plans[0]
+        assert not any("SCAN horsies_tasks" in plan and "USING" not in plan for plan in plans), plans
+        return
+    for number, sql in enumerate(hot):
+        nodes = list(plan_nodes(_postgres_plan(sql)))
+        assert not [node for node in nodes if node["Node Type"] == "Seq Scan"], sql
+        indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
+        if number == 0:
+            assert indexes == {"horsies_task_claim"}
+            assert not [node for node in nodes if "Sort" in node["Node Type"]], "the index gives the order"
+
+
+def _postgres_plan(sql):
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN (FORMAT JSON) " + sql.replace("%", "%%"), [])
+        return cursor.fetchone()[0][0]["Plan"]
+
+
+def _sqlite_plan(sql):
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN QUERY PLAN " + sql.replace("%", "%%"), [])
+        return "\n".join(row[3] for row in cursor.fetchall())
+
+
+def test_future_and_finished_rows_are_not_in_the_way_of_a_claim(deep_queue):
+    if connection.vendor == "sqlite":
+        return  # no buffer counts there
+    before = _buffers_of_a_claim()
+
+    tasks.noop.with_options(priority=100, run_after=timedelta(days=1)).send_many({} for _ in range(20_000))
+
+    assert _buffers_of_a_claim() <= before + 10
+
+
+def _buffers_of_a_claim():
+    claim = Task.objects.claimable().order_by("-priority", "enqueued_at", "pk")[:50]
+    sql, params = claim.query.sql_with_params()
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", params)
+        plan = cursor.fetchone()[0]
+    return plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]

@@ -1,0 +1,125 @@
+"""What comes from an older claim changes nothing."""
+
+import pytest
+from django.db import transaction
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.models.attempt import AttemptError
+from horsies_django.models.transitions import Ended, Runner
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RUNNER = Runner("w", "host", 1)
+ERROR = AttemptError("BROKEN", "broken")
+
+
+def claim_one():
+    with transaction.atomic():
+        (claimed,) = Task.objects.claim("w", start=1)
+    return claimed
+
+
+def ended(claimed, error=None, retry_in=None):
+    result = '{"err":{"error_code":"BROKEN"}}' if error else '{"ok":1}'
+    return Ended(claimed.task_id, claimed.claim, result, error, retry_in)
+
+
+def store(end):
+    with transaction.atomic():
+        if end.error is None:
+            Task.objects.complete([end], RUNNER)
+        elif end.retry_in is None:
+            Task.objects.fail([end], RUNNER)
+        else:
+            Task.objects.retry_later([end], RUNNER)
+
+
+ENDS = {"completion": (None, None), "failure": (ERROR, None), "retry": (ERROR, 5.0)}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_16_a_late_end_of_the_same_workers_older_claim_changes_nothing(kind):
+    handle = tasks.noop.send()
+    older = claim_one()
+    Task.objects.filter(pk=handle.id).update(status=TaskStatus.CLAIMED)
+    with transaction.atomic():
+        assert Task.objects.requeue_stale_claimed(-60) == 1  # as if it had been silent
+    newer = claim_one()
+
+    store(ended(older, *ENDS[kind]))
+
+    row = Task.objects.get(pk=handle.id)
+    assert newer.claim == older.claim + 1
+    assert (row.status, row.claim, row.result) == (TaskStatus.RUNNING, newer.claim, None)
+    assert not TaskAttempt.objects.exists()
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_76_a_late_end_of_a_cancelled_task_changes_nothing(kind):
+    handle = tasks.noop.send()
+    claimed = claim_one()
+    assert handle.cancel(include_running=True)
+
+    store(ended(claimed, *ENDS[kind]))
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.error_code) == (TaskStatus.CANCELLED, "TASK_CANCELLED")
+    assert not TaskAttempt.objects.exists()
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_19_an_end_that_is_written_twice_leaves_one_attempt(kind):
+    handle = tasks.noop.send()
+    end = ended(claim_one(), *ENDS[kind])
+
+    store(end)
+    before = Task.objects.filter(pk=handle.id).values().get()
+    store(end)
+
+    assert Task.objects.filter(pk=handle.id).values().get() == before
+    assert TaskAttempt.objects.count() == 1
+
+
+def test_one_lost_claim_in_a_batch_does_not_cost_the_others():
+    handles = [tasks.noop.send() for _ in range(3)]
+    with transaction.atomic():
+        claims = Task.objects.claim("w", start=3)
+    handles[1].cancel(include_running=True)
+
+    with transaction.atomic():
+        Task.objects.complete([ended(claimed) for claimed in claims], RUNNER)
+
+    assert [handle.status() for handle in handles] == ["COMPLETED", "CANCELLED", "COMPLETED"]
+    assert TaskAttempt.objects.count() == 2
+
+
+def test_25_a_prefetched_task_that_was_taken_away_does_not_start():
+    handle = tasks.noop.send()
+    with transaction.atomic():
+        (claimed,) = Task.objects.claim("w", start=0, prefetch=1)
+    handle.cancel()
+
+    with transaction.atomic():
+        may = Task.objects.start([claimed])
+
+    assert may == set()
+    assert handle.status() == TaskStatus.CANCELLED
+
+
+def test_s1_16_to_s1_19_a_deadline_that_passes_while_claimed_expires_the_task_and_keeps_the_claim():
+    handle = tasks.noop.send()
+    with transaction.atomic():
+        (claimed,) = Task.objects.claim("w", start=0, prefetch=1)
+    Task.objects.filter(pk=handle.id).update(good_until="2020-01-01T00:00Z")
+
+    with transaction.atomic():
+        may = Task.objects.start([claimed])
+
+    row = Task.objects.get(pk=handle.id)
+    assert may == set()
+    assert (row.status, row.claimed_by_worker_id, row.attempts.count()) == (TaskStatus.EXPIRED, "w", 0)
+    assert row.claimed_at is not None
+    assert row.result["err"]["error_code"] == "TASK_EXPIRED"
+    assert row.result["err"]["data"] == {"task_id": str(handle.id), "worker_id": "w"}

@@ -1,0 +1,156 @@
+"""Failing and being tried again."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from horsies_django import RetryPolicy, TaskStatus
+from horsies_django.models import Task
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_s0_20_a_retry_goes_back_to_pending_with_its_next_time(drain):
+    handle = tasks.fixed.send("first")
+
+    drain()
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.retry_count, row.attempt, row.error_code) == (TaskStatus.PENDING, 1, 1, None)
+    assert row.enqueued_at == row.next_retry_at
+    assert (row.claimed_at, row.claimed_by_worker_id, row.started_at, row.result) == (None, None, None, None)
+    attempt = row.attempts.get()
+    assert (attempt.attempt, attempt.outcome, attempt.will_retry, attempt.error_code) == (1, "FAILED", True, "DOWN")
+    assert timedelta(seconds=0.99) <= row.next_retry_at - attempt.finished_at <= timedelta(seconds=1.2)
+
+
+def test_31_fixed_delays_one_for_each_retry_then_failed(worker):
+    worker()
+    handle = tasks.fixed.send("all")
+
+    result = handle.get(timeout=20)
+
+    row = Task.objects.get(pk=handle.id)
+    attempts = list(row.attempts.order_by("attempt"))
+    assert result.err.error_code == row.error_code == "DOWN"
+    assert [(attempt.attempt, attempt.will_retry) for attempt in attempts] == [(1, True), (2, True), (3, False)]
+    gaps = [later.started_at - earlier.finished_at for earlier, later in zip(attempts, attempts[1:], strict=False)]
+    assert timedelta(seconds=1) <= gaps[0] < timedelta(seconds=1.8)
+    assert timedelta(seconds=2) <= gaps[1] < timedelta(seconds=2.8)
+    assert Entry.objects.filter(key="all").count() == 3
+
+
+def test_max_attempts_retries_any_failure(drain):
+    handle = tasks.flaky.send("flaky", 2)
+
+    drain()
+
+    row = Task.objects.get(pk=handle.id)
+    assert handle.value(0) == 3
+    assert (row.attempt, row.retry_count, row.max_retries) == (3, 2, 2)
+
+
+def test_s4_30_retries_come_to_an_end(drain):
+    handle = tasks.flaky.send("hopeless", 99)
+
+    drain()
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.attempt) == (TaskStatus.FAILED, 3)
+    assert row.result["err"]["message"] == "attempt 3"
+
+
+def test_a_backoff_callable_may_give_up(drain):
+    handle = tasks.choosy.send("choosy")
+
+    drain()
+
+    assert handle.get(0).err.message == "choosy"
+    assert Entry.objects.filter(key="choosy").count() == 3
+
+
+def test_s1_29_good_until_caps_retries(drain):
+    policy = RetryPolicy.fixed([60], auto_retry_for=["UNHANDLED_EXCEPTION"])
+    soon = timezone.now() + timedelta(seconds=20)
+    handle = tasks.fail.with_options(retry_policy=policy, good_until=soon).send()
+
+    drain()
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.error_code, row.retry_count) == (TaskStatus.FAILED, "UNHANDLED_EXCEPTION", 0)
+    assert row.attempts.get().will_retry is False
+
+
+def test_good_until_lets_a_retry_pass_that_is_in_time(drain):
+    policy = RetryPolicy.fixed([1], auto_retry_for=["UNHANDLED_EXCEPTION"])
+    handle = tasks.fail.with_options(retry_policy=policy, good_until=timezone.now() + timedelta(minutes=5)).send()
+
+    drain()
+
+    assert Task.objects.retrying().get().pk == handle.id
+
+
+def test_a_132_a_code_that_the_policy_does_not_list_is_not_retried(drain):
+    policy = RetryPolicy.fixed([1], auto_retry_for=["SOMETHING_ELSE"])
+    handle = tasks.fail.with_options(retry_policy=policy).send()
+
+    drain()
+
+    assert handle.status() == TaskStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("down", "DOWN"), ("very", "DOWN"), ("key", "LOST"), ("other", "UNHANDLED_EXCEPTION")]
+)
+def test_32_an_exception_gets_the_code_of_its_class_or_nearest_base(drain, name, code):
+    handle = tasks.mapped.send(name)
+
+    drain()
+
+    assert handle.get(0).err.error_code == code
+
+
+def test_s0_05_an_error_that_is_returned_fails_the_task(drain):
+    handle = tasks.returns_error.send("MINE")
+
+    drain()
+
+    error = handle.get(0).err
+    assert handle.status() == TaskStatus.FAILED
+    assert (error.error_code, error.message, error.data) == ("MINE", "as a value", {"n": 1})
+
+
+def test_s4_72_a_failed_task_that_is_retried_by_hand_gets_a_fresh_budget_and_keeps_its_attempts(drain):
+    handle = tasks.flaky.send("again", 4)
+    drain()
+    assert handle.status() == TaskStatus.FAILED
+
+    assert handle.retry()
+    drain()
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.attempt, row.retry_count) == (TaskStatus.COMPLETED, 5, 1)
+    assert list(row.attempts.order_by("attempt").values_list("attempt", flat=True)) == [1, 2, 3, 4, 5]
+    assert not handle.retry()
+
+
+def test_a_context_knows_the_attempt_and_the_errors_before_it(drain):
+    handle = tasks.attempt_ids.send()
+
+    drain()
+
+    assert handle.value(0) == [2, str(handle.id), 1]
+
+
+def test_a_retry_by_hand_wakes_an_idle_worker(worker):
+    handle = tasks.add.send(1)
+    handle.cancel()
+    worker()
+
+    assert handle.retry()
+
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED)

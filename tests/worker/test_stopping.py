@@ -1,0 +1,129 @@
+"""Stopping, and dying."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from horsies_django import TaskStatus
+from horsies_django.ids import uuid7
+from horsies_django.models import Task, Worker
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A file that lets the ``hold`` bodies end."""
+    return tmp_path / "gate"
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def send_hold(gate):
+    """Send a body that waits for the gate; return its handle and the process that runs it, once it does."""
+    key = str(uuid7())
+    handle = tasks.hold.send(key, str(gate))
+    wait_until(lambda: Entry.objects.filter(key=key).exists())
+    return handle, Entry.objects.get(key=key).pid
+
+
+@pytest.mark.parametrize("to_group", [False, True], ids=["the supervisor", "the whole group"])
+def test_7_8_sigterm_waits_for_the_body_that_runs_and_exits_0(worker, gate, to_group):
+    process = worker("--threads", "1", "--prefetch", "3")
+    handle, _ = send_hold(gate)
+    waiting = tasks.noop.send_many({} for _ in range(3))
+    wait_until(lambda: Task.objects.filter(status=TaskStatus.CLAIMED).count() == 3)
+
+    os.killpg(process.process.pid, signal.SIGTERM) if to_group else process.signal(signal.SIGTERM)
+    wait_until(lambda: Task.objects.pending().count() == 3, what="prefetched tasks were handed back")
+    assert handle.status() == TaskStatus.RUNNING
+    gate.touch()
+
+    assert process.wait(20) == 0
+    assert handle.status() == TaskStatus.COMPLETED
+    assert [Task.objects.get(pk=task.id).attempt for task in waiting] == [0, 0, 0]
+    assert Worker.objects.count() == 0
+
+
+def test_9_a_body_that_outlasts_the_shutdown_timeout_is_put_back_by_its_policy(worker, gate):
+    process = worker("--shutdown-timeout", "0.5")
+    handle, _ = send_hold(gate)
+
+    began = time.monotonic()
+    process.signal(signal.SIGTERM)
+
+    assert process.wait(20) == 0
+    assert time.monotonic() - began < 6
+    assert handle.get(0).err.error_code == "WORKER_CRASHED"
+
+
+def test_10_a_second_sigterm_stops_at_once(worker, gate):
+    process = worker("--shutdown-timeout", "60")
+    handle, _ = send_hold(gate)
+
+    process.signal(signal.SIGTERM)
+    wait_until(lambda: "worker stopping" in process.output)
+    process.signal(signal.SIGTERM)
+
+    assert process.wait(10) == 0
+    assert handle.status() == TaskStatus.FAILED
+
+
+def test_38_a_killed_runner_is_replaced_and_its_task_runs_again_at_once(worker):
+    worker()
+    handle = tasks.crash_once.send("crash")
+
+    assert handle.value(timeout=20) == 2
+
+    first, second = Task.objects.get(pk=handle.id).attempts.order_by("attempt")
+    assert (first.outcome, first.will_retry, first.error_code) == ("WORKER_FAILURE", True, "WORKER_CRASHED")
+    assert (second.outcome, second.attempt) == ("COMPLETED", 2)
+    assert first.worker_id != second.worker_id
+    assert first.pid is not None
+    assert (second.started_at - first.started_at).total_seconds() < 5
+
+
+def test_4_a_killed_runners_task_without_a_policy_fails_with_one_attempt_within_a_second(worker, gate):
+    worker()
+    handle, pid = send_hold(gate)
+
+    os.kill(pid, signal.SIGKILL)
+    killed_at = time.monotonic()
+    wait_until(lambda: handle.status() == TaskStatus.FAILED)
+
+    assert time.monotonic() - killed_at < 1.5
+    assert handle.get(0).err.error_code == "WORKER_CRASHED"
+    assert Task.objects.get(pk=handle.id).attempts.count() == 1
+
+
+def test_5_a_killed_runners_prefetched_tasks_go_back_with_no_attempt(worker, gate):
+    worker("--threads", "1", "--prefetch", "2")
+    _, pid = send_hold(gate)
+    waiting = tasks.noop.send_many({} for _ in range(2))
+    wait_until(lambda: Task.objects.filter(status=TaskStatus.CLAIMED).count() == 2)
+
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: Task.objects.completed().count() == 2)
+
+    assert [Task.objects.get(pk=task.id).attempt for task in waiting] == [1, 1]
+
+
+def test_6_a_killed_supervisor_takes_its_runners_with_it(worker, gate):
+    process = worker("--processes", "2", runners=2)
+    _, pid = send_hold(gate)
+    pids = list(Worker.objects.values_list("pid", flat=True))
+    assert pid in pids
+
+    process.signal(signal.SIGKILL)
+
+    wait_until(lambda: not any(map(alive, pids)), limit=5, what="no orphan runs on")

@@ -1,0 +1,116 @@
+"""Enqueueing is part of the caller's transaction."""
+
+import statistics
+import time
+
+import pytest
+from django.db import connection, transaction
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Rollback(Exception):
+    pass
+
+
+@pytest.mark.parametrize("send", [tasks.write.send, tasks.write.enqueue], ids=["send", "enqueue"])
+def test_50_what_is_rolled_back_never_was(worker, send):
+    worker()
+
+    with pytest.raises(Rollback), transaction.atomic():
+        send("rolled back")
+        raise Rollback
+    after = tasks.write.send("after")
+
+    wait_until(lambda: after.status() == TaskStatus.COMPLETED)
+    assert [row.pk for row in Task.objects.all()] == [after.id]
+    assert list(Entry.objects.values_list("key", flat=True)) == ["after"]
+
+
+def test_51_what_is_committed_is_seen_then_and_not_before(worker):
+    if connection.vendor == "sqlite":
+        return  # an open transaction is the only writer there, so no worker could write in the meantime
+    worker()
+    with transaction.atomic():
+        inside = tasks.write.send("inside")
+        with transaction.atomic(savepoint=True):
+            pass
+        outside = _on_another_connection(lambda: tasks.write.send("outside"))
+        wait_until(lambda: _on_another_connection(outside.status) == TaskStatus.COMPLETED)
+        assert inside.status() == TaskStatus.PENDING
+        committed_at = time.time()
+
+    wait_until(lambda: inside.status() == TaskStatus.COMPLETED)
+
+    assert Entry.objects.get(key="inside").at > committed_at
+
+
+def _on_another_connection(action):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from django.db import connections
+
+    def run():
+        try:
+            return action()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+def test_what_is_committed_is_picked_up_within_100_ms(worker):
+    if connection.vendor == "sqlite":
+        return  # nobody can wake a worker there
+    worker()
+    tasks.write.send("warm").get(timeout=20)
+    latencies = []
+    for number in range(30):
+        with transaction.atomic():
+            handle = tasks.write.send(str(number))
+        committed_at = time.time()
+        wait_until(lambda handle=handle: handle.status() == TaskStatus.COMPLETED)
+        latencies.append(Entry.objects.get(key=str(number)).at - committed_at)
+
+    print(f"pickup after commit: median {statistics.median(latencies) * 1000:.1f} ms, max {max(latencies) * 1000:.1f} ms")
+    assert statistics.median(latencies) < 0.1
+
+
+def test_22_a_listener_whose_connection_is_killed_comes_back(worker):
+    if connection.vendor == "sqlite":
+        return
+    process = worker("--poll-interval", "60")
+    with connection.cursor() as cursor:
+        wait_until(lambda: _listeners(cursor) == 1)
+        cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'")
+        wait_until(lambda: "LISTEN was lost" in process.output)
+        wait_until(lambda: _listeners(cursor) == 1)
+
+    assert tasks.add.send(1).value(timeout=10) == 2
+
+
+def test_21_a_worker_whose_connections_are_killed_goes_on(worker):
+    if connection.vendor == "sqlite":
+        return
+    process = worker("--poll-interval", "0.2")
+    tasks.write.send("before").get(timeout=20)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+
+    assert tasks.write.send("after").get(timeout=20).is_ok()
+    assert process.process.poll() is None
+
+
+def _listeners(cursor):
+    cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND datname = current_database()")
+    return cursor.fetchone()[0]
