@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from .results import OperationalCode
+
+logger = logging.getLogger("horsies_django")
 
 MAX_RETRIES: Final = 20
 MAX_INTERVAL: Final = 86_400.0
@@ -116,6 +120,17 @@ class RetryPolicy:
     def from_json(cls, stored: Mapping[str, Any]) -> RetryPolicy:
         """Read the form that is stored in a row."""
         return cls(**stored)
+
+    @classmethod
+    def read(cls, stored: object, task_id: object) -> RetryPolicy | None:
+        """Read a row's policy; one that was damaged counts as none, for the row has to end all the same."""
+        if stored is None:
+            return None
+        try:
+            return cls.from_json(json.loads(stored) if isinstance(stored, str) else stored)  # type: ignore[arg-type]
+        except (TypeError, ValueError, KeyError) as error:
+            logger.error("task id=%s has a retry policy that can't be read: no retry. %s", task_id, error)
+            return None
 
 
 def _codes(codes: Iterable[str]) -> Iterable[str]:

@@ -16,7 +16,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 TASKS = {
     "default": {
         "BACKEND": "horsies_django.backend.HorsiesBackend",
-        "QUEUES": [],
+        "QUEUES": os.environ.get("TEST_QUEUES", "").split(",") if os.environ.get("TEST_QUEUES") else [],
         "OPTIONS": {
             "recovery": {
                 "claimed_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),

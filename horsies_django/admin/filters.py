@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ..compat import task_backends
+from ..compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ..models import Queue
 from .base import queue_database
 
@@ -21,10 +21,11 @@ class QueueFilter(admin.SimpleListFilter):
     parameter_name = "queue_name"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the queues that are known."""
+        """Return the queues that are known, and the one that was asked for."""
         configured = {name for alias in task_backends for name in task_backends[alias].queues}
         rows = Queue.objects.using(queue_database()).values_list("name", flat=True)
-        return [(name, name) for name in sorted(configured | set(rows))]
+        asked = request.GET.getlist(self.parameter_name)
+        return [(name, name) for name in sorted({DEFAULT_TASK_QUEUE_NAME, *configured, *rows, *asked})]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the tasks of that queue."""

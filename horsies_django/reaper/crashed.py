@@ -58,9 +58,7 @@ def _ended(
     key: UUID, claim: int, status: str, worker_id: str | None, retry_count: int, max_retries: int, stored: Any
 ) -> Ended:
     code = OperationalCode.WORKER_CRASHED
-    retry_in = None
-    if stored is not None and retry_count < max_retries:
-        policy = RetryPolicy.from_json(stored)
-        retry_in = policy.delay(retry_count + 1) if policy.covers(code) else None
+    policy = RetryPolicy.read(stored, key) if retry_count < max_retries else None
+    retry_in = policy.delay(retry_count + 1) if policy and policy.covers(code) else None
     result = error_result(code, _MESSAGE, {"worker_id": worker_id})
     return Ended(key, claim, result, AttemptError(code, _MESSAGE), retry_in)

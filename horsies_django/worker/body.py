@@ -196,10 +196,10 @@ def _retry_in(
     shown: TaskError[Any],
 ) -> float | None:
     """The seconds until the next attempt; None if there is none (A-133)."""
-    if claim.retry_policy is None or claim.retry_count >= claim.max_retries:
+    if claim.retry_count >= claim.max_retries:
         return None
-    policy = RetryPolicy.from_json(json.loads(claim.retry_policy))
-    if not policy.covers(code):
+    policy = RetryPolicy.read(claim.retry_policy, claim.task_id)
+    if policy is None or not policy.covers(code):
         return None
     if (
         isinstance(task, HorsiesTask)

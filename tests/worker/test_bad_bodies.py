@@ -62,7 +62,9 @@ def test_s0_05_a_value_that_json_cannot_hold_is_a_serialization_error(drain):
     assert error.exception["type"] == "builtins.TypeError"
 
 
-@pytest.mark.parametrize("name", ["tests.jobs.tasks.gone", "no.such.module.task", "nodots", "tests.jobs.tasks.not_a_task"])
+@pytest.mark.parametrize(
+    "name", ["tests.jobs.tasks.gone", "no.such.module.task", "nodots", "tests.jobs.tasks.not_a_task"]
+)
 def test_s4_29_a_name_that_is_no_task_is_a_resolution_error_at_the_first_attempt(drain, name):
     row = Task.objects.create(task_name=name, max_retries=3, retry_policy=tasks.flaky.stored_policy().as_json())
 

@@ -79,7 +79,9 @@ def test_what_is_committed_is_picked_up_within_100_ms(worker):
         wait_until(lambda handle=handle: handle.status() == TaskStatus.COMPLETED)
         latencies.append(Entry.objects.get(key=str(number)).at - committed_at)
 
-    print(f"pickup after commit: median {statistics.median(latencies) * 1000:.1f} ms, max {max(latencies) * 1000:.1f} ms")
+    print(
+        f"pickup after commit: median {statistics.median(latencies) * 1000:.1f} ms, max {max(latencies) * 1000:.1f} ms"
+    )
     assert statistics.median(latencies) < 0.1
 
 

@@ -1,0 +1,221 @@
+"""The task browser, for those who may look and for those who may act."""
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LIST = "/admin/horsies_django/task/"
+
+
+@pytest.fixture
+def browser(client):
+    """Log a staff member with these permissions in."""
+
+    def log_in(*codenames):
+        user = get_user_model().objects.create_user("staff", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
+def act(client, action, *handles):
+    return client.post(
+        LIST, {"action": action, "_selected_action": [str(handle.id) for handle in handles]}, follow=True
+    )
+
+
+def page(client, handle):
+    return client.get(reverse("admin:horsies_django_task_change", args=[handle.id])).content.decode()
+
+
+def test_s4_66_the_list_shows_each_task_with_its_state(browser, drain):
+    tasks.add.send(1)
+    tasks.fail.send()
+    drain()
+    tasks.noop.send()
+
+    html = browser("view_task").get(LIST).content.decode()
+
+    for word in ("Completed", "Failed", "Pending", "tests.jobs.tasks.add", "UNHANDLED_EXCEPTION"):
+        assert word in html
+
+
+def test_the_detail_shows_call_result_traceback_and_every_attempt(browser, drain):
+    handle = tasks.flaky.send("<script>alert(1)</script>", 9)
+    drain()
+
+    html = page(browser("view_task"), handle)
+
+    assert "&lt;script&gt;" in html
+    assert "<script>alert(1)</script>" not in html
+    assert html.count("RuntimeError: attempt") >= 3
+    assert "RuntimeError: attempt 3" in html
+    assert "UNHANDLED_EXCEPTION" in html
+
+
+def test_s4_69_nobody_adds_edits_or_deletes_a_task(browser):
+    handle = tasks.noop.send()
+    client = browser("view_task", "add_task", "change_task", "delete_task")
+
+    assert client.get(f"{LIST}add/").status_code == 403
+    assert (
+        client.post(reverse("admin:horsies_django_task_delete", args=[handle.id]), {"post": "yes"}).status_code == 403
+    )
+    client.post(reverse("admin:horsies_django_task_change", args=[handle.id]), {"status": "COMPLETED"})
+    assert handle.status() == TaskStatus.PENDING
+
+
+def test_s4_70_s4_71_retry_touches_only_what_ended_without_success(browser, drain):
+    failed, done = tasks.fail.send(), tasks.add.send(1)
+    drain()
+    waiting = tasks.noop.send()
+
+    response = act(browser("view_task", "retry_task"), "retry", failed, done, waiting)
+
+    assert [handle.status() for handle in (failed, done, waiting)] == ["PENDING", "COMPLETED", "PENDING"]
+    assert "1 task is due again. 2 were left alone" in response.content.decode()
+
+
+def test_cancel_touches_only_what_has_not_begun(browser, drain):
+    done = tasks.add.send(1)
+    drain()
+    waiting = tasks.noop.send()
+
+    act(browser("view_task", "cancel_task"), "cancel", done, waiting)
+
+    assert [done.status(), waiting.status()] == ["COMPLETED", "CANCELLED"]
+    assert Task.objects.get(pk=waiting.id).error_code == "TASK_CANCELLED"
+
+
+@pytest.mark.parametrize(("permission", "action"), [("retry_task", "cancel"), ("cancel_task", "retry")])
+def test_each_action_needs_its_own_permission(browser, permission, action):
+    handle = tasks.noop.send()
+    if action == "retry":
+        handle.cancel()
+    before = handle.status()
+    client = browser("view_task", permission)
+
+    act(client, action, handle)
+
+    assert handle.status() == before
+    assert f'value="{action}"' not in client.get(LIST).content.decode()
+
+
+def test_who_may_only_look_sees_no_action(browser):
+    tasks.noop.send()
+
+    html = browser("view_task").get(LIST).content.decode()
+
+    assert 'name="action"' not in html
+
+
+def test_who_may_not_look_sees_nothing(browser, client):
+    assert client.get(LIST).status_code == 302
+    assert browser().get(LIST).status_code == 403
+
+
+def test_an_action_does_nothing_by_get(browser):
+    handle = tasks.noop.send()
+
+    browser("view_task", "cancel_task").get(LIST, {"action": "cancel", "_selected_action": str(handle.id)})
+
+    assert handle.status() == TaskStatus.PENDING
+
+
+def test_search_finds_by_id_and_by_the_beginning_of_the_name(browser):
+    wanted, other = tasks.add.send(1), tasks.noop.send()
+    client = browser("view_task")
+
+    def found(term):
+        return {row.pk for row in client.get(LIST, {"q": term}).context["cl"].result_list}
+
+    assert found(str(wanted.id)) == found(wanted.id.hex) == found("tests.jobs.tasks.a") == {wanted.id}
+    assert found("tests.") == {wanted.id, other.id}
+    assert found("nothing") == set()
+
+
+@pytest.mark.parametrize(
+    "query", [{"status__exact": "FAILED"}, {"queue_name": "emails"}, {"priority": "high"}, {"priority": "nonsense"}]
+)
+def test_filters_narrow_the_list(browser, query):
+    failed = tasks.noop.send()
+    Task.objects.filter(pk=failed.id).update(status="FAILED", failed_at="2026-01-01T00:00Z")
+    emails = tasks.on_emails.send()
+    high = tasks.noop.with_options(priority=7).send()
+    expected = {
+        "FAILED": {failed.id},
+        "emails": {emails.id},
+        "high": {high.id},
+        "nonsense": {failed.id, emails.id, high.id},
+    }[next(iter(query.values()))]
+
+    rows = browser("view_task").get(LIST, query).context["cl"].result_list
+
+    assert {row.pk for row in rows} == expected
+
+
+def test_damaged_rows_are_shown_all_the_same(browser):
+    row = Task.objects.create(task_name="gone.task", args={"not": "a list"}, result=["odd"], kwargs=3)
+
+    html = page(browser("view_task"), row_handle(row))
+
+    assert "gone.task" in html
+
+
+def row_handle(row):
+    from horsies_django import TaskHandle
+
+    return TaskHandle(row.pk)
+
+
+@pytest.mark.slow
+def test_with_200_000_tasks_the_list_needs_few_queries_and_no_full_count(browser):
+    template = tasks.noop.send()
+    row = Task.objects.get(pk=template.id)
+    for _ in range(20):
+        Task.objects.bulk_create(
+            [Task(task_name=row.task_name, queue_name="default") for _ in range(10_000)], batch_size=2_000
+        )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+    client = browser("view_task", "retry_task", "cancel_task")
+
+    with CaptureQueriesContext(connection) as captured:
+        response = client.get(LIST)
+
+    assert response.status_code == 200
+    assert len(captured) <= 12, [query["sql"] for query in captured]
+    counts = [query["sql"] for query in captured if "COUNT(" in query["sql"] and "horsies_tasks" in query["sql"]]
+    assert all("LIMIT 10000" in sql for sql in counts), counts
+    assert not any("DISTINCT" in query["sql"] for query in captured)
+
+
+def test_queues_are_paused_by_those_who_may(browser, client):
+    browser("view_queue", "add_queue", "change_queue").post(
+        "/admin/horsies_django/queue/add/", {"name": "emails", "paused": "on"}
+    )
+
+    from horsies_django.models import Queue
+
+    assert Queue.objects.get().paused
+
+
+def test_workers_can_be_looked_at(browser, worker):
+    worker()
+
+    html = browser("view_worker").get("/admin/horsies_django/worker/").content.decode()
+
+    from horsies_django.models import Worker
+
+    assert Worker.objects.get().id in html

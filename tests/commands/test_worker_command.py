@@ -1,0 +1,128 @@
+"""``horsies_worker`` and ``horsies_reaper`` as a newcomer meets them."""
+
+import pytest
+from django.utils import timezone
+
+from horsies_django import TaskStatus
+from tests.conftest import wait_until
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--threads", "0"], ["--threads", "0", "from 1 to 1000"]),
+        (["--processes", "-1"], ["--processes", "-1"]),
+        (["--threads", "many"], ["--threads", "many"]),
+        (["--poll-interval", "nan"], ["--poll-interval", "nan"]),
+        (["--backend", "nowhere"], ["nowhere", "default"]),
+        (["--once", "--drain"], ["not allowed with"]),
+        (["--name", "a b"], ["--name", "letters"]),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_2_and_names_the_flag_the_value_and_what_is_allowed(manage, arguments, words):
+    process = manage("horsies_worker", *arguments)
+
+    assert process.wait(20) == 2
+    assert all(word in process.output for word in words), process.output
+    assert "Traceback" not in process.output
+
+
+def test_an_unknown_queue_is_wrong_usage(manage):
+    process = manage("horsies_worker", "--drain", "--queues", "emials", TEST_QUEUES="emails,default,modules")
+
+    assert process.wait(20) == 2
+    assert "emials" in process.output
+    assert "default, emails, modules" in process.output
+
+
+def test_an_environment_variable_stands_in_for_a_flag_and_a_flag_wins(manage):
+    by_variable = manage("horsies_worker", "--drain", HORSIES_WORKER_THREADS="3")
+    by_flag = manage("horsies_worker", "--drain", "--threads", "5", HORSIES_WORKER_THREADS="3")
+
+    assert (by_variable.wait(20), by_flag.wait(20)) == (0, 0)
+    assert "threads=3" in by_variable.output
+    assert "threads=5" in by_flag.output
+
+
+def test_a_bad_environment_variable_is_named(manage):
+    process = manage("horsies_worker", "--drain", HORSIES_WORKER_THREADS="lots")
+
+    assert process.wait(20) == 2
+    assert "HORSIES_WORKER_THREADS" in process.output
+    assert "lots" in process.output
+
+
+def test_each_start_and_end_and_retry_is_a_line_with_id_name_queue_attempt_and_duration(manage):
+    good, bad = tasks.add.send(1), tasks.fail.send()
+    retried = tasks.flaky.send("lines", 1)
+
+    process = manage("horsies_worker", "--drain")
+    process.wait(20)
+
+    for handle, word, attempt in (
+        (good, "started", 1),
+        (good, "completed", 1),
+        (bad, "failed", 1),
+        (retried, "retries", 1),
+        (retried, "completed", 2),
+    ):
+        (line,) = [
+            line
+            for line in process.output.splitlines()
+            if f"task {word} id={handle.id}" in line and f"attempt={attempt}" in line
+        ]
+        assert "name=tests.jobs.tasks." in line
+        assert "queue=default" in line
+        assert ("duration=" in line) is (word != "started")
+
+
+def test_the_help_names_every_flag_of_the_contract(manage):
+    process = manage("horsies_worker", "--help")
+
+    assert process.wait(20) == 0
+    for flag in (
+        "--queues --exclude-queues --backend --processes --threads --async-slots --prefetch --poll-interval --once "
+        "--drain --max-tasks-per-child --shutdown-timeout --no-reaper --no-scheduler --name"
+    ).split():
+        assert f"{flag} " in process.output.replace("\n", " ") + " ", flag
+
+
+def test_quiet_is_quiet(manage):
+    tasks.add.send(1)
+
+    process = manage("horsies_worker", "--drain", "-v0")
+
+    assert process.wait(20) == 0
+    assert process.output == ""
+
+
+def test_two_processes_drain_and_exit_0(manage):
+    handles = tasks.add.send_many({"a": number} for number in range(100))
+
+    process = manage("horsies_worker", "--drain", "--processes", "2")
+
+    assert process.wait(30) == 0
+    assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon"])
+def test_a_bad_interval_of_the_reaper_is_wrong_usage(manage, interval):
+    process = manage("horsies_reaper", "--interval", interval)
+
+    assert process.wait(20) == 2
+    assert "positive number of seconds" in process.output
+
+
+def test_the_reaper_runs_passes_until_sigterm_and_exits_0(manage):
+    late = tasks.noop.with_options(good_until=timezone.now()).send()
+    process = manage("horsies_reaper", "--interval", "0.1")
+    wait_until(lambda: late.status() == TaskStatus.EXPIRED)
+
+    process.signal()
+
+    assert process.wait(20) == 0
+    assert "expired overdue tasks: 1" in process.output

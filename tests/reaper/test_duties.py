@@ -1,0 +1,252 @@
+"""The first duties of the reaper."""
+
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+from django.db import transaction
+from django.utils import timezone
+
+from horsies_django import RetryPolicy, TaskStatus
+from horsies_django.models import Heartbeat, Task, Worker
+from horsies_django.models.attempt import AttemptError
+from horsies_django.models.transitions import Ended, Runner
+from horsies_django.states import BeatRole
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LONG_AGO = timezone.now() - timedelta(hours=1)
+CRASH = RetryPolicy.fixed([60], auto_retry_for=["WORKER_CRASHED"], jitter=False)
+
+
+def hold(status, task=tasks.noop, since=LONG_AGO, worker="dead"):
+    """Send a task and put it into the hands of a worker that is not there."""
+    handle = task.send()
+    with transaction.atomic():
+        Task.objects.claim(worker, start=status == TaskStatus.RUNNING, prefetch=1)
+    Task.objects.filter(pk=handle.id).update(claimed_at=since)
+    if status == TaskStatus.RUNNING:
+        Task.objects.filter(pk=handle.id).update(started_at=since)
+    return handle
+
+
+def reap(capsys=None):
+    call_command("horsies_reaper", once=True, verbosity=0)
+    return capsys.readouterr().out if capsys else ""
+
+
+def test_s0_25_s0_26_a_stale_claim_goes_back_to_pending_with_no_attempt(capsys):
+    handle = hold(TaskStatus.CLAIMED)
+
+    out = reap(capsys)
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.claimed_at, row.claimed_by_worker_id) == (TaskStatus.PENDING, None, None)
+    assert (row.attempt, row.retry_count, row.attempts.count()) == (0, 0, 0)
+    assert "requeued stale claims: 1" in out
+
+
+def test_s3_10_a_stale_run_without_a_policy_fails_as_a_worker_crash(capsys):
+    Worker.objects.register("dead", "", "lost-host", 4711)
+    handle = hold(TaskStatus.RUNNING)
+
+    out = reap(capsys)
+
+    row = Task.objects.get(pk=handle.id)
+    attempt = row.attempts.get()
+    assert (row.status, row.error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
+    assert (attempt.outcome, attempt.will_retry, attempt.worker_id) == ("WORKER_FAILURE", False, "dead")
+    assert (attempt.hostname, attempt.pid) == ("lost-host", 4711)
+    assert "recovered stale runs: 1" in out
+
+
+def test_s3_09_s4_31_a_stale_run_whose_policy_lists_it_is_retried_after_its_delay():
+    handle = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=CRASH))
+
+    reap()
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.retry_count) == (TaskStatus.PENDING, 1)
+    assert row.attempts.get().will_retry is True
+    assert timedelta(seconds=59) < row.next_retry_at - row.attempts.get().finished_at < timedelta(seconds=61)
+
+
+def test_s3_09_a_policy_that_does_not_list_it_or_is_spent_does_not_help():
+    other = RetryPolicy.fixed([60], auto_retry_for=["SMTP_DOWN"])
+    unlisted = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=other))
+    spent = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=CRASH))
+    Task.objects.filter(pk=spent.id).update(retry_count=1)
+
+    reap()
+
+    assert unlisted.status() == spent.status() == TaskStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("status", "role"), [(TaskStatus.CLAIMED, BeatRole.CLAIMER), (TaskStatus.RUNNING, BeatRole.RUNNER)]
+)
+def test_s3_06_s3_07_a_beat_keeps_a_task_in_its_workers_hands(status, role):
+    handle = hold(status)
+    Heartbeat.objects.beat([handle.id], role, "dead", "host", 1)
+
+    reap()
+
+    assert handle.status() == status
+
+
+@pytest.mark.parametrize("beat", [(BeatRole.CLAIMER, "dead"), (BeatRole.RUNNER, "somebody else")])
+def test_a_beat_of_the_other_role_or_of_another_worker_does_not(beat):
+    role, sender = beat
+    handle = hold(TaskStatus.RUNNING)
+    Heartbeat.objects.beat([handle.id], role, sender, "host", 1)
+
+    reap()
+
+    assert handle.status() == TaskStatus.FAILED
+
+
+def test_a_rows_first_beat_is_its_claim_or_its_start():
+    claimed = hold(TaskStatus.CLAIMED, since=timezone.now())
+    running = hold(TaskStatus.RUNNING, since=timezone.now())
+
+    reap()
+
+    assert (claimed.status(), running.status()) == (TaskStatus.CLAIMED, TaskStatus.RUNNING)
+
+
+def test_a_running_row_without_a_start_is_not_stuck_for_ever():
+    row = Task.objects.create(task_name=tasks.noop.module_path, status=TaskStatus.RUNNING)
+
+    reap()
+
+    row.refresh_from_db()
+    assert (row.status, row.error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
+
+
+def test_28_s0_36_s1_14_what_waits_past_its_deadline_expires_without_an_attempt(capsys):
+    late = tasks.noop.with_options(good_until=LONG_AGO).send()
+    scheduled = tasks.noop.with_options(good_until=LONG_AGO, run_after=timedelta(days=1)).send()
+    in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(hours=1)).send()
+
+    out = reap(capsys)
+
+    row = Task.objects.get(pk=late.id)
+    assert (row.status, row.error_code) == (TaskStatus.EXPIRED, "TASK_EXPIRED")
+    assert row.expired_at is not None
+    assert row.attempts.count() == 0
+    assert scheduled.status() == TaskStatus.EXPIRED
+    assert in_time.status() == TaskStatus.PENDING
+    assert "expired overdue tasks: 2" in out
+
+
+def test_17_a_completion_that_comes_after_the_reaper_changes_nothing():
+    handle = hold(TaskStatus.RUNNING)
+    claim = Task.objects.get(pk=handle.id).claim
+    reap()
+
+    with transaction.atomic():
+        Task.objects.complete([Ended(handle.id, claim, '{"ok":1}')], Runner("dead", "host", 1))
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.error_code, row.attempts.count()) == (TaskStatus.FAILED, "WORKER_CRASHED", 1)
+
+
+def test_17_a_reaper_that_comes_after_the_completion_changes_nothing():
+    handle = hold(TaskStatus.RUNNING)
+    claim = Task.objects.get(pk=handle.id).claim
+    with transaction.atomic():
+        Task.objects.complete([Ended(handle.id, claim, '{"ok":1}')], Runner("dead", "host", 1))
+
+    reap()
+
+    assert handle.value(0) == 1
+    assert Task.objects.get(pk=handle.id).attempts.get().outcome == "COMPLETED"
+
+
+def test_a_pass_with_nothing_to_do_says_so(manage):
+    process = manage("horsies_reaper", "--once")
+
+    assert process.wait() == 0
+    assert process.output.splitlines() == [
+        "requeued stale claims: 0",
+        "recovered stale runs: 0",
+        "expired overdue tasks: 0",
+    ]
+
+
+def test_more_than_a_batch_is_expired_in_one_pass(capsys):
+    tasks.noop.with_options(good_until=LONG_AGO).send_many({} for _ in range(1_200))
+
+    assert "expired overdue tasks: 1200" in reap(capsys)
+
+
+def test_s3_31_the_switches_leave_stuck_tasks_alone(settings):
+    claimed, running = hold(TaskStatus.CLAIMED), hold(TaskStatus.RUNNING)
+    backend = settings.TASKS["default"]
+    off = {"auto_requeue_stale_claimed": False, "auto_fail_stale_running": False}
+    settings.TASKS = {"default": {**backend, "OPTIONS": {"recovery": off}}}
+
+    reap()
+
+    assert (claimed.status(), running.status()) == (TaskStatus.CLAIMED, TaskStatus.RUNNING)
+
+
+def test_s3_04_s3_05_a_worker_beats_for_what_it_holds_and_is_left_alone(worker, tmp_path):
+    fast = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "200", "TEST_CHECK_MS": "200"}
+    worker("--threads", "1", "--prefetch", "1", **fast)
+    running = tasks.hold.send("beats", str(tmp_path / "gate"))
+    wait_until(lambda: Entry.objects.filter(key="beats").exists())
+    claimed = tasks.noop.send()
+
+    wait_until(lambda: Heartbeat.objects.filter(task_id=running.id, role=BeatRole.RUNNER).count() >= 10)
+    wait_until(lambda: Heartbeat.objects.filter(task_id=claimed.id, role=BeatRole.CLAIMER).count() >= 3)
+
+    assert (running.status(), claimed.status()) == (TaskStatus.RUNNING, TaskStatus.CLAIMED)
+    (tmp_path / "gate").touch()
+    assert running.value(timeout=20) == "beats"
+    assert Task.objects.get(pk=running.id).attempt == 1
+
+
+def test_a_neighbours_reaper_recovers_what_a_dead_machine_held(worker, tmp_path):
+    fast = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "200", "TEST_CHECK_MS": "200"}
+    dying = worker("--threads", "1", **fast)
+    policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
+    handle = tasks.hold.with_options(retry_policy=policy).send("moved", str(tmp_path / "gate"))
+    wait_until(lambda: Entry.objects.filter(key="moved").exists())
+
+    os.killpg(dying.process.pid, signal.SIGKILL)
+    (tmp_path / "gate").touch()
+    worker(**fast)
+
+    assert handle.value(timeout=20) == "moved"
+    first, second = Task.objects.get(pk=handle.id).attempts.order_by("attempt")
+    assert (first.outcome, second.outcome) == ("WORKER_FAILURE", "COMPLETED")
+
+
+def test_an_error_in_one_batch_is_reported_and_the_others_are_done(capsys):
+    """A policy that can't be read is a poisoned row: its duty says so, and the next duties are done all the same."""
+    poisoned = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=CRASH))
+    Task.objects.filter(pk=poisoned.id).update(retry_policy={"no": "policy"})
+    late = tasks.noop.with_options(good_until=LONG_AGO).send()
+
+    reap(capsys)
+
+    assert late.status() == TaskStatus.EXPIRED
+    assert poisoned.status() == TaskStatus.FAILED
+
+
+def test_the_error_of_a_crash_is_stored_once():
+    handle = hold(TaskStatus.RUNNING)
+    claim = Task.objects.get(pk=handle.id).claim
+    end = Ended(handle.id, claim, '{"err":{"error_code":"X"}}', AttemptError("X", "x"))
+
+    reap()
+    with transaction.atomic():
+        Task.objects.fail([end], Runner("dead", "host", 1))
+
+    assert Task.objects.get(pk=handle.id).attempts.get().error_code == "WORKER_CRASHED"
