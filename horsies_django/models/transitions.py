@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 #: Rows that one statement of a reaper's duty changes at most.
 BATCH: Final = 500
 
-#: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by who
-#: holds them, gets that index. Who has primary keys must not, for it is full of dead entries while vacuum can't run.
+#: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by
+#: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
 IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
 
 _UNCLAIMED: Final[dict[str, Any]] = {"claimed_at": None, "claimed_by_worker_id": None, "started_at": None}
@@ -173,9 +173,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """Due tasks of one kind, as the index of claims has them."""
         return self.due().filter(deferred=False, is_async=is_async)
 
-    def claim(
-        self, worker_id: str, *, start: int, prefetch: int = 0, is_async: bool = False
-    ) -> list[ClaimedTask]:
+    def claim(self, worker_id: str, *, start: int, prefetch: int = 0, is_async: bool = False) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.
 
         In the order priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23). A task whose body starts as soon as the transaction

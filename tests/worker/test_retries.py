@@ -1,6 +1,7 @@
 """Failing and being tried again."""
 
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from django.utils import timezone
@@ -38,7 +39,7 @@ def test_31_fixed_delays_one_for_each_retry_then_failed(worker):
     attempts = list(row.attempts.order_by("attempt"))
     assert result.err.error_code == row.error_code == "DOWN"
     assert [(attempt.attempt, attempt.will_retry) for attempt in attempts] == [(1, True), (2, True), (3, False)]
-    gaps = [later.started_at - earlier.finished_at for earlier, later in zip(attempts, attempts[1:], strict=False)]
+    gaps = [later.started_at - earlier.finished_at for earlier, later in pairwise(attempts)]
     assert timedelta(seconds=1) <= gaps[0] < timedelta(seconds=1.8)
     assert timedelta(seconds=2) <= gaps[1] < timedelta(seconds=2.8)
     assert Entry.objects.filter(key="all").count() == 3
