@@ -139,6 +139,7 @@ class TaskHandle(Generic[T]):
 
     def retry(self) -> bool:
         """Run a failed, cancelled or expired task again with a fresh budget; return whether it was one (S4-72)."""
+        self._final = None
         return self._rows().retry() == 1
 
     async def astatus(self) -> TaskStatus | None:
@@ -155,7 +156,6 @@ class TaskHandle(Generic[T]):
 
     async def aretry(self) -> bool:
         """See :meth:`retry`."""
-        self._final = None
         return await sync_to_async(self.retry)()
 
     def _rows(self) -> TaskQuerySet:

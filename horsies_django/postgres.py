@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.db import connections
 
-#: One channel for all queues; the payload is the queue's name.
+#: One channel for all queues; see waking.py for the payload.
 CHANNEL: Final = "horsies_tasks"
 
 

@@ -39,7 +39,7 @@ def insert(
         row.save(force_insert=True, using=database)
     else:
         row = _insert_unique(row, database)
-    wake_after_commit(database, task.queue_name)
+    wake_after_commit(database, task.queue_name, later=row.deferred)
     return row
 
 
@@ -55,7 +55,7 @@ def insert_many(
     if rows:
         database = backend.config.database
         TaskRow.objects.using(database).bulk_create(rows, batch_size=ROWS_PER_INSERT)
-        wake_after_commit(database, task.queue_name)
+        wake_after_commit(database, task.queue_name, later=rows[0].deferred)
     return rows
 
 

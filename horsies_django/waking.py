@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -16,7 +17,7 @@ from . import postgres
 QUIET: Final = 0.01
 
 
-#: The payload that wakes the workers of every queue.
+#: The name that stands for every queue.
 ANY_QUEUE: Final = "*"
 
 
@@ -39,15 +40,33 @@ class _Limiter:
 _limiter: Final = _Limiter()
 
 
-def wake_after_commit(alias: str, queue_name: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """What a notification says: which queue, and whether its news is due now or only later."""
+
+    queue_name: str
+    later: bool = False
+
+    def dumps(self) -> str:
+        """Return the payload."""
+        return ("+" if self.later else "=") + self.queue_name
+
+    @classmethod
+    def loads(cls, payload: str) -> Wake:
+        """Read a payload."""
+        return cls(payload[1:], later=payload.startswith("+"))
+
+
+def wake_after_commit(alias: str, queue_name: str, *, later: bool = False) -> None:
     """Wake the workers of a queue once the current transaction has committed.
 
     A failure is logged and no more: the rows are there, and workers find them when they next look.
     """
     if postgres.can_listen(alias):
-        transaction.on_commit(partial(_wake, alias, queue_name), using=alias, robust=True)
+        wake = Wake(queue_name, later)
+        transaction.on_commit(partial(_notify, alias, wake.dumps()), using=alias, robust=True)
 
 
-def _wake(alias: str, queue_name: str) -> None:
-    if _limiter.allows((alias, queue_name)):
-        postgres.notify(alias, queue_name)
+def _notify(alias: str, payload: str) -> None:
+    if _limiter.allows((alias, payload)):
+        postgres.notify(alias, payload)

@@ -8,9 +8,7 @@ claimed, so that whatever comes from an older claim, even of the same worker, ma
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from django.db import connections, models
@@ -19,10 +17,10 @@ from django.db.models.functions import Cast, Now
 
 from ..expressions import FromMap, FromNow, integers, texts
 from ..results import OutcomeCode, TaskError
-from ..serializers import dumps
 from ..states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, AttemptOutcome, BeatRole, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
-from .attempt import AttemptError, TaskAttempt
+from .attempt import TaskAttempt
+from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, error_result
 from .heartbeat import Heartbeat
 
 if TYPE_CHECKING:
@@ -36,66 +34,6 @@ BATCH: Final = 500
 IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
 
 _UNCLAIMED: Final[dict[str, Any]] = {"claimed_at": None, "claimed_by_worker_id": None, "started_at": None}
-
-
-class ClaimLost(Exception):
-    """Rows changed hands between being locked and being claimed; the whole transaction has to be done anew."""
-
-
-class Held(Protocol):
-    """What a worker needs to say to change a row that it holds."""
-
-    @property
-    def task_id(self) -> UUID:
-        """The row."""
-
-    @property
-    def claim(self) -> int:
-        """The number that the row had when it was claimed."""
-
-
-class ClaimedTask(NamedTuple):
-    """A claimed row, as much of it as running it takes. Its args and kwargs are still JSON text."""
-
-    task_id: UUID
-    task_name: str
-    queue_name: str
-    backend: str
-    priority: int
-    args: str
-    kwargs: str
-    rich: bool
-    claim: int
-    attempt: int
-    retry_count: int
-    max_retries: int
-    retry_policy: str | None
-    is_async: bool
-    metadata: str | None
-    enqueued_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How one run of a body came out: an ok or err ``result`` as JSON text, an ``error`` if it is one.
-
-    ``retry_in`` are the seconds until the next attempt, None for no retry.
-    """
-
-    task_id: UUID
-    claim: int
-    result: str
-    error: AttemptError | None = None
-    retry_in: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """Who ran an attempt."""
-
-    worker_id: str
-    hostname: str
-    pid: int | None
 
 
 def _text(column: str) -> Cast:
@@ -121,11 +59,6 @@ _CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     _text("metadata"),
     "enqueued_at",
 )
-
-
-def error_result(code: str, message: str, data: Any = None) -> str:
-    """Return the JSON text of an err result."""
-    return dumps({"err": TaskError(error_code=code, message=message, data=data).as_json()})
 
 
 class TaskQuerySet(models.QuerySet["Task"]):
@@ -273,9 +206,13 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
     def requeue_stale_claimed(self, threshold: float) -> int:
         """CLAIMED → PENDING where no claimer has beaten for ``threshold`` seconds (S3-06, S3-08)."""
-        keys = self._stale(TaskStatus.CLAIMED, "claimed_at", BeatRole.CLAIMER, threshold)._batch_of_keys()
+        keys = self.stale_claimed(threshold)._batch_of_keys()
         rows = self.filter(pk__in=keys, status=TaskStatus.CLAIMED)
         return rows.update(status=TaskStatus.PENDING, **_UNCLAIMED) if keys else 0
+
+    def stale_claimed(self, threshold: float) -> Self:
+        """CLAIMED tasks for which no claimer has beaten for ``threshold`` seconds (S3-06)."""
+        return self._stale(TaskStatus.CLAIMED, "claimed_at", BeatRole.CLAIMER, threshold)
 
     def stale_running(self, threshold: float) -> Self:
         """RUNNING tasks for which no runner has beaten for ``threshold`` seconds (S3-07)."""
@@ -285,10 +222,13 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """Tasks that this worker holds."""
         return self.active().filter(claimed_by_worker_id=worker_id)
 
+    def overdue(self) -> Self:
+        """PENDING tasks whose ``good_until`` has passed."""
+        return self.pending().filter(good_until__lte=Now())
+
     def expire_overdue(self) -> int:
         """PENDING → EXPIRED where ``good_until`` has passed (S0-36), no attempt."""
-        overdue = self.pending().filter(good_until__lte=Now()).order_by("good_until")
-        keys = overdue._batch_of_keys()
+        keys = self.overdue().order_by("good_until")._batch_of_keys()
         return self.filter(pk__in=keys, status=TaskStatus.PENDING)._expire() if keys else 0
 
     # What a person may do.

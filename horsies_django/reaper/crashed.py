@@ -10,7 +10,8 @@ from django.db import transaction
 
 from ..models import Worker
 from ..models.attempt import AttemptError
-from ..models.transitions import BATCH, Ended, Runner, TaskQuerySet, error_result
+from ..models.claims import Ended, Runner, error_result
+from ..models.transitions import BATCH, TaskQuerySet
 from ..results import OperationalCode
 from ..retries import RetryPolicy
 from ..states import AttemptOutcome, TaskStatus

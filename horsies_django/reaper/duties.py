@@ -38,11 +38,12 @@ def requeue_stale_claimed(options: Options) -> int:
     recovery = options.recovery
     if not recovery.auto_requeue_stale_claimed:
         return 0
+    threshold = recovery.claimed_stale_threshold_ms / 1_000
+    if not _tasks(options).stale_claimed(threshold).exists():
+        return 0
     with transaction.atomic(using=options.database):
-        count = _tasks(options).requeue_stale_claimed(recovery.claimed_stale_threshold_ms / 1_000)
-        if count:
-            wake_after_commit(options.database, ANY_QUEUE)
-    return count
+        wake_after_commit(options.database, ANY_QUEUE)
+        return _tasks(options).requeue_stale_claimed(threshold)
 
 
 def recover_stale_running(options: Options) -> int:
@@ -50,16 +51,20 @@ def recover_stale_running(options: Options) -> int:
     recovery = options.recovery
     if not recovery.auto_fail_stale_running:
         return 0
-    return recover_crashed(_tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000))
+    stale = _tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000)
+    return recover_crashed(stale) if stale.exists() else 0
 
 
 def expire_overdue(options: Options) -> int:
     """PENDING tasks whose ``good_until`` has passed become EXPIRED (S0-36)."""
+    if not _tasks(options).overdue().exists():
+        return 0
     with transaction.atomic(using=options.database):
         return _tasks(options).expire_overdue()
 
 
-#: In the order of a pass. Each does one batch and returns how many rows that were.
+#: In the order of a pass. Each does one batch and returns how many rows that were; one that finds nothing to do costs
+#: one statement and no transaction.
 DUTIES: Final[dict[str, Callable[[Options], int]]] = {
     "requeued stale claims": requeue_stale_claimed,
     "recovered stale runs": recover_stale_running,

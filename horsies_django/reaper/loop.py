@@ -28,14 +28,12 @@ class Reaper:
 
     def run_once(self) -> Sequence[DutyReport]:
         """Run one pass on this thread's connection."""
-        close_old_connections()
-        try:
-            return run_pass(self._options)
-        finally:
-            close_old_connections()
+        return run_pass(self._options)
 
     def run(self) -> None:
         """Run passes until stopped."""
         while not self._stopped.is_set():
+            close_old_connections()
             self.run_once()
+            close_old_connections()
             self._stopped.wait(self._interval)

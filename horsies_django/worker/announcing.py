@@ -14,7 +14,7 @@ from django.db import close_old_connections, connections
 from ..compat import FrameworkTaskResult, framework_signals, task_finished, task_started
 from ..framework import result_of
 from ..models import Task
-from ..models.transitions import ClaimedTask
+from ..models.claims import ClaimedTask
 from ..states import TASK_TERMINAL_STATES
 
 if TYPE_CHECKING:
@@ -52,27 +52,15 @@ def wants_started() -> bool:
     return task_started.has_listeners(_sender())
 
 
-def started(claim: ClaimedTask) -> None:
-    """Send ``task_started``, just before the body; what a receiver raises does not stop it."""
+def started(claim: ClaimedTask, database: str) -> None:
+    """Send ``task_started``, just before the body; what a receiver raises is logged and does not stop it."""
     if wants_started():
-        _send(task_started, running_result(claim))
+        task_started.send_robust(sender=_sender(), task_result=running_result(claim, database))
 
 
-def running_result(claim: ClaimedTask) -> FrameworkTaskResult[..., Any]:
+def running_result(claim: ClaimedTask, database: str) -> FrameworkTaskResult[..., Any]:
     """Return the framework's result of a task whose body is about to begin."""
-    return result_of(Task.objects.using(_database(claim)).get(pk=claim.task_id))
-
-
-def _database(claim: ClaimedTask) -> str:
-    from .plan import horsies_backend
-
-    return horsies_backend(claim.backend).config.database
-
-
-def _send(signal: Any, result: FrameworkTaskResult[..., Any]) -> None:
-    for receiver, response in signal.send_robust(sender=_sender(), task_result=result):
-        if isinstance(response, Exception):
-            logger.error("receiver %r failed for task id=%s", receiver, result.id, exc_info=response)
+    return result_of(Task.objects.using(database).get(pk=claim.task_id))
 
 
 class Announcer:
@@ -119,10 +107,10 @@ class Announcer:
 
 def _send_handling(exception: BaseException | None, result: FrameworkTaskResult[..., Any]) -> None:
     """Send ``task_finished`` where receivers find the traceback in ``sys.exc_info()``, as the framework promises."""
-    if exception is None:
-        _send(task_finished, result)
-        return
     try:
-        raise exception
+        if exception is not None:
+            raise exception
     except BaseException:  # noqa: BLE001  # it was raised one line above
-        _send(task_finished, result)
+        task_finished.send_robust(sender=_sender(), task_result=result)
+    else:
+        task_finished.send_robust(sender=_sender(), task_result=result)

@@ -9,15 +9,14 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import close_old_connections
 
 from ..compat import FrameworkTask, TaskContext
 from ..framework import resolve
 from ..models.attempt import AttemptError
-from ..models.transitions import ClaimedTask, Ended
+from ..models.claims import ClaimedTask, Ended
 from ..results import OperationalCode, TaskError, TaskResult
 from ..retries import RetryPolicy
 from ..serializers import clean_text, decode, dumps, encode
@@ -25,6 +24,10 @@ from ..tasks import HorsiesTask
 from . import announcing
 
 logger = logging.getLogger("horsies_django.worker")
+
+
+#: Seconds that a backoff of the user's own may ask for at most: a year.
+LONGEST_BACKOFF: Final = 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +54,32 @@ class _Unrunnable(Exception):
         self.code = code
 
 
-def run(claim: ClaimedTask) -> Outcome:
+def run(claim: ClaimedTask, database: str) -> Outcome:
     """Run a body in this thread. Never raises."""
     started = time.perf_counter()
     call = None
-    close_old_connections()
     try:
         call = _prepare(claim)
-        announcing.started(claim)
-        context = [_context(claim)] if call.task.takes_context else []
+        announcing.started(claim, database)
+        context = [_context(claim, database)] if call.task.takes_context else []
         if inspect.iscoroutinefunction(call.task.func):
             value = async_to_sync(call.task.func)(*context, *call.args, **call.kwargs)
         else:
             value = call.task.func(*context, *call.args, **call.kwargs)
-        outcome = _returned(claim, call.task, value, started)
+        return _returned(claim, call.task, value, started)
     except BaseException as error:  # noqa: BLE001  # sys.exit() and KeyboardInterrupt of a body end the body, not us
-        outcome = _raised(claim, call.task if call else None, error, started)
-    close_old_connections()
-    return outcome
+        return _raised(claim, call.task if call else None, error, started)
 
 
-async def arun(claim: ClaimedTask) -> Outcome:
+async def arun(claim: ClaimedTask, database: str) -> Outcome:
     """Run a body on this event loop. Never raises."""
     started = time.perf_counter()
     call = None
     try:
         call = _prepare(claim)
         if announcing.wants_started():
-            await sync_to_async(announcing.started)(claim)
-        context = [await sync_to_async(_context)(claim)] if call.task.takes_context else []
+            await sync_to_async(announcing.started)(claim, database)
+        context = [await sync_to_async(_context)(claim, database)] if call.task.takes_context else []
         if inspect.iscoroutinefunction(call.task.func):
             value = await call.task.func(*context, *call.args, **call.kwargs)
         else:
@@ -112,8 +112,8 @@ def _prepare(claim: ClaimedTask) -> _Call:
     return _Call(task, args, kwargs)
 
 
-def _context(claim: ClaimedTask) -> TaskContext[..., Any]:
-    return TaskContext(task_result=announcing.running_result(claim))
+def _context(claim: ClaimedTask, database: str) -> TaskContext[..., Any]:
+    return TaskContext(task_result=announcing.running_result(claim, database))
 
 
 def _returned(claim: ClaimedTask, task: FrameworkTask[..., Any], value: Any, started: float) -> Outcome:
@@ -217,7 +217,7 @@ def _own_backoff(
         return float(backoff)
     try:
         seconds = backoff(raised, result)
-        return None if seconds is None else max(0.0, float(seconds))
+        return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_BACKOFF)
     except Exception:
         logger.exception("backoff of %s raised: no retry. id=%s", claim.task_name, claim.task_id)
         return None

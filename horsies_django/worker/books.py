@@ -14,7 +14,8 @@ from django.db.models.functions import Now
 
 from ..models import Heartbeat, Queue, Task, Worker
 from ..models.attempt import AttemptError
-from ..models.transitions import ClaimedTask, Ended, Runner, TaskQuerySet
+from ..models.claims import ClaimedTask, Ended, Runner
+from ..models.transitions import TaskQuerySet
 from ..models.worker import WorkerQuerySet
 from ..reaper.crashed import recover_crashed
 from ..results import OperationalCode, TaskError
@@ -63,7 +64,8 @@ class Books:
 
     def look(self, lanes: Sequence[Lane]) -> View:
         """See, in one statement and with no lock, what there is to do."""
-        served = self._tasks().filter(self._unpaused())
+        paused = Queue.objects.using(self._plan.database).filter(paused=True).values("name")
+        served = self._tasks().filter(self._served, ~Q(queue_name__in=paused))
         ready = [Exists(served.claimable(is_async=lane.is_async)) for lane in lanes]
         wait = ExpressionWrapper(F("enqueued_at") - Now(), output_field=DurationField())
         deferred = served.pending().filter(deferred=True).order_by("enqueued_at").values_list(wait)[:1]

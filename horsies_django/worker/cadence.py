@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Final
 
@@ -31,7 +32,8 @@ class Cadence:
     def missed(self) -> None:
         """There was nothing: take more time before the next look."""
         self._pause = min(self._pause * 2, self.longest)
-        self.next_look = time.monotonic() + self._pause
+        # Runners that were started together must not look together.
+        self.next_look = time.monotonic() + self._pause * random.uniform(0.8, 1.2)  # noqa: S311  # guards nothing
 
     def due_at(self, moment: float) -> None:
         """Something is due at ``moment``: look then at the latest."""

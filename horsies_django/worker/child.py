@@ -18,8 +18,9 @@ import django
 if TYPE_CHECKING:
     from .inbox import Inbox
 
-#: Exit status of a runner whose supervisor is gone.
+#: Exit status of a runner whose supervisor is gone, and of one that has run as many tasks as a child may.
 ORPHANED: Final = 70
+SPENT: Final = 71
 
 
 def main() -> None:
@@ -38,10 +39,10 @@ def main() -> None:
     # A SIGTERM to the whole group comes beside the supervisor's word, so it says no more than that.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Word.STOP))
     threading.Thread(target=_obey, args=(sys.stdin, inbox), name="horsies-control", daemon=True).start()
-    runner.run(Plan.loads(line), worker_id, inbox)
+    is_spent = runner.run(Plan.loads(line), worker_id, inbox)
     # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
     logging.shutdown()
-    os._exit(0)
+    os._exit(SPENT if is_spent else 0)
 
 
 def _obey(voice: IO[str], inbox: Inbox) -> None:

@@ -10,9 +10,9 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
-from django.db import connections
+from django.db import close_old_connections, connections
 
-from ..models.transitions import ClaimedTask
+from ..models.claims import ClaimedTask
 from . import body
 from .body import Outcome
 
@@ -38,8 +38,9 @@ class ThreadExecutor:
     A bare queue hands a body over in a quarter of the time that ``ThreadPoolExecutor`` takes.
     """
 
-    def __init__(self, slots: int, deliver: Deliver) -> None:
+    def __init__(self, slots: int, database: str, deliver: Deliver) -> None:
         self._slots = slots
+        self._database = database
         self._deliver = deliver
         self._queue: SimpleQueue[ClaimedTask | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -65,7 +66,9 @@ class ThreadExecutor:
 
     def _loop(self) -> None:
         while (claim := self._queue.get()) is not None:
-            outcome = body.run(claim)
+            close_old_connections()
+            outcome = body.run(claim, self._database)
+            close_old_connections()
             with self._lock:
                 self._running -= 1
             self._deliver(outcome)
@@ -79,7 +82,8 @@ class LoopExecutor:
     body's slow query does not hold up the others.
     """
 
-    def __init__(self, deliver: Deliver) -> None:
+    def __init__(self, database: str, deliver: Deliver) -> None:
+        self._database = database
         self._deliver = deliver
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bodies: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references only
@@ -111,7 +115,7 @@ class LoopExecutor:
 
     async def _run(self, claim: ClaimedTask) -> None:
         async with ThreadSensitiveContext() as context:
-            outcome = await body.arun(claim)
+            outcome = await body.arun(claim, self._database)
             if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
                 await sync_to_async(connections.close_all)()
         self._deliver(outcome)
@@ -123,11 +127,12 @@ class InlineExecutor:
     For a database that only one connection can see: SQLite in memory, or a test's transaction.
     """
 
-    def __init__(self, deliver: Deliver) -> None:
+    def __init__(self, database: str, deliver: Deliver) -> None:
+        self._database = database
         self._deliver = deliver
 
     def submit(self, claim: ClaimedTask) -> None:
-        self._deliver(body.run(claim))
+        self._deliver(body.run(claim, self._database))
 
     def close(self) -> None:
         """There is nothing to let go."""

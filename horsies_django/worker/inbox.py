@@ -11,7 +11,8 @@ from .body import Outcome
 class Word(Enum):
     """What a pump can be told."""
 
-    WAKE = auto()  # there may be work
+    WAKE = auto()  # there may be something to claim
+    LOOK = auto()  # something will be due later
     STOP = auto()  # claim no more, let the bodies finish
     ABORT = auto()  # hand back what runs, and go
 

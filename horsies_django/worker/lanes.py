@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from ..models.transitions import ClaimedTask
+from ..models.claims import ClaimedTask
 from .executors import Executor
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from django.db import connections
 
 from .. import postgres
+from ..waking import Wake
 from .inbox import Inbox, Word
 from .plan import Plan
 
@@ -58,6 +59,9 @@ class Listener:
         for payloads in postgres.notifications(self._plan.database, timeout=1.0):
             if self._stopped.is_set():
                 return
-            if not self.alive or any(map(self._plan.serves, payloads)):
-                self.alive = True
+            wakes = [wake for wake in map(Wake.loads, payloads) if self._plan.serves(wake.queue_name)]
+            if not self.alive or any(not wake.later for wake in wakes):
                 self._inbox.put(Word.WAKE)
+            if any(wake.later for wake in wakes):
+                self._inbox.put(Word.LOOK)
+            self.alive = True

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
-from ..models.transitions import ClaimedTask, ClaimLost, Runner
+from ..models.claims import ClaimedTask, ClaimLost, Runner
 from .announcing import Announcer
 from .body import Outcome
 from .books import Books
@@ -68,8 +68,8 @@ class Pump:
         self._next_beat = time.monotonic() + self._beat_every
         self._done = False
 
-    def run(self) -> None:
-        """Register, work until done, hand back what was not begun, and leave."""
+    def run(self) -> bool:
+        """Register, work until done, hand back what was not begun, and leave; return whether it left for its age."""
         while not self._try(self._books.register) and self._stop_by is None:
             pass  # each try waits
         while not self._done:
@@ -78,19 +78,17 @@ class Pump:
             self._try(self._give_up)
         self._announcer.close(timeout=5.0)
         self._try(self._books.leave)
+        return self._is_spent and self._stop_by is None
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
         self._hear(self._inbox.take(self._wait()))
-        if self._stop_by is not None and time.monotonic() >= self._stop_by:
-            self._done = True
-            return 0
         if self._is_time_to_look():
             self._try(self._look)
         tick = self._try(self._transact) if self._has_work() else None
         if tick is not None:
             self._carry_out(tick)
-        self._done = self._is_done()
+        self._done = self._is_done() or (self._stop_by is not None and time.monotonic() >= self._stop_by)
         return tick.claimed + tick.stored if tick else 0
 
     def stop(self) -> None:
@@ -104,10 +102,13 @@ class Pump:
 
     @property
     def _may_claim(self) -> bool:
-        limit = self._plan.max_tasks_per_child
-        spent = limit is not None and self._claimed >= limit
         once = self._plan.until is Until.ONE_CLAIM and self._claimed > 0
-        return self._stop_by is None and not spent and not once
+        return self._stop_by is None and not self._is_spent and not once
+
+    @property
+    def _is_spent(self) -> bool:
+        limit = self._plan.max_tasks_per_child
+        return limit is not None and self._claimed >= limit
 
     def _room(self) -> bool:
         return self._may_claim and any(lane.room for lane in self._lanes)
@@ -125,6 +126,11 @@ class Pump:
         starts = any(lane.startable for lane in self._lanes)
         claims = self._may_claim and any(lane.hot and lane.room for lane in self._lanes)
         return bool(self._outcomes) or hands_back or starts or claims or time.monotonic() >= self._next_beat
+
+    def _only_beats(self) -> bool:
+        """Whether there is but a beat of an idle worker to write, which is one statement and needs no transaction."""
+        busy = self._outcomes or any(lane.running or lane.prefetched for lane in self._lanes)
+        return not busy and not any(lane.hot for lane in self._lanes)
 
     def _wait(self) -> float:
         if self._has_work() or self._is_time_to_look():
@@ -152,6 +158,8 @@ class Pump:
                 self._outcomes.append(item)
             elif item is Word.WAKE:
                 self._heat([True] * len(self._lanes))
+            elif item is Word.LOOK:
+                self._must_look = True
             else:
                 self.stop()
                 self._stop_by = 0.0 if item is Word.ABORT else self._stop_by
@@ -179,6 +187,9 @@ class Pump:
         return True
 
     def _transact(self) -> Tick:
+        if self._only_beats():
+            self._books.beat(self._lanes)
+            return Tick(beat=True)
         ends = [outcome.ended for outcome in self._outcomes]
         tick = Tick(stored=len(ends), beat=time.monotonic() >= self._next_beat)
         try:
@@ -254,6 +265,8 @@ class Pump:
         except ClaimLost:
             return None
         except (OperationalError, InterfaceError) as error:
+            if connections[self._plan.database].in_atomic_block:
+                raise  # the caller's own transaction is lost with it
             logger.warning("database not to be had, next try in %.1f s: %s", self._backoff, error)
             connections[self._plan.database].close()
             self._hear(self._inbox.take(self._backoff))

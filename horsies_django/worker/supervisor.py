@@ -18,11 +18,12 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from django.conf import settings
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 
 from ..models import Task, Worker
 from ..reaper.crashed import recover_crashed
 from ..reaper.loop import Reaper
+from .child import SPENT
 from .connection import own_connection
 from .inbox import Word
 from .plan import Plan, Until
@@ -137,9 +138,9 @@ class Supervisor:
         if child.process.stdin:
             with suppress(OSError):
                 child.process.stdin.close()
-        if status == 0:
+        if status in (0, SPENT):
             self._failed_starts = 0
-            if self._plan.until is Until.STOPPED and not self._stopping:
+            if not self._stopping and (status == SPENT or self._plan.until is Until.STOPPED):
                 self._start_at.append(time.monotonic())
             return
         logger.error("runner died id=%s %s", child.worker_id, _describe(status))
@@ -173,7 +174,7 @@ class Supervisor:
                     logger.warning("recovered %d tasks of dead runner id=%s", count, self._dead[0])
                 Worker.objects.using(self._plan.database).leave(self._dead[0])
                 self._dead.pop(0)
-        except DatabaseError as error:
+        except Error as error:
             logger.warning("tasks of dead runners can't be recovered yet: %s", error)
             connections[self._plan.database].close()
             if self._stopping and not self._children:

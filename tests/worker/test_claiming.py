@@ -168,3 +168,12 @@ def test_max_tasks_per_child_replaces_the_runner_and_loses_nothing(worker):
 
     wait_until(lambda: Task.objects.completed().count() == 9, limit=40)
     assert Entry.objects.values("pid").distinct().count() >= 3
+
+
+def test_a_drain_goes_on_past_the_age_of_its_runners(manage):
+    tasks.write.send_many({"key": str(number)} for number in range(20))
+
+    process = manage("horsies_worker", "--drain", "--processes", "2", "--threads", "1", "--max-tasks-per-child", "4")
+
+    assert process.wait(60) == 0
+    assert Task.objects.completed().count() == 20

@@ -10,7 +10,7 @@ from django.db.models import Max, Min
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.models.transitions import Ended, Runner
+from horsies_django.models.claims import Ended, Runner
 from tests.conftest import wait_until
 from tests.jobs import tasks
 

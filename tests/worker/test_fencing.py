@@ -6,7 +6,7 @@ from django.db import transaction
 from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.attempt import AttemptError
-from horsies_django.models.transitions import Ended, Runner
+from horsies_django.models.claims import Ended, Runner
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)

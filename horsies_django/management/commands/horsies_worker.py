@@ -61,7 +61,10 @@ class Command(BaseCommand):
             )
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
-        status = work(plan, options["verbosity"])
+        try:
+            status = work(plan, options["verbosity"])
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
         if status:
             sys.exit(status)
 

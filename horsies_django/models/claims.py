@@ -1,0 +1,77 @@
+"""The values that pass between a worker and the rows it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from ..results import TaskError
+from ..serializers import dumps
+from .attempt import AttemptError
+
+
+class ClaimLost(Exception):
+    """Rows changed hands between being locked and being claimed; the whole transaction has to be done anew."""
+
+
+class Held(Protocol):
+    """What a worker needs to say to change a row that it holds."""
+
+    @property
+    def task_id(self) -> UUID:
+        """The row."""
+
+    @property
+    def claim(self) -> int:
+        """The number that the row had when it was claimed."""
+
+
+class ClaimedTask(NamedTuple):
+    """A claimed row, as much of it as running it takes. Its args and kwargs are still JSON text."""
+
+    task_id: UUID
+    task_name: str
+    queue_name: str
+    backend: str
+    priority: int
+    args: str
+    kwargs: str
+    rich: bool
+    claim: int
+    attempt: int
+    retry_count: int
+    max_retries: int
+    retry_policy: str | None
+    is_async: bool
+    metadata: str | None
+    enqueued_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one run of a body came out: an ok or err ``result`` as JSON text, an ``error`` if it is one.
+
+    ``retry_in`` are the seconds until the next attempt, None for no retry.
+    """
+
+    task_id: UUID
+    claim: int
+    result: str
+    error: AttemptError | None = None
+    retry_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Who ran an attempt."""
+
+    worker_id: str
+    hostname: str
+    pid: int | None
+
+
+def error_result(code: str, message: str, data: Any = None) -> str:
+    """Return the JSON text of an err result."""
+    return dumps({"err": TaskError(error_code=code, message=message, data=data).as_json()})

@@ -1,0 +1,53 @@
+"""A worker in the calling process, inside the transaction of a test."""
+
+import pytest
+from django.core.management import call_command
+from django.test import TestCase
+
+from horsies_django import TaskStatus
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+
+class InsideATestCase(TestCase):
+    """Everything is rolled back in the end, so only this connection can see the tasks."""
+
+    def test_drain_runs_what_the_test_has_enqueued(self):
+        handle, failed = tasks.write.send("inline"), tasks.fail.send()
+        coroutine = tasks.awrite.send("coroutine")
+
+        call_command("horsies_worker", drain=True, verbosity=0)
+
+        assert handle.status() == coroutine.status() == TaskStatus.COMPLETED
+        assert failed.get(0).err.error_code == "UNHANDLED_EXCEPTION"
+        assert set(Entry.objects.values_list("key", flat=True)) == {"inline", "coroutine"}
+
+    def test_once_runs_one_claim(self):
+        handles = [tasks.noop.send(), tasks.noop.send()]
+
+        call_command("horsies_worker", once=True, verbosity=0)
+
+        assert sorted(handle.status() for handle in handles) == [TaskStatus.COMPLETED, TaskStatus.PENDING]
+
+
+@pytest.mark.django_db
+def test_a_worker_without_tables_says_what_to_do(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    from tests.conftest import ROOT
+
+    environment = {**os.environ, "DATABASE_URL": f"sqlite:///{tmp_path}/empty.sqlite3"}
+    process = subprocess.run(
+        [sys.executable, "manage.py", "horsies_worker", "--drain"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert process.returncode == 1
+    assert "manage.py migrate" in process.stderr
+    assert "Traceback" not in process.stderr
