@@ -12,7 +12,7 @@ from django.utils import timezone
 from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.models import Heartbeat, Task, Worker
 from horsies_django.models.attempt import AttemptError
-from horsies_django.models.transitions import Ended, Runner
+from horsies_django.models.claims import Ended, Runner
 from horsies_django.states import BeatRole
 from tests.conftest import wait_until
 from tests.jobs import tasks
