@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -25,6 +25,9 @@ from .compat import (
 from .handle import TaskHandle
 from .rules import problems_of
 from .tasks import HorsiesTask, P, T
+
+if TYPE_CHECKING:
+    from .models import Task
 
 
 class HorsiesBackend(BaseTaskBackend):
@@ -55,7 +58,7 @@ class HorsiesBackend(BaseTaskBackend):
         """Return one message for each mistake in the settings of this backend."""
         from .checks import check_backend
 
-        return check_backend(self)
+        return check_backend(self.alias, self.parsed)
 
     def validate_task(self, task: FrameworkTask[..., Any]) -> None:
         """Raise InvalidTask if the backend can't take ``task``; the framework's own rules come first."""
@@ -79,7 +82,7 @@ class HorsiesBackend(BaseTaskBackend):
         """Insert a call in the current transaction and return the framework's result."""
         from .framework import result_of
 
-        row = sending.insert(self, _ours(task), args, kwargs)
+        row = self._insert(_ours(task), args, kwargs)
         result = result_of(row, task=task)
         # The row is there: an error in a receiver must not make the caller enqueue again.
         task_enqueued.send_robust(sender=type(self), task_result=result)
@@ -111,7 +114,7 @@ class HorsiesBackend(BaseTaskBackend):
         """Insert a call in the current transaction and return its handle."""
         from .framework import result_of
 
-        row = sending.insert(self, task, args, kwargs)
+        row = self._insert(task, args, kwargs)
         if task_enqueued.has_listeners(type(self)):
             task_enqueued.send_robust(sender=type(self), task_result=result_of(row, task=task))
         return TaskHandle(row.pk, backend=self.alias)
@@ -122,11 +125,16 @@ class HorsiesBackend(BaseTaskBackend):
 
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Insert many calls in the current transaction; sends no signals."""
-        return [TaskHandle(row.pk, backend=self.alias) for row in sending.insert_many(self, task, calls)]
+        self.validate_task(task)
+        return [TaskHandle(row.pk, backend=self.alias) for row in sending.insert_many(self.config, task, calls)]
 
     async def asend_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """See :meth:`send_many`."""
         return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)
+
+    def _insert(self, task: HorsiesTask[..., Any], args: Any, kwargs: Any) -> Task:
+        self.validate_task(task)  # again: settings may have changed since the task was made
+        return sending.insert(self.config, task, args, kwargs)
 
 
 def _ours(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:

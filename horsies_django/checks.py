@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.apps import apps
 from django.conf import settings
@@ -11,27 +11,26 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 from django.db import connections
 
-if TYPE_CHECKING:
-    from .backend import HorsiesBackend
+from .conf import Parsed
 
 
-def check_backend(backend: HorsiesBackend) -> list[CheckMessage]:
+def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
     """Return what is wrong with one backend's settings and with the database that they name."""
     messages: list[CheckMessage] = [
         Error(
             str(problem),
             hint=problem.hint,
-            obj=backend.alias,
+            obj=alias,
             id="horsies.E002" if not problem.unknown_key else "horsies.E001",
         )
-        for problem in backend.parsed.problems
+        for problem in parsed.problems
     ]
     if not apps.is_installed("horsies_django"):
         messages.append(
             Error(
-                f"TASKS['{backend.alias}'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS.",
+                f"TASKS['{alias}'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS.",
                 hint="Add 'horsies_django' to INSTALLED_APPS and run migrate.",
-                obj=backend.alias,
+                obj=alias,
                 id="horsies.E003",
             )
         )
@@ -40,12 +39,12 @@ def check_backend(backend: HorsiesBackend) -> list[CheckMessage]:
             checks.Warning(
                 "USE_TZ is False: the times that callers give are taken for UTC, the clock of the database.",
                 hint="Set USE_TZ = True.",
-                obj=backend.alias,
+                obj=alias,
                 id="horsies.W001",
             )
         )
-    if backend.parsed.options.database in settings.DATABASES:
-        messages += check_database(backend.parsed.options.database)
+    if parsed.options.database in settings.DATABASES:
+        messages += check_database(parsed.options.database)
     return messages
 
 

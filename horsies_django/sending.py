@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from .conf import parse_duration
+from .conf import Options, parse_duration
 from .expressions import FromNow
 from .serializers import encode
 from .states import TASK_LIVE_STATES
@@ -19,22 +19,19 @@ from .tasks import HorsiesTask
 from .waking import wake_after_commit
 
 if TYPE_CHECKING:
-    from .backend import HorsiesBackend
     from .models import Task as TaskRow
 
 #: Rows of one INSERT of ``send_many()``.
 ROWS_PER_INSERT: Final = 1_000
 
 
-def insert(
-    backend: HorsiesBackend, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> TaskRow:
+def insert(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskRow:
     """Insert one call in the current transaction and return its row.
 
     If a live task holds the same ``unique_key``, nothing is inserted and that task's row is returned.
     """
-    row = build(backend, task, args, kwargs)
-    database = backend.config.database
+    row = build(options, task, args, kwargs)
+    database = options.database
     if task.unique_key is None:
         row.save(force_insert=True, using=database)
     else:
@@ -43,34 +40,29 @@ def insert(
     return row
 
 
-def insert_many(
-    backend: HorsiesBackend, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]
-) -> list[TaskRow]:
+def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[TaskRow]:
     """Insert one row for each dict of keyword arguments; all of them or none. Raises ValueError with a unique key."""
     from .models import Task as TaskRow
 
     if task.unique_key is not None:
         raise ValueError(f"send_many() can't give {task.unique_key!r} to every call: unique_key is for one.")
-    rows = [build(backend, task, (), kwargs) for kwargs in calls]
+    rows = [build(options, task, (), kwargs) for kwargs in calls]
     if rows:
-        database = backend.config.database
+        database = options.database
         TaskRow.objects.using(database).bulk_create(rows, batch_size=ROWS_PER_INSERT)
         wake_after_commit(database, task.queue_name, later=rows[0].deferred)
     return rows
 
 
-def build(
-    backend: HorsiesBackend, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> TaskRow:
+def build(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskRow:
     """Return the row of a call, not yet saved.
 
-    Raises InvalidTask for a task that the backend does not take, TypeError for arguments that the function does not
-    take, and TypeError or ValueError for a value that can't be stored; each names the parameter.
+    Raises TypeError for arguments that the function does not take, and TypeError or ValueError for a value that can't
+    be stored; each names the parameter.
     """
     from .models import Task as TaskRow
 
-    backend.validate_task(task)
-    rich = backend.config.serializer == "rich"
+    rich = options.serializer == "rich"
     path = task.module_path
     names = _check_arguments(task, args, kwargs)
     policy = task.stored_policy()

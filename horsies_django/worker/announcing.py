@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import close_old_connections, connections
 
@@ -16,9 +16,7 @@ from ..framework import result_of
 from ..models import Task
 from ..models.claims import ClaimedTask
 from ..states import TASK_TERMINAL_STATES
-
-if TYPE_CHECKING:
-    from .body import Outcome
+from .outcome import Outcome
 
 logger = logging.getLogger("horsies_django.worker")
 

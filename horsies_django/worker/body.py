@@ -22,22 +22,13 @@ from ..retries import RetryPolicy
 from ..serializers import clean_text, decode, dumps, encode
 from ..tasks import HorsiesTask
 from . import announcing
+from .outcome import Outcome
 
 logger = logging.getLogger("horsies_django.worker")
 
 
 #: Seconds that a backoff of the user's own may ask for at most: a year.
 LONGEST_BACKOFF: Final = 365 * 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A body that has ended: what to store, and what to say of it."""
-
-    claim: ClaimedTask
-    ended: Ended
-    duration: float
-    exception: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)

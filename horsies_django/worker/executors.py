@@ -14,7 +14,7 @@ from django.db import close_old_connections, connections
 
 from ..models.claims import ClaimedTask
 from . import body
-from .body import Outcome
+from .outcome import Outcome
 
 Deliver = Callable[[Outcome], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 
-from .body import Outcome
+from .outcome import Outcome
 
 
 class Word(Enum):

@@ -16,11 +16,11 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 
 from ..models.claims import ClaimedTask, ClaimLost, Runner
 from .announcing import Announcer
-from .body import Outcome
 from .books import Books
 from .cadence import AT_LEAST, WOKEN, Cadence
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
+from .outcome import Outcome
 from .plan import Plan, Until
 
 logger = logging.getLogger("horsies_django.worker")
