@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from django.apps import apps
 from django.conf import settings
@@ -12,6 +12,9 @@ from django.core.checks import CheckMessage, Error
 from django.db import connections
 
 from .conf import Parsed
+
+#: What psycopg's pool holds at most if nobody says otherwise.
+PSYCOPG_POOL_SIZE: Final = 4
 
 
 def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
@@ -44,23 +47,38 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
             )
         )
     if parsed.options.database in settings.DATABASES:
-        messages += check_database(parsed.options.database)
+        messages += check_database(parsed.options.database, parsed.options.worker.threads)
     return messages
 
 
-def check_database(alias: str) -> Iterable[CheckMessage]:
+def check_database(alias: str, threads: int) -> Iterable[CheckMessage]:
     """Return what makes the database of ``alias`` a poor queue; asks the settings alone, not the server."""
     connection = connections[alias]
     config = connection.settings_dict
     if connection.vendor == "sqlite":
         yield from _check_sqlite(alias, config)
-    elif config.get("CONN_MAX_AGE") != 0 and not config.get("CONN_HEALTH_CHECKS"):
+        return
+    yield from _check_pool(alias, config, threads)
+    if config.get("CONN_MAX_AGE") != 0 and not config.get("CONN_HEALTH_CHECKS"):
         yield checks.Warning(
             f"DATABASES['{alias}'] keeps its connections and never checks them: after the server was restarted, the "
             "first task of each thread fails.",
             hint="Set CONN_HEALTH_CHECKS = True.",
             obj=alias,
             id="horsies.W004",
+        )
+
+
+def _check_pool(alias: str, config: dict[str, Any], threads: int) -> Iterator[CheckMessage]:
+    pool = config.get("OPTIONS", {}).get("pool")
+    size = (pool.get("max_size") if isinstance(pool, dict) else None) or PSYCOPG_POOL_SIZE
+    if pool and size < threads:
+        yield checks.Warning(
+            f"DATABASES['{alias}'] has a pool of {size} connections, and each runner has {threads} threads: bodies wait "
+            "for each other's connections.",
+            hint=f"Set OPTIONS['pool'] = {{'max_size': {threads}}} or more, or use fewer worker threads.",
+            obj=alias,
+            id="horsies.W005",
         )
 
 

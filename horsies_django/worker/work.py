@@ -5,13 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError, connections
-
-from ..models import Task
 from ..reaper import run_pass
+from ..tables import check_tables
 from . import runner
 from .connection import own_connection
 from .inbox import Inbox, Word
@@ -25,7 +22,7 @@ def work(plan: Plan, verbosity: int = 1) -> int:
     A worker that ends by itself and has one process needs no supervisor: it works right here, in a test's process too.
     Raises ImproperlyConfigured if the tables are not there.
     """
-    _check_tables(plan.database)
+    check_tables(plan.database)
     if plan.until is Until.STOPPED or (plan.processes > 1 and plan.until is Until.DRAINED):
         supervisor = Supervisor(plan, verbosity)
         with _told(supervisor.tell):
@@ -38,15 +35,6 @@ def work(plan: Plan, verbosity: int = 1) -> int:
     with _told(lambda _: inbox.put(next(words, Word.ABORT))):
         runner.run(plan, plan.new_worker_id(), inbox)
     return 0
-
-
-def _check_tables(database: str) -> None:
-    """Raise ImproperlyConfigured if the tables are not there. A database that is not there yet is waited for later."""
-    with suppress(OperationalError):
-        if Task._meta.db_table not in connections[database].introspection.table_names():
-            raise ImproperlyConfigured(
-                f"The tables of horsies_django are not in database {database!r}: run `manage.py migrate` first."
-            )
 
 
 @contextmanager

@@ -48,6 +48,18 @@ def test_an_environment_variable_stands_in_for_a_flag_and_a_flag_wins(manage):
     assert "threads=5" in by_flag.output
 
 
+def test_switches_and_names_have_variables_too(manage):
+    handle = tasks.on_emails.send()
+
+    quiet = manage("horsies_worker", "--drain", HORSIES_WORKER_QUEUES="default", HORSIES_WORKER_NO_REAPER="1")
+    wrong = manage("horsies_worker", "--drain", HORSIES_WORKER_NO_REAPER="maybe")
+
+    assert (quiet.wait(20), wrong.wait(20)) == (0, 2)
+    assert handle.status() == TaskStatus.PENDING
+    assert "HORSIES_WORKER_NO_REAPER" in wrong.output
+    assert "'maybe'" in wrong.output
+
+
 def test_a_bad_environment_variable_is_named(manage):
     process = manage("horsies_worker", "--drain", HORSIES_WORKER_THREADS="lots")
 

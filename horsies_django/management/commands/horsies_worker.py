@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
-import environ
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from horsies_django.conf import worker_option
+from horsies_django.conf import WorkerOptions, worker_option
+from horsies_django.management.variables import boolean, flag_or_variable
 from horsies_django.worker.console import log_to_console
 from horsies_django.worker.plan import Plan, Until
 from horsies_django.worker.work import work
+
+COMMAND: Final = "horsies_worker"
 
 #: Flag, metavar and help of what a flag, then an environment variable, then the settings may say.
 _TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
@@ -25,7 +28,10 @@ _TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
     "shutdown_timeout": (float, "SECONDS", "How long running tasks may go on after SIGTERM."),
     "name": (str, "NAME", "Begins the worker's id; each process start has a new id all the same."),
 }
-_SWITCHES: Final = {"reaper": "Do not recover dead workers' tasks here.", "scheduler": "Do not run schedules here."}
+_SWITCHES: Final = {
+    "reaper": "Do not recover dead workers' tasks here.",
+    "scheduler": "For later releases: there are no schedules yet.",
+}
 
 
 class Command(BaseCommand):
@@ -33,31 +39,33 @@ class Command(BaseCommand):
 
     help = (
         "Run tasks. The first SIGTERM or Ctrl-C stops claiming and waits for running tasks, the second stops at once. "
-        "Each tunable flag also reads an environment variable, HORSIES_WORKER_THREADS for --threads; a flag wins."
+        "Each flag that takes a value, and each --no-…, also reads an environment variable: HORSIES_WORKER_THREADS for "
+        "--threads. A flag wins."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--queues", default="", metavar="A,B", help="Serve these queues only (default: QUEUES).")
-        parser.add_argument("--exclude-queues", default="", metavar="A,B", help="Serve all but these queues.")
-        parser.add_argument("--backend", default="default", metavar="ALIAS", help="A key of TASKS (default: default).")
+        parser.add_argument("--queues", metavar="A,B", help="Serve these queues only (default: QUEUES).")
+        parser.add_argument("--exclude-queues", metavar="A,B", help="Serve all but these queues.")
+        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
         for name, (kind, metavar, text) in _TUNABLE.items():
-            parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
+            default = WorkerOptions.__dataclass_fields__[name].default
+            shown = f"{text} Unless OPTIONS say otherwise: {default or 'none'}."
+            parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=shown)
         until = parser.add_mutually_exclusive_group()
         until.add_argument("--once", action="store_true", help="Make one claim, run what it got, and exit.")
         until.add_argument("--drain", action="store_true", help="Run until nothing is due, and exit.")
         for name, text in _SWITCHES.items():
-            parser.add_argument(f"--no-{name}", action="store_false", default=None, dest=name, help=text)
+            parser.add_argument(f"--no-{name}", action="store_true", default=None, help=text)
 
     def handle(self, *args: Any, **options: Any) -> None:
         log_to_console(options["verbosity"])
         try:
-            changes = dict(_chosen(options))
             plan = Plan.of(
-                options["backend"],
-                queues=_names(options["queues"]),
-                exclude_queues=_names(options["exclude_queues"]),
+                _variable("backend", options["backend"]) or "default",
+                queues=_names(_variable("queues", options["queues"])),
+                exclude_queues=_names(_variable("exclude-queues", options["exclude_queues"])),
                 until=_until(options),
-                **changes,
+                **dict(_chosen(options)),
             )
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
@@ -69,26 +77,28 @@ class Command(BaseCommand):
             sys.exit(status)
 
 
-def _chosen(options: dict[str, Any]) -> Any:
+def _chosen(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what flags and environment say, by option name. Raises ValueError naming where a bad value stands."""
-    env = environ.Env()
-    for name, kind in {
-        **{name: entry[0] for name, entry in _TUNABLE.items()},
-        **dict.fromkeys(_SWITCHES, bool),
-    }.items():
-        variable = f"HORSIES_WORKER_{name.upper()}"
-        where, value = f"--{name.replace('_', '-')}", options.get(name)
-        if value is None and variable in env.ENVIRON:
-            where = variable
-            try:
-                value = env.get_value(variable, cast=kind)
-            except ValueError:
-                value = env.ENVIRON[variable]
+    for name, (kind, _, _) in _TUNABLE.items():
+        where, value = flag_or_variable(COMMAND, name.replace("_", "-"), options.get(name), kind)
         if value is not None:
-            try:
-                yield name, worker_option(name, value)
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}.") from error
+            yield name, _judged(where, name, value)
+    for name in _SWITCHES:
+        where, off = flag_or_variable(COMMAND, f"no-{name}", options.get(f"no_{name}"), boolean)
+        if off is not None:
+            yield name, _judged(where, name, not off if isinstance(off, bool) else off)
+
+
+def _judged(where: str, name: str, value: Any) -> Any:
+    try:
+        return worker_option(name, value)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}.") from error
+
+
+def _variable(flag: str, given: str | None) -> str | None:
+    _, value = flag_or_variable(COMMAND, flag, given, str)
+    return None if value is None else str(value)
 
 
 def _until(options: dict[str, Any]) -> Until:
@@ -97,5 +107,5 @@ def _until(options: dict[str, Any]) -> Until:
     return Until.DRAINED if options["drain"] else Until.STOPPED
 
 
-def _names(text: str) -> list[str]:
-    return [name for part in text.split(",") if (name := part.strip())]
+def _names(text: str | None) -> list[str]:
+    return [name for part in (text or "").split(",") if (name := part.strip())]

@@ -1,0 +1,38 @@
+"""Environment variables that stand in for a command's flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import environ
+
+_TRUE: Final = environ.Env.BOOLEAN_TRUE_STRINGS
+_FALSE: Final = ("", "0", "false", "no", "off", "n", "f")
+
+
+def flag_or_variable(command: str, flag: str, given: Any, parse: Callable[[str], Any]) -> tuple[str, Any]:
+    """Return where a value stands and the value: the flag's if it was given, else its variable's, else None.
+
+    ``--poll-interval`` of ``horsies_worker`` is ``HORSIES_WORKER_POLL_INTERVAL``. What ``parse`` can't read comes back
+    as the text it is, for whoever judges it to name.
+    """
+    if given is not None:
+        return f"--{flag}", given
+    variable = f"{command}_{flag}".upper().replace("-", "_")
+    env = environ.Env()
+    if variable not in env.ENVIRON:
+        return variable, None
+    text = env.str(variable)
+    try:
+        return variable, parse(text)
+    except ValueError:
+        return variable, text
+
+
+def boolean(text: str) -> bool:
+    """Return what a switch's variable says. Raises ValueError."""
+    word = text.strip().lower()
+    if word in _TRUE or word in _FALSE:
+        return word in _TRUE
+    raise ValueError(text)
