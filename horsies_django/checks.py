@@ -74,7 +74,7 @@ def _check_pool(alias: str, config: dict[str, Any], threads: int) -> Iterator[Ch
     size = (pool.get("max_size") if isinstance(pool, dict) else None) or PSYCOPG_POOL_SIZE
     if pool and size < threads:
         yield checks.Warning(
-            f"DATABASES['{alias}'] has a pool of {size} connections, and each runner has {threads} threads: bodies wait "
+            f"DATABASES['{alias}'] has a pool of {size} connections, and a runner has {threads} threads: bodies wait "
             "for each other's connections.",
             hint=f"Set OPTIONS['pool'] = {{'max_size': {threads}}} or more, or use fewer worker threads.",
             obj=alias,

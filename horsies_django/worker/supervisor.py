@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -30,15 +30,13 @@ from .plan import Plan, Until
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: A runner that lived this many seconds was no failed start.
-HEALTHY: Final = 10.0
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 
 #: Seconds that a runner gets beyond its shutdown timeout, to write what it has to.
 GRACE: Final = 5.0
 
-#: Starts in a row that fail before a worker that is to end by itself gives up.
+#: Failed starts in a row after which a worker that is to end by itself gives up.
 HOPELESS: Final = 5
 
 
@@ -46,7 +44,6 @@ HOPELESS: Final = 5
 class _Child:
     worker_id: str
     process: subprocess.Popen[str]
-    since: float = field(default_factory=time.monotonic)
 
     def tell(self, word: Word) -> None:
         """Say a word to the runner; one that is gone needs none."""
@@ -145,13 +142,21 @@ class Supervisor:
             return
         logger.error("runner died id=%s %s", child.worker_id, _describe(status))
         self._dead.append(child.worker_id)
-        self._failed_starts = 0 if time.monotonic() - child.since > HEALTHY else self._failed_starts + 1
+        self._failed_starts = 0 if self._had_started(child) else self._failed_starts + 1
         if self._stopping or self._is_hopeless():
             return
         # The first replacement comes at once: one crash is an accident, a row of them is not.
         pause = 0.0 if self._failed_starts < 2 else min(_FIRST_PAUSE * 2 ** (self._failed_starts - 2), _LONGEST_PAUSE)
         self._start_at.append(time.monotonic() + pause)
         self._start_at.sort()
+
+    def _had_started(self, child: _Child) -> bool:
+        """Whether a dead runner ever came to work. One that a task's body killed did: that is no failed start."""
+        try:
+            return Worker.objects.using(self._plan.database).filter(pk=child.worker_id).exists()
+        except Error:
+            connections[self._plan.database].close()
+            return False  # a pause can't hurt while the database is not to be had
 
     def _is_hopeless(self) -> bool:
         return self._plan.until is not Until.STOPPED and self._failed_starts >= HOPELESS

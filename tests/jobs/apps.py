@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from django.apps import AppConfig
@@ -15,6 +16,8 @@ class JobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        if os.environ.get("BREAK_RUNNERS") and sys.argv[0].endswith("child.py"):
+            raise RuntimeError("this runner can't start")
         if path := os.environ.get("COUNT_STATEMENTS"):
             self.tally = Tally(path)
             connection_created.connect(self.tally.watch)

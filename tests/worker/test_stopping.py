@@ -127,3 +127,32 @@ def test_6_a_killed_supervisor_takes_its_runners_with_it(worker, gate):
     process.signal(signal.SIGKILL)
 
     wait_until(lambda: not any(map(alive, pids)), limit=5, what="no orphan runs on")
+
+
+def test_38_a_row_of_bodies_that_end_their_process_does_not_end_the_drain(manage):
+    crashing = tasks.hard_exit.send_many({"key": str(number)} for number in range(8))
+    good = tasks.add.send(1)
+
+    process = manage("horsies_worker", "--drain", "--processes", "2", "--threads", "1")
+
+    assert process.wait(60) == 0, process.output
+    assert {handle.status() for handle in crashing} == {TaskStatus.FAILED}
+    assert Task.objects.filter(error_code="WORKER_CRASHED").count() == len(crashing)
+    assert good.value(0) == 2
+
+
+def test_40_runners_that_cannot_start_end_a_drain_with_exit_status_1(manage):
+    process = manage("horsies_worker", "--drain", "--processes", "2", BREAK_RUNNERS="1")
+
+    assert process.wait(60) == 1
+    assert "runner died" in process.output
+
+
+def test_40_a_worker_waits_longer_and_longer_for_runners_that_cannot_start(manage):
+    process = manage("horsies_worker", BREAK_RUNNERS="1")
+
+    wait_until(lambda: process.output.count("runner died") >= 4, limit=30)
+    process.signal(signal.SIGTERM)
+
+    assert process.wait(20) == 0
+    assert process.output.count("runner died") < 12
