@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -25,9 +25,6 @@ from .compat import (
 from .handle import TaskHandle
 from .rules import problems_of
 from .tasks import HorsiesTask, P, T
-
-if TYPE_CHECKING:
-    from .models import Task
 
 
 class HorsiesBackend(BaseTaskBackend):
@@ -80,13 +77,8 @@ class HorsiesBackend(BaseTaskBackend):
 
     def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """Insert a call in the current transaction and return the framework's result."""
-        from .framework import result_of
-
-        row = self._insert(_ours(task), args, kwargs)
-        result = result_of(row, task=task)
-        # The row is there: an error in a receiver must not make the caller enqueue again.
-        task_enqueued.send_robust(sender=type(self), task_result=result)
-        return cast("FrameworkTaskResult[P, T]", result)
+        sent = self._insert(_ours(task), args, kwargs)
+        return cast("FrameworkTaskResult[P, T]", self._announced(task, sent))
 
     async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """See :meth:`enqueue`. Runs in the thread that holds the caller's transaction."""
@@ -112,12 +104,10 @@ class HorsiesBackend(BaseTaskBackend):
 
     def send(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
         """Insert a call in the current transaction and return its handle."""
-        from .framework import result_of
-
-        row = self._insert(task, args, kwargs)
+        sent = self._insert(task, args, kwargs)
         if task_enqueued.has_listeners(type(self)):
-            task_enqueued.send_robust(sender=type(self), task_result=result_of(row, task=task))
-        return TaskHandle(row.pk, backend=self.alias)
+            self._announced(task, sent)
+        return TaskHandle(sent.row.pk, backend=self.alias)
 
     async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
         """See :meth:`send`."""
@@ -132,9 +122,21 @@ class HorsiesBackend(BaseTaskBackend):
         """See :meth:`send_many`."""
         return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)
 
-    def _insert(self, task: HorsiesTask[..., Any], args: Any, kwargs: Any) -> Task:
+    def _insert(self, task: HorsiesTask[..., Any], args: Any, kwargs: Any) -> sending.Sent:
         self.validate_task(task)  # again: settings may have changed since the task was made
         return sending.insert(self.config, task, args, kwargs)
+
+    def _announced(self, task: FrameworkTask[..., Any], sent: sending.Sent) -> FrameworkTaskResult[..., Any]:
+        """Return the framework's result of what was sent, after telling who listens of a new row."""
+        from .framework import result_of
+
+        if isinstance(task.run_after, timedelta) and sent.is_new:
+            sent.row.refresh_from_db(fields=["enqueued_at", "run_after"])  # only the database knows
+        result = result_of(sent.row, task=task)
+        if sent.is_new:
+            # The row is there: an error in a receiver must not make the caller enqueue again.
+            task_enqueued.send_robust(sender=type(self), task_result=result)
+        return result
 
 
 def _ours(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.module_loading import import_string
 
-from .compat import FrameworkTask, FrameworkTaskError, FrameworkTaskResult, TaskResultStatus
+from .compat import (
+    FrameworkTask,
+    FrameworkTaskError,
+    FrameworkTaskResult,
+    TaskResultStatus,
+    task_backends,
+    task_finished,
+)
 from .exceptions import TaskCancelled, TaskExpired, TaskFailed, TaskNotResolved, WorkerCrashed
 from .results import OperationalCode, OutcomeCode
+from .retries import RetryPolicy
 from .serializers import decode
 from .states import AttemptOutcome, TaskStatus
 from .tasks import HorsiesTask
@@ -40,7 +48,7 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
     attempts = _attempts(row)
     started_at = attempts[0].started_at if attempts else row.started_at
     result: FrameworkTaskResult[..., Any] = FrameworkTaskResult(
-        task=task or task_of(row),
+        task=_rebuilt(task or task_at(row.task_name), row),
         id=str(row.pk),
         status=STATUSES[row.status],
         enqueued_at=row.sent_at,
@@ -69,39 +77,57 @@ def resolve(task_name: str) -> FrameworkTask[..., Any]:
     return found
 
 
-def task_of(row: Task) -> FrameworkTask[..., Any]:
-    """Return the task that ``row`` calls, with the options it was sent with; a stand-in if it is gone."""
+def task_at(task_name: str) -> FrameworkTask[..., Any]:
+    """Return the task at a dotted path; a stand-in if there is none, for its rows have to be readable all the same."""
     try:
-        task = resolve(row.task_name)
-    except (ImportError, ValueError):
-        return _vanished(row)
-    deferred = row.enqueued_at if row.retry_count == 0 and row.enqueued_at > row.sent_at else None
-    return _rebuilt(task, row, run_after=deferred)
+        return resolve(task_name)
+    except Exception:  # noqa: BLE001  # importing a module may raise anything
+        return _vanished(task_name)
 
 
-def _rebuilt(task: FrameworkTask[..., Any], row: Task, **changes: Any) -> FrameworkTask[..., Any]:
-    """Copy without validating: settings may have changed since, and a result must be readable all the same."""
+def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any]:
+    """Copy a task with the options that the row was sent with, unvalidated: settings may have changed since."""
     copy = object.__new__(type(task))
     for name in type(task).__dataclass_fields__:
         object.__setattr__(copy, name, getattr(task, name))
-    changes |= {"priority": row.priority, "queue_name": row.queue_name, "backend": row.backend}
-    for name, value in changes.items():
+    options = {name: getattr(row, name) for name in ("priority", "queue_name", "backend", "run_after")}
+    if isinstance(task, HorsiesTask):
+        options |= {
+            name: getattr(row, name) for name in ("good_until", "timeout", "retention", "unique_key", "metadata")
+        }
+        policy = RetryPolicy.read(row.retry_policy, row.pk)
+        if policy != task.stored_policy():
+            options |= {"retry_policy": policy, "max_attempts": None, "backoff": None}
+    for name, value in options.items():
         object.__setattr__(copy, name, value)
     return copy
 
 
-def _vanished(row: Task) -> FrameworkTask[..., Any]:
+def _vanished(task_name: str) -> FrameworkTask[..., Any]:
     def missing(*args: Any, **kwargs: Any) -> Any:
-        raise ImportError(f"There is no task at {row.task_name!r}.")
+        raise ImportError(f"There is no task at {task_name!r}.")
 
-    missing.__module__, _, name = row.task_name.rpartition(".")
+    missing.__module__, _, name = task_name.rpartition(".")
     missing.__name__ = missing.__qualname__ = name
     stand_in: HorsiesTask[..., Any] = object.__new__(HorsiesTask)
     for name, entry in HorsiesTask.__dataclass_fields__.items():
         object.__setattr__(stand_in, name, {} if name == "exception_mapper" else getattr(entry, "default", None))
     object.__setattr__(stand_in, "func", missing)
     object.__setattr__(stand_in, "takes_context", False)
-    return _rebuilt(stand_in, row, run_after=None)
+    return stand_in
+
+
+def sender_of(alias: str) -> type[Any]:
+    """Return the class that sends the signals of a backend's tasks: the backend's own, as the framework has it."""
+    from .backend import HorsiesBackend
+
+    return type(task_backends[alias]) if alias in task_backends else HorsiesBackend
+
+
+def send_finished(rows: Iterable[Task]) -> None:
+    """Send ``task_finished`` for these rows; what a receiver raises is logged."""
+    for row in rows:
+        task_finished.send_robust(sender=sender_of(row.backend), task_result=result_of(row))
 
 
 def _attempts(row: Task) -> Sequence[TaskAttempt]:

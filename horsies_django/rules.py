@@ -16,10 +16,13 @@ from .tasks import HorsiesTask
 
 _NAME_LENGTH: Final = 255
 _CODE_LENGTH: Final = 100
+QUEUE_LENGTH: Final = 100
 
 
 def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     """Yield a sentence for each option with a bad value: its name, the value, and what is allowed."""
+    if not isinstance(task.queue_name, str) or not 0 < len(task.queue_name) <= QUEUE_LENGTH or "\0" in task.queue_name:
+        yield f"queue_name is {task.queue_name!r}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
     yield from _retrying(task)
     yield from _mapping(task.exception_mapper)
     if task.timeout is not None and not (_is_number(task.timeout) and task.timeout > 0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,19 +26,26 @@ if TYPE_CHECKING:
 ROWS_PER_INSERT: Final = 1_000
 
 
-def insert(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskRow:
-    """Insert one call in the current transaction and return its row.
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The row of a call, and whether it is new; a live task with the same ``unique_key`` stands in for a new one."""
 
-    If a live task holds the same ``unique_key``, nothing is inserted and that task's row is returned.
-    """
+    row: TaskRow
+    is_new: bool = True
+
+
+def insert(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sent:
+    """Insert one call in the current transaction, unless a live task holds the same ``unique_key``."""
     row = build(options, task, args, kwargs)
     database = options.database
     if task.unique_key is None:
         row.save(force_insert=True, using=database)
+        sent = Sent(row)
     else:
-        row = _insert_unique(row, database)
-    wake_after_commit(database, task.queue_name, later=row.deferred)
-    return row
+        sent = _insert_unique(row, database)
+    if sent.is_new:
+        wake_after_commit(database, task.queue_name, later=row.deferred)
+    return sent
 
 
 def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[TaskRow]:
@@ -90,26 +98,25 @@ def build(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kw
 
 def _defer(row: TaskRow, run_after: datetime | timedelta) -> None:
     if isinstance(run_after, timedelta):
-        row.enqueued_at = FromNow(run_after.total_seconds())
+        row.enqueued_at = row.run_after = FromNow(run_after.total_seconds())
         row.deferred = run_after > timedelta()
     else:
-        row.enqueued_at = run_after
+        row.enqueued_at = row.run_after = run_after
         # Only where the row is indexed hangs on this machine's clock; when it may run is the database's to say.
         row.deferred = run_after > (timezone.now() if timezone.is_aware(run_after) else datetime.now())  # noqa: DTZ005
 
 
-def _insert_unique(row: TaskRow, database: str) -> TaskRow:
+def _insert_unique(row: TaskRow, database: str) -> Sent:
     try:
         with transaction.atomic(using=database):
             row.save(force_insert=True, using=database)
     except IntegrityError:
         rivals = type(row).objects.using(database).filter(unique_key=row.unique_key, status__in=TASK_LIVE_STATES)
-        holder: TaskRow | None = rivals.first()
-        if holder is None:  # it ended between the two statements, or something else is wrong with the row
-            row.save(force_insert=True, using=database)
-            return row
-        return holder
-    return row
+        if holder := rivals.first():
+            return Sent(holder, is_new=False)
+        # The holder ended between the two statements; or it was something else, which this raises again.
+        row.save(force_insert=True, using=database)
+    return Sent(row)
 
 
 @functools.cache

@@ -56,6 +56,7 @@ class Task(models.Model):
     cancelled_at = models.DateTimeField(_("cancelled at"), null=True, blank=True)
     expired_at = models.DateTimeField(_("expired at"), null=True, blank=True)
     next_retry_at = models.DateTimeField(_("next retry at"), null=True, blank=True)
+    run_after = models.DateTimeField(_("run after"), null=True, blank=True, help_text=_("As the sender asked."))
     good_until = models.DateTimeField(_("good until"), null=True, blank=True)
 
     attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("The latest attempt that has started."))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
 
+from ..compat import task_finished
+from ..framework import send_finished
 from ..models import Worker
 from ..models.attempt import AttemptError
 from ..models.claims import Ended, Runner, error_result
@@ -44,7 +47,15 @@ def recover_crashed(tasks: TaskQuerySet) -> int:
             runner = Runner(worker_id, worker.hostname if worker else "", worker.pid if worker else None)
             _end(tasks, ends, runner)
         wake_after_commit(tasks.db, ANY_QUEUE)
+        transaction.on_commit(partial(_announce, tasks, rows), using=tasks.db, robust=True)
     return len(rows)
+
+
+def _announce(tasks: TaskQuerySet, rows: list[Any]) -> None:
+    """Tell of those that ended, where anyone listens."""
+    if task_finished.receivers:
+        ended = tasks.model.objects.using(tasks.db).filter(pk__in=[row[0] for row in rows], status=TaskStatus.FAILED)
+        send_finished(ended)
 
 
 def _end(tasks: TaskQuerySet, ends: list[Ended], runner: Runner) -> None:

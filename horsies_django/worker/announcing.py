@@ -12,19 +12,13 @@ from typing import Any
 from django.db import close_old_connections, connections
 
 from ..compat import FrameworkTaskResult, framework_signals, task_finished, task_started
-from ..framework import result_of
+from ..framework import result_of, send_finished, sender_of
 from ..models import Task
 from ..models.claims import ClaimedTask
 from ..states import TASK_TERMINAL_STATES
 from .outcome import Outcome
 
 logger = logging.getLogger("horsies_django.worker")
-
-
-def _sender() -> type[Any]:
-    from ..backend import HorsiesBackend
-
-    return HorsiesBackend
 
 
 @contextmanager
@@ -45,15 +39,15 @@ def own_logging() -> Iterator[None]:
             signal.connect(receiver)
 
 
-def wants_started() -> bool:
-    """Whether anyone listens to ``task_started``."""
-    return task_started.has_listeners(_sender())
+def wants_started(claim: ClaimedTask) -> bool:
+    """Whether anyone listens to ``task_started`` of this task's backend."""
+    return task_started.has_listeners(sender_of(claim.backend))
 
 
 def started(claim: ClaimedTask, database: str) -> None:
     """Send ``task_started``, just before the body; what a receiver raises is logged and does not stop it."""
-    if wants_started():
-        task_started.send_robust(sender=_sender(), task_result=running_result(claim, database))
+    if wants_started(claim):
+        task_started.send_robust(sender=sender_of(claim.backend), task_result=running_result(claim, database))
 
 
 def running_result(claim: ClaimedTask, database: str) -> FrameworkTaskResult[..., Any]:
@@ -71,7 +65,8 @@ class Announcer:
 
     def finished(self, outcomes: Sequence[Outcome]) -> None:
         """Announce those of ``outcomes`` that were a task's end, once each."""
-        if not outcomes or not task_finished.has_listeners(_sender()):
+        outcomes = [one for one in outcomes if task_finished.has_listeners(sender_of(one.claim.backend))]
+        if not outcomes:
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="horsies-signals", daemon=True)
@@ -100,15 +95,15 @@ class Announcer:
         for row in rows:
             outcome = raised[row.pk]
             if row.claim == outcome.claim.claim:
-                _send_handling(outcome.exception, result_of(row))
+                _send_handling(outcome.exception, row)
 
 
-def _send_handling(exception: BaseException | None, result: FrameworkTaskResult[..., Any]) -> None:
+def _send_handling(exception: BaseException | None, row: Task) -> None:
     """Send ``task_finished`` where receivers find the traceback in ``sys.exc_info()``, as the framework promises."""
     try:
         if exception is not None:
             raise exception
     except BaseException:  # noqa: BLE001  # it was raised one line above
-        task_finished.send_robust(sender=_sender(), task_result=result)
+        send_finished([row])
     else:
-        task_finished.send_robust(sender=_sender(), task_result=result)
+        send_finished([row])

@@ -68,7 +68,7 @@ async def arun(claim: ClaimedTask, database: str) -> Outcome:
     call = None
     try:
         call = _prepare(claim)
-        if announcing.wants_started():
+        if announcing.wants_started(claim):
             await sync_to_async(announcing.started)(claim, database)
         context = [await sync_to_async(_context)(claim, database)] if call.task.takes_context else []
         if inspect.iscoroutinefunction(call.task.func):
