@@ -61,7 +61,7 @@ class HorsiesBackend(BaseTaskBackend):
         """Raise InvalidTask if the backend can't take ``task``; the framework's own rules come first."""
         if not isinstance(task.run_after, datetime | timedelta | None):
             raise InvalidTask(f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on.")
-        if isinstance(task, HorsiesTask) and isinstance(task.run_after, timedelta):
+        if isinstance(task.run_after, timedelta):
             # The framework documents a delay here but can't judge one; the copy is validated as it is made.
             if task.run_after < timedelta():
                 raise InvalidTask(

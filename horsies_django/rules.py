@@ -35,6 +35,8 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         isinstance(task.unique_key, str) and 0 < len(task.unique_key) <= _NAME_LENGTH
     ):
         yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to {_NAME_LENGTH} characters."
+    if not task.func.__qualname__.isidentifier():
+        yield f"{task.module_path!r} can't be found by that name; allowed: a module's function, under its own name."
     if len(task.module_path) > _NAME_LENGTH:
         yield f"{task.module_path!r} is too long a name; allowed: {_NAME_LENGTH} characters, which is what a row holds."
     try:

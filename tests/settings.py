@@ -1,7 +1,6 @@
 """The test project's settings, with the test tasks, on a database that other processes can open too."""
 
 import os
-import tempfile
 from pathlib import Path
 
 from testproject.settings import *  # noqa: F403
@@ -10,8 +9,8 @@ from testproject.settings import DATABASES, INSTALLED_APPS
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.jobs"]
 DEBUG = False
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
-    folder = Path(tempfile.gettempdir())
-    DATABASES["default"]["TEST"] = {"NAME": str(folder / f"horsies-tests-{os.getpid()}.sqlite3")}
+    folder = Path(DATABASES["default"]["NAME"]).parent
+    DATABASES["default"]["TEST"] = {"NAME": str(folder / f"tests-{os.getpid()}.sqlite3")}
 
 TASKS = {
     "default": {

@@ -1,0 +1,196 @@
+"""Every mistake in the settings is named, all at once, with what is allowed and a hint."""
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+
+from horsies_django import RetryPolicy, task
+from horsies_django.compat import InvalidTask
+from horsies_django.conf import Options, parse
+from tests.conftest import ROOT
+from tests.jobs import tasks
+
+WRONG = [
+    ({"colour": 1}, "['colour'] is not an option"),
+    ({"database": "nope"}, "['database'] is 'nope'; allowed: 'default'"),
+    ({"serializer": "pickle"}, "['serializer'] is 'pickle'; allowed: 'json' or 'rich'"),
+    ({"queues": {"emials": {}}}, "['emials'] is not an option; allowed: the names in QUEUES: default, emails"),
+    (
+        {"queues": {"emails": {"priority": 1000}}},
+        "['emails']['priority'] is 1000; allowed: a whole number from -100 to 100",
+    ),
+    ({"queues": []}, "['queues'] is []"),
+    ({"recovery": {"check_interval_ms": "30"}}, "['check_interval_ms'] is '30'"),
+    ({"recovery": {"auto_fail_stale_running": 1}}, "['auto_fail_stale_running'] is 1; allowed: True or False"),
+    ({"recovery": None}, "['recovery'] is None; allowed: a dict"),
+    ({"retention": {"completed": "7 fortnights"}}, "['completed'] is '7 fortnights'"),
+    ({"retention": {"failed": -1}}, "['failed'] is -1"),
+    ({"worker": {"threads": True}}, "['threads'] is True"),
+    ({"worker": {"treads": 8}}, "['treads'] is not an option"),
+    ({"worker": {"poll_interval": float("nan")}}, "['poll_interval'] is nan"),
+    ({"recovery": {"claimed_stale_threshold_ms": 59_999}}, "is 59999; allowed: at least 60000, twice"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_a_wrong_option_is_one_problem_with_path_value_allowed_and_hint(options, words):
+    (problem,) = parse("default", options, {"default", "emails"}).problems
+
+    assert str(problem).startswith("TASKS['default']['OPTIONS'][")
+    assert words in str(problem)
+    assert problem.hint
+
+
+def test_s3_27_a_threshold_is_at_least_twice_its_interval():
+    def problems(interval, threshold):
+        recovery = {"runner_heartbeat_interval_ms": interval, "running_stale_threshold_ms": threshold}
+        return parse("default", {"recovery": recovery}, set()).problems
+
+    assert len(problems(30_000, 30_000)) == 1
+    assert problems(30_000, 60_000) == ()
+
+
+def test_s3_20_to_s3_26_defaults():
+    recovery = Options().recovery
+
+    assert (recovery.auto_requeue_stale_claimed, recovery.auto_fail_stale_running) == (True, True)
+    assert (recovery.claimed_stale_threshold_ms, recovery.claimer_heartbeat_interval_ms) == (120_000, 30_000)
+    assert (recovery.running_stale_threshold_ms, recovery.runner_heartbeat_interval_ms) == (300_000, 30_000)
+    assert (recovery.check_interval_ms, recovery.heartbeat_retention_hours) == (30_000, 24)
+
+
+def test_durations_may_be_said_in_several_ways():
+    def kept(value):
+        return parse("default", {"retention": {"completed": value}}, set()).options.retention.completed
+
+    assert kept("7d") == kept(604_800) == kept(timedelta(days=7)) == timedelta(days=7)
+    assert kept(0) == timedelta(0)
+    assert kept(None) is None
+
+
+def test_check_prints_every_mistake_at_once(tmp_path):
+    (tmp_path / "wrong.py").write_text(
+        "from tests.settings import *\n"
+        "TASKS = {'default': {'BACKEND': 'horsies_django.backend.HorsiesBackend', 'QUEUES': [], 'OPTIONS': {\n"
+        "  'colour': 1, 'worker': {'threads': 0, 'treads': 1}, 'retention': {'failed': 'long'}}}}\n"
+        "USE_TZ = False\n"
+    )
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "wrong", "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "django", "check"], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.count("horsies.E00") == 4
+    assert done.stderr.count("HINT") == 5
+    for words in ("['colour']", "['threads'] is 0", "Did you mean 'threads'?", "['failed'] is 'long'", "horsies.W001"):
+        assert words in done.stderr
+
+
+def test_a_backend_with_wrong_options_says_so_when_it_is_used(settings):
+    settings.TASKS = {
+        "default": {
+            "BACKEND": "horsies_django.backend.HorsiesBackend",
+            "QUEUES": [],
+            "OPTIONS": {"worker": {"threads": 0}},
+        }
+    }
+
+    with pytest.raises(Exception, match=r"\['threads'\] is 0; allowed"):
+        tasks.noop.send()
+
+
+# Tasks and policies.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_attempts": 0}, "max_attempts is 0"),
+        ({"max_attempts": True}, "max_attempts is True"),
+        ({"max_attempts": 22}, "from 1 to 21"),
+        ({"backoff": -1}, "backoff is -1"),
+        ({"backoff": "soon"}, "backoff is 'soon'"),
+        ({"retry_policy": 3}, "retry_policy is 3"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"retention": "soon"}, "'soon' is not a duration"),
+        ({"exception_mapper": {"X": "Y"}}, "allowed: exception classes"),
+        ({"exception_mapper": {OSError: "WORKER_CRASHED"}}, "the library's own codes"),
+        ({"exception_mapper": {OSError: ""}}, "has the code ''"),
+        ({"queue_name": "x" * 101}, "queue_name is"),
+    ],
+    ids=str,
+)
+def test_a_bad_option_of_a_task_is_told_at_decoration(options, words):
+    with pytest.raises(InvalidTask, match=words.replace("(", r"\(")):
+        task(**options)(tasks.noop.func)
+
+
+def test_a_task_that_no_worker_could_find_by_its_name_is_refused():
+    class Holder:
+        def method(self):
+            pass
+
+    Holder.method.__qualname__ = "Holder.method"
+    anonymous = eval("lambda: None")
+    for func in (anonymous, Holder.method):
+        with pytest.raises(InvalidTask, match="under its own name"):
+            task(func)
+
+
+@pytest.mark.parametrize("option", ["good_until", "unique_key", "run_after"])
+def test_what_is_given_per_send_is_refused_in_the_decorator_with_a_hint(option):
+    with pytest.raises(TypeError, match="with_options"):
+        task(**{option: None})(tasks.noop.func)
+
+
+def test_an_unknown_option_is_named_with_what_is_allowed():
+    with pytest.raises(TypeError, match="unknown option retries; allowed: backoff, "):
+        task(retries=3)(tasks.noop.func)
+    with pytest.raises(TypeError, match="unknown option eta; allowed: "):
+        tasks.noop.with_options(eta=3)
+
+
+def test_a_131_a_fixed_policy_has_one_interval_for_each_retry():
+    policy = RetryPolicy.fixed([1, 5, 9], auto_retry_for=["X"], jitter=False)
+
+    assert [policy.delay(retry) for retry in (1, 2, 3)] == [1, 5, 9]
+    assert policy.max_retries == 3
+
+
+def test_s4_26_s4_27_an_exponential_policy_doubles_up_to_its_limit():
+    policy = RetryPolicy.exponential(max_retries=10, auto_retry_for=["X"], jitter=False)
+
+    assert [policy.delay(retry) for retry in range(1, 11)] == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+
+
+def test_jitter_goes_both_ways_and_stays_within_a_quarter():
+    policy = RetryPolicy.fixed([100], auto_retry_for=["X"])
+    delays = [policy.delay(1) for _ in range(500)]
+
+    assert 75 <= min(delays) < 90
+    assert 110 < max(delays) <= 125
+
+
+def test_a_130_every_bad_field_of_a_policy_is_named_at_once():
+    with pytest.raises(ValueError, match=r"max_retries is 0.*0\.5.*backoff_strategy is 'slow'.*auto_retry_for"):
+        RetryPolicy(max_retries=0, intervals=(0.5,), backoff_strategy="slow", auto_retry_for=())
+
+
+def test_a_policy_comes_back_from_its_row():
+    policy = RetryPolicy.exponential(base_seconds=3, max_retries=4, max_delay_seconds=None, auto_retry_for=["A", "B"])
+
+    assert RetryPolicy.read(policy.as_json(), "id") == policy
+    assert RetryPolicy.read({"no": "policy"}, "id") is None
+
+
+def test_s4_29_any_code_leaves_out_what_another_attempt_cannot_mend():
+    policy = tasks.flaky.stored_policy()
+
+    assert policy.covers("WORKER_CRASHED")
+    assert policy.covers("MINE")
+    assert not policy.covers("WORKER_RESOLUTION_ERROR")
