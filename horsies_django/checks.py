@@ -87,7 +87,7 @@ def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:
     if options.get("transaction_mode") not in ("IMMEDIATE", "EXCLUSIVE"):
         yield checks.Warning(
             f"DATABASES['{alias}'] is SQLite with deferred transactions: code that reads and then writes in one "
-            "transaction fails with 'database is locked' as soon as a worker writes in between.",
+            "transaction fails as soon as a worker writes in between.",
             hint="Set OPTIONS['transaction_mode'] = 'IMMEDIATE'.",
             obj=alias,
             id="horsies.W002",
