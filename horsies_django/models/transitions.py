@@ -252,8 +252,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """
         rival = self._rows().filter(status__in=TASK_LIVE_STATES, unique_key=OuterRef("unique_key"))
         free = Q(unique_key__isnull=True) | ~Exists(rival)
-        wake_after_commit(self.db, ANY_QUEUE)
-        return self.filter(free, status__in=TASK_RETRYABLE_STATES).update(
+        count = self.filter(free, status__in=TASK_RETRYABLE_STATES).update(
             status=TaskStatus.PENDING,
             enqueued_at=Now(),
             deferred=False,
@@ -267,6 +266,9 @@ class TaskQuerySet(models.QuerySet["Task"]):
             expired_at=None,
             **_UNCLAIMED,
         )
+        if count:
+            wake_after_commit(self.db, ANY_QUEUE)
+        return count
 
     # Helpers.
 

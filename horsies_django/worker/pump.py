@@ -177,8 +177,7 @@ class Pump:
         self._cadence.longest = self._plan.poll_interval * self._plan.processes * (WOKEN if self._is_woken() else 1)
         if view.deferred_in is not None and view.deferred_in <= 0:
             with self._books.transaction():
-                self._books.undefer()
-            self._must_look = True
+                self._must_look = self._books.undefer() > 0
         for lane, is_due in zip(self._lanes, view.due, strict=True):
             lane.hot = is_due
         self._cadence.found() if view.anything else self._cadence.missed()

@@ -138,7 +138,7 @@ class Supervisor:
         if status in (0, SPENT):
             self._failed_starts = 0
             if not self._stopping and (status == SPENT or self._plan.until is Until.STOPPED):
-                self._start_at.append(time.monotonic())
+                self._start_after(0.0)
             return
         logger.error("runner died id=%s %s", child.worker_id, _describe(status))
         self._dead.append(child.worker_id)
@@ -147,8 +147,10 @@ class Supervisor:
             return
         # The first replacement comes at once: one crash is an accident, a row of them is not.
         pause = 0.0 if self._failed_starts < 2 else min(_FIRST_PAUSE * 2 ** (self._failed_starts - 2), _LONGEST_PAUSE)
-        self._start_at.append(time.monotonic() + pause)
-        self._start_at.sort()
+        self._start_after(pause)
+
+    def _start_after(self, pause: float) -> None:
+        self._start_at = sorted([*self._start_at, time.monotonic() + pause])
 
     def _had_started(self, child: _Child) -> bool:
         """Whether a dead runner ever came to work. One that a task's body killed did: that is no failed start."""
