@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.module_loading import import_string
@@ -18,7 +19,7 @@ from .compat import (
 from .exceptions import TaskCancelled, TaskExpired, TaskFailed, TaskNotResolved, WorkerCrashed
 from .results import OperationalCode, OutcomeCode
 from .retries import RetryPolicy
-from .serializers import decode
+from .serializers import decode, decode_call
 from .states import AttemptOutcome, TaskStatus
 from .tasks import HorsiesTask
 
@@ -61,9 +62,12 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
         errors=_errors(row, attempts),
         worker_ids=_worker_ids(row, attempts),
     )
-    # The framework normalises to plain JSON, and keeps what a rich value was from coming back.
-    object.__setattr__(result, "args", decode(row.args, rich=row.rich))
-    object.__setattr__(result, "kwargs", decode(row.kwargs, rich=row.rich))
+    if row.rich:
+        # The framework normalises to plain JSON; a value that can't be decoded is shown as it is stored.
+        with suppress(Exception):
+            args, kwargs = decode_call(row.args, row.kwargs, rich=True)
+            object.__setattr__(result, "args", args)
+            object.__setattr__(result, "kwargs", kwargs)
     if row.status == TaskStatus.COMPLETED and row.result:
         object.__setattr__(result, "_return_value", decode(row.result.get("ok"), rich=row.rich))
     return result

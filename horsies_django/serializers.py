@@ -88,6 +88,18 @@ def decode(stored: Any, *, rich: bool) -> Any:
     return _decode_tagged(stored)
 
 
+def decode_call(args: Any, kwargs: Any, *, rich: bool) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a stored call. Raises ValueError if they are not a list and a dict.
+
+    Each value is decoded by itself, as it was encoded: the names of arguments are never taken for tags.
+    """
+    if not (isinstance(args, list) and isinstance(kwargs, dict)):
+        raise ValueError(
+            f"args is {type(args).__name__} and kwargs is {type(kwargs).__name__}; a row has a list and a dict."
+        )
+    return [decode(value, rich=rich) for value in args], {name: decode(kwargs[name], rich=rich) for name in kwargs}
+
+
 def dumps(value: Any) -> str:
     """Return encoded ``value`` as JSON text."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -128,9 +140,20 @@ def _encode_rich(value: Any, where: str) -> Any:
             for field in dataclasses.fields(value)
             if field.init
         }
-        kind = type(value)
-        return {TAG: "dataclass", "class": f"{kind.__module__}.{kind.__qualname__}", "value": fields}
+        return {TAG: "dataclass", "class": _path_of(type(value), where), "value": fields}
     raise TypeError(f"Unsupported type: {type(value)} in {where}.")
+
+
+def _path_of(kind: type, where: str) -> str:
+    """The path by which a worker will find the class. Raises TypeError if it would not."""
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        found = import_string(path)
+    except ImportError:
+        found = None
+    if found is not kind:
+        raise TypeError(f"Unsupported type: {kind} in {where} (a dataclass has to be at the top of its module).")
+    return path
 
 
 def _decode_tagged(stored: dict[str, Any]) -> Any:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from .base import QueueModelAdmin
+from typing import Any
+
+from django.http import HttpRequest
+
+from ..models import Queue
+from .base import QueueModelAdmin, queue_database
 
 
 class QueueAdmin(QueueModelAdmin):
@@ -13,3 +18,7 @@ class QueueAdmin(QueueModelAdmin):
     fields = ("name", "paused")
     search_fields = ("name",)
     ordering = ("name",)
+
+    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
+        """Write where the workers read, wherever the routers would send it."""
+        obj.save(using=queue_database())

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.db import connections, models
+from django.db import models
 from django.db.models import F, TextField, Value
-from django.db.models.constants import OnConflict
 from django.db.models.functions import Coalesce, Greatest, Now
 from django.utils.translation import gettext_lazy as _
 
 from ..expressions import FromMap, texts
 from ..states import AttemptOutcome
+from .inserts import insert_from
 
 if TYPE_CHECKING:
     from .task import Task
@@ -43,11 +43,7 @@ class TaskAttemptQuerySet(models.QuerySet["TaskAttempt"]):
         hostname: str | models.Expression = "",
         pid: int | models.Expression | None = None,
     ) -> None:
-        """Write the attempt that each of ``tasks`` is at, in one ``INSERT … SELECT``.
-
-        A model instance for each would cost as much as all the rest of a task's life. An attempt that is there already
-        stays as it is, so a replay writes nothing.
-        """
+        """Write the attempt that each of ``tasks`` is at. One that is there stays, so a replay writes nothing."""
         columns: dict[str, Any] = {
             "task_id": F("pk"),
             "attempt": Greatest("attempt", 1),
@@ -62,17 +58,7 @@ class TaskAttemptQuerySet(models.QuerySet["TaskAttempt"]):
         for column, attribute in _ERROR_COLUMNS.items():
             entries = {key: getattr(error, attribute) for key, error in (errors or {}).items()}
             columns[column] = FromMap(texts(entries), TextField()) if errors else Value("")
-        self._insert_from(tasks.order_by().values_list(*columns.values()), list(columns))
-
-    def _insert_from(self, rows: models.QuerySet[Any, Any], columns: list[str]) -> None:
-        connection = connections[self.db]
-        quote = connection.ops.quote_name
-        select, params = rows.query.get_compiler(connection=connection).as_sql()
-        insert = connection.ops.insert_statement(on_conflict=OnConflict.IGNORE)
-        suffix = connection.ops.on_conflict_suffix_sql([], OnConflict.IGNORE, [], [])
-        names = ", ".join(map(quote, columns))
-        with connection.cursor() as cursor:
-            cursor.execute(f"{insert} {quote(self.model._meta.db_table)} ({names}) {select} {suffix}", params)
+        insert_from(self.model, tasks, columns)
 
 
 _ERROR_COLUMNS = {

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from uuid import UUID
+from typing import TYPE_CHECKING
 
 from django.db import models
+from django.db.models import F, Value
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..states import BeatRole
+from .inserts import insert_from
+
+if TYPE_CHECKING:
+    from .task import Task
 
 
 class HeartbeatQuerySet(models.QuerySet["Heartbeat"]):
     """Beats are written in bulk and never changed."""
 
-    def beat(self, task_ids: Iterable[UUID], role: BeatRole, sender_id: str, hostname: str, pid: int) -> None:
-        """Write one beat for each task (S3-04, S3-05)."""
-        self.bulk_create(
-            [
-                Heartbeat(task_id=task_id, role=role, sender_id=sender_id, hostname=hostname, pid=pid)
-                for task_id in task_ids
-            ],
-            batch_size=1_000,
+    def beat(self, tasks: models.QuerySet[Task], role: BeatRole, sender_id: str, hostname: str, pid: int) -> None:
+        """Write one beat for each of ``tasks`` (S3-04, S3-05), as far as they are still there."""
+        insert_from(
+            self.model,
+            tasks,
+            {
+                "task_id": F("pk"),
+                "role": Value(role.value),
+                "sender_id": Value(sender_id),
+                "sent_at": Now(),
+                "hostname": Value(hostname),
+                "pid": Value(pid),
+            },
         )
 
 

@@ -8,10 +8,11 @@ claimed, so that whatever comes from an older claim, even of the same worker, ma
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
-from django.db import connections, models
+from django.db import IntegrityError, connections, models, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, TextField, Value, When
 from django.db.models.functions import Cast, Now
 
@@ -143,6 +144,12 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """CLAIMED → PENDING by the worker itself, no attempt burnt."""
         return self._held(claims, TaskStatus.CLAIMED).update(status=TaskStatus.PENDING, **_UNCLAIMED)
 
+    def unstart(self, claims: Sequence[Held]) -> int:
+        """RUNNING → PENDING by the worker itself, for bodies that never began: no attempt burnt."""
+        return self._held(claims, TaskStatus.RUNNING).update(
+            status=TaskStatus.PENDING, attempt=F("attempt") - 1, **_UNCLAIMED
+        )
+
     # The end of a run.
 
     def complete(self, ends: Sequence[Ended], runner: Runner) -> None:
@@ -250,9 +257,17 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
         Attempts are kept and their numbering goes on. A task whose unique key another live task holds stays as it is.
         """
-        rival = self._rows().filter(status__in=TASK_LIVE_STATES, unique_key=OuterRef("unique_key"))
-        free = Q(unique_key__isnull=True) | ~Exists(rival)
-        count = self.filter(free, status__in=TASK_RETRYABLE_STATES).update(
+        dead = self.filter(status__in=TASK_RETRYABLE_STATES)
+        count = dead.filter(unique_key__isnull=True)._revive()
+        for key in list(dead.filter(unique_key__isnull=False).order_by("pk").values_list("pk", flat=True)):
+            with suppress(IntegrityError), transaction.atomic(using=self.db):
+                count += dead.filter(pk=key)._revive()
+        if count:
+            wake_after_commit(self.db, ANY_QUEUE)
+        return count
+
+    def _revive(self) -> int:
+        return self.update(
             status=TaskStatus.PENDING,
             enqueued_at=Now(),
             deferred=False,
@@ -266,9 +281,6 @@ class TaskQuerySet(models.QuerySet["Task"]):
             expired_at=None,
             **_UNCLAIMED,
         )
-        if count:
-            wake_after_commit(self.db, ANY_QUEUE)
-        return count
 
     # Helpers.
 

@@ -16,10 +16,10 @@ from asgiref.sync import async_to_sync, sync_to_async
 from ..compat import FrameworkTask, TaskContext
 from ..framework import resolve
 from ..models.attempt import AttemptError
-from ..models.claims import ClaimedTask, Ended
+from ..models.claims import ClaimedTask, Ended, error_result
 from ..results import OperationalCode, TaskError, TaskResult
 from ..retries import RetryPolicy
-from ..serializers import clean_text, decode, dumps, encode
+from ..serializers import clean_text, decode_call, dumps, encode
 from ..tasks import HorsiesTask
 from . import announcing
 from .outcome import Outcome
@@ -80,6 +80,16 @@ async def arun(claim: ClaimedTask, database: str) -> Outcome:
         return _raised(claim, call.task if call else None, error, started)
 
 
+def broken(claim: ClaimedTask, error: BaseException) -> Outcome:
+    """Return the outcome of a body whose real one could not be told, with nothing that could fail again."""
+    logger.error("the outcome of task id=%s could not be told", claim.task_id, exc_info=error)
+    code = OperationalCode.UNHANDLED_EXCEPTION.value
+    message = f"{type(error).__name__} while the outcome was being written."
+    return Outcome(
+        claim, Ended(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message)), 0.0, error
+    )
+
+
 def _prepare(claim: ClaimedTask) -> _Call:
     logger.info(
         "task started id=%s name=%s queue=%s attempt=%d",
@@ -93,11 +103,7 @@ def _prepare(claim: ClaimedTask) -> _Call:
     except Exception as error:
         raise _Unrunnable(OperationalCode.WORKER_RESOLUTION_ERROR) from error
     try:
-        args, kwargs = (decode(json.loads(text), rich=claim.rich) for text in (claim.args, claim.kwargs))
-        if not (isinstance(args, list) and isinstance(kwargs, dict)):
-            raise ValueError(
-                f"args is {type(args).__name__} and kwargs is {type(kwargs).__name__}; a row has a list and a dict."
-            )
+        args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=claim.rich)
     except Exception as error:
         raise _Unrunnable(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
     return _Call(task, args, kwargs)
@@ -209,7 +215,7 @@ def _own_backoff(
     try:
         seconds = backoff(raised, result)
         return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_BACKOFF)
-    except Exception:
+    except BaseException:  # a sys.exit() in there would end the thread, and nobody would hear of the task
         logger.exception("backoff of %s raised: no retry. id=%s", claim.task_name, claim.task_id)
         return None
 

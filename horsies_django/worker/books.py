@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, transaction
 from django.db.models import DurationField, Exists, ExpressionWrapper, F, Q, Subquery
 from django.db.models.functions import Now
 
@@ -20,7 +21,7 @@ from ..models.worker import WorkerQuerySet
 from ..reaper.crashed import recover_crashed
 from ..results import OperationalCode, TaskError
 from ..serializers import clean_text, dumps
-from ..states import BeatRole
+from ..states import BeatRole, TaskStatus
 from .lanes import Lane
 from .plan import Plan
 
@@ -39,6 +40,13 @@ class View:
     def anything(self) -> bool:
         """Whether there is something to claim."""
         return any(self.due) or (self.deferred_in is not None and self.deferred_in <= 0)
+
+
+class Lost(NamedTuple):
+    """A claim that only the table knows of."""
+
+    task_id: UUID
+    claim: int
 
 
 class Books:
@@ -82,13 +90,14 @@ class Books:
         if not self._workers.beat(runner.worker_id):
             self.register()
         held = {
-            BeatRole.RUNNER: [key for lane in lanes for key in lane.running],
+            BeatRole.RUNNER: [claim.task_id for lane in lanes for claim in lane.running.values()],
             BeatRole.CLAIMER: [claim.task_id for lane in lanes for claim in lane.prefetched],
         }
         for role, keys in held.items():
             if keys:
                 beats = Heartbeat.objects.using(self._plan.database)
-                beats.beat(keys, role, runner.worker_id, runner.hostname, runner.pid or 0)
+                tasks = self._tasks().filter(pk__in=keys)
+                beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
 
     def store(self, ends: Sequence[Ended]) -> None:
         """Write how bodies ended. What lost its claim meanwhile changes nothing."""
@@ -107,6 +116,8 @@ class Books:
                 with self.transaction():
                     self.store([end])
             except DatabaseError as error:
+                if not is_refusal(error):
+                    raise  # the database is not to be had: that says nothing of the result
                 with self.transaction():
                     self.store([_unstorable(end, error)])
 
@@ -135,7 +146,20 @@ class Books:
 
     def give_up(self) -> int:
         """Put back everything that this worker still runs, as its policy says for a crash."""
-        return recover_crashed(self._tasks().held_by(self._runner.worker_id))
+        total = 0
+        while count := recover_crashed(self._tasks().held_by(self._runner.worker_id)):
+            total += count
+        return total
+
+    def hand_back_unknown(self, known: Collection[ClaimedTask]) -> None:
+        """Give back what the table says this worker holds and it does not know of: a commit's answer was lost."""
+        mine = {(claim.task_id, claim.claim) for claim in known}
+        held = self._tasks().held_by(self._runner.worker_id).values_list("pk", "claim", "status")
+        lost = [row for row in held if row[:2] not in mine]
+        tasks = self._tasks()
+        for status, give_back in ((TaskStatus.RUNNING, tasks.unstart), (TaskStatus.CLAIMED, tasks.release)):
+            if claims := [Lost(key, claim) for key, claim, found in lost if found == status]:
+                give_back(claims)
 
     def transaction(self) -> transaction.Atomic:
         """The transaction of a tick."""
@@ -155,6 +179,16 @@ class Books:
             self._paused = list(queues.filter(paused=True).values_list("name", flat=True))
             self._paused_read_at = time.monotonic()
         return self._served & ~Q(queue_name__in=self._paused) if self._paused else self._served
+
+
+def is_refusal(error: Error) -> bool:
+    """Whether the database has refused what it was given, and would again; otherwise it is not to be had for now.
+
+    PostgreSQL counts a value that is too large among the operational errors, by a code of its own.
+    """
+    if isinstance(error, OperationalError):
+        return str(getattr(error.__cause__, "sqlstate", "")).startswith("54")
+    return isinstance(error, DataError | IntegrityError)
 
 
 def _as_timedelta(value: timedelta | int) -> timedelta:

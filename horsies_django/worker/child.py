@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 from typing import IO, TYPE_CHECKING, Final
 
@@ -18,16 +17,19 @@ import django
 if TYPE_CHECKING:
     from .inbox import Inbox
 
-#: Exit status of a runner whose supervisor is gone, and of one that has run as many tasks as a child may.
+#: Exit status of a runner whose supervisor is gone, of one that has run as many tasks as a child may, and of one that
+#: is done. Not 0, with which a body may end the process as well.
 ORPHANED: Final = 70
 SPENT: Final = 71
+DONE: Final = 72
 
 
 def main() -> None:
     """Be the runner that the first line describes."""
     # The terminal's Ctrl-C reaches the supervisor too, and its word is what counts.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker_id, verbosity, line = sys.stdin.readline().rstrip("\n").split(" ", 2)
+    voice = _take_voice()
+    worker_id, verbosity, line = voice.readline().rstrip("\n").split(" ", 2)
     django.setup()
     from . import runner
     from .console import log_to_console
@@ -38,11 +40,20 @@ def main() -> None:
     inbox = Inbox()
     # A SIGTERM to the whole group comes beside the supervisor's word, so it says no more than that.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Word.STOP))
-    threading.Thread(target=_obey, args=(sys.stdin, inbox), name="horsies-control", daemon=True).start()
+    threading.Thread(target=_obey, args=(voice, inbox), name="horsies-control", daemon=True).start()
     is_spent = runner.run(Plan.loads(line), worker_id, inbox)
     # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
     logging.shutdown()
-    os._exit(SPENT if is_spent else 0)
+    os._exit(SPENT if is_spent else DONE)
+
+
+def _take_voice() -> IO[str]:
+    """Keep the supervisor's pipe to ourselves: a body's subprocess must neither read its words nor wait for its end."""
+    voice = os.fdopen(os.dup(0), "r")
+    silence = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(silence, 0)
+    os.close(silence)
+    return voice
 
 
 def _obey(voice: IO[str], inbox: Inbox) -> None:

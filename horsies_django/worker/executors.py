@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from django.db import close_old_connections, connections
 from ..models.claims import ClaimedTask
 from . import body
 from .outcome import Outcome
+
+logger = logging.getLogger("horsies_django.worker")
 
 Deliver = Callable[[Outcome], None]
 
@@ -66,9 +69,12 @@ class ThreadExecutor:
 
     def _loop(self) -> None:
         while (claim := self._queue.get()) is not None:
-            close_old_connections()
-            outcome = body.run(claim, self._database)
-            close_old_connections()
+            try:
+                close_old_connections()
+                outcome = body.run(claim, self._database)
+                close_old_connections()
+            except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
+                outcome = body.broken(claim, error)
             with self._lock:
                 self._running -= 1
             self._deliver(outcome)
@@ -89,6 +95,7 @@ class LoopExecutor:
         self._bodies: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references only
         self._thread = threading.Thread(target=self._main, name="horsies-loop", daemon=True)
         self._is_up = threading.Event()
+        self._is_closing = False
 
     def submit(self, claim: ClaimedTask) -> None:
         if self._loop is None:
@@ -98,6 +105,7 @@ class LoopExecutor:
         self._loop.call_soon_threadsafe(self._begin, self._loop, claim)
 
     def close(self) -> None:
+        self._is_closing = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(CLOSING)
@@ -106,7 +114,11 @@ class LoopExecutor:
         with asyncio.Runner() as runner:  # it cancels what is left, and closes the loop
             self._loop = runner.get_loop()
             self._is_up.set()
-            self._loop.run_forever()
+            while not self._is_closing:
+                try:
+                    self._loop.run_forever()
+                except (SystemExit, KeyboardInterrupt):  # of a task that a body has started and left behind
+                    logger.exception("a coroutine's own task tried to end the event loop; it goes on")
 
     def _begin(self, loop: asyncio.AbstractEventLoop, claim: ClaimedTask) -> None:
         task = loop.create_task(self._run(claim))
@@ -114,10 +126,13 @@ class LoopExecutor:
         task.add_done_callback(self._bodies.discard)
 
     async def _run(self, claim: ClaimedTask) -> None:
-        async with ThreadSensitiveContext() as context:
-            outcome = await body.arun(claim, self._database)
-            if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
-                await sync_to_async(connections.close_all)()
+        try:
+            async with ThreadSensitiveContext() as context:
+                outcome = await body.arun(claim, self._database)
+                if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
+                    await sync_to_async(connections.close_all)()
+        except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
+            outcome = body.broken(claim, error)
         self._deliver(outcome)
 
 

@@ -16,7 +16,8 @@ class Lane:
     """One kind of body and the slots for it, so that sync and async tasks never wait for each other's slots.
 
     ``hot`` says that there may be more to claim: a claim that got less than it asked for cools the lane, a wake or a
-    look that found something heats it.
+    look that found something heats it. What runs is known by task and claim: a task that was taken back and claimed
+    anew has two bodies for a while, and each has its own slot.
     """
 
     is_async: bool
@@ -24,7 +25,7 @@ class Lane:
     prefetch: int
     executor: Executor
     hot: bool = True
-    running: dict[UUID, ClaimedTask] = field(default_factory=dict)
+    running: dict[tuple[UUID, int], ClaimedTask] = field(default_factory=dict)
     prefetched: deque[ClaimedTask] = field(default_factory=deque)
 
     @property
@@ -44,7 +45,10 @@ class Lane:
 
     def submit(self, claims: Iterable[ClaimedTask]) -> None:
         """Begin these bodies."""
-        begun = {claim.task_id: claim for claim in claims}
-        self.running |= begun
-        for claim in begun.values():
+        for claim in claims:
+            self.running[claim.task_id, claim.claim] = claim
             self.executor.submit(claim)
+
+    def forget(self, claim: ClaimedTask) -> None:
+        """The body of this claim has ended."""
+        self.running.pop((claim.task_id, claim.claim), None)

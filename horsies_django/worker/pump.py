@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import Error, InterfaceError, OperationalError, connections
 
-from ..models.claims import ClaimedTask, ClaimLost, Runner
+from ..models.claims import ClaimedTask, ClaimLost, Ended, Runner
 from .announcing import Announcer
-from .books import Books
+from .books import Books, is_refusal
 from .cadence import AT_LEAST, WOKEN, Cadence
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 _FIRST_BACKOFF: Final = 0.1
 _LONGEST_BACKOFF: Final = 5.0
+
+#: Characters of results that one tick stores together; PostgreSQL takes 256 MB in one JSON value.
+LARGEST_BATCH: Final = 16_000_000
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class Pump:
         recovery = plan.options.recovery
         self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
         self._next_beat = time.monotonic() + self._beat_every
+        self._in_doubt = False
         self._done = False
 
     def run(self) -> bool:
@@ -74,7 +78,9 @@ class Pump:
             pass  # each try waits
         while not self._done:
             self.run_once()
-        if self._stop_by is not None and any(lane.running or lane.prefetched for lane in self._lanes):
+        if self._stop_by is not None and (
+            self._outcomes or any(lane.running or lane.prefetched for lane in self._lanes)
+        ):
             self._try(self._give_up)
         self._announcer.close(timeout=5.0)
         self._try(self._books.leave)
@@ -154,7 +160,7 @@ class Pump:
         for item in items:
             if isinstance(item, Outcome):
                 for lane in self._lanes:
-                    lane.running.pop(item.claim.task_id, None)
+                    lane.forget(item.claim)
                 self._outcomes.append(item)
             elif item is Word.WAKE:
                 self._heat([True] * len(self._lanes))
@@ -189,25 +195,43 @@ class Pump:
         if self._only_beats():
             self._books.beat(self._lanes)
             return Tick(beat=True)
-        ends = [outcome.ended for outcome in self._outcomes]
+        ends = self._batch()
         tick = Tick(stored=len(ends), beat=time.monotonic() >= self._next_beat)
         try:
             with self._books.transaction():
+                if self._in_doubt:
+                    self._books.hand_back_unknown(self._known())
                 if ends:
                     self._books.store(ends)
                 if tick.beat:
                     self._books.beat(self._lanes)
                 for lane in self._lanes:
                     self._fill(lane, tick)
-        except (OperationalError, InterfaceError):
-            raise
-        except DatabaseError:
-            if not ends:
+        except Error as error:
+            self._in_doubt = True  # the answer may be lost, and the transaction may be there all the same
+            if not (ends and is_refusal(error)):
                 raise
             logger.exception("%d results were refused together; storing them one by one", len(ends))
             self._books.store_singly(ends)
             return Tick(stored=len(ends))
+        self._in_doubt = False
         return tick
+
+    def _batch(self) -> list[Ended]:
+        """The ends for one tick: all of them, unless their results are very large together."""
+        batch: list[Ended] = []
+        size = 0
+        for outcome in self._outcomes:
+            size += len(outcome.ended.result)
+            if batch and size > LARGEST_BATCH:
+                break
+            batch.append(outcome.ended)
+        return batch
+
+    def _known(self) -> list[ClaimedTask]:
+        """Every claim that is in this runner's hands."""
+        held = [claim for lane in self._lanes for claim in (*lane.running.values(), *lane.prefetched)]
+        return held + [outcome.claim for outcome in self._outcomes]
 
     def _fill(self, lane: Lane, tick: Tick) -> None:
         """Start and claim for one lane, or give back what it has prefetched if no more is to begin."""
@@ -236,8 +260,9 @@ class Pump:
             self._next_beat = time.monotonic() + self._beat_every
         for lane in tick.cooled:
             lane.hot = False
-        # Who is to leave once nothing is due has to look after the last thing that it did.
-        self._must_look = self._plan.until is Until.DRAINED
+        if tick.stored or tick.claimed:
+            # Who is to leave once nothing is due has to look after the last thing that it did.
+            self._must_look = self._must_look or self._plan.until is Until.DRAINED
         if tick.claimed:
             self._claimed += tick.claimed
             self._cadence.found()
@@ -263,10 +288,16 @@ class Pump:
             done = action()
         except ClaimLost:
             return None
-        except (OperationalError, InterfaceError) as error:
+        except Error as error:
             if connections[self._plan.database].in_atomic_block:
                 raise  # the caller's own transaction is lost with it
-            logger.warning("database not to be had, next try in %.1f s: %s", self._backoff, error)
+            expected = isinstance(error, OperationalError | InterfaceError)
+            logger.warning(
+                "database not to be had, next try in %.1f s: %s",
+                self._backoff,
+                error,
+                exc_info=None if expected else error,
+            )
             connections[self._plan.database].close()
             self._hear(self._inbox.take(self._backoff))
             self._backoff = min(self._backoff * 2, _LONGEST_BACKOFF)

@@ -23,7 +23,7 @@ from django.db import Error, connections
 from ..models import Task, Worker
 from ..reaper.crashed import recover_crashed
 from ..reaper.loop import Reaper
-from .child import SPENT
+from .child import DONE, SPENT
 from .connection import own_connection
 from .inbox import Word
 from .plan import Plan, Until
@@ -135,13 +135,13 @@ class Supervisor:
         if child.process.stdin:
             with suppress(OSError):
                 child.process.stdin.close()
-        if status in (0, SPENT):
+        self._dead.append(child.worker_id)  # also of one that left in order: it may not have got everything said
+        if status in (DONE, SPENT):
             self._failed_starts = 0
             if not self._stopping and (status == SPENT or self._plan.until is Until.STOPPED):
                 self._start_after(0.0)
             return
         logger.error("runner died id=%s %s", child.worker_id, _describe(status))
-        self._dead.append(child.worker_id)
         self._failed_starts = 0 if self._had_started(child) else self._failed_starts + 1
         if self._stopping or self._is_hopeless():
             return

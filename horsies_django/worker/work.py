@@ -33,7 +33,8 @@ def work(plan: Plan, verbosity: int = 1) -> int:
     inbox = Inbox()
     words = iter([Word.STOP])
     with _told(lambda _: inbox.put(next(words, Word.ABORT))):
-        runner.run(plan, plan.new_worker_id(), inbox)
+        while runner.run(plan, plan.new_worker_id(), inbox):
+            pass  # it has run as many tasks as one may, and there are more
     return 0
 
 

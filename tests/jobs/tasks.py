@@ -202,3 +202,40 @@ def on_emails():
 
 
 not_a_task = print
+
+
+@task
+def leave_quietly(key: str) -> None:
+    Entry.objects.create(key=key)
+    os._exit(0)
+
+
+@task
+def read_input() -> int:
+    import subprocess
+
+    return len(subprocess.run(["cat"], capture_output=True, check=True, timeout=20).stdout)
+
+
+@task
+def large(size: int) -> str:
+    return "x" * size
+
+
+def backoff_that_leaves(exception, task_result):
+    sys.exit(1)
+
+
+@task(max_attempts=2, backoff=backoff_that_leaves)
+def bad_backoff():
+    raise RuntimeError("first")
+
+
+@task
+async def leave_a_bomb() -> str:
+    async def bomb():
+        sys.exit(1)
+
+    bomber = asyncio.create_task(bomb())
+    await asyncio.sleep(0.05)
+    return f"still here {bomber.done()}"

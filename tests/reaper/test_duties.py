@@ -92,7 +92,7 @@ def test_s3_09_a_policy_that_does_not_list_it_or_is_spent_does_not_help():
 )
 def test_s3_06_s3_07_a_beat_keeps_a_task_in_its_workers_hands(status, role):
     handle = hold(status)
-    Heartbeat.objects.beat([handle.id], role, "dead", "host", 1)
+    Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), role, "dead", "host", 1)
 
     reap()
 
@@ -103,7 +103,7 @@ def test_s3_06_s3_07_a_beat_keeps_a_task_in_its_workers_hands(status, role):
 def test_a_beat_of_the_other_role_or_of_another_worker_does_not(beat):
     role, sender = beat
     handle = hold(TaskStatus.RUNNING)
-    Heartbeat.objects.beat([handle.id], role, sender, "host", 1)
+    Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), role, sender, "host", 1)
 
     reap()
 

@@ -1,0 +1,160 @@
+"""What goes wrong seldom, and must not cost a task."""
+
+import signal
+import time
+
+import pytest
+from django.db import connection, connections, transaction
+
+from horsies_django import TaskStatus
+from horsies_django.models import Heartbeat, Task
+from horsies_django.models.claims import Runner
+from horsies_django.worker.books import Books
+from horsies_django.worker.plan import Plan
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FAST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "200", "TEST_CHECK_MS": "200"}
+
+
+def test_a_task_that_is_claimed_anew_while_its_old_body_runs_has_two_slots(worker, tmp_path):
+    process = worker("--threads", "2")
+    gates = [tmp_path / "first", tmp_path / "second"]
+    handle = tasks.hold.send("twice", str(gates[0]))
+    wait_until(lambda: Entry.objects.filter(key="twice").count() == 1)
+    handle.cancel(include_running=True)
+    Task.objects.filter(pk=handle.id).update(args=["twice", str(gates[1])])
+    handle.retry()
+    wait_until(lambda: Entry.objects.filter(key="twice").count() == 2)
+
+    gates[0].touch()  # the old body ends; its result is an older claim's
+    assert tasks.add.send(1).value(timeout=20) == 2
+    assert handle.status() == TaskStatus.RUNNING
+    process.signal(signal.SIGTERM)
+    wait_until(lambda: "worker stopping" in process.output)
+    gates[1].touch()
+
+    assert process.wait(20) == 0
+    assert handle.get(0).ok == "twice"
+
+
+def test_a_body_that_ends_its_process_with_status_0_is_a_crash_too(worker):
+    worker()
+    handle = tasks.leave_quietly.send("quiet")
+
+    assert handle.get(timeout=20).err.error_code == "WORKER_CRASHED"
+    assert tasks.add.send(1).value(timeout=20) == 2
+
+
+def test_large_results_are_stored_in_several_ticks(drain):
+    handles = tasks.large.send_many({"size": 6_000_000} for _ in range(6))
+
+    drain()
+
+    assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
+
+
+def test_a_row_that_is_deleted_while_it_runs_costs_its_neighbours_nothing(worker, tmp_path):
+    process = worker("--threads", "2", **FAST)
+    gate = tmp_path / "gate"
+    gone, stays = tasks.hold.send("gone", str(gate)), tasks.hold.send("stays", str(gate))
+    wait_until(lambda: Entry.objects.count() == 2)
+
+    Task.objects.filter(pk=gone.id).delete()
+    wait_until(lambda: Heartbeat.objects.filter(task_id=stays.id).count() >= 5)
+    gate.touch()
+
+    assert stays.value(timeout=20) == "stays"
+    assert Task.objects.get(pk=stays.id).attempt == 1
+    assert process.process.poll() is None
+
+
+def test_what_a_lost_commit_has_claimed_is_given_back_with_no_attempt_burnt():
+    books = Books(Plan.of("default"), Runner("me", "host", 1))
+    tasks.noop.send_many({} for _ in range(3))
+    with transaction.atomic():
+        known, *_ = Task.objects.claim("me", start=2, prefetch=1)
+
+    books.hand_back_unknown([known])
+
+    rows = Task.objects.order_by("pk").values_list("status", "attempt")
+    assert sorted(rows) == [("PENDING", 0), ("PENDING", 0), ("RUNNING", 1)]
+
+
+def test_a_due_row_that_somebody_locks_does_not_keep_an_idle_worker_busy(worker, tmp_path):
+    if connection.vendor == "sqlite":
+        return  # no row locks there
+    tally = tmp_path / "statements"
+    handle = tasks.noop.schedule(0.5)
+    other = connections["default"].copy()
+    try:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM horsies_tasks WHERE id = %s FOR UPDATE", [handle.id])
+        worker(COUNT_STATEMENTS=str(tally))
+        settled = time.monotonic() + 3
+        wait_until(lambda: time.monotonic() > settled)
+        assert tally.stat().st_size < 600
+    finally:
+        other.rollback()
+        other.close()
+
+    assert handle.get(timeout=20).is_ok()
+
+
+def test_a_backoff_that_leaves_fails_its_task_and_keeps_the_slot(drain):
+    handle, good = tasks.bad_backoff.send(), tasks.add.send(1)
+
+    drain(threads=1)
+
+    assert handle.get(0).err.message == "first"
+    assert good.value(0) == 2
+
+
+def test_a_coroutines_own_task_that_leaves_does_not_end_the_loop(worker):
+    process = worker()
+
+    first = tasks.leave_a_bomb.send().get(timeout=20)
+    second = tasks.awrite.send("after").get(timeout=20)
+
+    assert first.is_ok()
+    assert second.ok == "after"
+    assert process.process.poll() is None
+
+
+def test_a_bodys_subprocess_does_not_read_the_supervisors_words(worker):
+    process = worker()
+
+    assert tasks.read_input.send().value(timeout=20) == 0
+    process.signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+def test_a_drain_in_one_process_goes_on_past_the_age_of_a_runner(drain):
+    tasks.noop.send_many({} for _ in range(30))
+
+    drain(max_tasks_per_child=10, threads=2)
+
+    assert Task.objects.completed().count() == 30
+
+
+def test_of_two_dead_tasks_with_one_key_one_is_retried():
+    unique = tasks.noop.with_options(unique_key="shared")
+    for _ in range(2):
+        unique.send().cancel()
+
+    assert Task.objects.all().retry() == 1
+    assert sorted(Task.objects.values_list("status", flat=True)) == ["CANCELLED", "PENDING"]
+
+
+def test_the_name_of_a_keyword_is_never_taken_for_a_tag(drain, settings):
+    backend = settings.TASKS["default"]
+    settings.TASKS = {"default": {**backend, "OPTIONS": {"serializer": "rich"}}}
+    handle = tasks.echo.send(**{"$type": "dataclass", "class": "antigravity.X", "value": {}})
+
+    drain()
+
+    assert handle.value(0) == {"args": [], "kwargs": {"$type": "dataclass", "class": "antigravity.X", "value": {}}}
