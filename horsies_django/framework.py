@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.module_loading import import_string
@@ -25,6 +25,8 @@ from .tasks import HorsiesTask
 
 if TYPE_CHECKING:
     from .models import Task, TaskAttempt
+
+logger = logging.getLogger("horsies_django")
 
 STATUSES: Final[dict[str, TaskResultStatus]] = {
     TaskStatus.PENDING: TaskResultStatus.READY,
@@ -62,15 +64,22 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
         errors=_errors(row, attempts),
         worker_ids=_worker_ids(row, attempts),
     )
-    if row.rich:
-        # The framework normalises to plain JSON; a value that can't be decoded is shown as it is stored.
-        with suppress(Exception):
-            args, kwargs = decode_call(row.args, row.kwargs, rich=True)
-            object.__setattr__(result, "args", args)
-            object.__setattr__(result, "kwargs", kwargs)
-    if row.status == TaskStatus.COMPLETED and row.result:
-        object.__setattr__(result, "_return_value", decode(row.result.get("ok"), rich=row.rich))
+    for name, value in _values(row).items():
+        object.__setattr__(result, name, value)
     return result
+
+
+def _values(row: Task) -> dict[str, Any]:
+    """The arguments and the return value as they were, which the framework would turn into plain JSON."""
+    values: dict[str, Any] = {}
+    try:
+        if row.rich:
+            values["args"], values["kwargs"] = decode_call(row.args, row.kwargs, rich=True)
+        if row.status == TaskStatus.COMPLETED and row.result:
+            values["_return_value"] = decode(row.result.get("ok"), rich=row.rich)
+    except Exception as error:  # noqa: BLE001  # a class that is gone, or refuses its old values: the rest can be read
+        logger.warning("a value of task id=%s can't be decoded: %r", row.pk, error)
+    return values
 
 
 def resolve(task_name: str) -> FrameworkTask[..., Any]:
