@@ -274,7 +274,7 @@ class Pump:
         for outcome in ended:
             if outcome.ended.retry_in is not None:
                 self._cadence.due_at(time.monotonic() + outcome.ended.retry_in)
-            _log_end(outcome)
+            outcome.log()
         self._announcer.finished(ended)
 
     def _give_up(self) -> bool:
@@ -304,26 +304,3 @@ class Pump:
             return None
         self._backoff = _FIRST_BACKOFF
         return done
-
-
-def _log_end(outcome: Outcome) -> None:
-    claim, ended = outcome.claim, outcome.ended
-    if ended.error is None:
-        level, word, more = logging.INFO, "completed", ""
-    elif ended.retry_in is None:
-        level, word, more = logging.ERROR, "failed", f" error={ended.error.code}"
-    else:
-        level, word, more = logging.WARNING, "retries", f" error={ended.error.code} in={ended.retry_in:.1f}s"
-    if logger.isEnabledFor(level):
-        logger.log(
-            level,
-            "task %s id=%s name=%s queue=%s attempt=%d duration=%.3fs%s",
-            word,
-            claim.task_id,
-            claim.task_name,
-            claim.queue_name,
-            claim.attempt,
-            outcome.duration,
-            more,
-            exc_info=outcome.exception if ended.error is not None and ended.retry_in is None else None,
-        )
