@@ -101,6 +101,8 @@ class Books:
 
     def store(self, ends: Sequence[Ended]) -> None:
         """Write how bodies ended. What lost its claim meanwhile changes nothing."""
+        # Two bodies of one task, the older of them under a claim that was taken away, may end in the same tick.
+        ends = list({end.task_id: end for end in sorted(ends, key=lambda end: end.claim)}.values())
         completed = [end for end in ends if end.error is None]
         retried = [end for end in ends if end.error is not None and end.retry_in is not None]
         failed = [end for end in ends if end.error is not None and end.retry_in is None]

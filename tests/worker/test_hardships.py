@@ -8,7 +8,7 @@ from django.db import connection, connections, transaction
 
 from horsies_django import TaskStatus
 from horsies_django.models import Heartbeat, Task
-from horsies_django.models.claims import Runner
+from horsies_django.models.claims import Ended, Runner
 from horsies_django.worker.books import Books
 from horsies_django.worker.plan import Plan
 from tests.conftest import wait_until
@@ -158,3 +158,18 @@ def test_the_name_of_a_keyword_is_never_taken_for_a_tag(drain, settings):
     drain()
 
     assert handle.value(0) == {"args": [], "kwargs": {"$type": "dataclass", "class": "antigravity.X", "value": {}}}
+
+
+def test_two_ends_of_one_task_in_one_tick_count_once_and_the_newer_one():
+    books = Books(Plan.of("default"), Runner("me", "host", 1))
+    handle = tasks.noop.send()
+    with transaction.atomic():
+        (older,) = Task.objects.claim("me", start=0, prefetch=1)
+    books.release([older])
+    with transaction.atomic():
+        (newer,) = Task.objects.claim("me", start=1)
+
+    with transaction.atomic():
+        books.store([Ended(handle.id, newer.claim, '{"ok":"newer"}'), Ended(handle.id, older.claim, '{"ok":"older"}')])
+
+    assert handle.get(0).ok == "newer"
