@@ -14,6 +14,9 @@ from django.conf import settings
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d+)\s*([smhdw])")
 
+#: Seconds in a hundred years.
+LONGEST_DURATION: Final = 100 * 365 * 86_400
+
 DURATION_ALLOWED: Final = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0 (delete at once) or None (keep)'
 
 
@@ -35,12 +38,15 @@ class Problem:
 
 def parse_duration(value: object) -> timedelta | None:
     """Return a duration given as seconds, as a timedelta, or as text like ``"7d"``. Raises ValueError."""
-    if value is None or isinstance(value, timedelta):
+    if value is None or (isinstance(value, timedelta) and value >= timedelta()):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return timedelta(seconds=value)
-    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+    seconds: float | None = None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value
+    elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        seconds = int(match[1]) * _UNITS[match[2]]
+    if seconds is not None and 0 <= seconds <= LONGEST_DURATION:
+        return timedelta(seconds=seconds)
     raise ValueError(f"{value!r} is not a duration; allowed: {DURATION_ALLOWED}.")
 
 

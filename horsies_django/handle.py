@@ -100,7 +100,7 @@ class TaskHandle(Generic[T]):
             good_until=row.good_until,
             worker_id=row.claimed_by_worker_id,
             error_code=row.error_code,
-            result=_read(row.result, row.rich) if row.finished_at else None,
+            result=self._kept(row.status, row.result, row.rich),
         )
 
     def get(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
@@ -166,7 +166,7 @@ class TaskHandle(Generic[T]):
 
     def _looks(self, timeout: float | None) -> Iterator[float]:
         """Yield the pause after each look, the last look falling on the deadline."""
-        if timeout is not None and timeout < 0:
+        if timeout is not None and not timeout >= 0:  # NaN is neither
             raise ValueError(f"timeout is {timeout!r}; allowed: seconds from 0 on, or None to wait for ever.")
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_LOOK
@@ -184,7 +184,10 @@ class TaskHandle(Generic[T]):
         found = self._rows().values_list("status", "result", "rich").first()
         if found is None:
             return _retrieval(RetrievalCode.TASK_NOT_FOUND, f"There is no task {self.id}.")
-        status, stored, rich = found
+        return self._kept(*found)
+
+    def _kept(self, status: str, stored: Any, rich: bool) -> TaskResult[T, TaskError[Any]] | None:
+        """The result of a task that has ended; None while it lives."""
         if not TaskStatus(status).is_terminal:
             return None
         if stored is None:

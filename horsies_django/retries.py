@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from .results import OperationalCode
+from .serializers import clean_text
 
 logger = logging.getLogger("horsies_django")
 
 MAX_RETRIES: Final = 20
 MAX_INTERVAL: Final = 86_400.0
+CODE_LENGTH: Final = 100
 
 #: In ``auto_retry_for``: every code, but for those that another attempt can't mend (S4-29).
 ANY_CODE: Final = "*"
@@ -43,28 +45,41 @@ class RetryPolicy:
     auto_retry_for: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "intervals", tuple(map(float, self.intervals)))
-        codes = [self.auto_retry_for] if isinstance(self.auto_retry_for, str) else self.auto_retry_for
-        object.__setattr__(self, "auto_retry_for", tuple(map(str, codes)))
-        if problems := list(self._problems()):
+        """Bring sequences into one form. Raises ValueError naming every bad field."""
+        if isinstance(self.auto_retry_for, str):
+            object.__setattr__(self, "auto_retry_for", (self.auto_retry_for,))
+        for name in ("intervals", "auto_retry_for"):
+            if isinstance(value := getattr(self, name), Iterable) and not isinstance(value, str):
+                object.__setattr__(self, name, tuple(value))
+        if problems := [*self._problems_of_times(), *self._problems_of_codes()]:
             raise ValueError("RetryPolicy: " + " ".join(problems))
+        object.__setattr__(self, "intervals", tuple(map(float, self.intervals)))
+        object.__setattr__(self, "auto_retry_for", tuple(map(str, self.auto_retry_for)))
 
-    def _problems(self) -> Iterable[str]:
-        if not (isinstance(self.max_retries, int) and 1 <= self.max_retries <= MAX_RETRIES):
+    def _problems_of_times(self) -> Iterator[str]:
+        if type(self.max_retries) is not int or not 1 <= self.max_retries <= MAX_RETRIES:
             yield f"max_retries is {self.max_retries!r}; allowed: a whole number from 1 to {MAX_RETRIES}."
-        for interval in self.intervals:
-            if not 1 <= interval <= MAX_INTERVAL:
-                yield f"intervals has {interval:g}; allowed: 1 to {MAX_INTERVAL:g} seconds."
         if self.backoff_strategy not in ("fixed", "exponential"):
             yield f"backoff_strategy is {self.backoff_strategy!r}; allowed: 'fixed' or 'exponential'."
+        if self.max_delay_seconds is not None and not _is_interval(self.max_delay_seconds):
+            yield f"max_delay_seconds is {self.max_delay_seconds!r}; allowed: 1 to {MAX_INTERVAL:g}, or None."
+        if not isinstance(self.jitter, bool):
+            yield f"jitter is {self.jitter!r}; allowed: True or False."
+        if not isinstance(self.intervals, tuple):
+            yield f"intervals is {self.intervals!r}; allowed: a sequence of seconds."
+            return
+        for interval in self.intervals:
+            if not _is_interval(interval):
+                yield f"intervals has {interval!r}; allowed: 1 to {MAX_INTERVAL:g} seconds."
         if self.backoff_strategy == "fixed" and len(self.intervals) != self.max_retries:
             yield f"intervals has {len(self.intervals)} entries; allowed: one for each of {self.max_retries} retries."
         if self.backoff_strategy == "exponential" and len(self.intervals) != 1:
             yield f"intervals has {len(self.intervals)} entries; allowed: exactly one base interval."
-        if self.max_delay_seconds is not None and not 1 <= self.max_delay_seconds <= MAX_INTERVAL:
-            yield f"max_delay_seconds is {self.max_delay_seconds!r}; allowed: 1 to {MAX_INTERVAL:g}, or None."
-        if not self.auto_retry_for or not all(self.auto_retry_for):
-            yield f"auto_retry_for is {self.auto_retry_for!r}; allowed: at least one error code."
+
+    def _problems_of_codes(self) -> Iterator[str]:
+        codes = self.auto_retry_for
+        if not isinstance(codes, tuple) or not codes or not all(map(is_code, codes)):
+            yield f"auto_retry_for is {codes!r}; allowed: at least one code (1 to {CODE_LENGTH} characters)."
 
     @classmethod
     def fixed(
@@ -75,8 +90,9 @@ class RetryPolicy:
         jitter: bool = True,
     ) -> RetryPolicy:
         """Retry once after each of ``intervals`` (seconds)."""
-        waits = tuple(intervals)
-        return cls(max_retries=len(waits), intervals=waits, jitter=jitter, auto_retry_for=tuple(_codes(auto_retry_for)))
+        waits: Any = tuple(intervals) if isinstance(intervals, Iterable) else intervals
+        retries = len(waits) if isinstance(waits, tuple) else 1
+        return cls(max_retries=retries, intervals=waits, jitter=jitter, auto_retry_for=auto_retry_for)  # type: ignore[arg-type]  # brought into form there
 
     @classmethod
     def exponential(
@@ -95,7 +111,7 @@ class RetryPolicy:
             backoff_strategy="exponential",
             max_delay_seconds=max_delay_seconds,
             jitter=jitter,
-            auto_retry_for=tuple(_codes(auto_retry_for)),
+            auto_retry_for=auto_retry_for,  # type: ignore[arg-type]  # brought into form there
         )
 
     def covers(self, error_code: str) -> bool:
@@ -133,5 +149,10 @@ class RetryPolicy:
             return None
 
 
-def _codes(codes: Iterable[str]) -> Iterable[str]:
-    return (codes,) if isinstance(codes, str) else codes
+def is_code(code: object) -> bool:
+    """Whether a row can hold ``code`` as an error code."""
+    return isinstance(code, str) and 0 < len(code) <= CODE_LENGTH and code == clean_text(code)
+
+
+def _is_interval(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MAX_INTERVAL

@@ -11,18 +11,19 @@ from django.utils import timezone
 
 from .conf import parse_duration
 from .results import RESERVED_CODES
-from .retries import MAX_RETRIES, RetryPolicy
+from .retries import MAX_RETRIES, RetryPolicy, is_code
+from .serializers import clean_text
 from .tasks import HorsiesTask
 
 _NAME_LENGTH: Final = 255
-_CODE_LENGTH: Final = 100
 QUEUE_LENGTH: Final = 100
 
 
 def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     """Yield a sentence for each option with a bad value: its name, the value, and what is allowed."""
-    if not isinstance(task.queue_name, str) or not 0 < len(task.queue_name) <= QUEUE_LENGTH or "\0" in task.queue_name:
-        yield f"queue_name is {task.queue_name!r}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
+    name = task.queue_name
+    if not (isinstance(name, str) and 0 < len(name) <= QUEUE_LENGTH and name == clean_text(name)):
+        yield f"queue_name is {name!r}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
     yield from _retrying(task)
     yield from _mapping(task.exception_mapper)
     if task.timeout is not None and not (_is_number(task.timeout) and task.timeout > 0):
@@ -31,12 +32,12 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         isinstance(task.good_until, datetime) and timezone.is_aware(task.good_until)
     ):
         yield f"good_until is {task.good_until!r}; allowed: an aware datetime (timezone.now() + …)."
-    if task.unique_key is not None and not (
-        isinstance(task.unique_key, str) and 0 < len(task.unique_key) <= _NAME_LENGTH
-    ):
+    if task.unique_key is not None and not (_is_key(task.unique_key)):
         yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to {_NAME_LENGTH} characters."
     if not task.func.__qualname__.isidentifier():
         yield f"{task.module_path!r} can't be found by that name; allowed: a module's function, under its own name."
+    if task.metadata is not None and not isinstance(task.metadata, Mapping):
+        yield f"metadata is {task.metadata!r}; allowed: a dict, or None."
     if len(task.module_path) > _NAME_LENGTH:
         yield f"{task.module_path!r} is too long a name; allowed: {_NAME_LENGTH} characters, which is what a row holds."
     try:
@@ -68,8 +69,12 @@ def _mapping(mapper: Any) -> Iterator[str]:
     for kind, code in mapper.items():
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             yield f"exception_mapper has the key {kind!r}; allowed: exception classes."
-        if not (isinstance(code, str) and 0 < len(code) <= _CODE_LENGTH) or code in RESERVED_CODES:
+        if not is_code(code) or code in RESERVED_CODES:
             yield f"exception_mapper has the code {code!r}; allowed: a text that is not one of the library's own codes."
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _NAME_LENGTH and value == clean_text(value)
 
 
 def _is_whole(value: object) -> bool:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from .conf import Options, parse_duration
 from .expressions import FromNow
-from .serializers import encode
+from .serializers import dumps, encode
 from .states import TASK_LIVE_STATES
 from .tasks import HorsiesTask
 from .waking import wake_after_commit
@@ -79,8 +79,11 @@ def build(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kw
         queue_name=task.queue_name,
         backend=task.backend,
         priority=int(task.priority),
-        args=[encode(value, rich=rich, where=f"argument {name!r}") for name, value in zip(names, args, strict=True)],
-        kwargs={name: encode(value, rich=rich, where=f"argument {name!r}") for name, value in kwargs.items()},
+        args=[_encoded(value, rich, name) for name, value in zip(names, args, strict=True)],
+        kwargs={
+            encode(name, rich=False, where=f"argument name {name!r}"): _encoded(value, rich, name)
+            for name, value in kwargs.items()
+        },
         rich=rich,
         is_async=inspect.iscoroutinefunction(task.func),
         max_retries=policy.max_retries if policy else 0,
@@ -94,6 +97,20 @@ def build(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kw
     if task.run_after is not None:
         _defer(row, task.run_after)
     return row
+
+
+def _encoded(value: Any, rich: bool, name: str) -> Any:
+    where = f"argument {name!r}"
+    try:
+        encoded = encode(value, rich=rich, where=where)
+        dumps(encoded)  # how deep JSON may be is for its own encoder to say
+    except RecursionError:
+        raise ValueError(f"Unsupported value: {where} is nested too deeply.") from None
+    except ValueError as error:
+        if where in str(error):
+            raise
+        raise ValueError(f"Unsupported value: {where} can't be written as JSON: {error}") from error
+    return encoded
 
 
 def _defer(row: TaskRow, run_after: datetime | timedelta) -> None:

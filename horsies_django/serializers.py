@@ -60,10 +60,7 @@ def encode(value: Any, *, rich: bool, where: str) -> Any:
             except UnicodeDecodeError as error:
                 raise ValueError(f"Unsupported value: {type(value)} in {where} is not UTF-8 text.") from error
         case Mapping():
-            plain = {
-                _key(key, where): encode(item, rich=rich, where=f"{where}[{key!r}]") for key, item in value.items()
-            }
-            return {TAG: "dict", "value": plain} if rich and TAG in plain else plain
+            return _encode_mapping(value, rich, where)
         case Sequence():
             return [encode(item, rich=rich, where=f"{where}[{index}]") for index, item in enumerate(value)]
         case _ if rich:
@@ -120,6 +117,13 @@ def _checked_text(text: str, where: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"Unsupported value: {where} has a lone surrogate, which is not valid text.") from error
     return text
+
+
+def _encode_mapping(value: Mapping[Any, Any], rich: bool, where: str) -> dict[str, Any]:
+    plain = {_key(key, where): encode(item, rich=rich, where=f"{where}[{key!r}]") for key, item in value.items()}
+    if len(plain) != len(value):
+        raise ValueError(f"Unsupported value: {where} has keys that are the same text in JSON.")
+    return {TAG: "dict", "value": plain} if rich and TAG in plain else plain
 
 
 def _key(key: Any, where: str) -> str:

@@ -70,27 +70,32 @@ class HorsiesTask(_GenericTask[P, T]):
         """
         if unknown := options.keys() - _SEND_OPTIONS:
             raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
+        options |= {
+            name: default for name, default in _FRAMEWORK_DEFAULTS.items() if options.get(name, default) is None
+        }
         if options.get("retry_policy") is not None:
             options |= {"max_attempts": None, "backoff": None}  # it says it all
         return replace(self, **options)
 
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+    def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Enqueue a call as part of the current transaction and return its handle.
 
         Raises TypeError or ValueError, naming the parameter, for arguments that don't fit; then nothing is inserted.
         """
         return self._horsies().send(self, args, kwargs)
 
-    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+    async def asend(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """See :meth:`send`."""
         return await self._horsies().asend(self, args, kwargs)
 
-    def schedule(self, delay_or_eta: float | timedelta | datetime, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+    def schedule(
+        self, delay_or_eta: float | timedelta | datetime, /, *args: P.args, **kwargs: P.kwargs
+    ) -> TaskHandle[T]:
         """Enqueue a call to run after a delay (seconds or timedelta) or at a time (aware datetime)."""
         return self._later(delay_or_eta).send(*args, **kwargs)
 
     async def aschedule(
-        self, delay_or_eta: float | timedelta | datetime, *args: P.args, **kwargs: P.kwargs
+        self, delay_or_eta: float | timedelta | datetime, /, *args: P.args, **kwargs: P.kwargs
     ) -> TaskHandle[T]:
         """See :meth:`schedule`."""
         return await self._later(delay_or_eta).asend(*args, **kwargs)
@@ -114,7 +119,12 @@ class HorsiesTask(_GenericTask[P, T]):
 
     def _later(self, delay_or_eta: float | timedelta | datetime) -> HorsiesTask[P, T]:
         if isinstance(delay_or_eta, int | float) and not isinstance(delay_or_eta, bool):
-            delay_or_eta = timedelta(seconds=delay_or_eta)
+            try:
+                delay_or_eta = timedelta(seconds=delay_or_eta)
+            except (OverflowError, ValueError):
+                raise ValueError(
+                    f"schedule() got {delay_or_eta!r}; allowed: seconds from 0 to a hundred years."
+                ) from None
         if not isinstance(delay_or_eta, datetime | timedelta):
             raise TypeError(f"schedule() got {delay_or_eta!r}; allowed: seconds, a timedelta or an aware datetime.")
         changes: dict[str, Any] = {"run_after": delay_or_eta}
@@ -134,6 +144,12 @@ class HorsiesTask(_GenericTask[P, T]):
 _OWN_OPTIONS: Final = frozenset(entry.name for entry in fields(HorsiesTask)) - frozenset(
     entry.name for entry in fields(FrameworkTask)
 )
+#: What None means for an option that the framework does not let be None.
+_FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
+    "priority": DEFAULT_TASK_PRIORITY,
+    "queue_name": DEFAULT_TASK_QUEUE_NAME,
+    "backend": DEFAULT_TASK_BACKEND_ALIAS,
+}
 _PER_SEND: Final = frozenset({"good_until", "unique_key"})
 _DECORATOR_OPTIONS: Final = _OWN_OPTIONS - _PER_SEND
 _SEND_OPTIONS: Final = frozenset(
@@ -198,7 +214,7 @@ def task(
         names = ", ".join(sorted(misplaced))
         raise TypeError(f"@task can't fix {names} for every call; give it per send: with_options({names}=…).")
     if unknown := options.keys() - _DECORATOR_OPTIONS:
-        raise TypeError(_unknown("@task", unknown, _DECORATOR_OPTIONS))
+        raise TypeError(_unknown("@task", unknown, _DECORATOR_OPTIONS | {*_FRAMEWORK_DEFAULTS, "takes_context"}))
 
     def decorate(func: Callable[..., Any]) -> HorsiesTask[Any, Any]:
         return HorsiesTask(

@@ -150,7 +150,7 @@ def _failed(
         code=str(code),
         message=clean_text(_message(raised)),
         traceback=clean_text(_traceback(raised)),
-        exception_class=f"{kind.__module__}.{kind.__qualname__}",
+        exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
     )
     shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
     return _end(
