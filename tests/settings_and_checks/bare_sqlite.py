@@ -1,0 +1,6 @@
+"""SQLite as ``startproject`` leaves it."""
+
+from tests.settings import *  # noqa: F403
+
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "bare.sqlite3"}}
+TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": []}}

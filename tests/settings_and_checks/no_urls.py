@@ -1,0 +1,3 @@
+"""A site with no page."""
+
+urlpatterns = []

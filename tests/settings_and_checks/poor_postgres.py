@@ -1,0 +1,19 @@
+"""PostgreSQL with a small pool and connections that nobody checks; no server has to be there."""
+
+from tests.settings import *  # noqa: F403
+
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "nowhere",
+        "CONN_MAX_AGE": None,
+        "OPTIONS": {"pool": {"max_size": 3}},
+    }
+}
+TASKS = {
+    "default": {
+        "BACKEND": "horsies_django.backend.HorsiesBackend",
+        "QUEUES": [],
+        "OPTIONS": {"worker": {"threads": 6}},
+    }
+}

@@ -1,0 +1,90 @@
+"""``python manage.py check``, as a process of its own."""
+
+import pytest
+
+from horsies_django.compat import task_backends
+from tests.conftest import Process
+
+FOLDER = "tests.settings_and_checks"
+
+
+@pytest.fixture
+def check(transactional_db):
+    """Run the command under one of this folder's settings and return its exit status and its words."""
+
+    def run(module):
+        process = Process("check", DJANGO_SETTINGS_MODULE=f"{FOLDER}.{module}")
+        status = process.wait()
+        return status, process.output
+
+    return run
+
+
+def test_check_prints_every_mistake_of_every_backend_with_a_hint_for_each(check):
+    status, output = check("all_wrong")
+
+    assert status == 1
+    assert "Traceback" not in output
+    for words in (
+        "['default']['OPTIONS']['database'] is 'nowhere'; allowed: 'default'.",
+        "['default']['OPTIONS']['colour'] is not an option; allowed: database, serializer, queues, recovery, ",
+        "['default']['OPTIONS']['serializer'] is 'pickle'; allowed: 'json' or 'rich'.",
+        "['queues']['emials'] is not an option; allowed: the names in QUEUES: default, emails.",
+        "['queues']['emails']['priority'] is 1000; allowed: a whole number from -100 to 100.",
+        "['queues']['emails']['max_concurency'] is not an option; allowed: priority, max_concurrency, retention.",
+        "['recovery']['claimed_stale_threshold_ms'] is 30000; allowed: at least 60000, twice ",
+        "['retention']['completed'] is '7 fortnights'; allowed: ",
+        "['retention']['failed'] is -1; allowed: ",
+        "['worker']['threads'] is 0; allowed: a whole number from 1 to 1000.",
+        "['worker']['processes'] is '2'; allowed: a whole number from 1 to 256.",
+        "['worker']['treads'] is not an option; allowed: processes, threads, ",
+        "['second']['OPTIONS']['worker']['poll_interval'] is 0; allowed: 0.01 to 3600 (seconds).",
+        "['second']['OPTIONS']['recovery'] is None; allowed: a dict.",
+    ):
+        assert output.count(words) == 1, words
+    assert output.count("horsies.E001") + output.count("horsies.E002") == 14
+    assert output.count("horsies.W001") == 2
+    assert output.count("HINT: ") == output.count("(horsies.")
+    for hint in ("Did you mean 'emails'?", "Did you mean 'max_concurrency'?", "Did you mean 'threads'?"):
+        assert output.count(hint) == 1
+
+
+def test_check_warns_of_sqlite_as_it_comes(check):
+    status, output = check("bare_sqlite")
+
+    assert status == 0
+    assert "(horsies.W002) DATABASES['default'] is SQLite with deferred transactions" in output
+    assert "HINT: Set OPTIONS['transaction_mode'] = 'IMMEDIATE'." in output
+    assert "(horsies.W003) DATABASES['default'] is SQLite without write-ahead logging" in output
+    assert "HINT: Set OPTIONS['init_command'] = 'PRAGMA journal_mode=WAL;'." in output
+    assert "2 issues" in output
+
+
+def test_check_is_content_with_sqlite_as_the_page_on_settings_has_it(check):
+    status, output = check("good_sqlite")
+
+    assert (status, "no issues" in output, "horsies." in output) == (0, True, False)
+
+
+def test_check_warns_of_a_small_pool_and_of_connections_that_nobody_checks_and_asks_no_server(check):
+    status, output = check("poor_postgres")
+
+    assert status == 0
+    assert "(horsies.W005) DATABASES['default'] has a pool of 3 connections, and a runner has 6 threads" in output
+    assert "(horsies.W004) DATABASES['default'] keeps its connections and never checks them" in output
+    assert output.count("HINT: ") == 2
+    assert "horsies.W002" not in output
+
+
+def test_check_says_so_if_the_app_is_not_installed(check):
+    status, output = check("not_installed")
+
+    assert status == 1
+    assert "(horsies.E003)" in output
+    assert "HINT: Add 'horsies_django' to INSTALLED_APPS and run migrate." in output
+
+
+def test_the_tests_own_settings_have_no_mistake():
+    found = task_backends["default"].check()
+
+    assert [message for message in found if message.id.startswith("horsies.E")] == []

@@ -1,0 +1,376 @@
+"""Every wrong option is one error: where it stands, what stands there, what may, and a hint; all of them at once."""
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+from django.core.checks import ERROR
+from django.core.exceptions import ImproperlyConfigured
+
+from horsies_django.compat import task_backends
+from horsies_django.conf import Options, QueueOptions, RecoveryOptions, RetentionOptions, WorkerOptions
+from horsies_django.models import Task
+from tests.jobs import tasks
+
+BACKEND = "horsies_django.backend.HorsiesBackend"
+NAN, INFINITY = float("nan"), float("inf")
+
+DURATION = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0 (delete at once) or None (keep)'
+NO_DURATIONS = ["7 fortnights", "7", "d", "-1d", "1.5h", -1, -0.1, True, [], NAN, INFINITY, 1e300, "99999999999999w"]
+NO_DURATIONS.append(timedelta(days=-1))
+
+
+def whole(low, high, unit="", bad=()):
+    allowed = f"a whole number from {low} to {high}{unit}"
+    none = [] if "None" in unit else [None]
+    return allowed, [low - 1, high + 1, str(low), float(low), True, NAN, *none, *bad]
+
+
+def switch():
+    return "True or False", [1, 0, "yes", None, "True"]
+
+
+#: Section, option, what is allowed, and values that are not.
+RULES = [
+    ((), "database", "an alias of DATABASES", [5, None, "", ["default"]]),
+    ((), "serializer", "'json' or 'rich'", ["pickle", None, True, "JSON"]),
+    (("queues", "emails"), "priority", *whole(-100, 100)),
+    (("queues", "emails"), "max_concurrency", *whole(0, 1_000_000, ", or None (no limit)")),
+    (("queues", "emails"), "retention", DURATION, NO_DURATIONS),
+    (("recovery",), "auto_requeue_stale_claimed", *switch()),
+    (("recovery",), "claimed_stale_threshold_ms", *whole(1_000, 3_600_000, " (milliseconds)")),
+    (("recovery",), "claimer_heartbeat_interval_ms", *whole(100, 120_000, " (milliseconds)")),
+    (("recovery",), "auto_fail_stale_running", *switch()),
+    (("recovery",), "running_stale_threshold_ms", *whole(1_000, 7_200_000, " (milliseconds)")),
+    (("recovery",), "runner_heartbeat_interval_ms", *whole(100, 120_000, " (milliseconds)")),
+    (("recovery",), "check_interval_ms", *whole(100, 600_000, " (milliseconds)")),
+    (("recovery",), "heartbeat_retention_hours", *whole(1, 8_760, ", or None (keep)")),
+    (("retention",), "completed", DURATION, NO_DURATIONS),
+    (("retention",), "failed", DURATION, NO_DURATIONS),
+    (("retention",), "cancelled", DURATION, NO_DURATIONS),
+    (("retention",), "expired", DURATION, NO_DURATIONS),
+    (("worker",), "processes", *whole(1, 256)),
+    (("worker",), "threads", *whole(1, 1_000)),
+    (("worker",), "async_slots", *whole(1, 100_000)),
+    (("worker",), "prefetch", *whole(0, 10_000)),
+    (("worker",), "poll_interval", "0.01 to 3600 (seconds)", [0, -1, 3_601, "1", None, True, NAN, INFINITY]),
+    (("worker",), "max_tasks_per_child", *whole(1, 1_000_000_000, ", or None (never replaced)")),
+    (("worker",), "shutdown_timeout", "0 to 86400 (seconds)", [-1, 86_401, "30", None, True, NAN, INFINITY]),
+    (("worker",), "reaper", *switch()),
+    (("worker",), "scheduler", *switch()),
+    (("worker",), "name", "at most 24 letters, digits, '.', '_' or '-'", ["x" * 25, "a b", "a\n", 5, None, "a/b"]),
+]
+WRONG = [
+    pytest.param(section, option, allowed, value, id=f"{'.'.join([*section, option])}={str(value)[:30]!r}")
+    for section, option, allowed, values in RULES
+    for value in values
+]
+
+
+def nested(section, option, value):
+    """The OPTIONS with that one value in them."""
+    options = {option: value}
+    for name in reversed(section):
+        options = {name: options}
+    return options
+
+
+def path_of(section, *option):
+    return "TASKS['default']['OPTIONS']" + "".join(f"[{name!r}]" for name in (*section, *option))
+
+
+def found_errors():
+    """What the framework's own check, which asks each backend, says."""
+    found = [message for backend in task_backends.all() for message in backend.check()]
+    return [message for message in found if message.level >= ERROR]
+
+
+@pytest.fixture
+def errors(settings):
+    """Set the OPTIONS and return the errors that the framework finds in them."""
+
+    def check(options, queues=("default", "emails")):
+        settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": list(queues), "OPTIONS": options}}
+        return found_errors()
+
+    return check
+
+
+@pytest.mark.parametrize(("section", "option", "allowed", "value"), WRONG)
+def test_a_wrong_value_is_one_error_with_its_path_what_it_is_what_may_be_and_a_hint(
+    errors, section, option, allowed, value
+):
+    found = errors(nested(section, option, value))
+
+    assert [error.msg for error in found] == [f"{path_of(section, option)} is {value!r}; allowed: {allowed}."]
+    assert found[0].hint
+    assert (found[0].id, found[0].obj) == ("horsies.E002", "default")
+
+
+@pytest.mark.parametrize(
+    ("section", "kind"),
+    [
+        ((), Options),
+        (("queues", "emails"), QueueOptions),
+        (("recovery",), RecoveryOptions),
+        (("retention",), RetentionOptions),
+        (("worker",), WorkerOptions),
+    ],
+)
+def test_the_table_above_has_every_option_there_is(section, kind):
+    sections = {"queues", "recovery", "retention", "worker"} if kind is Options else set()
+
+    tested = {option for where, option, *_ in RULES if where == section}
+
+    assert tested == {field.name for field in dataclasses.fields(kind)} - sections
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "near"),
+    [
+        ((), "serialiser", "serializer"),
+        (("queues", "emails"), "max_concurency", "max_concurrency"),
+        (("recovery",), "check_interval", "check_interval_ms"),
+        (("retention",), "complete", "completed"),
+        (("worker",), "treads", "threads"),
+    ],
+)
+def test_an_unknown_key_is_one_error_with_the_keys_there_are_and_the_nearest_as_hint(errors, section, key, near):
+    (error,) = errors(nested(section, key, 5))
+
+    assert error.id == "horsies.E001"
+    assert error.msg.startswith(f"{path_of(section, key)} is not an option; allowed: ")
+    assert near in error.msg
+    assert error.hint == f"Did you mean {near!r}?"
+
+
+@pytest.mark.parametrize("key", ["zzzzzz", 5, None, ("a", 1)], ids=repr)
+def test_an_unknown_key_that_is_near_to_none_has_a_hint_too(errors, key):
+    (error,) = errors({"worker": {key: 1}})
+
+    assert error.msg.startswith(f"{path_of(('worker',), key)} is not an option; allowed: processes, threads, ")
+    assert error.hint
+
+
+@pytest.mark.parametrize("section", ["queues", "recovery", "retention", "worker"])
+@pytest.mark.parametrize("value", [None, [], "x", 5, True], ids=repr)
+def test_a_section_that_is_no_dict_is_one_error(errors, section, value):
+    (error,) = errors({section: value})
+
+    assert error.msg.startswith(f"{path_of((section,))} is {value!r}; allowed: a dict")
+    assert error.hint
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 5], ids=repr)
+def test_options_that_are_no_dict_are_one_error(errors, value):
+    (error,) = errors(value)
+
+    assert error.msg == f"TASKS['default']['OPTIONS'] is {value!r}; allowed: a dict."
+    assert error.hint
+
+
+def test_a_queue_that_is_not_in_queues_is_one_error_with_the_nearest_name(errors):
+    (error,) = errors({"queues": {"emials": {}}})
+
+    assert (
+        error.msg == f"{path_of(('queues', 'emials'))} is not an option; allowed: the names in QUEUES: default, emails."
+    )
+    assert error.hint == "Did you mean 'emails'?"
+
+
+def test_any_queue_may_be_named_where_any_queue_is_allowed(errors):
+    found = errors({"queues": {"whatever": {"priority": 5}}}, queues=())
+
+    assert found == []
+
+
+@pytest.mark.parametrize("value", [None, 5, [], "high"], ids=repr)
+def test_a_queue_whose_options_are_no_dict_is_one_error(errors, value):
+    (error,) = errors({"queues": {"emails": value}})
+
+    assert error.msg == f"{path_of(('queues', 'emails'))} is {value!r}; allowed: a dict."
+    assert error.hint
+
+
+def test_a_database_that_there_is_not_is_one_error_with_those_there_are(errors):
+    (error,) = errors({"database": "nowhere"})
+
+    assert error.msg == f"{path_of((), 'database')} is 'nowhere'; allowed: 'default'."
+    assert "DATABASES" in error.hint
+
+
+def test_every_mistake_is_told_at_once(errors):
+    wrong = [(section, option, values[0]) for section, option, _, values in RULES if option != "database"]
+    options: dict = {"colour": 1}
+    for section, option, value in wrong:
+        place = options
+        for name in section:
+            place = place.setdefault(name, {})
+        place[option] = value
+
+    found = errors(options)
+
+    expected = {f"{path_of(section, option)} is {value!r};" for section, option, value in wrong}
+    assert len(found) == len(expected) + 1
+    assert expected < {error.msg.partition(" allowed:")[0] for error in found}
+
+
+def test_every_backend_is_checked_and_named(settings):
+    settings.TASKS = {
+        alias: {"BACKEND": BACKEND, "OPTIONS": {"worker": {"threads": 0}}} for alias in ("default", "second")
+    }
+
+    found = found_errors()
+
+    assert [error.msg.partition("[")[2].partition("]")[0] for error in found] == ["'default'", "'second'"]
+    assert [error.obj for error in found] == ["default", "second"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {
+            "database": "default",
+            "serializer": "rich",
+            "queues": {"emails": {"priority": -100, "max_concurrency": 0, "retention": "2w"}, "default": {}},
+            "recovery": {"heartbeat_retention_hours": None, "check_interval_ms": 100},
+            "retention": {"completed": 0, "failed": None, "cancelled": "90s", "expired": timedelta(hours=1)},
+            "worker": {
+                "processes": 256,
+                "threads": 1,
+                "async_slots": 1,
+                "prefetch": 0,
+                "poll_interval": 1,
+                "max_tasks_per_child": None,
+                "shutdown_timeout": 0,
+                "reaper": False,
+                "scheduler": False,
+                "name": "web-1.a_b",
+            },
+        },
+    ],
+    ids=["none", "every one"],
+)
+def test_options_that_are_right_are_no_error(errors, options):
+    found = errors(options)
+
+    assert found == []
+
+
+# What one option asks of another.
+
+
+@pytest.mark.parametrize(("state", "role"), [("claimed", "claimer"), ("running", "runner")])
+def test_s3_27_a_threshold_under_twice_its_interval_is_one_error(errors, state, role):
+    same = {f"{state}_stale_threshold_ms": 30_000, f"{role}_heartbeat_interval_ms": 30_000}
+
+    (error,) = errors({"recovery": same})
+
+    path = path_of(("recovery",), f"{state}_stale_threshold_ms")
+    assert error.msg == f"{path} is 30000; allowed: at least 60000, twice {role}_heartbeat_interval_ms."
+    assert error.hint
+
+
+@pytest.mark.parametrize(("state", "role"), [("claimed", "claimer"), ("running", "runner")])
+@pytest.mark.parametrize("threshold", [60_000, 60_001])
+def test_s3_27_a_threshold_of_twice_its_interval_is_right(errors, state, role, threshold):
+    twice = {f"{state}_stale_threshold_ms": threshold, f"{role}_heartbeat_interval_ms": 30_000}
+
+    found = errors({"recovery": twice})
+
+    assert found == []
+
+
+def test_s3_27_an_interval_alone_is_held_against_the_default_threshold(errors):
+    (error,) = errors({"recovery": {"claimer_heartbeat_interval_ms": 60_001}})
+
+    assert "['claimed_stale_threshold_ms'] is 120000; allowed: at least 120002" in error.msg
+
+
+def test_s3_28_s3_29_the_advice_of_the_manual_is_right(errors):
+    slow = {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 300_000}
+    quick = {"runner_heartbeat_interval_ms": 10_000, "running_stale_threshold_ms": 30_000}
+
+    found = errors({"recovery": slow}) + errors({"recovery": quick})
+
+    assert found == []
+
+
+# What they come to.
+
+
+@pytest.fixture
+def configured(settings):
+    """Set the OPTIONS and return what the backend makes of them."""
+
+    def configure(options):
+        settings.TASKS = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
+        return task_backends["default"].config
+
+    return configure
+
+
+@pytest.mark.parametrize(
+    ("row", "option", "default"),
+    [
+        ("s3_20", "auto_requeue_stale_claimed", True),
+        ("s3_21", "claimed_stale_threshold_ms", 120_000),
+        ("s3_22", "claimer_heartbeat_interval_ms", 30_000),
+        ("s3_23", "auto_fail_stale_running", True),
+        ("s3_24", "running_stale_threshold_ms", 300_000),
+        ("s3_25", "runner_heartbeat_interval_ms", 30_000),
+        ("s3_26", "check_interval_ms", 30_000),
+        ("5.5", "heartbeat_retention_hours", 24),
+    ],
+)
+def test_s3_20_to_s3_26_the_defaults_of_recovery(configured, row, option, default):
+    value = getattr(configured({}).recovery, option)
+
+    assert value == default
+    assert type(value) is type(default)
+
+
+def test_the_other_defaults(configured):
+    config = configured({})
+
+    assert (config.database, config.serializer, config.queues) == ("default", "json", {})
+    assert (config.worker.processes, config.worker.threads, config.worker.prefetch) == (1, 8, 0)
+    assert (config.worker.max_tasks_per_child, config.worker.reaper, config.worker.name) == (None, True, "")
+    assert (config.retention.completed, config.retention.failed) == (timedelta(days=7), timedelta(days=30))
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("90s", timedelta(seconds=90)),
+        ("12h", timedelta(hours=12)),
+        ("5m", timedelta(minutes=5)),
+        ("7d", timedelta(days=7)),
+        ("2w", timedelta(weeks=2)),
+        (" 7 d ", timedelta(days=7)),
+        (3_600, timedelta(hours=1)),
+        (0.5, timedelta(seconds=0.5)),
+        (timedelta(days=3), timedelta(days=3)),
+        (0, timedelta(0)),
+        (None, None),
+    ],
+    ids=str,
+)
+def test_a_duration_can_be_said_in_several_ways(configured, said, meant):
+    config = configured({"retention": {"completed": said}, "queues": {"default": {"retention": said}}})
+
+    assert config.retention.completed == meant
+    assert config.queues["default"].retention == meant
+
+
+@pytest.mark.django_db
+def test_a_backend_with_wrong_options_names_them_all_when_it_is_used_and_inserts_nothing(configured):
+    with pytest.raises(ImproperlyConfigured) as caught:
+        configured({"worker": {"threads": 0, "colour": 1}})
+    with pytest.raises(ImproperlyConfigured):
+        tasks.noop.send()
+
+    assert "['threads'] is 0; allowed: " in str(caught.value)
+    assert "['colour'] is not an option" in str(caught.value)
+    assert Task.objects.count() == 0

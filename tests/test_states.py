@@ -1,0 +1,77 @@
+"""The seven states of a task."""
+
+import json
+
+import pytest
+from django.db.models import TextChoices
+
+import horsies_django
+from horsies_django import TASK_TERMINAL_STATES, TaskStatus
+from horsies_django.models import Task
+
+LIVE = ["PENDING", "CLAIMED", "RUNNING"]
+ENDED = ["COMPLETED", "FAILED", "CANCELLED", "EXPIRED"]
+
+
+def test_s0_01_s1_01_there_are_seven_states_and_the_stored_text_is_the_name():
+    pairs = [(state.name, state.value) for state in TaskStatus]
+
+    assert pairs == [(name, name) for name in LIVE + ENDED]
+
+
+def test_s0_10_the_states_are_text_choices_that_can_be_imported_from_the_package():
+    names = horsies_django.__all__
+
+    assert {"TaskStatus", "TASK_TERMINAL_STATES"} <= set(names)
+    assert issubclass(TaskStatus, TextChoices)
+    assert all(TaskStatus.choices[index][1] for index in range(7))
+
+
+def test_a_state_is_its_text_wherever_a_text_is_wanted():
+    state = TaskStatus.RUNNING
+
+    assert state == "RUNNING"
+    assert (str(state), f"{state}", json.dumps(state)) == ("RUNNING", "RUNNING", '"RUNNING"')
+    assert TaskStatus("RUNNING") is state
+
+
+@pytest.mark.parametrize("name", LIVE + ENDED)
+def test_s1_03_s1_04_the_first_three_states_live_and_the_last_four_are_terminal(name):
+    state = TaskStatus[name]
+
+    assert state.is_terminal is (name in ENDED)
+
+
+def test_s0_09_s1_05_the_terminal_states_are_a_frozenset_of_four():
+    states = TASK_TERMINAL_STATES
+
+    assert isinstance(states, frozenset)
+    assert states == {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED}
+    assert "FAILED" in states
+    assert "RUNNING" not in states
+
+
+@pytest.mark.django_db
+def test_s1_05_the_terminal_states_can_stand_in_a_filter():
+    for name in LIVE:
+        Task.objects.create(task_name=name, status=name)
+    for name in ENDED:
+        at = Task.objects.first().sent_at
+        Task.objects.create(task_name=name, status=name, **{f"{name.lower()}_at": at})
+
+    ended = Task.objects.filter(status__in=TASK_TERMINAL_STATES)
+    living = Task.objects.exclude(status__in=TASK_TERMINAL_STATES)
+
+    assert sorted(row.task_name for row in ended) == sorted(ENDED)
+    assert sorted(row.task_name for row in living) == sorted(LIVE)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", LIVE + ENDED)
+def test_s0_02_s0_03_a_task_is_claimed_while_a_worker_holds_it(name):
+    at = {f"{name.lower()}_at": "2026-01-01T00:00Z"} if name in ENDED else {}
+
+    row = Task.objects.create(task_name="x", status=name, **at)
+
+    assert row.claimed is (name in ("CLAIMED", "RUNNING"))
+    assert (row.finished_at is not None) is (name in ENDED)
