@@ -1,6 +1,9 @@
 """A task queue and workflow engine that is nothing but a Django app, in the project's own database."""
 
+from .context import TaskContext
+from .exceptions import Discard, Retry, Snooze
 from .handle import TaskHandle, TaskInfo
+from .recovery import reclaim
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .retries import RetryPolicy
 from .states import TASK_TERMINAL_STATES, TaskStatus
@@ -11,15 +14,20 @@ __version__ = "0.1.0"
 __all__ = [
     "TASK_TERMINAL_STATES",
     "ContractCode",
+    "Discard",
     "HorsiesTask",
     "OperationalCode",
     "OutcomeCode",
     "RetrievalCode",
+    "Retry",
     "RetryPolicy",
+    "Snooze",
+    "TaskContext",
     "TaskError",
     "TaskHandle",
     "TaskInfo",
     "TaskResult",
     "TaskStatus",
+    "reclaim",
     "task",
 ]

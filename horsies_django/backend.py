@@ -26,6 +26,7 @@ from .compat import (
 )
 from .handle import TaskHandle
 from .rules import problems_of
+from .states import TASK_LIVE_STATES
 from .tasks import HorsiesTask, P, T
 
 
@@ -124,6 +125,13 @@ class HorsiesBackend(BaseTaskBackend):
     async def asend_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """See :meth:`send_many`."""
         return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)
+
+    def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
+        """Cancel the live task that holds ``unique_key``; return whether there was one."""
+        from .models import Task
+
+        rows = Task.objects.using(self.config.database).filter(unique_key=unique_key, status__in=TASK_LIVE_STATES)
+        return rows.cancel(include_running=include_running) > 0
 
     def _insert(self, task: HorsiesTask[..., Any], args: Any, kwargs: Any) -> sending.Sent:
         self.validate_task(task)  # again: settings may have changed since the task was made

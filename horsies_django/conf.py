@@ -7,9 +7,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from django.conf import settings
+from django.utils.module_loading import import_string
+
+from .results import RESERVED_CODES
+from .retries import is_code
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d+)\s*([smhdw])")
@@ -18,6 +22,9 @@ _DURATION: Final = re.compile(r"(\d+)\s*([smhdw])")
 LONGEST_DURATION: Final = 100 * 365 * 86_400
 
 DURATION_ALLOWED: Final = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0 (delete at once) or None (keep)'
+
+#: What a queue or a call says about its retention if it says nothing.
+INHERIT: Final = "inherit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,18 @@ class Problem:
         if self.unknown_key:
             return f"{self.path} is not an option; allowed: {self.allowed}."
         return f"{self.path} is {self.value!r}; allowed: {self.allowed}."
+
+
+def problems_of_mapper(mapper: Any) -> Iterator[str]:
+    """Yield a sentence for each entry of an exception mapper that can't be."""
+    if not isinstance(mapper, Mapping):
+        yield f"exception_mapper is {mapper!r}; allowed: a dict of exception class to error code."
+        return
+    for kind, code in mapper.items():
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            yield f"exception_mapper has the key {kind!r}; allowed: exception classes."
+        if not is_code(code) or code in RESERVED_CODES:
+            yield f"exception_mapper has the code {code!r}; allowed: a text that is not one of the library's own codes."
 
 
 def parse_duration(value: object) -> timedelta | None:
@@ -73,13 +92,15 @@ def _whole(low: int, high: int, *, none: str = "") -> _Rule:
     return _Rule(f"a whole number from {low} to {high}" + (f", or None ({none})" if none else ""), parse)
 
 
-def _seconds(low: float, high: float) -> _Rule:
-    def parse(value: object) -> float:
+def _seconds(low: float, high: float, *, none: str = "") -> _Rule:
+    def parse(value: object) -> float | None:
+        if none and value is None:
+            return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise ValueError
         return float(value)
 
-    return _Rule(f"{low:g} to {high:g} (seconds)", parse)
+    return _Rule(f"{low:g} to {high:g} (seconds)" + (f", or None ({none})" if none else ""), parse)
 
 
 def _one_of(*allowed: object) -> _Rule:
@@ -100,7 +121,20 @@ def _text(what: str, pattern: str) -> _Rule:
     return _Rule(what, parse)
 
 
+def _exception_mapper(value: object) -> dict[type[BaseException], str]:
+    if not isinstance(value, Mapping):
+        raise ValueError
+    mapper = {import_string(key) if isinstance(key, str) else key: code for key, code in value.items()}
+    if any(True for _ in problems_of_mapper(mapper)):
+        raise ValueError
+    return mapper
+
+
 _BOOLEAN: Final = _one_of(True, False)
+_MAPPER: Final = _Rule(
+    "a dict of exception class, or its dotted path, to an error code that is not one of the library's own",
+    _exception_mapper,
+)
 _RETENTION: Final = _Rule(DURATION_ALLOWED, parse_duration)
 
 
@@ -145,6 +179,24 @@ class RetentionOptions:
     cancelled: timedelta | None = _option(timedelta(days=30), _RETENTION)
     expired: timedelta | None = _option(timedelta(days=30), _RETENTION)
 
+    def kept(self, state: str) -> timedelta | None:
+        """How long a task is kept that ended in ``state``; None for ever."""
+        kept: timedelta | None = getattr(self, state.lower())
+        return kept
+
+
+_ENDS: Final = ", ".join(entry.name for entry in fields(RetentionOptions))
+
+
+def _queue_retention(value: object) -> Any:
+    if value == INHERIT:
+        return value
+    if not isinstance(value, Mapping):
+        return parse_duration(value)
+    if not value.keys() <= RetentionOptions.__dataclass_fields__.keys():
+        raise ValueError
+    return {state: parse_duration(kept) for state, kept in value.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
@@ -152,7 +204,16 @@ class QueueOptions:
 
     priority: int = _option(0, _whole(-100, 100))
     max_concurrency: int | None = _option(None, _whole(0, 1_000_000, none="no limit"))
-    retention: timedelta | None = _option(None, _RETENTION)
+    # One for every end, or those that differ from the backend's.
+    retention: timedelta | Mapping[str, timedelta | None] | Literal["inherit"] | None = _option(
+        INHERIT, _Rule(f"{DURATION_ALLOWED}, or a dict of them for {_ENDS}, or {INHERIT!r}", _queue_retention)
+    )
+
+    def kept(self, state: str, inherited: timedelta | None) -> timedelta | None:
+        """How long a task is kept that ended in ``state``, where the backend says ``inherited``; None for ever."""
+        if isinstance(self.retention, Mapping):
+            return self.retention.get(state.lower(), inherited)
+        return inherited if self.retention == INHERIT else cast("timedelta | None", self.retention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +230,14 @@ class WorkerOptions:
     # Seconds between two looks of an idle worker that nobody can wake; five times as long where LISTEN wakes it.
     poll_interval: float = _option(1.0, _seconds(0.01, 3_600))
     max_tasks_per_child: int | None = _option(None, _whole(1, 1_000_000_000, none="never replaced"))
+    # A runner that takes more memory than this is replaced, once its tasks are done.
+    max_memory_mb: int | None = _option(None, _whole(16, 1_000_000_000, none="never replaced"))
     # Seconds; as long as Kubernetes waits before it kills.
     shutdown_timeout: float = _option(30.0, _seconds(0, 86_400))
+    # Seconds that a body may run whose task sets no timeout; a long body that beats is no error by itself.
+    task_timeout: float | None = _option(None, _seconds(0.001, 31_536_000, none="no limit"))
+    # Seconds from the end of its time that a body gets to stop, before its runner is given up for it.
+    timeout_grace: float = _option(5.0, _seconds(0.1, 3_600))
     reaper: bool = _option(True, _BOOLEAN)
     scheduler: bool = _option(True, _BOOLEAN)
     name: str = _option("", _text("at most 24 letters, digits, '.', '_' or '-'", r"[\w.-]{0,24}"))
@@ -182,6 +249,10 @@ class Options:
 
     database: str = _option("default", _text("an alias of DATABASES", r".+"))
     serializer: Literal["json", "rich"] = _option("json", _one_of("json", "rich"))
+    # Exception class, or its dotted path, to error code; a task's own mapper is asked first.
+    exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": _MAPPER})
+    # Bytes of JSON: what is larger belongs into storage, and its key into the task.
+    max_payload_bytes: int | None = _option(16 * 1024 * 1024, _whole(1_024, 250_000_000, none="no limit"))
     queues: Mapping[str, QueueOptions] = field(default_factory=dict)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
@@ -256,7 +327,7 @@ def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> d
         elif rule := known[key].metadata.get("rule"):
             try:
                 values[key] = rule.parse(value)
-            except ValueError:
+            except (ValueError, ImportError):
                 hint = f"Leave it out for the default, {_default(known[key])!r}."
                 problems.append(Problem(f"{path}[{key!r}]", value, rule.allowed, hint))
     return values

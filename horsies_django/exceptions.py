@@ -6,10 +6,15 @@ expired, lost with its worker, or that returned an error as a value raised nothi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .results import TaskError
+
+
+#: The longest time that a body may put itself off.
+LONGEST_DELAY: Final = timedelta(days=365)
 
 
 class HorsiesError(Exception):
@@ -41,3 +46,73 @@ class WorkerCrashed(TaskFailed):
 
 class TaskNotResolved(TaskFailed):
     """The worker found no task under the row's name."""
+
+
+class TaskTimedOut(TaskFailed):
+    """The body ran longer than its time limit."""
+
+
+class TaskDiscarded(TaskFailed):
+    """The body gave up: it raised :class:`Discard`."""
+
+
+class TaskInterrupt(BaseException):
+    """Raised in a body that is to stop, wherever it is.
+
+    Not an Exception, so that a body's ``except Exception`` does not take it for an error of its own. Catch it to clean
+    up, and raise it again.
+    """
+
+
+class TaskTimeLimit(TaskInterrupt):
+    """The body has run longer than its time limit."""
+
+
+class TaskRevoked(TaskInterrupt):
+    """The task was cancelled, or taken away from a worker that seemed dead: its result is not wanted any more."""
+
+
+class _Wish(HorsiesError):
+    """What a body asks for by raising it."""
+
+
+class Retry(_Wish):
+    """Raise it in a body for another attempt, whatever codes the policy lists.
+
+    ``after`` are the seconds until then, None for the delay of the task's policy. It counts as a retry: with none left,
+    the task is FAILED. A task without a policy has two. Raises ValueError for a bad delay.
+    """
+
+    def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
+        super().__init__(message or "The task asked for another attempt.")
+        self.after = None if after is None else _seconds("Retry(after=)", after)
+
+
+class Snooze(_Wish):
+    """Raise it in a body to run again after ``seconds``, as if this run had not been: it burns no attempt.
+
+    Raises ValueError for a bad delay.
+    """
+
+    def __init__(self, seconds: float | timedelta) -> None:
+        super().__init__(f"The task snoozes for {seconds} seconds.")
+        self.seconds = _seconds("Snooze()", seconds)
+
+
+class Discard(_Wish):
+    """Raise it in a body to give up: the task is FAILED with ``TASK_DISCARDED``, whatever retries are left."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "The task gave up.")
+
+
+def _seconds(where: str, value: object) -> float:
+    """Return a delay. Raises ValueError."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if (
+        isinstance(seconds, int | float)
+        and not isinstance(seconds, bool)
+        and 0 <= seconds <= LONGEST_DELAY.total_seconds()
+    ):
+        return float(seconds)
+    raise ValueError(f"{where} got {value!r}; allowed: seconds from 0 to a year, or a timedelta.")

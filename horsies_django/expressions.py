@@ -48,6 +48,30 @@ class FromNow(Func):
         )
 
 
+class SecondsUntil(Func):
+    """The seconds from the database's now until a column's time; negative once it has passed."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(F(column), output_field=FloatField())
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
+        """``EXTRACT`` gives numeric, which Python would read as Decimal."""
+        template = "EXTRACT(EPOCH FROM (%(expressions)s - STATEMENT_TIMESTAMP()))::double precision"
+        return self.as_sql(compiler, connection, template=template)
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
+        """Days as SQLite counts them, to the millisecond."""
+        return self.as_sql(compiler, connection, template="((JULIANDAY(%(expressions)s) - JULIANDAY('NOW')) * 86400.0)")
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
+        """MySQL's difference is in whole microseconds."""
+        return self.as_sql(
+            compiler,
+            connection,
+            template="(TIMESTAMPDIFF(MICROSECOND, CURRENT_TIMESTAMP(6), %(expressions)s) / 1000000.0)",
+        )
+
+
 _POSTGRES_CASTS: Final = {"IntegerField": "bigint", "FloatField": "double precision", "TextField": "text"}
 
 

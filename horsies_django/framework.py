@@ -16,8 +16,17 @@ from .compat import (
     task_backends,
     task_finished,
 )
-from .exceptions import TaskCancelled, TaskExpired, TaskFailed, TaskNotResolved, WorkerCrashed
+from .exceptions import (
+    TaskCancelled,
+    TaskDiscarded,
+    TaskExpired,
+    TaskFailed,
+    TaskNotResolved,
+    TaskTimedOut,
+    WorkerCrashed,
+)
 from .results import OperationalCode, OutcomeCode
+from .retention import read_retention
 from .retries import RetryPolicy
 from .serializers import decode, decode_call
 from .states import AttemptOutcome, TaskStatus
@@ -41,6 +50,8 @@ STATUSES: Final[dict[str, TaskResultStatus]] = {
 _STAND_INS: Final[dict[str | None, type[Exception]]] = {
     OutcomeCode.TASK_CANCELLED: TaskCancelled,
     OutcomeCode.TASK_EXPIRED: TaskExpired,
+    OutcomeCode.TASK_TIMEOUT: TaskTimedOut,
+    OutcomeCode.TASK_DISCARDED: TaskDiscarded,
     OperationalCode.WORKER_CRASHED: WorkerCrashed,
     OperationalCode.WORKER_RESOLUTION_ERROR: TaskNotResolved,
 }
@@ -105,8 +116,8 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
         object.__setattr__(copy, name, getattr(task, name))
     options = {name: getattr(row, name) for name in ("priority", "queue_name", "backend", "run_after")}
     if isinstance(task, HorsiesTask):
-        options |= {
-            name: getattr(row, name) for name in ("good_until", "timeout", "retention", "unique_key", "metadata")
+        options |= {name: getattr(row, name) for name in ("good_until", "timeout", "unique_key", "metadata")} | {
+            "retention": read_retention(row.retention)
         }
         policy = RetryPolicy.read(row.retry_policy, row.pk)
         if policy != task.stored_policy():

@@ -11,6 +11,9 @@ from django.db import connections
 #: One channel for all queues; see waking.py for the payload.
 CHANNEL: Final = "horsies_tasks"
 
+#: What the payload begins with by which a worker finds out whether its listener hears anything.
+PING: Final = "?"
+
 
 def can_listen(alias: str) -> bool:
     """Whether the database of ``alias`` has LISTEN and NOTIFY."""
@@ -21,6 +24,12 @@ def notify(alias: str, payload: str) -> None:
     """Tell every listener, once the current transaction commits, at the cost of a statement of its own."""
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
+
+
+def ping(alias: str, worker_id: str) -> None:
+    """Say a worker's name, for its own listener to hear."""
+    if can_listen(alias):
+        notify(alias, PING + worker_id)
 
 
 def notifications(alias: str, timeout: float) -> Iterator[list[str]]:

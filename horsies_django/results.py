@@ -42,11 +42,13 @@ class RetrievalCode(StrEnum):
 
 
 class OutcomeCode(StrEnum):
-    """The task ended without its body deciding how."""
+    """How the task ended, where neither its value nor its error says it."""
 
     TASK_CANCELLED = "TASK_CANCELLED"
     TASK_EXPIRED = "TASK_EXPIRED"
     TASK_TIMEOUT = "TASK_TIMEOUT"
+    TASK_RETRY = "TASK_RETRY"
+    TASK_DISCARDED = "TASK_DISCARDED"
 
 
 #: Every code of the library; a user's own codes must differ from these.

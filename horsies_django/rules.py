@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -9,9 +10,9 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from .conf import parse_duration
-from .results import RESERVED_CODES
-from .retries import MAX_RETRIES, RetryPolicy, is_code
+from .conf import problems_of_mapper
+from .retention import stored_retention
+from .retries import MAX_RETRIES, RetryPolicy
 from .serializers import clean_text
 from .tasks import HorsiesTask
 
@@ -25,7 +26,8 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if not (isinstance(name, str) and 0 < len(name) <= QUEUE_LENGTH and name == clean_text(name)):
         yield f"queue_name is {name!r}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
     yield from _retrying(task)
-    yield from _mapping(task.exception_mapper)
+    yield from problems_of_mapper(task.exception_mapper)
+    yield from _atomicity(task)
     if task.timeout is not None and not (_is_number(task.timeout) and task.timeout > 0):
         yield f"timeout is {task.timeout!r}; allowed: a positive number of seconds, or None."
     if task.good_until is not None and not (
@@ -41,7 +43,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if len(task.module_path) > _NAME_LENGTH:
         yield f"{task.module_path!r} is too long a name; allowed: {_NAME_LENGTH} characters, which is what a row holds."
     try:
-        parse_duration(task.retention)
+        stored_retention(task.retention)
     except ValueError as error:
         yield f"retention: {error}"
 
@@ -62,15 +64,11 @@ def _retrying(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"backoff is {task.backoff!r}; allowed: seconds from 0 on, a RetryPolicy or a callable."
 
 
-def _mapping(mapper: Any) -> Iterator[str]:
-    if not isinstance(mapper, Mapping):
-        yield f"exception_mapper is {mapper!r}; allowed: a dict of exception class to error code."
-        return
-    for kind, code in mapper.items():
-        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            yield f"exception_mapper has the key {kind!r}; allowed: exception classes."
-        if not is_code(code) or code in RESERVED_CODES:
-            yield f"exception_mapper has the code {code!r}; allowed: a text that is not one of the library's own codes."
+def _atomicity(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    if not isinstance(task.atomic, bool):
+        yield f"atomic is {task.atomic!r}; allowed: True or False."
+    if task.atomic and inspect.iscoroutinefunction(task.func):
+        yield f"atomic is True and {task.module_path} is a coroutine function; allowed: plain functions."
 
 
 def _is_key(value: object) -> bool:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from .conf import Options, parse_duration
+from .conf import Options
 from .expressions import FromNow
+from .retention import stored_retention
 from .serializers import dumps, encode
 from .states import TASK_LIVE_STATES
 from .tasks import HorsiesTask
@@ -89,7 +90,7 @@ def build(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kw
         max_retries=policy.max_retries if policy else 0,
         retry_policy=policy.as_json() if policy else None,
         timeout=task.timeout,
-        retention=parse_duration(task.retention),
+        retention=stored_retention(task.retention),
         unique_key=task.unique_key,
         good_until=task.good_until,
         metadata=None if task.metadata is None else encode(task.metadata, rich=False, where="metadata"),

@@ -97,6 +97,12 @@ def decode_call(args: Any, kwargs: Any, *, rich: bool) -> tuple[list[Any], dict[
     return [decode(value, rich=rich) for value in args], {name: decode(kwargs[name], rich=rich) for name in kwargs}
 
 
+def check_size(text: str, limit: int | None, where: str) -> None:
+    """Raise ValueError if a JSON text has more bytes than may be stored."""
+    if limit is not None and len(text) * 4 > limit and (size := len(text.encode())) > limit:
+        raise ValueError(f"{where} is too large: {size:,} bytes of JSON; allowed: {limit:,} (max_payload_bytes).")
+
+
 def dumps(value: Any) -> str:
     """Return encoded ``value`` as JSON text."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
 
+from asgiref.sync import sync_to_async
+
 from .compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
     DEFAULT_TASK_QUEUE_NAME,
     FrameworkTask,
     InvalidTask,
-    TaskContext,
 )
+from .conf import INHERIT
+from .context import TaskContext
 from .retries import ANY_CODE, RetryPolicy
 
 if TYPE_CHECKING:
@@ -56,7 +59,8 @@ class HorsiesTask(_GenericTask[P, T]):
     retry_policy: RetryPolicy | None = None
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, hash=False)
     timeout: float | None = None
-    retention: timedelta | float | str | None = None
+    retention: timedelta | float | str | None = INHERIT
+    atomic: bool = False
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     good_until: datetime | None = None
     unique_key: str | None = None
@@ -103,6 +107,14 @@ class HorsiesTask(_GenericTask[P, T]):
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """Enqueue one call for each dict of keyword arguments, with one INSERT per 1,000; all of them or none."""
         return self._horsies().send_many(self, calls)
+
+    def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
+        """Cancel the live task that holds ``unique_key``; return whether there was one."""
+        return self._horsies().cancel(unique_key, include_running=include_running)
+
+    async def acancel(self, unique_key: str, *, include_running: bool = False) -> bool:
+        """See :meth:`cancel`."""
+        return await sync_to_async(self.cancel)(unique_key, include_running=include_running)
 
     async def asend_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """See :meth:`send_many`."""
@@ -176,8 +188,9 @@ def task(
     exception_mapper: Mapping[type[BaseException], str] = ...,
     timeout: float | None = ...,
     retention: timedelta | float | str | None = ...,
+    atomic: bool = ...,
     metadata: Mapping[str, Any] | None = ...,
-) -> Callable[[Callable[Concatenate[TaskContext[..., Any], P], T]], HorsiesTask[P, T]]: ...
+) -> Callable[[Callable[Concatenate[TaskContext, P], T]], HorsiesTask[P, T]]: ...
 @overload
 def task(
     *,
@@ -191,6 +204,7 @@ def task(
     exception_mapper: Mapping[type[BaseException], str] = ...,
     timeout: float | None = ...,
     retention: timedelta | float | str | None = ...,
+    atomic: bool = ...,
     metadata: Mapping[str, Any] | None = ...,
 ) -> Callable[[Callable[P, T]], HorsiesTask[P, T]]: ...
 def task(
@@ -207,8 +221,9 @@ def task(
 
     ``max_attempts`` alone retries any failure; ``backoff`` is a number of seconds, a :class:`RetryPolicy` or a callable
     ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an
-    exception class, and what inherits from it, an error code of yours. Raises TypeError for an unknown option and
-    InvalidTask for a bad value.
+    exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
+    body, its COMPLETED mark and its attempt are one transaction on the queue's database. Raises TypeError for an
+    unknown option and InvalidTask for a bad value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))

@@ -57,6 +57,16 @@ class Wake:
         return cls(payload[1:], later=payload.startswith("+"))
 
 
+#: The payload that tells workers to look whether they still hold what they run.
+REVOKED: Final = "!"
+
+
+def revoke_after_commit(alias: str) -> None:
+    """Tell workers, once the current transaction has committed, that some of what they run was taken from them."""
+    if postgres.can_listen(alias):
+        transaction.on_commit(partial(_notify, alias, REVOKED), using=alias, robust=True)
+
+
 def wake_after_commit(alias: str, queue_name: str, *, later: bool = False) -> None:
     """Wake the workers of a queue once the current transaction has committed.
 

@@ -4,6 +4,7 @@ from .attempt import TaskAttempt
 from .heartbeat import Heartbeat
 from .queue import Queue
 from .task import Task
+from .turn import Turn
 from .worker import Worker
 
-__all__ = ["Heartbeat", "Queue", "Task", "TaskAttempt", "Worker"]
+__all__ = ["Heartbeat", "Queue", "Task", "TaskAttempt", "Turn", "Worker"]

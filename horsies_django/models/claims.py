@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -47,20 +47,23 @@ class ClaimedTask(NamedTuple):
     is_async: bool
     metadata: str | None
     enqueued_at: datetime
+    timeout: float | None
+    retention: timedelta | None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How one run of a body came out: an ok or err ``result`` as JSON text, an ``error`` if it is one.
 
-    ``retry_in`` are the seconds until the next attempt, None for no retry.
+    ``again_in`` are the seconds until it runs again, None if it has ended: after a retry with an ``error``, without one
+    after a snooze.
     """
 
     task_id: UUID
     claim: int
     result: str
     error: AttemptError | None = None
-    retry_in: float | None = None
+    again_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from django.utils.translation import gettext_lazy as _
 from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..ids import uuid7
 from ..states import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
-from .transitions import IS_HELD, TaskQuerySet
+from .transitions import TaskQuerySet
+from .views import IS_HELD
 
 # Rows in these states have to tell when they came there.
 _ENDED_AT = {
@@ -67,6 +68,11 @@ class Task(models.Model):
     retention = models.DurationField(_("retention"), null=True, blank=True)
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
     metadata = models.JSONField(_("metadata"), null=True, blank=True)
+    progress = models.JSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))
+    checkpoint = models.JSONField(_("checkpoint"), null=True, blank=True, help_text=_("For its next attempt."))
+    kept_until = models.DateTimeField(
+        _("kept until"), null=True, blank=True, help_text=_("The reaper deletes it then. Empty: it is kept.")
+    )
 
     result = models.JSONField(_("result"), null=True, blank=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True, blank=True)
@@ -107,6 +113,11 @@ class Task(models.Model):
                 fields=["status", "id"],
                 condition=Q(status__in=[TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED]),
                 name="horsies_task_unhappy",
+            ),
+            models.Index(
+                fields=["kept_until"],
+                condition=Q(kept_until__isnull=False),
+                name="horsies_task_kept_until",
             ),
         ]
         constraints = [

@@ -1,4 +1,4 @@
-"""Every change of a task's state, each one guarded update (the table of states, row by row).
+"""Every change of a task's state, each one guarded update; the states it goes from and to stand in the lifecycle.
 
 A transition that batches takes values, not instances: on the way of each task, model instances would cost more than the
 database. The guard of everything a worker does is the *claim*: a number on the row that grows each time the row is
@@ -7,32 +7,28 @@ claimed, so that whatever comes from an older claim, even of the same worker, ma
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final
 from uuid import UUID
 
-from django.db import IntegrityError, connections, models, transaction
-from django.db.models import Case, Exists, F, OuterRef, Q, TextField, Value, When
+from django.db import IntegrityError, models, transaction
+from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Cast, Now
 
+from .. import lifecycle
 from ..expressions import FromMap, FromNow, integers, texts
+from ..lifecycle import Change
 from ..results import OutcomeCode, TaskError
-from ..states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, AttemptOutcome, BeatRole, TaskStatus
-from ..waking import ANY_QUEUE, wake_after_commit
-from .attempt import TaskAttempt
+from ..retention import kept_until
+from ..states import AttemptOutcome, TaskStatus
+from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
+from .attempt import TaskAttempt, TaskAttemptQuerySet
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, error_result
-from .heartbeat import Heartbeat
-
-if TYPE_CHECKING:
-    from .task import Task  # noqa: F401  # the base class below names it
+from .views import TaskViews, not_past_deadline
 
 #: Rows that one statement of a reaper's duty changes at most.
 BATCH: Final = 500
-
-#: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by
-#: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
-IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
 
 _UNCLAIMED: Final[dict[str, Any]] = {"claimed_at": None, "claimed_by_worker_id": None, "started_at": None}
 
@@ -59,53 +55,21 @@ _CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "is_async",
     _text("metadata"),
     "enqueued_at",
+    "timeout",
+    "retention",
 )
 
 
-class TaskQuerySet(models.QuerySet["Task"]):
-    """The views that an operator knows, and the transitions."""
-
-    # Views.
-
-    def pending(self) -> Self:
-        """Tasks that wait, due or not."""
-        return self.filter(status=TaskStatus.PENDING)
-
-    def due(self) -> Self:
-        """Tasks that may be claimed now (S0-35, S4-19)."""
-        return self.pending().filter(_not_past_deadline(), enqueued_at__lte=Now())
-
-    def scheduled(self) -> Self:
-        """Tasks that wait for the time they were sent for (S2-02)."""
-        return self.pending().filter(enqueued_at__gt=Now(), next_retry_at__isnull=True)
-
-    def retrying(self) -> Self:
-        """Tasks that wait for another attempt (S2-05)."""
-        return self.pending().filter(next_retry_at__isnull=False)
-
-    def active(self) -> Self:
-        """Tasks that a worker holds (S2-04)."""
-        return self.filter(IS_HELD)
-
-    def archived(self) -> Self:
-        """Tasks that failed for good and are kept (S2-06)."""
-        return self.filter(status=TaskStatus.FAILED)
-
-    def completed(self) -> Self:
-        """Tasks that succeeded and are kept (S2-07)."""
-        return self.filter(status=TaskStatus.COMPLETED)
+class TaskQuerySet(TaskViews):
+    """The transitions."""
 
     # From PENDING to a body that runs.
 
     def undefer(self, limit: int = BATCH) -> int:
         """Let due tasks that were sent for later, or that wait for a retry, into the index of claims."""
         due = self.pending().filter(deferred=True, enqueued_at__lte=Now()).order_by("enqueued_at")
-        keys = list(due._lock().values_list("pk", flat=True)[:limit])
+        keys = list(due.lock().values_list("pk", flat=True)[:limit])
         return self.filter(pk__in=keys, status=TaskStatus.PENDING).update(deferred=False) if keys else 0
-
-    def claimable(self, *, is_async: bool = False) -> Self:
-        """Due tasks of one kind, as the index of claims has them."""
-        return self.due().filter(deferred=False, is_async=is_async)
 
     def claim(self, worker_id: str, *, start: int, prefetch: int = 0, is_async: bool = False) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.
@@ -114,83 +78,93 @@ class TaskQuerySet(models.QuerySet["Task"]):
         commits needs no second update on its way. Raises :class:`ClaimLost`.
         """
         ready = self.claimable(is_async=is_async).order_by("-priority", "enqueued_at", "pk")
-        rows = ready._lock().values_list(*_CLAIMED_COLUMNS)[: start + prefetch]
+        rows = ready.lock().values_list(*_CLAIMED_COLUMNS)[: start + prefetch]
         claims = [ClaimedTask(*row) for row in rows]
         taken = {"claimed_at": Now(), "claimed_by_worker_id": worker_id, "claim": F("claim") + 1}
-        self._take(claims[:start], status=TaskStatus.RUNNING, started_at=Now(), attempt=F("attempt") + 1, **taken)
-        self._take(claims[start:], status=TaskStatus.CLAIMED, **taken)
+        started = {"started_at": Now(), "attempt": F("attempt") + 1}
+        for change, batch, values in (
+            (lifecycle.CLAIM_AND_START, claims[:start], taken | started),
+            (lifecycle.CLAIM, claims[start:], taken),
+        ):
+            mine = self.rows().filter(pk__in=[claim.task_id for claim in batch])
+            if batch and mine._move(change, **values) != len(batch):
+                raise ClaimLost
         return claims
-
-    def _take(self, claims: Sequence[ClaimedTask], **values: Any) -> None:
-        if not claims:
-            return
-        keys = [claim.task_id for claim in claims]
-        if self._rows().filter(pk__in=keys, status=TaskStatus.PENDING).update(**values) != len(keys):
-            raise ClaimLost
 
     def start(self, claims: Sequence[Held]) -> set[UUID]:
         """CLAIMED → RUNNING, and return the ids of those that may start.
 
         One whose ``good_until`` has passed becomes EXPIRED instead, with no attempt and its claim kept (S1-16 … S1-19).
         """
-        running = {"status": TaskStatus.RUNNING, "started_at": Now(), "attempt": F("attempt") + 1}
-        mine = self._held(claims, TaskStatus.CLAIMED)
-        if mine.filter(_not_past_deadline()).update(**running) == len(claims):
+        mine = self.held(claims, TaskStatus.CLAIMED)
+        running = {"started_at": Now(), "attempt": F("attempt") + 1}
+        if mine.filter(not_past_deadline())._move(lifecycle.START, **running) == len(claims):
             return {claim.task_id for claim in claims}
-        mine._expire()
-        return set(self._held(claims, TaskStatus.RUNNING).values_list("pk", flat=True))
+        mine._expire(lifecycle.EXPIRE_CLAIMED)
+        return set(self.held(claims, TaskStatus.RUNNING).values_list("pk", flat=True))
 
     def release(self, claims: Sequence[Held]) -> int:
         """CLAIMED → PENDING by the worker itself, no attempt burnt."""
-        return self._held(claims, TaskStatus.CLAIMED).update(status=TaskStatus.PENDING, **_UNCLAIMED)
+        return self.held(claims, TaskStatus.CLAIMED)._move(lifecycle.RELEASE, **_UNCLAIMED)
 
     def unstart(self, claims: Sequence[Held]) -> int:
         """RUNNING → PENDING by the worker itself, for bodies that never began: no attempt burnt."""
-        return self._held(claims, TaskStatus.RUNNING).update(
-            status=TaskStatus.PENDING, attempt=F("attempt") - 1, **_UNCLAIMED
-        )
+        mine = self.held(claims, TaskStatus.RUNNING)
+        return mine._move(lifecycle.UNSTART, attempt=F("attempt") - 1, **_UNCLAIMED)
+
+    # While a body runs.
+
+    def note_progress(self, notes: Mapping[ClaimedTask, str]) -> int:
+        """Store what bodies say of their progress, as JSON texts."""
+        progress = FromMap({claim.task_id: note for claim, note in notes.items()}, models.JSONField())
+        return self.held(notes.keys(), TaskStatus.RUNNING).update(progress=progress)
 
     # The end of a run.
 
-    def complete(self, ends: Sequence[Ended], runner: Runner) -> None:
-        """RUNNING → COMPLETED, with the result and the attempt (S0-16)."""
-        results = FromMap({end.task_id: end.result for end in ends}, models.JSONField())
-        self._held(ends, TaskStatus.RUNNING).update(
-            status=TaskStatus.COMPLETED, result=results, error_code=None, completed_at=Now()
+    def complete(self, ends: Sequence[Ended], runner: Runner) -> int:
+        """RUNNING → COMPLETED, with the result and the attempt (S0-16); return how many there were."""
+        count = self.held(ends, TaskStatus.RUNNING)._move(
+            lifecycle.COMPLETE,
+            result=FromMap({end.task_id: end.result for end in ends}, models.JSONField()),
+            error_code=None,
+            completed_at=Now(),
+            kept_until=kept_until(TaskStatus.COMPLETED, self.db),
         )
-        TaskAttempt.objects.using(self.db).record(
-            self._held(ends, TaskStatus.COMPLETED),
+        self._attempts.record(
+            self.held(ends, TaskStatus.COMPLETED),
             AttemptOutcome.COMPLETED,
             hostname=runner.hostname,
             pid=runner.pid,
         )
+        return count
 
     def fail(self, ends: Sequence[Ended], runner: Runner, outcome: AttemptOutcome = AttemptOutcome.FAILED) -> None:
         """RUNNING → FAILED, with the error and the attempt (S0-18)."""
         errors = {end.task_id: end.error for end in ends if end.error}
-        self._held(ends, TaskStatus.RUNNING).update(
-            status=TaskStatus.FAILED,
+        self.held(ends, TaskStatus.RUNNING)._move(
+            lifecycle.FAIL,
             result=FromMap({end.task_id: end.result for end in ends}, models.JSONField()),
             error_code=FromMap(texts({key: error.code for key, error in errors.items()}), TextField()),
             failed_at=Now(),
+            kept_until=kept_until(TaskStatus.FAILED, self.db),
         )
-        TaskAttempt.objects.using(self.db).record(
-            self._held(ends, TaskStatus.FAILED), outcome, errors=errors, hostname=runner.hostname, pid=runner.pid
+        self._attempts.record(
+            self.held(ends, TaskStatus.FAILED), outcome, errors=errors, hostname=runner.hostname, pid=runner.pid
         )
 
     def retry_later(
         self, ends: Sequence[Ended], runner: Runner, outcome: AttemptOutcome = AttemptOutcome.FAILED
     ) -> None:
-        """RUNNING → PENDING, due after ``retry_in`` (S0-20); FAILED where that is past ``good_until`` (S1-29).
+        """RUNNING → PENDING, due after ``again_in`` (S0-20); FAILED where that is past ``good_until`` (S1-29).
 
         The rows are locked and judged in one statement, for the attempt is written while the row still has its start.
         """
-        due = FromNow(FromMap({end.task_id: str(end.retry_in) for end in ends}, models.FloatField()))
+        due = _due_again(ends)
         in_time = Case(When(Q(good_until__isnull=True) | Q(good_until__gt=due), Value(True)), default=Value(False))
-        verdicts = dict(self._held(ends, TaskStatus.RUNNING)._lock(skip=False).values_list("pk", in_time))
+        verdicts = dict(self.held(ends, TaskStatus.RUNNING).lock(skip=False).values_list("pk", in_time))
         if again := [end for end in ends if verdicts.get(end.task_id)]:
-            rows = self._held(again, TaskStatus.RUNNING)
-            TaskAttempt.objects.using(self.db).record(
+            rows = self.held(again, TaskStatus.RUNNING)
+            self._attempts.record(
                 rows,
                 outcome,
                 will_retry=True,
@@ -198,66 +172,71 @@ class TaskQuerySet(models.QuerySet["Task"]):
                 hostname=runner.hostname,
                 pid=runner.pid,
             )
-            rows.update(
-                status=TaskStatus.PENDING,
+            rows._move(
+                lifecycle.RETRY_LATER,
                 retry_count=F("retry_count") + 1,
                 next_retry_at=due,
                 enqueued_at=due,
                 deferred=True,
                 **_UNCLAIMED,
             )
+            wake_after_commit(self.db, ANY_QUEUE, later=True)  # this worker may be gone by then
         if too_late := [end for end in ends if verdicts.get(end.task_id) is False]:
             self.fail(too_late, runner, outcome)
 
+    def snooze(self, ends: Sequence[Ended]) -> int:
+        """RUNNING → PENDING, due after ``again_in``, as if this run had not been: no attempt burnt."""
+        count = self.held(ends, TaskStatus.RUNNING)._move(
+            lifecycle.SNOOZE,
+            attempt=F("attempt") - 1,
+            enqueued_at=_due_again(ends),
+            next_retry_at=None,
+            deferred=True,
+            **_UNCLAIMED,
+        )
+        wake_after_commit(self.db, ANY_QUEUE, later=True)
+        return count
+
     # What a reaper may do.
 
-    def requeue_stale_claimed(self, threshold: float) -> int:
-        """CLAIMED → PENDING where no claimer has beaten for ``threshold`` seconds (S3-06, S3-08)."""
-        keys = self.stale_claimed(threshold)._batch_of_keys()
-        rows = self.filter(pk__in=keys, status=TaskStatus.CLAIMED)
-        return rows.update(status=TaskStatus.PENDING, **_UNCLAIMED) if keys else 0
+    def requeue(self) -> int:
+        """CLAIMED → PENDING, for no claimer has beaten long enough (S3-08)."""
+        return self._move(lifecycle.REQUEUE, **_UNCLAIMED)
 
-    def stale_claimed(self, threshold: float) -> Self:
-        """CLAIMED tasks for which no claimer has beaten for ``threshold`` seconds (S3-06)."""
-        return self._stale(TaskStatus.CLAIMED, "claimed_at", BeatRole.CLAIMER, threshold)
-
-    def stale_running(self, threshold: float) -> Self:
-        """RUNNING tasks for which no runner has beaten for ``threshold`` seconds (S3-07)."""
-        return self._stale(TaskStatus.RUNNING, "started_at", BeatRole.RUNNER, threshold)
-
-    def held_by(self, worker_id: str) -> Self:
-        """Tasks that this worker holds."""
-        return self.active().filter(claimed_by_worker_id=worker_id)
-
-    def overdue(self) -> Self:
-        """PENDING tasks whose ``good_until`` has passed."""
-        return self.pending().filter(good_until__lte=Now())
-
-    def expire_overdue(self) -> int:
+    def expire(self) -> int:
         """PENDING → EXPIRED where ``good_until`` has passed (S0-36), no attempt."""
-        keys = self.overdue().order_by("good_until")._batch_of_keys()
-        return self.filter(pk__in=keys, status=TaskStatus.PENDING)._expire() if keys else 0
+        return self._expire(lifecycle.EXPIRE)
 
     # What a person may do.
 
     def cancel(self, *, include_running: bool = False) -> int:
-        """PENDING, CLAIMED and, when asked, RUNNING → CANCELLED; return how many. No attempt is written."""
-        from_states = TASK_LIVE_STATES if include_running else TASK_LIVE_STATES - {TaskStatus.RUNNING}
-        return self.filter(status__in=from_states).update(
-            status=TaskStatus.CANCELLED,
-            cancelled_at=Now(),
-            error_code=OutcomeCode.TASK_CANCELLED.value,
-            result={
+        """PENDING, CLAIMED and, when asked, RUNNING → CANCELLED; return how many. No attempt is written.
+
+        A body that runs is told to stop, within a second or so; what it still gives back is dropped.
+        """
+        cancelled = {
+            "cancelled_at": Now(),
+            "error_code": OutcomeCode.TASK_CANCELLED.value,
+            "result": {
                 "err": TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.").as_json()
             },
-        )
+            "kept_until": kept_until(TaskStatus.CANCELLED, self.db),
+        }
+        possible = lifecycle.CANCEL.is_possible
+        if include_running:
+            possible |= lifecycle.CANCEL_RUNNING.is_possible
+        # In one statement: a task that begins between two of them would slip through.
+        count = self.filter(possible).update(status=lifecycle.CANCEL.target, **cancelled)
+        if count and include_running:
+            revoke_after_commit(self.db)
+        return count
 
     def retry(self) -> int:
         """FAILED, CANCELLED, EXPIRED → PENDING with a fresh budget; return how many (S4-70, S4-71).
 
         Attempts are kept and their numbering goes on. A task whose unique key another live task holds stays as it is.
         """
-        dead = self.filter(status__in=TASK_RETRYABLE_STATES)
+        dead = self.filter(lifecycle.REVIVE.is_possible)
         count = dead.filter(unique_key__isnull=True)._revive()
         for key in list(dead.filter(unique_key__isnull=False).order_by("pk").values_list("pk", flat=True)):
             with suppress(IntegrityError), transaction.atomic(using=self.db):
@@ -267,8 +246,8 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return count
 
     def _revive(self) -> int:
-        return self.update(
-            status=TaskStatus.PENDING,
+        return self._move(
+            lifecycle.REVIVE,
             enqueued_at=Now(),
             deferred=False,
             retry_count=0,
@@ -279,38 +258,31 @@ class TaskQuerySet(models.QuerySet["Task"]):
             failed_at=None,
             cancelled_at=None,
             expired_at=None,
+            kept_until=None,
+            progress=None,
             **_UNCLAIMED,
         )
 
     # Helpers.
 
-    def _rows(self) -> TaskQuerySet:
+    def rows(self) -> TaskQuerySet:
         """Every row on the same database, whatever this queryset was narrowed to."""
         return self.model.objects.using(self.db)
 
-    def _held(self, claims: Collection[Held], status: TaskStatus) -> TaskQuerySet:
+    def held(self, claims: Collection[Held], status: TaskStatus) -> TaskQuerySet:
         """The rows that are in ``status`` under exactly these claims: the fence."""
         tokens = FromMap(integers({held.task_id: held.claim for held in claims}), models.IntegerField())
-        return self._rows().filter(pk__in=[held.task_id for held in claims], status=status, claim=tokens)
+        return self.rows().filter(pk__in=[held.task_id for held in claims], status=status, claim=tokens)
 
-    def _lock(self, *, skip: bool = True) -> Self:
-        """Lock the rows, without blocking inserts that refer to them. SQLite has no such clause: one writes there."""
-        features = connections[self.db].features
-        no_key = features.has_select_for_no_key_update
-        return self.select_for_update(skip_locked=skip and features.has_select_for_update_skip_locked, no_key=no_key)
+    def _move(self, change: Change, **values: Any) -> int:
+        """Make a change of state where it may be made, and return of how many rows."""
+        return self.filter(change.is_possible).update(status=change.target, **values)
 
-    def _batch_of_keys(self) -> list[UUID]:
-        return list(self._lock().values_list("pk", flat=True)[:BATCH])
+    @property
+    def _attempts(self) -> TaskAttemptQuerySet:
+        return TaskAttempt.objects.using(self.db)
 
-    def _stale(self, status: TaskStatus, since: str, role: BeatRole, threshold: float) -> Self:
-        horizon = FromNow(-threshold)
-        beats = Heartbeat.objects.using(self.db).filter(
-            task=OuterRef("pk"), role=role, sender_id=OuterRef("claimed_by_worker_id"), sent_at__gte=horizon
-        )
-        silent = Q(**{f"{since}__isnull": True}) | Q(**{f"{since}__lt": horizon})
-        return self.active().filter(silent, ~Exists(beats), status=status)
-
-    def _expire(self) -> int:
+    def _expire(self, change: Change) -> int:
         """To EXPIRED past ``good_until``, with who and what in the result (S1-17), the claim kept (S1-18)."""
         late = list(self.filter(good_until__lte=Now()).values_list("pk", "claimed_by_worker_id"))
         results = {
@@ -323,13 +295,14 @@ class TaskQuerySet(models.QuerySet["Task"]):
         }
         if not results:
             return 0
-        return self.filter(pk__in=results).update(
-            status=TaskStatus.EXPIRED,
+        return self.filter(pk__in=results)._move(
+            change,
             expired_at=Now(),
             error_code=OutcomeCode.TASK_EXPIRED.value,
             result=FromMap(results, models.JSONField()),
+            kept_until=kept_until(TaskStatus.EXPIRED, self.db),
         )
 
 
-def _not_past_deadline() -> Q:
-    return Q(good_until__isnull=True) | Q(good_until__gt=Now())
+def _due_again(ends: Sequence[Ended]) -> FromNow:
+    return FromNow(FromMap({end.task_id: str(end.again_in) for end in ends}, models.FloatField()))

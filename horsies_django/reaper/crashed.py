@@ -3,74 +3,110 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import transaction
 
 from ..compat import task_finished
+from ..expressions import SecondsUntil
 from ..framework import send_finished
 from ..models import Worker
 from ..models.attempt import AttemptError
 from ..models.claims import Ended, Runner, error_result
-from ..models.transitions import BATCH, TaskQuerySet
-from ..results import OperationalCode
+from ..models.transitions import TaskQuerySet
+from ..results import OperationalCode, OutcomeCode
 from ..retries import RetryPolicy
 from ..states import AttemptOutcome, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
+from .batches import Batch, all_batches, one_batch
 
-_MESSAGE: Final = "The worker died, or stopped beating, while the task ran."
+_CRASHED: Final = "The worker died, or stopped beating, while the task ran."
+_STUCK: Final = "The body ran longer than its time limit and could not be stopped but with its process."
 
 
-def recover_crashed(tasks: TaskQuerySet) -> int:
-    """Recover one batch of ``tasks`` and return how many there were; 0 when none is left.
+@dataclass(frozen=True, slots=True)
+class Overrun:
+    """The worker lived until now: what has run longer than its time limit, or else ``default``, is charged for that."""
+
+    default: float | None
+
+    def charges(self, limit: float | None, seconds: float | None) -> bool:
+        """Whether a body with this limit that began ``seconds`` ago has run too long."""
+        limit = self.default if limit is None else limit
+        return limit is not None and seconds is not None and seconds >= limit
+
+
+def recover_all(tasks: TaskQuerySet, overrun: Overrun | None = None) -> int:
+    """Recover ``tasks`` batch by batch; return how many there were."""
+    return all_batches(lambda: recover_batch(tasks, overrun))
+
+
+def recover_batch(tasks: TaskQuerySet, overrun: Overrun | None = None) -> Batch:
+    """Recover one batch of ``tasks``.
 
     What was CLAIMED goes back to PENDING, for its body never began (S3-08). What was RUNNING is retried if its policy
-    lists ``WORKER_CRASHED`` and has retries left (S3-09), with the policy's delay (S4-31), else it is FAILED (S3-10).
+    lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` after an overrun) and has retries left (S3-09), with the policy's delay
+    (S4-31), else it is FAILED (S3-10).
     """
-    with transaction.atomic(using=tasks.db):
-        columns = ("pk", "claim", "status", "claimed_by_worker_id", "retry_count", "max_retries", "retry_policy")
-        rows = list(tasks._lock().values_list(*columns)[:BATCH])
-        if not rows:
-            return 0
-        unstarted = [_ended(*row) for row in rows if row[2] == TaskStatus.CLAIMED]
-        if unstarted:
-            tasks.model.objects.using(tasks.db).release(unstarted)
-        by_worker: dict[str, list[Ended]] = defaultdict(list)
-        for row in rows:
-            if row[2] == TaskStatus.RUNNING:
-                by_worker[row[3] or ""].append(_ended(*row))
-        known = Worker.objects.using(tasks.db).in_bulk(list(by_worker))
-        for worker_id, ends in by_worker.items():
-            worker = known.get(worker_id)
-            runner = Runner(worker_id, worker.hostname if worker else "", worker.pid if worker else None)
-            _end(tasks, ends, runner)
-        wake_after_commit(tasks.db, ANY_QUEUE)
-        transaction.on_commit(partial(_announce, tasks, rows), using=tasks.db, robust=True)
-    return len(rows)
+    return one_batch(tasks, partial(_recover, overrun=overrun))
 
 
-def _announce(tasks: TaskQuerySet, rows: list[Any]) -> None:
+def _recover(tasks: TaskQuerySet, overrun: Overrun | None) -> int:
+    columns = (
+        "pk",
+        "claim",
+        "status",
+        "claimed_by_worker_id",
+        "retry_count",
+        "max_retries",
+        "retry_policy",
+        "timeout",
+        SecondsUntil("started_at"),
+    )
+    lost = [_Lost(*row) for row in tasks.lock().values_list(*columns)]
+    if unstarted := [one for one in lost if one.status == TaskStatus.CLAIMED]:
+        tasks.rows().release(unstarted)
+    known = Worker.objects.using(tasks.db).in_bulk({one.worker_id or "" for one in lost})
+    groups: dict[tuple[str, AttemptOutcome, bool], list[Ended]] = defaultdict(list)
+    for one in lost:
+        if one.status == TaskStatus.RUNNING:
+            outcome, ended = _ended(one, overrun)
+            groups[one.worker_id or "", outcome, ended.again_in is not None].append(ended)
+    for (worker_id, outcome, is_retried), ends in groups.items():
+        worker = known.get(worker_id)
+        runner = Runner(worker_id, worker.hostname if worker else "", worker.pid if worker else None)
+        (tasks.rows().retry_later if is_retried else tasks.rows().fail)(ends, runner, outcome)
+    wake_after_commit(tasks.db, ANY_QUEUE)
+    transaction.on_commit(partial(_announce, tasks, [one.task_id for one in lost]), using=tasks.db, robust=True)
+    return len(lost)
+
+
+class _Lost(NamedTuple):
+    task_id: UUID
+    claim: int
+    status: str
+    worker_id: str | None
+    retry_count: int
+    max_retries: int
+    retry_policy: Any
+    timeout: float | None
+    started_in: float | None
+
+
+def _announce(tasks: TaskQuerySet, keys: list[UUID]) -> None:
     """Tell of those that ended, where anyone listens."""
     if task_finished.receivers:
-        ended = tasks.model.objects.using(tasks.db).filter(pk__in=[row[0] for row in rows], status=TaskStatus.FAILED)
-        send_finished(ended)
+        send_finished(tasks.rows().filter(pk__in=keys, status=TaskStatus.FAILED))
 
 
-def _end(tasks: TaskQuerySet, ends: list[Ended], runner: Runner) -> None:
-    rows = tasks.model.objects.using(tasks.db)
-    if retried := [end for end in ends if end.retry_in is not None]:
-        rows.retry_later(retried, runner, AttemptOutcome.WORKER_FAILURE)
-    if failed := [end for end in ends if end.retry_in is None]:
-        rows.fail(failed, runner, AttemptOutcome.WORKER_FAILURE)
-
-
-def _ended(
-    key: UUID, claim: int, status: str, worker_id: str | None, retry_count: int, max_retries: int, stored: Any
-) -> Ended:
-    code = OperationalCode.WORKER_CRASHED
-    policy = RetryPolicy.read(stored, key) if retry_count < max_retries else None
-    retry_in = policy.delay(retry_count + 1) if policy and policy.covers(code) else None
-    result = error_result(code, _MESSAGE, {"worker_id": worker_id})
-    return Ended(key, claim, result, AttemptError(code, _MESSAGE), retry_in)
+def _ended(lost: _Lost, overrun: Overrun | None) -> tuple[AttemptOutcome, Ended]:
+    code, message, outcome = OperationalCode.WORKER_CRASHED.value, _CRASHED, AttemptOutcome.WORKER_FAILURE
+    if overrun and overrun.charges(lost.timeout, None if lost.started_in is None else -lost.started_in):
+        code, message, outcome = OutcomeCode.TASK_TIMEOUT.value, _STUCK, AttemptOutcome.FAILED
+    policy = RetryPolicy.read(lost.retry_policy, lost.task_id) if lost.retry_count < lost.max_retries else None
+    again_in = policy.delay(lost.retry_count + 1) if policy and policy.covers(code) else None
+    result = error_result(code, message, {"worker_id": lost.worker_id})
+    return outcome, Ended(lost.task_id, lost.claim, result, AttemptError(code, message), again_in)

@@ -7,18 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from django.db import transaction
-
 from ..conf import Options
 from ..models import Task
-from ..models.transitions import BATCH, TaskQuerySet
+from ..models.transitions import TaskQuerySet
 from ..waking import ANY_QUEUE, wake_after_commit
-from .crashed import recover_crashed
+from .batches import Batch, all_batches, one_batch
+from .crashed import recover_batch
 
 logger = logging.getLogger("horsies_django.reaper")
 
 #: Batches of one duty in one pass; what is left waits for the next.
 BATCHES_PER_PASS: Final = 40
+
+NOTHING: Final = Batch(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,57 +34,71 @@ class DutyReport:
         return f"{self.duty}: {self.count}" + (f" (stopped by {self.error})" if self.error else "")
 
 
-def requeue_stale_claimed(options: Options) -> int:
+def requeue_stale_claimed(options: Options) -> Batch:
     """CLAIMED tasks whose claimer fell silent go back to PENDING (S0-25)."""
     recovery = options.recovery
     if not recovery.auto_requeue_stale_claimed:
-        return 0
-    threshold = recovery.claimed_stale_threshold_ms / 1_000
-    if not _tasks(options).stale_claimed(threshold).exists():
-        return 0
-    with transaction.atomic(using=options.database):
-        wake_after_commit(options.database, ANY_QUEUE)
-        return _tasks(options).requeue_stale_claimed(threshold)
+        return NOTHING
+    return requeue_batch(_tasks(options).stale_claimed(recovery.claimed_stale_threshold_ms / 1_000))
 
 
-def recover_stale_running(options: Options) -> int:
+def recover_stale_running(options: Options) -> Batch:
     """RUNNING tasks whose runner fell silent are retried or FAILED (S3-09, S3-10)."""
     recovery = options.recovery
     if not recovery.auto_fail_stale_running:
-        return 0
-    stale = _tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000)
-    return recover_crashed(stale) if stale.exists() else 0
+        return NOTHING
+    return recover_batch(_tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000))
 
 
-def expire_overdue(options: Options) -> int:
+def expire_overdue(options: Options) -> Batch:
     """PENDING tasks whose ``good_until`` has passed become EXPIRED (S0-36)."""
-    if not _tasks(options).overdue().exists():
-        return 0
-    with transaction.atomic(using=options.database):
-        return _tasks(options).expire_overdue()
+    return one_batch(_tasks(options).overdue().order_by("good_until"), _expire)
 
 
-#: In the order of a pass. Each does one batch and returns how many rows that were; one that finds nothing to do costs
-#: one statement and no transaction.
-DUTIES: Final[dict[str, Callable[[Options], int]]] = {
+def requeue_batch(stale: TaskQuerySet) -> Batch:
+    """Put one batch of CLAIMED tasks back."""
+    return one_batch(stale, _requeue)
+
+
+def requeue_all(stale: TaskQuerySet) -> int:
+    """Put CLAIMED tasks back batch by batch; return how many there were."""
+    return all_batches(lambda: requeue_batch(stale))
+
+
+def _requeue(stale: TaskQuerySet) -> int:
+    keys = list(stale.lock().values_list("pk", flat=True))
+    wake_after_commit(stale.db, ANY_QUEUE)
+    return stale.rows().filter(pk__in=keys).requeue()
+
+
+def _expire(overdue: TaskQuerySet) -> int:
+    keys = list(overdue.lock().values_list("pk", flat=True))
+    return overdue.rows().filter(pk__in=keys).expire()
+
+
+#: In the order of a pass. Each does one batch; one that finds nothing to do costs one statement and no transaction.
+DUTIES: Final[dict[str, Callable[[Options], Batch]]] = {
     "requeued stale claims": requeue_stale_claimed,
     "recovered stale runs": recover_stale_running,
     "expired overdue tasks": expire_overdue,
 }
 
 
-def run_pass(options: Options) -> list[DutyReport]:
-    """Run every duty once and return what each did. One that fails does not keep the others from theirs."""
-    return [_run(name, duty, options) for name, duty in DUTIES.items()]
+def run_pass(options: Options, is_mine: Callable[[], bool] = lambda: True) -> list[DutyReport]:
+    """Run every duty once and return what each did, as long as the turn is the caller's.
+
+    One that fails does not keep the others from theirs, nor itself from the next pass.
+    """
+    return [_run(name, duty, options) for name, duty in DUTIES.items() if is_mine()]
 
 
-def _run(name: str, duty: Callable[[Options], int], options: Options) -> DutyReport:
+def _run(name: str, duty: Callable[[Options], Batch], options: Options) -> DutyReport:
     total = 0
     try:
         for _ in range(BATCHES_PER_PASS):
-            count = duty(options)
-            total += count
-            if count < BATCH:
+            batch = duty(options)
+            total += batch.done
+            if not batch.may_be_more:
                 break
     except Exception as error:
         logger.exception("duty %r failed; the others go on", name)

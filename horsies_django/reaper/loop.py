@@ -5,21 +5,33 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from typing import Final
+from uuid import uuid4
 
-from django.db import close_old_connections
+from django.db import Error, close_old_connections, connections
 
 from ..conf import Options
+from ..models import Turn
 from .duties import DutyReport, run_pass
 
 logger = logging.getLogger("horsies_django.reaper")
 
 
+#: The turn that reapers of one database take.
+TURN: Final = "reaper"
+
+
 class Reaper:
-    """Runs a pass, waits, runs the next. Any number of reapers is safe: each change is guarded."""
+    """Runs a pass, waits, runs the next. Of any number of reapers one at a time does, whoever comes first.
+
+    A pass is due once none has been for ``interval`` seconds. So a reaper that dies in its turn is missed for no longer
+    than that, and nobody holds a lock.
+    """
 
     def __init__(self, options: Options, interval: float | None = None) -> None:
         self._options = options
         self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
+        self._id = uuid4().hex
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -27,13 +39,26 @@ class Reaper:
         self._stopped.set()
 
     def run_once(self) -> Sequence[DutyReport]:
-        """Run one pass on this thread's connection."""
+        """Run one pass on this thread's connection, whoever's turn it is."""
         return run_pass(self._options)
 
     def run(self) -> None:
         """Run passes until stopped."""
         while not self._stopped.is_set():
             close_old_connections()
-            self.run_once()
+            try:
+                pause = self._take_turn()
+            except Error as error:
+                logger.warning("no reaping for now, the database is not to be had: %s", error)
+                connections[self._options.database].close()
+                pause = self._interval
             close_old_connections()
-            self._stopped.wait(self._interval)
+            self._stopped.wait(min(pause, self._interval))
+
+    def _take_turn(self) -> float:
+        """Run a pass if it is this one's turn; return the seconds until the next may be."""
+        turns = Turn.objects.using(self._options.database)
+        if wait := turns.take(TURN, self._id, self._interval):
+            return wait
+        run_pass(self._options, lambda: not self._stopped.is_set() and turns.keep(TURN, self._id))
+        return self._interval

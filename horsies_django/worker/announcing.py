@@ -7,11 +7,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any
 
 from django.db import close_old_connections, connections
 
-from ..compat import FrameworkTaskResult, framework_signals, task_finished, task_started
+from ..compat import framework_signals, task_finished, task_started
 from ..framework import result_of, send_finished, sender_of
 from ..models import Task
 from ..models.claims import ClaimedTask
@@ -47,12 +46,13 @@ def wants_started(claim: ClaimedTask) -> bool:
 def started(claim: ClaimedTask, database: str) -> None:
     """Send ``task_started``, just before the body; what a receiver raises is logged and does not stop it."""
     if wants_started(claim):
-        task_started.send_robust(sender=sender_of(claim.backend), task_result=running_result(claim, database))
+        result = result_of(running_row(claim, database))
+        task_started.send_robust(sender=sender_of(claim.backend), task_result=result)
 
 
-def running_result(claim: ClaimedTask, database: str) -> FrameworkTaskResult[..., Any]:
-    """Return the framework's result of a task whose body is about to begin."""
-    return result_of(Task.objects.using(database).get(pk=claim.task_id))
+def running_row(claim: ClaimedTask, database: str) -> Task:
+    """Return the row of a task whose body is about to begin."""
+    return Task.objects.using(database).get(pk=claim.task_id)
 
 
 class Announcer:

@@ -5,30 +5,39 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connections, transaction
+from django.db.models import F
 
-from ..compat import FrameworkTask, TaskContext
-from ..framework import resolve
+from ..compat import FrameworkTask
+from ..context import TaskContext
+from ..exceptions import LONGEST_DELAY, Discard, Retry, Snooze, TaskRevoked, TaskTimeLimit
+from ..framework import resolve, result_of
+from ..models import Task
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, error_result
-from ..results import OperationalCode, TaskError, TaskResult
-from ..retries import RetryPolicy
-from ..serializers import clean_text, decode_call, dumps, encode
+from ..results import OperationalCode, OutcomeCode, TaskError, TaskResult
+from ..retries import ANY_CODE, RetryPolicy
+from ..serializers import check_size, clean_text, decode_call, dumps, encode
+from ..states import TaskStatus
 from ..tasks import HorsiesTask
 from . import announcing
 from .outcome import Outcome
+from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
 
 
-#: Seconds that a backoff of the user's own may ask for at most: a year.
-LONGEST_BACKOFF: Final = 365 * 86_400.0
+#: Retries that ``raise Retry()`` gets in a task without a policy.
+RETRIES_ON_DEMAND: Final = 2
+
+#: Characters of a message or a traceback that are kept.
+LONGEST_TEXT: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,49 +54,88 @@ class _Unrunnable(Exception):
         self.code = code
 
 
-def run(claim: ClaimedTask, database: str) -> Outcome:
+def run(run: Run) -> Outcome:
     """Run a body in this thread. Never raises."""
-    started = time.perf_counter()
     call = None
     try:
-        call = _prepare(claim)
-        announcing.started(claim, database)
-        context = [_context(claim, database)] if call.task.takes_context else []
-        if inspect.iscoroutinefunction(call.task.func):
-            value = async_to_sync(call.task.func)(*context, *call.args, **call.kwargs)
-        else:
-            value = call.task.func(*context, *call.args, **call.kwargs)
-        return _returned(claim, call.task, value, started)
+        call = _prepare(run.claim)
+        announcing.started(run.claim, run.database)
+        if isinstance(call.task, HorsiesTask) and call.task.atomic:
+            return _run_atomic(run, call)
+        return _returned(run, call.task, _value(run, call))
     except BaseException as error:  # noqa: BLE001  # sys.exit() and KeyboardInterrupt of a body end the body, not us
-        return _raised(claim, call.task if call else None, error, started)
+        return _raised(run, call.task if call else None, error)
 
 
-async def arun(claim: ClaimedTask, database: str) -> Outcome:
+async def arun(run: Run) -> Outcome:
     """Run a body on this event loop. Never raises."""
-    started = time.perf_counter()
     call = None
     try:
-        call = _prepare(claim)
-        if announcing.wants_started(claim):
-            await sync_to_async(announcing.started)(claim, database)
-        context = [await sync_to_async(_context)(claim, database)] if call.task.takes_context else []
+        call = _prepare(run.claim)
+        if announcing.wants_started(run.claim):
+            await sync_to_async(announcing.started)(run.claim, run.database)
+        context = [await sync_to_async(_context)(run)] if call.task.takes_context else []
         if inspect.iscoroutinefunction(call.task.func):
-            value = await call.task.func(*context, *call.args, **call.kwargs)
+            body = call.task.func(*context, *call.args, **call.kwargs)
         else:
-            value = await sync_to_async(call.task.func, thread_sensitive=False)(*context, *call.args, **call.kwargs)
-        return _returned(claim, call.task, value, started)
+            body = sync_to_async(call.task.func, thread_sensitive=False)(*context, *call.args, **call.kwargs)
+        return _returned(run, call.task, await run.wait_for(body))
     except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to whoever runs it: us
-        return _raised(claim, call.task if call else None, error, started)
+        return _raised(run, call.task if call else None, error)
 
 
-def broken(claim: ClaimedTask, error: BaseException) -> Outcome:
+def _value(run: Run, call: _Call) -> Any:
+    context = [_context(run)] if call.task.takes_context else []
+    if inspect.iscoroutinefunction(call.task.func):
+        return async_to_sync(run.wait_for)(call.task.func(*context, *call.args, **call.kwargs))
+    with run.window():
+        return call.task.func(*context, *call.args, **call.kwargs)
+
+
+class _RolledBack(Exception):
+    """The body of an atomic task came to an error, so its effects must not stay."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+
+def _run_atomic(run: Run, call: _Call) -> Outcome:
+    """Run a body, its COMPLETED mark and its attempt as one transaction, behind the fence of the claim."""
+    committed: list[Outcome] = []
+    database = run.database
+    tasks = Task.objects.using(database)
+    try:
+        with transaction.atomic(using=database):
+            if connections[database].vendor == "sqlite":
+                # Who has read can't become the writer once somebody else has written: be it from the start.
+                tasks.held([run.claim], TaskStatus.RUNNING).update(claim=F("claim"))
+            outcome = _returned(run, call.task, _value(run, call))
+            if outcome.ended.error is not None:
+                raise _RolledBack(outcome)
+            if run.progress is not None:
+                tasks.note_progress({run.claim: run.progress})
+            if not tasks.complete([outcome.ended], run.runner):
+                run.tell(TaskRevoked)
+                run.check()
+            outcome = replace(outcome, is_stored=True)
+            transaction.on_commit(partial(committed.append, outcome), using=database)
+    except _RolledBack as error:
+        return error.outcome
+    except BaseException:
+        if not committed:
+            raise
+        logger.exception("a callback after the commit of task id=%s raised; the task is done", run.task_id)
+    return outcome
+
+
+def broken(run: Run, error: BaseException) -> Outcome:
     """Return the outcome of a body whose real one could not be told, with nothing that could fail again."""
+    claim = run.claim
     logger.error("the outcome of task id=%s could not be told", claim.task_id, exc_info=error)
     code = OperationalCode.UNHANDLED_EXCEPTION.value
     message = f"{type(error).__name__} while the outcome was being written."
-    return Outcome(
-        claim, Ended(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message)), 0.0, error
-    )
+    ended = Ended(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message))
+    return Outcome(run, ended, error)
 
 
 def _prepare(claim: ClaimedTask) -> _Call:
@@ -109,83 +157,90 @@ def _prepare(claim: ClaimedTask) -> _Call:
     return _Call(task, args, kwargs)
 
 
-def _context(claim: ClaimedTask, database: str) -> TaskContext[..., Any]:
-    return TaskContext(task_result=announcing.running_result(claim, database))
+def _context(run: Run) -> TaskContext:
+    row = announcing.running_row(run.claim, run.database)
+    run.state = row.checkpoint
+    run.has_context = True
+    return TaskContext(task_result=result_of(row), run=run)
 
 
-def _returned(claim: ClaimedTask, task: FrameworkTask[..., Any], value: Any, started: float) -> Outcome:
+def _returned(run: Run, task: FrameworkTask[..., Any], value: Any) -> Outcome:
     if isinstance(value, TaskResult):
         if value.is_err():
-            return _returned_error(claim, task, value.err, started)
+            return _returned_error(run, task, value.err)
         value = value.ok
     try:
-        result = dumps({"ok": encode(value, rich=claim.rich, where="the return value")})
+        result = dumps({"ok": encode(value, rich=run.claim.rich, where="the return value")})
+        check_size(result, run.options.max_payload_bytes, "the return value")
     except Exception as error:  # noqa: BLE001  # a value's own methods may raise anything
-        return _failed(claim, task, OperationalCode.WORKER_SERIALIZATION_ERROR, error, started)
-    return Outcome(claim, Ended(claim.task_id, claim.claim, result), time.perf_counter() - started)
+        return _failed(run, task, OperationalCode.WORKER_SERIALIZATION_ERROR, error)
+    return Outcome(run, Ended(run.task_id, run.claim.claim, result))
 
 
-def _raised(claim: ClaimedTask, task: FrameworkTask[..., Any] | None, raised: BaseException, started: float) -> Outcome:
+def _raised(run: Run, task: FrameworkTask[..., Any] | None, raised: BaseException) -> Outcome:
+    if run.told is TaskTimeLimit:
+        return _failed(run, task, OutcomeCode.TASK_TIMEOUT, raised)
     if isinstance(raised, _Unrunnable):
-        return _failed(claim, None, raised.code, raised.__cause__ or raised, started)
-    return _failed(claim, task, _code_of(raised, task), raised, started)
+        return _failed(run, None, raised.code, raised.__cause__ or raised)
+    if isinstance(raised, Snooze):
+        return Outcome(run, Ended(run.task_id, run.claim.claim, "null", again_in=raised.seconds))
+    if isinstance(raised, Discard):
+        return _failed(run, task, OutcomeCode.TASK_DISCARDED, raised)
+    if isinstance(raised, Retry):
+        return _failed(run, task, OutcomeCode.TASK_RETRY, raised)
+    return _failed(run, task, _code_of(raised, run, task), raised)
 
 
-def _code_of(raised: BaseException, task: FrameworkTask[..., Any] | None) -> str:
-    """The code of the exception's class, or of its nearest base, in the task's mapper."""
-    mapper: Mapping[Any, str] = task.exception_mapper if isinstance(task, HorsiesTask) else {}
-    codes = (mapper[kind] for kind in type(raised).__mro__ if kind in mapper)
-    return next(codes, OperationalCode.UNHANDLED_EXCEPTION.value)
+def _code_of(raised: BaseException, run: Run, task: FrameworkTask[..., Any] | None) -> str:
+    """The code of the exception's class, or of its nearest base: in the task's mapper, else in the backend's."""
+    own = task.exception_mapper if isinstance(task, HorsiesTask) else {}
+    for mapper in (own, run.options.exception_mapper):
+        for kind in type(raised).__mro__:
+            if kind in mapper:
+                return mapper[kind]
+    return OperationalCode.UNHANDLED_EXCEPTION.value
 
 
-def _failed(
-    claim: ClaimedTask,
-    task: FrameworkTask[..., Any] | None,
-    code: str,
-    raised: BaseException,
-    started: float,
-) -> Outcome:
+def _failed(run: Run, task: FrameworkTask[..., Any] | None, code: str, raised: BaseException) -> Outcome:
     kind = type(raised)
     error = AttemptError(
         code=str(code),
-        message=clean_text(_message(raised)),
-        traceback=clean_text(_traceback(raised)),
+        message=_bounded(_message(raised, code, run)),
+        traceback=_bounded(_traceback(raised)),
         exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
     )
     shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
-    return _end(
-        claim, task, error, TaskError(error_code=error.code, message=error.message, exception=shown), raised, started
-    )
+    return _end(run, task, error, TaskError(error_code=error.code, message=error.message, exception=shown), raised)
 
 
-def _returned_error(claim: ClaimedTask, task: FrameworkTask[..., Any], returned: Any, started: float) -> Outcome:
+def _returned_error(run: Run, task: FrameworkTask[..., Any], returned: Any) -> Outcome:
     if not isinstance(returned, TaskError):
         returned = TaskError(error_code=OperationalCode.TASK_EXCEPTION, message=repr(returned))
-    message = clean_text(str(returned.message))
+    message = _bounded(str(returned.message))
+    where = "the error's data"
     try:
-        data = encode(returned.data, rich=False, where="the error's data")
+        data = encode(returned.data, rich=run.claim.rich, where=where)
+        check_size(dumps(data), run.options.max_payload_bytes, where)
     except Exception:  # noqa: BLE001  # an error must not be lost for its data
-        data = clean_text(repr(returned.data))
+        data = _bounded(repr(returned.data))
     code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
     stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
-    return _end(claim, task, AttemptError(code, message), stored, None, started)
+    return _end(run, task, AttemptError(code, message), stored, None)
 
 
 def _end(
-    claim: ClaimedTask,
+    run: Run,
     task: FrameworkTask[..., Any] | None,
     error: AttemptError,
     shown: TaskError[Any],
     raised: BaseException | None,
-    started: float,
 ) -> Outcome:
     result = dumps({"err": shown.as_json()})
-    retry_in = _retry_in(claim, task, error.code, raised, shown)
-    ended = Ended(claim.task_id, claim.claim, result, error, retry_in)
-    return Outcome(claim, ended, time.perf_counter() - started, raised)
+    again_in = _again_in(run.claim, task, error.code, raised, shown)
+    return Outcome(run, Ended(run.task_id, run.claim.claim, result, error, again_in), raised)
 
 
-def _retry_in(
+def _again_in(
     claim: ClaimedTask,
     task: FrameworkTask[..., Any] | None,
     code: str,
@@ -193,10 +248,15 @@ def _retry_in(
     shown: TaskError[Any],
 ) -> float | None:
     """The seconds until the next attempt; None if there is none (A-133)."""
-    if claim.retry_count >= claim.max_retries:
+    is_asked_for = isinstance(raised, Retry)
+    if isinstance(raised, Discard) or claim.retry_count >= (claim.max_retries or RETRIES_ON_DEMAND * is_asked_for):
         return None
     policy = RetryPolicy.read(claim.retry_policy, claim.task_id)
-    if policy is None or not policy.covers(code):
+    if isinstance(raised, Retry):
+        if raised.after is not None:
+            return raised.after
+        policy = policy or RetryPolicy.exponential(auto_retry_for=[ANY_CODE])
+    elif policy is None or not policy.covers(code):
         return None
     if (
         isinstance(task, HorsiesTask)
@@ -214,7 +274,7 @@ def _own_backoff(
         return float(backoff)
     try:
         seconds = backoff(raised, result)
-        return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_BACKOFF)
+        return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_DELAY.total_seconds())
     except BaseException:  # a sys.exit() in there would end the thread, and nobody would hear of the task
         logger.exception("backoff of %s raised: no retry. id=%s", claim.task_name, claim.task_id)
         return None
@@ -226,8 +286,18 @@ def _traceback(raised: BaseException) -> str:
     return "".join(traceback.format_exception(type(raised), raised, (ours and ours.tb_next) or ours))
 
 
-def _message(raised: BaseException) -> str:
+def _message(raised: BaseException, code: str, run: Run) -> str:
+    if code == OutcomeCode.TASK_TIMEOUT:
+        return f"The body ran longer than its time limit of {run.time_limit:g} seconds."
     try:
         return str(raised)
     except Exception:  # noqa: BLE001  # an exception's own __str__ may be what is broken
         return f"<{type(raised).__name__} that can't be printed>"
+
+
+def _bounded(text: str) -> str:
+    """The text, safe for every database; of one that is too long the beginning and the end."""
+    if len(text) > LONGEST_TEXT:
+        left_out = f"\n… {len(text) - LONGEST_TEXT:,} characters left out …\n"
+        text = text[: LONGEST_TEXT // 2] + left_out + text[-LONGEST_TEXT // 2 :]
+    return clean_text(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -13,17 +13,19 @@ from django.db import DatabaseError, DataError, Error, IntegrityError, Operation
 from django.db.models import DurationField, Exists, ExpressionWrapper, F, Q, Subquery
 from django.db.models.functions import Now
 
+from .. import postgres
 from ..models import Heartbeat, Queue, Task, Worker
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Runner
 from ..models.transitions import TaskQuerySet
 from ..models.worker import WorkerQuerySet
-from ..reaper.crashed import recover_crashed
+from ..reaper.crashed import Overrun, recover_all
 from ..results import OperationalCode, TaskError
 from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
 from .lanes import Lane
 from .plan import Plan
+from .run import Run
 
 #: Seconds for which it is remembered which queues are paused.
 PAUSES_VALID: Final = 1.0
@@ -65,6 +67,11 @@ class Books:
         self._workers.register(runner.worker_id, self._plan.name, runner.hostname, runner.pid or 0)
         return True
 
+    def ping(self) -> bool:
+        """Say something to this worker's own listener, which so learns whether it hears at all."""
+        postgres.ping(self._plan.database, self._runner.worker_id)
+        return True
+
     def leave(self) -> bool:
         """Remove the worker's row."""
         self._workers.leave(self._runner.worker_id)
@@ -89,27 +96,41 @@ class Books:
         runner = self._runner
         if not self._workers.beat(runner.worker_id):
             self.register()
+        self.ping()
         held = {
-            BeatRole.RUNNER: [claim.task_id for lane in lanes for claim in lane.running.values()],
-            BeatRole.CLAIMER: [claim.task_id for lane in lanes for claim in lane.prefetched],
+            BeatRole.RUNNER: [run.claim for lane in lanes for run in lane.running.values()],
+            BeatRole.CLAIMER: [claim for lane in lanes for claim in lane.prefetched],
         }
-        for role, keys in held.items():
-            if keys:
+        for role, claims in held.items():
+            if claims:
+                status = TaskStatus.RUNNING if role is BeatRole.RUNNER else TaskStatus.CLAIMED
+                tasks = self._tasks().held(claims, status)
                 beats = Heartbeat.objects.using(self._plan.database)
-                tasks = self._tasks().filter(pk__in=keys)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
+
+    def still_mine(self, claims: Sequence[ClaimedTask]) -> set[UUID]:
+        """The ids of those that this worker still runs under the same claims."""
+        return set(self._tasks().held(claims, TaskStatus.RUNNING).values_list("pk", flat=True)) if claims else set()
+
+    def note_progress(self, runs: Iterable[Run]) -> None:
+        """Write what bodies have said of their progress since it was last written."""
+        notes = {run.claim: run.progress for run in runs if run.progress is not None and run.progress != run.noted}
+        if notes:
+            self._tasks().note_progress(notes)
 
     def store(self, ends: Sequence[Ended]) -> None:
         """Write how bodies ended. What lost its claim meanwhile changes nothing."""
         # Two bodies of one task, the older of them under a claim that was taken away, may end in the same tick.
         ends = list({end.task_id: end for end in sorted(ends, key=lambda end: end.claim)}.values())
-        completed = [end for end in ends if end.error is None]
-        retried = [end for end in ends if end.error is not None and end.retry_in is not None]
-        failed = [end for end in ends if end.error is not None and end.retry_in is None]
         tasks, runner = self._tasks(), self._runner
-        for write, batch in ((tasks.complete, completed), (tasks.retry_later, retried), (tasks.fail, failed)):
-            if batch:
-                write(batch, runner)
+        if completed := [end for end in ends if end.error is None and end.again_in is None]:
+            tasks.complete(completed, runner)
+        if snoozed := [end for end in ends if end.error is None and end.again_in is not None]:
+            tasks.snooze(snoozed)
+        if retried := [end for end in ends if end.error is not None and end.again_in is not None]:
+            tasks.retry_later(retried, runner)
+        if failed := [end for end in ends if end.error is not None and end.again_in is None]:
+            tasks.fail(failed, runner)
 
     def store_singly(self, ends: Sequence[Ended]) -> None:
         """Write ends one by one after the batch was refused; one that the database can't hold fails for that alone."""
@@ -148,10 +169,8 @@ class Books:
 
     def give_up(self) -> int:
         """Put back everything that this worker still runs, as its policy says for a crash."""
-        total = 0
-        while count := recover_crashed(self._tasks().held_by(self._runner.worker_id)):
-            total += count
-        return total
+        held = self._tasks().held_by(self._runner.worker_id)
+        return recover_all(held, overrun=Overrun(self._plan.task_timeout))
 
     def hand_back_unknown(self, known: Collection[ClaimedTask]) -> None:
         """Give back what the table says this worker holds and it does not know of: a commit's answer was lost."""

@@ -17,11 +17,15 @@ import django
 if TYPE_CHECKING:
     from .inbox import Inbox
 
-#: Exit status of a runner whose supervisor is gone, of one that has run as many tasks as a child may, and of one that
-#: is done. Not 0, with which a body may end the process as well.
+#: Exit status of a runner whose supervisor is gone, of one that has run as many tasks as a child may, of one that is
+#: done, and of one with a body that could not be stopped. Not 0, with which a body may end the process as well.
 ORPHANED: Final = 70
 SPENT: Final = 71
 DONE: Final = 72
+STUCK: Final = 73
+
+#: What a runner writes into the pipe to its supervisor when it takes no more work.
+RETIRING: Final = b"retiring\n"
 
 
 def main() -> None:
@@ -29,22 +33,24 @@ def main() -> None:
     # The terminal's Ctrl-C reaches the supervisor too, and its word is what counts.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     voice = _take_voice()
-    worker_id, verbosity, line = voice.readline().rstrip("\n").split(" ", 2)
+    worker_id, verbosity, pipe, line = voice.readline().rstrip("\n").split(" ", 3)
+    os.set_inheritable(int(pipe), False)  # a body's subprocess has no business with it
     django.setup()
     from . import runner
     from .console import log_to_console
     from .inbox import Inbox, Word
     from .plan import Plan
+    from .pump import Leaving
 
     log_to_console(int(verbosity))
     inbox = Inbox()
     # A SIGTERM to the whole group comes beside the supervisor's word, so it says no more than that.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Word.STOP))
     threading.Thread(target=_obey, args=(voice, inbox), name="horsies-control", daemon=True).start()
-    is_spent = runner.run(Plan.loads(line), worker_id, inbox)
+    leaving = runner.run(Plan.loads(line), worker_id, inbox, lambda: os.write(int(pipe), RETIRING) > 0)
     # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
     logging.shutdown()
-    os._exit(SPENT if is_spent else DONE)
+    os._exit({Leaving.DONE: DONE, Leaving.SPENT: SPENT, Leaving.STUCK: STUCK}[leaving])
 
 
 def _take_voice() -> IO[str]:

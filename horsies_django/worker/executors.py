@@ -13,9 +13,10 @@ from typing import Final, Protocol
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
-from ..models.claims import ClaimedTask
+from ..exceptions import TaskTimeLimit
 from . import body
 from .outcome import Outcome
+from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -24,12 +25,18 @@ Deliver = Callable[[Outcome], None]
 #: Seconds that an executor's threads get to close their connections.
 CLOSING: Final = 2.0
 
+#: Seconds after which an event loop that does not answer counts as blocked.
+BLOCKED: Final = 5.0
+
 
 class Executor(Protocol):
     """Runs bodies and delivers each one's outcome."""
 
-    def submit(self, claim: ClaimedTask) -> None:
+    def submit(self, run: Run) -> None:
         """Begin a body. The caller has a free slot; nothing waits."""
+
+    def is_blocked(self) -> bool:
+        """Whether nothing can go on here because of one body that does not let go."""
 
     def close(self) -> None:
         """Let the idle threads go. Bodies that still run are left to end, or to die with the process."""
@@ -41,24 +48,26 @@ class ThreadExecutor:
     A bare queue hands a body over in a quarter of the time that ``ThreadPoolExecutor`` takes.
     """
 
-    def __init__(self, slots: int, database: str, deliver: Deliver) -> None:
+    def __init__(self, slots: int, deliver: Deliver) -> None:
         self._slots = slots
-        self._database = database
         self._deliver = deliver
-        self._queue: SimpleQueue[ClaimedTask | None] = SimpleQueue()
+        self._queue: SimpleQueue[Run | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._running = 0
         self._lock = threading.Lock()
 
-    def submit(self, claim: ClaimedTask) -> None:
+    def submit(self, run: Run) -> None:
         with self._lock:
             self._running += 1
             needed = self._running > len(self._threads) < self._slots
-        self._queue.put(claim)
+        self._queue.put(run)
         if needed:
             thread = threading.Thread(target=self._loop, name=f"horsies-slot-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def is_blocked(self) -> bool:
+        return False
 
     def close(self) -> None:
         for _ in self._threads:
@@ -68,13 +77,14 @@ class ThreadExecutor:
             thread.join(max(0.0, limit - time.monotonic()))
 
     def _loop(self) -> None:
-        while (claim := self._queue.get()) is not None:
+        while (run := self._queue.get()) is not None:
             try:
                 close_old_connections()
-                outcome = body.run(claim, self._database)
-                close_old_connections()
+                outcome = body.run(run)
+                # An interrupt may have come in the middle of an answer of the database.
+                connections.close_all() if run.told else close_old_connections()
             except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
-                outcome = body.broken(claim, error)
+                outcome = body.broken(run, error)
             with self._lock:
                 self._running -= 1
             self._deliver(outcome)
@@ -88,21 +98,32 @@ class LoopExecutor:
     body's slow query does not hold up the others.
     """
 
-    def __init__(self, database: str, deliver: Deliver) -> None:
-        self._database = database
+    def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
+        self._asked_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bodies: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references only
         self._thread = threading.Thread(target=self._main, name="horsies-loop", daemon=True)
         self._is_up = threading.Event()
         self._is_closing = False
 
-    def submit(self, claim: ClaimedTask) -> None:
+    def submit(self, run: Run) -> None:
         if self._loop is None:
             self._thread.start()
             self._is_up.wait()
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._begin, self._loop, claim)
+        self._loop.call_soon_threadsafe(self._begin, self._loop, run)
+
+    def is_blocked(self) -> bool:
+        if self._loop is None:
+            return False
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self._loop.call_soon_threadsafe(self._answer)
+        return time.monotonic() - self._asked_at > BLOCKED
+
+    def _answer(self) -> None:
+        self._asked_at = None
 
     def close(self) -> None:
         self._is_closing = True
@@ -120,19 +141,19 @@ class LoopExecutor:
                 except (SystemExit, KeyboardInterrupt):  # of a task that a body has started and left behind
                     logger.exception("a coroutine's own task tried to end the event loop; it goes on")
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, claim: ClaimedTask) -> None:
-        task = loop.create_task(self._run(claim))
+    def _begin(self, loop: asyncio.AbstractEventLoop, run: Run) -> None:
+        task = loop.create_task(self._run(run))
         self._bodies.add(task)
         task.add_done_callback(self._bodies.discard)
 
-    async def _run(self, claim: ClaimedTask) -> None:
+    async def _run(self, run: Run) -> None:
         try:
             async with ThreadSensitiveContext() as context:
-                outcome = await body.arun(claim, self._database)
+                outcome = await body.arun(run)
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
                     await sync_to_async(connections.close_all)()
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
-            outcome = body.broken(claim, error)
+            outcome = body.broken(run, error)
         self._deliver(outcome)
 
 
@@ -142,12 +163,24 @@ class InlineExecutor:
     For a database that only one connection can see: SQLite in memory, or a test's transaction.
     """
 
-    def __init__(self, database: str, deliver: Deliver) -> None:
-        self._database = database
+    def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
 
-    def submit(self, claim: ClaimedTask) -> None:
-        self._deliver(body.run(claim, self._database))
+    def submit(self, run: Run) -> None:
+        timer = threading.Timer(run.time_limit or 0.0, self._stop, args=(run,))
+        if run.time_limit is not None:
+            timer.start()
+        try:
+            self._deliver(body.run(run))
+        finally:
+            timer.cancel()
+
+    def _stop(self, run: Run) -> None:
+        run.tell(TaskTimeLimit)
+        run.interrupt()
+
+    def is_blocked(self) -> bool:
+        return False
 
     def close(self) -> None:
         """There is nothing to let go."""

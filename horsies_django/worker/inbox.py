@@ -13,6 +13,8 @@ class Word(Enum):
 
     WAKE = auto()  # there may be something to claim
     LOOK = auto()  # something will be due later
+    REVOKED = auto()  # a task that runs may have been cancelled, or taken away
+    PING = auto()  # the listener wants to hear something
     STOP = auto()  # claim no more, let the bodies finish
     ABORT = auto()  # hand back what runs, and go
 

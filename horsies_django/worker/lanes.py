@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from uuid import UUID
 
 from ..models.claims import ClaimedTask
 from .executors import Executor
+from .run import Run
 
 
 @dataclass(slots=True)
@@ -17,7 +19,8 @@ class Lane:
 
     ``hot`` says that there may be more to claim: a claim that got less than it asked for cools the lane, a wake or a
     look that found something heats it. What runs is known by task and claim: a task that was taken back and claimed
-    anew has two bodies for a while, and each has its own slot.
+    anew has two bodies for a while, and each has its own slot. ``watched`` are the runs that have a time limit or were
+    told to stop.
     """
 
     is_async: bool
@@ -25,8 +28,11 @@ class Lane:
     prefetch: int
     executor: Executor
     hot: bool = True
-    running: dict[tuple[UUID, int], ClaimedTask] = field(default_factory=dict)
+    running: dict[tuple[UUID, int], Run] = field(default_factory=dict)
+    watched: set[Run] = field(default_factory=set)
     prefetched: deque[ClaimedTask] = field(default_factory=deque)
+    moved_at: float = field(default_factory=time.monotonic)
+    is_jammed: bool = False
 
     @property
     def free(self) -> int:
@@ -41,14 +47,31 @@ class Lane:
     @property
     def room(self) -> int:
         """How many tasks could be claimed."""
-        return max(0, self.free + self.prefetch - len(self.prefetched))
+        ahead = 0 if self.is_jammed else self.prefetch
+        return max(0, self.free + ahead - len(self.prefetched))
 
-    def submit(self, claims: Iterable[ClaimedTask]) -> None:
+    @property
+    def longest(self) -> float:
+        """Seconds for which the oldest body has been running; 0 if there is none."""
+        return next((time.monotonic() - run.began for run in self.running.values()), 0.0)
+
+    def submit(self, runs: Iterable[Run]) -> None:
         """Begin these bodies."""
-        for claim in claims:
-            self.running[claim.task_id, claim.claim] = claim
-            self.executor.submit(claim)
+        self.moved_at = time.monotonic()
+        for run in runs:
+            self.running[run.task_id, run.claim.claim] = run
+            if run.time_limit is not None:
+                self.watched.add(run)
+            self.executor.submit(run)
 
-    def forget(self, claim: ClaimedTask) -> None:
-        """The body of this claim has ended."""
-        self.running.pop((claim.task_id, claim.claim), None)
+    def forget(self, run: Run) -> None:
+        """This body has ended."""
+        if self.running.pop((run.task_id, run.claim.claim), None):
+            self.watched.discard(run)
+            self.is_jammed = False
+
+    def stall(self, longest: float) -> bool:
+        """Whether what was prefetched has waited too long for a slot; then nothing is, until a body ends."""
+        if self.prefetched and not self.startable and time.monotonic() - self.moved_at > longest:
+            self.is_jammed = True
+        return self.is_jammed

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
+from ..exceptions import TaskRevoked
 from ..models.claims import ClaimedTask, Ended
+from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -14,20 +17,37 @@ logger = logging.getLogger("horsies_django.worker")
 class Outcome:
     """A body that has ended: what to store, and what to say of it."""
 
-    claim: ClaimedTask
+    run: Run
     ended: Ended
-    duration: float
     exception: BaseException | None = None
+    is_stored: bool = False  # in the body's own transaction
+    duration: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the time."""
+        object.__setattr__(self, "duration", time.monotonic() - self.run.began)
+
+    @property
+    def claim(self) -> ClaimedTask:
+        """The row, as it was claimed."""
+        return self.run.claim
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the task has ended with it, as far as this worker knows."""
+        return self.ended.again_in is None
 
     def log(self) -> None:
         """Write the line of a body's end, or of its retry."""
         claim, ended = self.claim, self.ended
-        if ended.error is None:
-            level, word, more = logging.INFO, "completed", ""
-        elif ended.retry_in is None:
-            level, word, more = logging.ERROR, "failed", f" error={ended.error.code}"
+        error = f" error={ended.error.code}" if ended.error else ""
+        again = "" if ended.again_in is None else f" in={ended.again_in:.1f}s"
+        if self.run.told is TaskRevoked:
+            level, word = logging.WARNING, "revoked"
+        elif ended.error is None:
+            level, word = logging.INFO, "snoozes" if again else "completed"
         else:
-            level, word, more = logging.WARNING, "retries", f" error={ended.error.code} in={ended.retry_in:.1f}s"
+            level, word = (logging.WARNING, "retries") if again else (logging.ERROR, "failed")
         if logger.isEnabledFor(level):
             logger.log(
                 level,
@@ -38,6 +58,6 @@ class Outcome:
                 claim.queue_name,
                 claim.attempt,
                 self.duration,
-                more,
-                exc_info=self.exception if ended.error is not None and ended.retry_in is None else None,
+                error + again,
+                exc_info=self.exception if word == "failed" else None,
             )

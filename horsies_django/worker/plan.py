@@ -43,7 +43,10 @@ class Plan:
     prefetch: int
     poll_interval: float
     max_tasks_per_child: int | None
+    max_memory_mb: int | None
     shutdown_timeout: float
+    task_timeout: float | None
+    timeout_grace: float
     reaper: bool
     scheduler: bool
     name: str

@@ -10,11 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, TypeVar
 
 from django.db import Error, InterfaceError, OperationalError, connections
 
-from ..models.claims import ClaimedTask, ClaimLost, Ended, Runner
+from ..models.claims import ClaimedTask, ClaimLost, Runner
 from .announcing import Announcer
 from .books import Books, is_refusal
 from .cadence import AT_LEAST, WOKEN, Cadence
@@ -22,6 +23,8 @@ from .inbox import Inbox, Item, Word
 from .lanes import Lane
 from .outcome import Outcome
 from .plan import Plan, Until
+from .run import Run
+from .watch import Watch
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -30,14 +33,29 @@ T = TypeVar("T")
 _FIRST_BACKOFF: Final = 0.1
 _LONGEST_BACKOFF: Final = 5.0
 
+#: Seconds from the beginning of a tick for which what it has claimed is surely still this worker's.
+SURE: Final = 0.5
+
+#: A prefetched task that has waited for its slot this many stale thresholds is given back, well beaten for or not.
+PATIENCE: Final = 10
+
 #: Characters of results that one tick stores together; PostgreSQL takes 256 MB in one JSON value.
 LARGEST_BATCH: Final = 16_000_000
+
+
+class Leaving(StrEnum):
+    """Why a runner leaves."""
+
+    DONE = "done"
+    SPENT = "spent"  # it has run as many tasks, or takes as much memory, as a runner may
+    STUCK = "stuck"  # a body can't be stopped but with the process
 
 
 @dataclass(slots=True)
 class Tick:
     """What one tick has written, to be carried out in memory once it is committed."""
 
+    began: float = field(default_factory=time.monotonic)
     stored: int = 0
     claimed: int = 0
     beat: bool = False
@@ -50,13 +68,22 @@ class Pump:
     """Keeps the slots of one runner busy until it is told to stop or, by its plan, has done its work."""
 
     def __init__(
-        self, plan: Plan, runner: Runner, inbox: Inbox, lanes: Sequence[Lane], is_woken: Callable[[], bool]
+        self,
+        plan: Plan,
+        runner: Runner,
+        inbox: Inbox,
+        lanes: Sequence[Lane],
+        is_woken: Callable[[], bool],
+        retire: Callable[[], bool],
     ) -> None:
         self._plan = plan
         self._runner = runner
         self._inbox = inbox
         self._lanes = lanes
         self._is_woken = is_woken
+        self._watch = Watch(plan, lanes)
+        self._retire = retire
+        self._retired: Leaving | None = None
         self._books = Books(plan, runner)
         self._announcer = Announcer(plan.database)
         self._cadence = Cadence(plan.poll_interval)
@@ -69,26 +96,38 @@ class Pump:
         recovery = plan.options.recovery
         self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
         self._next_beat = time.monotonic() + self._beat_every
+        self._longest_wait = PATIENCE * recovery.claimed_stale_threshold_ms / 1_000
         self._in_doubt = False
         self._done = False
 
-    def run(self) -> bool:
-        """Register, work until done, hand back what was not begun, and leave; return whether it left for its age."""
+    def run(self) -> Leaving:
+        """Register, work until done, hand back what was not begun, and leave; return why."""
         while not self._try(self._books.register) and self._stop_by is None:
             pass  # each try waits
         while not self._done:
             self.run_once()
-        if self._stop_by is not None and (
-            self._outcomes or any(lane.running or lane.prefetched for lane in self._lanes)
-        ):
+        leaving = self._leaving()
+        # A supervisor recovers what is stuck here once this process is gone; nobody else would.
+        if leaving is not Leaving.STUCK and self._is_holding:
             self._try(self._give_up)
         self._announcer.close(timeout=5.0)
-        self._try(self._books.leave)
-        return self._is_spent and self._stop_by is None
+        if leaving is not Leaving.STUCK:
+            self._try(self._books.leave)
+        return leaving
+
+    def _leaving(self) -> Leaving:
+        if self._stop_by is not None:
+            return Leaving.DONE
+        return self._retired or (Leaving.SPENT if self._is_spent else Leaving.DONE)
+
+    @property
+    def _is_holding(self) -> bool:
+        return bool(self._outcomes) or any(lane.running or lane.prefetched for lane in self._lanes)
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
         self._hear(self._inbox.take(self._wait()))
+        self._mind()
         if self._is_time_to_look():
             self._try(self._look)
         tick = self._try(self._transact) if self._has_work() else None
@@ -109,12 +148,12 @@ class Pump:
     @property
     def _may_claim(self) -> bool:
         once = self._plan.until is Until.ONE_CLAIM and self._claimed > 0
-        return self._stop_by is None and not self._is_spent and not once
+        return self._stop_by is None and self._retired is None and not self._is_spent and not once
 
     @property
     def _is_spent(self) -> bool:
         limit = self._plan.max_tasks_per_child
-        return limit is not None and self._claimed >= limit
+        return (limit is not None and self._claimed >= limit) or self._watch.is_too_large
 
     def _room(self) -> bool:
         return self._may_claim and any(lane.room for lane in self._lanes)
@@ -141,7 +180,7 @@ class Pump:
     def _wait(self) -> float:
         if self._has_work() or self._is_time_to_look():
             return 0.0
-        moments = [self._next_beat]
+        moments = [self._next_beat, self._watch.next]
         if self._stop_by is not None:
             moments.append(self._stop_by)
         if self._room():
@@ -149,7 +188,9 @@ class Pump:
         return max(0.0, min(moments) - time.monotonic())
 
     def _is_done(self) -> bool:
-        if self._outcomes or any(lane.running or lane.prefetched for lane in self._lanes):
+        if self._retired and not self._outcomes and not self._watch.hopeful():
+            return True
+        if self._is_holding:
             return False
         if not self._may_claim:
             return True
@@ -160,12 +201,16 @@ class Pump:
         for item in items:
             if isinstance(item, Outcome):
                 for lane in self._lanes:
-                    lane.forget(item.claim)
+                    lane.forget(item.run)
                 self._outcomes.append(item)
             elif item is Word.WAKE:
                 self._heat([True] * len(self._lanes))
             elif item is Word.LOOK:
                 self._must_look = True
+            elif item is Word.REVOKED:
+                self._watch.hurry()
+            elif item is Word.PING:
+                self._try(self._books.ping)
             else:
                 self.stop()
                 self._stop_by = 0.0 if item is Word.ABORT else self._stop_by
@@ -175,6 +220,21 @@ class Pump:
             lane.hot = lane.hot or is_due
 
     # Doing it.
+
+    def _mind(self) -> None:
+        """Mind the bodies that run: their time limits, and whether their tasks are still this worker's."""
+        if self._watch.is_due() and self._watch.stop_bodies() and self._retired is None:
+            self._retired = Leaving.STUCK if self._retire() else Leaving.DONE
+        if self._watch.wants_check():
+            self._try(self._check)
+
+    def _check(self) -> bool:
+        runs = [run for lane in self._lanes for run in lane.running.values()]
+        self._books.note_progress(runs)
+        for run in runs:
+            run.noted = run.progress
+        self._watch.checked(runs, self._books.still_mine([run.claim for run in runs]))
+        return True
 
     def _look(self) -> bool:
         view = self._books.look(self._lanes)
@@ -195,12 +255,14 @@ class Pump:
         if self._only_beats():
             self._books.beat(self._lanes)
             return Tick(beat=True)
-        ends = self._batch()
-        tick = Tick(stored=len(ends), beat=time.monotonic() >= self._next_beat)
+        batch = self._batch()
+        ends = [outcome.ended for outcome in batch if not outcome.is_stored]
+        tick = Tick(stored=len(batch), beat=time.monotonic() >= self._next_beat)
         try:
             with self._books.transaction():
                 if self._in_doubt:
                     self._books.hand_back_unknown(self._known())
+                self._books.note_progress([outcome.run for outcome in batch])
                 if ends:
                     self._books.store(ends)
                 if tick.beat:
@@ -213,29 +275,30 @@ class Pump:
                 raise
             logger.exception("%d results were refused together; storing them one by one", len(ends))
             self._books.store_singly(ends)
-            return Tick(stored=len(ends))
+            return Tick(stored=len(batch))
         self._in_doubt = False
         return tick
 
-    def _batch(self) -> list[Ended]:
-        """The ends for one tick: all of them, unless their results are very large together."""
-        batch: list[Ended] = []
+    def _batch(self) -> list[Outcome]:
+        """The outcomes for one tick: all of them, unless their results are very large together."""
+        batch: list[Outcome] = []
         size = 0
         for outcome in self._outcomes:
             size += len(outcome.ended.result)
             if batch and size > LARGEST_BATCH:
                 break
-            batch.append(outcome.ended)
+            batch.append(outcome)
         return batch
 
     def _known(self) -> list[ClaimedTask]:
         """Every claim that is in this runner's hands."""
-        held = [claim for lane in self._lanes for claim in (*lane.running.values(), *lane.prefetched)]
-        return held + [outcome.claim for outcome in self._outcomes]
+        running = [run.claim for lane in self._lanes for run in lane.running.values()]
+        prefetched = [claim for lane in self._lanes for claim in lane.prefetched]
+        return [*running, *prefetched, *(outcome.claim for outcome in self._outcomes)]
 
     def _fill(self, lane: Lane, tick: Tick) -> None:
         """Start and claim for one lane, or give back what it has prefetched if no more is to begin."""
-        if not self._may_claim:
+        if not self._may_claim or lane.stall(self._longest_wait):
             if lane.prefetched:
                 self._books.release(list(lane.prefetched))
                 tick.prefetched.append((lane, []))
@@ -267,15 +330,29 @@ class Pump:
             self._claimed += tick.claimed
             self._cadence.found()
         for lane, prefetched in tick.prefetched:
+            if len(prefetched) > len(lane.prefetched):
+                lane.moved_at = time.monotonic()
             lane.prefetched.clear()
             lane.prefetched.extend(prefetched)
         for lane, started in tick.started:
-            lane.submit(started)
+            lane.submit(map(self._begin, self._confirmed(started, tick)))
         for outcome in ended:
-            if outcome.ended.retry_in is not None:
-                self._cadence.due_at(time.monotonic() + outcome.ended.retry_in)
+            if outcome.ended.again_in is not None:
+                self._cadence.due_at(time.monotonic() + outcome.ended.again_in)
             outcome.log()
         self._announcer.finished(ended)
+
+    def _begin(self, claim: ClaimedTask) -> Run:
+        time_limit = self._plan.task_timeout if claim.timeout is None else claim.timeout
+        return Run(claim, self._plan.options, self._runner, time_limit)
+
+    def _confirmed(self, started: list[ClaimedTask], tick: Tick) -> list[ClaimedTask]:
+        """Those that may begin: after a long pause (a stopped process, say) only what is still this worker's."""
+        if not started or time.monotonic() - tick.began < SURE:
+            return started
+        mine = self._try(lambda: self._books.still_mine(started))
+        self._in_doubt = self._in_doubt or mine is None
+        return [claim for claim in started if claim.task_id in (mine or ())]
 
     def _give_up(self) -> bool:
         count = self._books.give_up()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from django.db import connections
 
@@ -16,21 +16,24 @@ from .inbox import Inbox
 from .lanes import Lane
 from .listener import Listener
 from .plan import HOSTNAME, Plan
-from .pump import Pump
+from .pump import Leaving, Pump
 
 logger = logging.getLogger("horsies_django.worker")
 
 
-def run(plan: Plan, worker_id: str, inbox: Inbox) -> bool:
-    """Work by ``plan`` in this thread until done or told to stop; return whether another runner should go on."""
+def run(plan: Plan, worker_id: str, inbox: Inbox, retire: Callable[[], bool] = lambda: False) -> Leaving:
+    """Work by ``plan`` in this thread until done or told to stop; return why it ended.
+
+    ``retire`` tells a supervisor that this runner takes no more work, and returns whether there is one.
+    """
     runner = Runner(worker_id, HOSTNAME, os.getpid())
     with own_logging(), own_connection(plan.database, worker_id):
         inline = in_memory(plan.database) or connections[plan.database].in_atomic_block
         lanes = _inline_lanes(plan, inbox) if inline else _lanes(plan, inbox)
-        listener = Listener(plan, inbox)
+        listener = Listener(plan, worker_id, inbox)
         if not inline:
             listener.start()
-        pump = Pump(plan, runner, inbox, lanes, lambda: listener.alive)
+        pump = Pump(plan, runner, inbox, lanes, lambda: listener.alive, retire)
         logger.info(
             "worker ready id=%s pid=%d queues=%s threads=%d async_slots=%d",
             worker_id,
@@ -40,22 +43,22 @@ def run(plan: Plan, worker_id: str, inbox: Inbox) -> bool:
             plan.async_slots,
         )
         try:
-            is_spent = pump.run()
+            leaving = pump.run()
         finally:
             listener.stop()
             for lane in lanes:
                 lane.executor.close()
     logger.info("worker stopped id=%s", worker_id)
-    return is_spent
+    return leaving
 
 
 def _lanes(plan: Plan, inbox: Inbox) -> Sequence[Lane]:
     return [
-        Lane(False, plan.threads, plan.prefetch, ThreadExecutor(plan.threads, plan.database, inbox.put)),
-        Lane(True, plan.async_slots, plan.prefetch, LoopExecutor(plan.database, inbox.put)),
+        Lane(False, plan.threads, plan.prefetch, ThreadExecutor(plan.threads, inbox.put)),
+        Lane(True, plan.async_slots, plan.prefetch, LoopExecutor(inbox.put)),
     ]
 
 
 def _inline_lanes(plan: Plan, inbox: Inbox) -> Sequence[Lane]:
     """Lanes for a database, or a transaction, that no other thread can see into."""
-    return [Lane(is_async, 1, 0, InlineExecutor(plan.database, inbox.put)) for is_async in (False, True)]
+    return [Lane(is_async, 1, 0, InlineExecutor(inbox.put)) for is_async in (False, True)]

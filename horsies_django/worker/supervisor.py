@@ -21,9 +21,9 @@ from django.conf import settings
 from django.db import Error, connections
 
 from ..models import Task, Worker
-from ..reaper.crashed import recover_crashed
+from ..reaper.crashed import Overrun, recover_all
 from ..reaper.loop import Reaper
-from .child import DONE, SPENT
+from .child import DONE, SPENT, STUCK
 from .connection import own_connection
 from .inbox import Word
 from .plan import Plan, Until
@@ -36,14 +36,30 @@ _LONGEST_PAUSE: Final = 30.0
 #: Seconds that a runner gets beyond its shutdown timeout, to write what it has to.
 GRACE: Final = 5.0
 
+#: Times that the tasks of a dead runner are looked for, a second apart, if somebody else has them locked.
+TRIES: Final = 10
+
 #: Failed starts in a row after which a worker that is to end by itself gives up.
 HOPELESS: Final = 5
+
+
+@dataclass(slots=True)
+class _Dead:
+    worker_id: str
+    overrun: Overrun | None
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Retiring:
+    child: _Child
 
 
 @dataclass(slots=True)
 class _Child:
     worker_id: str
     process: subprocess.Popen[str]
+    is_replaced: bool = False
 
     def tell(self, word: Word) -> None:
         """Say a word to the runner; one that is gone needs none."""
@@ -59,9 +75,10 @@ class Supervisor:
     def __init__(self, plan: Plan, verbosity: int = 1) -> None:
         self._plan = plan
         self._verbosity = verbosity
-        self._events: SimpleQueue[_Child | Word] = SimpleQueue()
+        self._events: SimpleQueue[_Child | _Retiring | Word] = SimpleQueue()
         self._children: list[_Child] = []
-        self._dead: list[str] = []
+        self._dead: list[_Dead] = []
+        self._has_failed = False
         self._stopping = False
         self._kill_at = float("inf")
         self._start_at: list[float] = []
@@ -83,7 +100,7 @@ class Supervisor:
             while self._children or self._start_at or self._dead:
                 self.run_once()
         reaper.stop()
-        return 1 if self._is_hopeless() else 0
+        return 1 if self._has_failed or self._is_hopeless() else 0
 
     def run_once(self) -> None:
         """Start what is to start, wait for the next event, and act on it."""
@@ -92,13 +109,23 @@ class Supervisor:
             self._spawn()
         with suppress(Empty):
             event = self._events.get(timeout=self._wait())
-            self._bury(event) if isinstance(event, _Child) else self._halt(event)
+            self._act(event)
         if time.monotonic() >= self._kill_at:
             for child in self._children:
                 logger.error("runner %s did not stop in time: killed", child.worker_id)
                 child.process.kill()
             self._kill_at = float("inf")
         self._recover()
+
+    def _act(self, event: _Child | _Retiring | Word) -> None:
+        if isinstance(event, _Child):
+            self._bury(event)
+        elif isinstance(event, Word):
+            self._halt(event)
+        elif not self._stopping and event.child in self._children:
+            logger.warning("runner retires id=%s: a fresh one starts beside it", event.child.worker_id)
+            event.child.is_replaced = True
+            self._start_after(0.0)
 
     def _wait(self) -> float:
         moments = [*self._start_at[:1], self._kill_at, *([time.monotonic() + 1.0] if self._dead else [])]
@@ -113,20 +140,33 @@ class Supervisor:
             "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE,
             "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
         }
+        reading, writing = os.pipe()
         process = subprocess.Popen(  # our own interpreter, our own module
-            [sys.executable, "-m", "horsies_django.worker.child"], stdin=subprocess.PIPE, env=environment, text=True
+            [sys.executable, "-m", "horsies_django.worker.child"],
+            stdin=subprocess.PIPE,
+            env=environment,
+            text=True,
+            pass_fds=(writing,),
         )
+        os.close(writing)
         child = _Child(worker_id, process)
         self._children.append(child)
-        threading.Thread(target=self._watch, args=(child,), daemon=True).start()
+        for target, given in ((self._watch, child), (self._listen, (child, reading))):
+            threading.Thread(target=target, args=(given,), daemon=True).start()
         with suppress(OSError):
             assert process.stdin is not None
-            process.stdin.write(f"{worker_id} {self._verbosity} {self._plan.dumps()}\n")
+            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {self._plan.dumps()}\n")
             process.stdin.flush()
 
     def _watch(self, child: _Child) -> None:
         child.process.wait()
         self._events.put(child)
+
+    def _listen(self, given: tuple[_Child, int]) -> None:
+        child, reading = given
+        with os.fdopen(reading, "rb") as pipe:
+            for _ in pipe:
+                self._events.put(_Retiring(child))
 
     def _bury(self, child: _Child) -> None:
         """A runner has ended: recover what it held, and replace it unless its work is done."""
@@ -135,15 +175,18 @@ class Supervisor:
         if child.process.stdin:
             with suppress(OSError):
                 child.process.stdin.close()
-        self._dead.append(child.worker_id)  # also of one that left in order: it may not have got everything said
-        if status in (DONE, SPENT):
+        # Also of one that left in order: it may not have got everything said.
+        overrun = Overrun(self._plan.task_timeout) if status == STUCK else None
+        self._dead.append(_Dead(child.worker_id, overrun))
+        if status in (DONE, SPENT, STUCK):
             self._failed_starts = 0
-            if not self._stopping and (status == SPENT or self._plan.until is Until.STOPPED):
+            goes_on = status != DONE or self._plan.until is Until.STOPPED
+            if goes_on and not self._stopping and not child.is_replaced:
                 self._start_after(0.0)
             return
         logger.error("runner died id=%s %s", child.worker_id, _describe(status))
         self._failed_starts = 0 if self._had_started(child) else self._failed_starts + 1
-        if self._stopping or self._is_hopeless():
+        if self._stopping or self._is_hopeless() or child.is_replaced:
             return
         # The first replacement comes at once: one crash is an accident, a row of them is not.
         pause = 0.0 if self._failed_starts < 2 else min(_FIRST_PAUSE * 2 ** (self._failed_starts - 2), _LONGEST_PAUSE)
@@ -175,11 +218,7 @@ class Supervisor:
     def _recover(self) -> None:
         """Put back, or fail, what dead runners held; what can't be written now is tried again."""
         try:
-            while self._dead:
-                rows = Task.objects.using(self._plan.database).held_by(self._dead[0])
-                while count := recover_crashed(rows):
-                    logger.warning("recovered %d tasks of dead runner id=%s", count, self._dead[0])
-                Worker.objects.using(self._plan.database).leave(self._dead[0])
+            while self._dead and self._is_recovered(self._dead[0]):
                 self._dead.pop(0)
         except Error as error:
             logger.warning("tasks of dead runners can't be recovered yet: %s", error)
@@ -187,9 +226,26 @@ class Supervisor:
             if self._stopping and not self._children:
                 self._dead.clear()  # the thresholds of whoever reaps next will find them
 
+    def _is_recovered(self, dead: _Dead) -> bool:
+        """Recover what a dead runner held; return whether nothing is left to do for it."""
+        rows = Task.objects.using(self._plan.database).held_by(dead.worker_id)
+        if count := recover_all(rows, dead.overrun):
+            logger.warning("recovered %d tasks of dead runner id=%s", count, dead.worker_id)
+        dead.tries += 1
+        if rows.exists() and dead.tries < TRIES:
+            return False  # somebody else has them locked
+        Worker.objects.using(self._plan.database).leave(dead.worker_id)
+        return True
+
     def _reap(self, reaper: Reaper) -> None:
-        with own_connection(self._plan.database, "reaper"):
-            reaper.run()
+        try:
+            with own_connection(self._plan.database, "reaper"):
+                reaper.run()
+        except BaseException:
+            # A worker that does not reap looks well and is not: whoever started it has to know.
+            logger.exception("the reaper has failed: this worker stops")
+            self._has_failed = True
+            self._events.put(Word.STOP)
 
 
 def _describe(status: int) -> str:

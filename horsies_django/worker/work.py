@@ -13,6 +13,7 @@ from . import runner
 from .connection import own_connection
 from .inbox import Inbox, Word
 from .plan import Plan, Until
+from .pump import Leaving
 from .supervisor import Supervisor
 
 
@@ -33,7 +34,7 @@ def work(plan: Plan, verbosity: int = 1) -> int:
     inbox = Inbox()
     words = iter([Word.STOP])
     with _told(lambda _: inbox.put(next(words, Word.ABORT))):
-        while runner.run(plan, plan.new_worker_id(), inbox):
+        while runner.run(plan, plan.new_worker_id(), inbox) is Leaving.SPENT:
             pass  # it has run as many tasks as one may, and there are more
     return 0
 

@@ -25,6 +25,9 @@ _TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
     "prefetch": (int, "N", "Tasks claimed ahead for each kind of slot; they hide from other workers."),
     "poll_interval": (float, "SECONDS", "Longest time between two looks of an idle worker that nobody can wake."),
     "max_tasks_per_child": (int, "N", "Replace a runner after this many tasks."),
+    "max_memory_mb": (int, "MB", "Replace a runner that takes more memory than this."),
+    "task_timeout": (float, "SECONDS", "Time limit of tasks that set none."),
+    "timeout_grace": (float, "SECONDS", "How long a task over its time limit may take to stop."),
     "shutdown_timeout": (float, "SECONDS", "How long running tasks may go on after SIGTERM."),
     "name": (str, "NAME", "Begins the worker's id; each process start has a new id all the same."),
 }

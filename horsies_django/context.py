@@ -1,0 +1,77 @@
+"""What a body with ``takes_context=True`` is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from asgiref.sync import sync_to_async
+
+from .compat import TaskContext as FrameworkContext
+from .exceptions import TaskRevoked
+from .serializers import clean_text, decode, dumps, encode
+from .states import TaskStatus
+
+if TYPE_CHECKING:
+    from .worker.run import Run
+
+    _FrameworkContext = FrameworkContext[..., Any]
+else:
+    _FrameworkContext = FrameworkContext
+
+MESSAGE_LENGTH: Final = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget that the framework's is frozen
+    """The framework's context, and the body's line to whoever watches it.
+
+    ``attempt`` and ``task_result`` are the framework's. Each method is a *checkpoint*: in a body that is to stop it
+    raises :class:`~horsies_django.exceptions.TaskInterrupt`.
+    """
+
+    run: Run
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the body should stop: the task was cancelled, has run too long, or was taken from this worker."""
+        return self.run.told is not None
+
+    @property
+    def state(self) -> Any:
+        """What :meth:`save` stored last, in this attempt or in an earlier one; None if it never did."""
+        return decode(self.run.state, rich=self.run.claim.rich)
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Say how far the body is. Costs nothing: the worker writes it down once a second, and at the end.
+
+        Raises ValueError for a number that is negative or not finite.
+        """
+        for name, number in (("done", done), ("total", total)):
+            if number is not None and not 0 <= number < float("inf"):
+                raise ValueError(f"progress() got {name}={number!r}; allowed: numbers from 0 on.")
+        note = {"done": done, "total": total, "message": clean_text(str(message))[:MESSAGE_LENGTH]}
+        self.run.progress = dumps(note)
+        self.run.check()
+
+    def save(self, state: Any) -> None:
+        """Keep ``state`` for the next attempt, as part of the body's own transaction if it is in one.
+
+        So what a body has done and how far it came are stored together, or not at all. Raises TypeError or ValueError
+        for a value that can't be stored.
+        """
+        from .models import Task
+
+        self.run.check()
+        claim = self.run.claim
+        encoded = encode(state, rich=claim.rich, where="the state")
+        dumps(encoded)
+        mine = Task.objects.using(self.run.database).held([claim], TaskStatus.RUNNING)
+        if not mine.update(checkpoint=encoded):
+            self.run.tell(TaskRevoked)
+            self.run.check()
+        self.run.state = encoded
+
+    async def asave(self, state: Any) -> None:
+        """See :meth:`save`."""
+        await sync_to_async(self.save)(state)

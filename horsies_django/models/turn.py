@@ -1,0 +1,52 @@
+"""Turns: who of many does what only one is to do at a time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from ..expressions import FromNow, SecondsUntil
+
+#: When a turn was taken that nobody has had yet.
+NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TurnQuerySet(models.QuerySet["Turn"]):
+    """Taking turns by guarded updates. No lock is held: a holder that dies merely lets its time pass."""
+
+    def take(self, name: str, holder: str, interval: float) -> float:
+        """Take the turn if nobody has had it for ``interval`` seconds: return 0, else the seconds that are left."""
+        free = self.filter(name=name, taken_at__lte=FromNow(-interval))
+        if free.update(holder=holder, taken_at=Now()):
+            return 0.0
+        since = self.filter(name=name).values_list(SecondsUntil("taken_at"), flat=True).first()
+        if since is None:
+            self.bulk_create([Turn(name=name, taken_at=NEVER)], ignore_conflicts=True)
+            return self.take(name, holder, interval)
+        return float(max(interval + since, 0.001))
+
+    def keep(self, name: str, holder: str) -> bool:
+        """Begin the turn's interval anew, while it is in use; return whether it was still the holder's."""
+        return self.filter(name=name, holder=holder).update(taken_at=Now()) == 1
+
+
+class Turn(models.Model):
+    """Who has last done something that one does at a time, and when, by the database's clock."""
+
+    name = models.CharField(_("name"), primary_key=True, max_length=100)
+    holder = models.CharField(_("holder"), max_length=64, blank=True)
+    taken_at = models.DateTimeField(_("taken at"), db_default=Now())
+
+    objects = TurnQuerySet.as_manager()
+
+    class Meta:
+        db_table = "horsies_turns"
+        verbose_name = _("turn")
+        verbose_name_plural = _("turns")
+
+    def __str__(self) -> str:
+        return self.name

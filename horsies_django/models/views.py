@@ -1,0 +1,91 @@
+"""The views of the queue that an operator, a worker and a reaper have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Self
+
+from django.db import connections, models
+from django.db.models import Exists, OuterRef, Q
+from django.db.models.functions import Now
+
+from ..expressions import FromNow
+from ..states import BeatRole, TaskStatus
+from .heartbeat import Heartbeat
+
+if TYPE_CHECKING:
+    from .task import Task  # noqa: F401  # the base class below names it
+
+#: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by
+#: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
+IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
+
+
+class TaskViews(models.QuerySet["Task"]):
+    """Tasks by what is to be done with them. Reads, and changes nothing."""
+
+    def pending(self) -> Self:
+        """Tasks that wait, due or not."""
+        return self.filter(status=TaskStatus.PENDING)
+
+    def due(self) -> Self:
+        """Tasks that may be claimed now (S0-35, S4-19)."""
+        return self.pending().filter(not_past_deadline(), enqueued_at__lte=Now())
+
+    def scheduled(self) -> Self:
+        """Tasks that wait for the time they were sent for (S2-02)."""
+        return self.pending().filter(enqueued_at__gt=Now(), next_retry_at__isnull=True)
+
+    def retrying(self) -> Self:
+        """Tasks that wait for another attempt (S2-05)."""
+        return self.pending().filter(next_retry_at__isnull=False)
+
+    def active(self) -> Self:
+        """Tasks that a worker holds (S2-04)."""
+        return self.filter(IS_HELD)
+
+    def archived(self) -> Self:
+        """Tasks that failed for good and are kept (S2-06)."""
+        return self.filter(status=TaskStatus.FAILED)
+
+    def completed(self) -> Self:
+        """Tasks that succeeded and are kept (S2-07)."""
+        return self.filter(status=TaskStatus.COMPLETED)
+
+    def claimable(self, *, is_async: bool = False) -> Self:
+        """Due tasks of one kind, as the index of claims has them."""
+        return self.due().filter(deferred=False, is_async=is_async)
+
+    def held_by(self, worker_id: str) -> Self:
+        """Tasks that this worker holds."""
+        return self.active().filter(claimed_by_worker_id=worker_id)
+
+    def overdue(self) -> Self:
+        """PENDING tasks whose ``good_until`` has passed."""
+        return self.pending().filter(good_until__lte=Now())
+
+    def stale_claimed(self, threshold: float) -> Self:
+        """CLAIMED tasks for which no claimer has beaten for ``threshold`` seconds (S3-06)."""
+        return self._stale(TaskStatus.CLAIMED, "claimed_at", BeatRole.CLAIMER, threshold)
+
+    def stale_running(self, threshold: float) -> Self:
+        """RUNNING tasks for which no runner has beaten for ``threshold`` seconds (S3-07)."""
+        return self._stale(TaskStatus.RUNNING, "started_at", BeatRole.RUNNER, threshold)
+
+    def lock(self, *, skip: bool = True) -> Self:
+        """Lock the rows, without blocking inserts that refer to them. SQLite has no such clause: one writes there."""
+        features = connections[self.db].features
+        no_key = features.has_select_for_no_key_update
+        return self.select_for_update(skip_locked=skip and features.has_select_for_update_skip_locked, no_key=no_key)
+
+    def _stale(self, status: TaskStatus, since: str, role: BeatRole, threshold: float) -> Self:
+        horizon = FromNow(-threshold)
+        beats = Heartbeat.objects.using(self.db).filter(
+            task=OuterRef("pk"), role=role, sender_id=OuterRef("claimed_by_worker_id"), sent_at__gte=horizon
+        )
+        silent = Q(**{f"{since}__isnull": True}) | Q(**{f"{since}__lt": horizon})
+        return self.active().filter(silent, ~Exists(beats), status=status)
+
+
+def not_past_deadline() -> Q:
+    """The rows whose ``good_until`` has not passed."""
+    return Q(good_until__isnull=True) | Q(good_until__gt=Now())

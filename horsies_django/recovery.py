@@ -1,0 +1,29 @@
+"""Recovery by hand."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from .compat import DEFAULT_TASK_BACKEND_ALIAS
+from .conf import parse_duration
+
+
+def reclaim(older_than: timedelta | float | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> int:
+    """Take back every task whose worker gave no sign of life for ``older_than``; return how many (S4-43).
+
+    CLAIMED ones go back to PENDING, RUNNING ones are retried or failed by their own policy, as a reaper does after its
+    thresholds. Takes seconds, a timedelta or a text like ``"90s"``. Too short a time takes tasks from workers that
+    live: one beats only every ``runner_heartbeat_interval_ms``. Raises ValueError for what is not a duration, or an
+    unknown backend.
+    """
+    from .models import Task
+    from .reaper.crashed import recover_all
+    from .reaper.duties import requeue_all
+    from .worker.plan import horsies_backend
+
+    silence = parse_duration(older_than)
+    if silence is None:
+        raise ValueError("reclaim() got None; allowed: seconds, a timedelta or a text like '90s'.")
+    tasks = Task.objects.using(horsies_backend(backend).config.database)
+    seconds = silence.total_seconds()
+    return requeue_all(tasks.stale_claimed(seconds)) + recover_all(tasks.stale_running(seconds))

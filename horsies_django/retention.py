@@ -1,0 +1,169 @@
+"""How long ended tasks are kept: decided once, when a task ends, and stored with it as ``kept_until``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Case, DateTimeField, DurationField, Expression, F, Func, Value, When
+from django.db.models.functions import Coalesce
+from django.db.models.sql.compiler import SQLCompiler
+
+from .compat import task_backends
+from .conf import DURATION_ALLOWED, INHERIT, LONGEST_DURATION, Options, parse_duration
+from .states import TASK_TERMINAL_STATES, TaskStatus
+
+if TYPE_CHECKING:
+    from .models.claims import ClaimedTask
+
+#: What a row stores that is to be kept for ever; NULL says that its queue and its backend decide.
+LONGEST: Final = timedelta(seconds=LONGEST_DURATION)
+
+
+def stored_retention(value: object) -> timedelta | None:
+    """Return what the row of a call stores for the option ``retention``. Raises ValueError."""
+    if isinstance(value, str) and value == INHERIT:
+        return None
+    try:
+        return _finite(parse_duration(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is not a duration; allowed: {DURATION_ALLOWED} or {INHERIT!r}.") from None
+
+
+def read_retention(stored: timedelta | None) -> timedelta | Literal["inherit"] | None:
+    """Return the option that :func:`stored_retention` has stored."""
+    if stored is None:
+        return INHERIT
+    return stored if stored < LONGEST else None
+
+
+def kept_until(status: TaskStatus, database: str) -> Expression:
+    """Return the value of ``kept_until`` for rows, of whatever queues and backends, that end in ``status``.
+
+    The row's own retention counts first, then its queue's, then its backend's for that state.
+    """
+    return _settings(database).until[status]
+
+
+def may_go_at_once(claims: Iterable[ClaimedTask], database: str) -> bool:
+    """Whether any of these tasks may have to be deleted by whoever ends it, for its retention is 0 (S2-10)."""
+    settings = _settings(database)
+    return any(
+        not claim.retention if claim.retention is not None else settings.may_go(claim.backend, claim.queue_name)
+        for claim in claims
+    )
+
+
+class _Later(Func):
+    """The database's clock plus a duration that may differ from row to row; NULL if that is NULL or the longest."""
+
+    output_field = DateTimeField()
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
+        """``LEAST`` passes over NULL, and gives the longest then."""
+        longest = f"INTERVAL '{LONGEST.days} days'"
+        template = f"(STATEMENT_TIMESTAMP() + NULLIF(LEAST(%(expressions)s, {longest}), {longest}))"
+        return self.as_sql(compiler, connection, template=template)
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
+        """A duration is a number of microseconds; the text form is the one that Django's own Now() has there."""
+        seconds = f"(NULLIF(MIN(%(expressions)s, {_MICROSECONDS}), {_MICROSECONDS}) / 1e6) || ' seconds'"
+        template = f"STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW', {seconds})"
+        return self.as_sql(compiler, connection, template=template)
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
+        """A duration is a number of microseconds."""
+        microseconds = f"NULLIF(LEAST(%(expressions)s, {_MICROSECONDS}), {_MICROSECONDS})"
+        template = f"(CURRENT_TIMESTAMP(6) + INTERVAL {microseconds} MICROSECOND)"
+        return self.as_sql(compiler, connection, template=template)
+
+
+_MICROSECONDS: Final = LONGEST_DURATION * 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What the settings of all backends on one database come to."""
+
+    until: Mapping[TaskStatus, Expression]
+    #: For each queue with a say of its own, whether it deletes tasks of any state at once.
+    queues: Mapping[tuple[str, str], bool]
+    #: The backends that delete nothing at once.
+    keeping: frozenset[str]
+
+    @classmethod
+    def of(cls, backends: Mapping[str, Options]) -> Self:
+        queues = {
+            (alias, name): any(queue.kept(state, inherited) == timedelta() for state, inherited in _by_state(options))
+            for alias, options in backends.items()
+            for name, queue in options.queues.items()
+            if queue.retention != INHERIT
+        }
+        keeping = {
+            alias for alias, options in backends.items() if all(kept != timedelta() for _, kept in _by_state(options))
+        }
+        until = {status: _until(status, backends) for status in TASK_TERMINAL_STATES}
+        return cls(until, queues, frozenset(keeping))
+
+    def may_go(self, backend: str, queue_name: str) -> bool:
+        """Whether a task of that queue may have to be deleted at once, if it does not say itself."""
+        own = self.queues.get((backend, queue_name)) if self.queues else None
+        return backend not in self.keeping if own is None else own
+
+
+def _settings(database: str) -> _Settings:
+    """Return what the settings say; kept on a backend object, which Django makes anew when they change."""
+    from .backend import HorsiesBackend
+
+    for alias in task_backends:
+        backend = task_backends[alias]
+        if isinstance(backend, HorsiesBackend) and backend.config.database == database:
+            attributes = vars(backend)
+            if "retention_settings" not in attributes:
+                attributes["retention_settings"] = _Settings.of(dict(_options(database)))
+            return cast("_Settings", attributes["retention_settings"])
+    return _Settings.of({})
+
+
+def _options(database: str) -> Iterator[tuple[str, Options]]:
+    from .backend import HorsiesBackend
+
+    for alias in task_backends:
+        backend = task_backends[alias]
+        if isinstance(backend, HorsiesBackend) and backend.config.database == database:
+            yield alias, backend.config
+
+
+def _by_state(options: Options) -> Iterator[tuple[str, timedelta | None]]:
+    for status in TASK_TERMINAL_STATES:
+        yield status, options.retention.kept(status)
+
+
+def _until(status: TaskStatus, backends: Mapping[str, Options]) -> _Later:
+    """Return the expression for one state. Rows of a backend that is in the settings no more go by the first one's."""
+    cases: list[When] = []
+    first: timedelta | None = None
+    for number, (alias, options) in enumerate(backends.items()):
+        own = options.retention.kept(status)
+        if number == 0:
+            first = own
+        is_its = {"backend": alias} if len(backends) > 1 else {}
+        for name, queue in options.queues.items():
+            if (kept := queue.kept(status, own)) != own:
+                cases.append(When(**is_its, queue_name=name, then=_value(kept)))
+        if (number and own != first) or (cases and is_its):
+            cases.append(When(**is_its, then=_value(own)))
+    if cases:
+        return _Later(Coalesce("retention", Case(*cases, default=_value(first))))
+    return _Later(F("retention") if first is None else Coalesce("retention", _value(first)))
+
+
+def _value(kept: timedelta | None) -> Value:
+    return Value(_finite(kept), DurationField())
+
+
+def _finite(kept: timedelta | None) -> timedelta:
+    return LONGEST if kept is None else min(kept, LONGEST)
