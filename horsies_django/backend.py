@@ -111,7 +111,7 @@ class HorsiesBackend(BaseTaskBackend):
         # The framework's own receiver writes a line at DEBUG; only for more than that is the result worth making.
         if len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG):
             self._announced(task, sent)
-        return TaskHandle(sent.row.pk, backend=self.alias)
+        return TaskHandle(sent.row.pk, backend=self.alias, replayed=not sent.is_new)
 
     async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
         """See :meth:`send`."""

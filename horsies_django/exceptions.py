@@ -6,8 +6,10 @@ expired, lost with its worker, or that returned an error as a value raised nothi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 if TYPE_CHECKING:
     from .results import TaskError
@@ -54,6 +56,22 @@ class TaskTimedOut(TaskFailed):
 
 class TaskDiscarded(TaskFailed):
     """The body gave up: it raised :class:`Discard`."""
+
+
+class PayloadMismatch(HorsiesError):
+    """A send has the ``task_id`` of a task that is another call; nothing was inserted.
+
+    ``differing`` names what is not the same: ``args``, ``queue_name``, …
+    """
+
+    code: Final = "PAYLOAD_MISMATCH"
+
+    def __init__(self, task_id: UUID, differing: Sequence[str]) -> None:
+        super().__init__(
+            f"{self.code}: there is another call with task_id {task_id}; it differs in {', '.join(differing)}."
+        )
+        self.task_id = task_id
+        self.differing = tuple(differing)
 
 
 class TaskInterrupt(BaseException):

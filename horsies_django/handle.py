@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
+import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.db import Error
+from django.db.models import TextField
+from django.db.models.functions import Cast
 
+from . import waiting
 from .compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from .results import OperationalCode, RetrievalCode, TaskError, TaskResult
-from .serializers import decode
-from .states import TaskStatus
+from .serializers import clean_text, decode
+from .states import TASK_TERMINAL_STATES, TaskStatus
 
 if TYPE_CHECKING:
     from .models.transitions import TaskQuerySet
 
 T = TypeVar("T")
 
-#: Seconds between two looks of ``get()``: soon at first, then less often.
-_FIRST_LOOK: Final = 0.02
-_LONGEST_LOOK: Final = 0.5
 
-_NOT_FINAL: Final = frozenset({RetrievalCode.WAIT_TIMEOUT, RetrievalCode.TASK_NOT_FOUND})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a body is, as it said last."""
+
+    done: float
+    total: float | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +54,27 @@ class TaskInfo:
     started_at: datetime | None
     completed_at: datetime | None
     failed_at: datetime | None
+    cancelled_at: datetime | None
+    expired_at: datetime | None
     next_retry_at: datetime | None
     good_until: datetime | None
     worker_id: str | None
     error_code: str | None
+    progress: Progress | None
     result: TaskResult[Any, TaskError[Any]] | None
 
 
 class TaskHandle(Generic[T]):
-    """One task, by its id. Costs no query until asked, and can be rebuilt from the id anywhere."""
+    """One task, by its id. Costs no query until asked, and can be rebuilt from the id anywhere.
 
-    def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> None:
+    ``replayed`` says that the send which gave this handle inserted nothing: the task was there already, by its
+    ``task_id`` or its ``unique_key``.
+    """
+
+    def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS, replayed: bool = False) -> None:
         self.id = id if isinstance(id, UUID) else UUID(id)
         self.backend = backend
+        self.replayed = replayed
         self._final: TaskResult[T, TaskError[Any]] | None = None
 
     def __repr__(self) -> str:
@@ -78,7 +93,8 @@ class TaskHandle(Generic[T]):
 
     def info(self) -> TaskInfo | None:
         """Return a snapshot of the task (S4-58), None if there is no such task."""
-        row = self._rows().first()
+        stored = Cast("result", TextField())
+        row = self._rows().defer("result").annotate(stored_result=stored).first()
         if row is None:
             return None
         return TaskInfo(
@@ -96,34 +112,35 @@ class TaskHandle(Generic[T]):
             started_at=row.started_at,
             completed_at=row.completed_at,
             failed_at=row.failed_at,
+            cancelled_at=row.cancelled_at,
+            expired_at=row.expired_at,
             next_retry_at=row.next_retry_at,
             good_until=row.good_until,
             worker_id=row.claimed_by_worker_id,
             error_code=row.error_code,
-            result=self._kept(row.status, row.result, row.rich),
+            progress=_progress(row.progress),
+            result=self._kept(waiting.Row(row.status, row.stored_result, row.rich)),
         )
 
     def get(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """Wait for the task to end, at most ``timeout`` seconds, and return its result.
 
-        Never raises for how the task came out. None waits for ever, 0 looks once. ``WAIT_TIMEOUT``, ``TASK_NOT_FOUND``
-        and ``RESULT_NOT_AVAILABLE`` are error results.
+        None waits for ever, 0 looks once. Never raises for how the task came out, nor for how the asking went: beside
+        the codes of the task itself there are ``WAIT_TIMEOUT`` (it lives), ``TASK_NOT_FOUND`` (there is no such row, or
+        no more), ``RESULT_NOT_AVAILABLE`` (it has ended and kept no result), ``RESULT_DESERIALIZATION_ERROR`` and, when
+        the database can't be asked, ``BROKER_ERROR``. The first two and the last may be otherwise a moment later: the
+        handle doesn't keep them, the next call asks again.
+
+        However many wait, their process asks for all of them at once, every 20 ms at first, every 0.5 s after a while.
+        In a transaction each asks for itself, and waits in vain for a task that the transaction itself has sent.
         """
-        for pause in self._looks(timeout):
-            result = self._look()
-            if result is not None:
-                return self._keep(result)
-            time.sleep(pause)
-        return _gave_up(timeout)
+        deadline = _deadline(timeout)
+        return self._final or self._told(waiting.ended(self._database, self.id, deadline), timeout)
 
     async def aget(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """See :meth:`get`."""
-        for pause in self._looks(timeout):
-            result = await sync_to_async(self._look)()
-            if result is not None:
-                return self._keep(result)
-            await asyncio.sleep(pause)
-        return _gave_up(timeout)
+        deadline = _deadline(timeout)
+        return self._final or self._told(await waiting.aended(self._database, self.id, deadline), timeout)
 
     def value(self, timeout: float | None = None) -> T:
         """Return the ok value, or raise :class:`~horsies_django.exceptions.TaskFailed`. See :meth:`get`."""
@@ -158,62 +175,70 @@ class TaskHandle(Generic[T]):
         """See :meth:`retry`."""
         return await sync_to_async(self.retry)()
 
+    @property
+    def _database(self) -> str:
+        backend: Any = task_backends[self.backend]
+        return str(backend.config.database)
+
     def _rows(self) -> TaskQuerySet:
         from .models import Task
 
-        backend: Any = task_backends[self.backend]
-        return Task.objects.using(backend.config.database).filter(pk=self.id)
+        return Task.objects.using(self._database).filter(pk=self.id)
 
-    def _looks(self, timeout: float | None) -> Iterator[float]:
-        """Yield the pause after each look, the last look falling on the deadline."""
-        if timeout is not None and not timeout >= 0:  # NaN is neither
-            raise ValueError(f"timeout is {timeout!r}; allowed: seconds from 0 on, or None to wait for ever.")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_LOOK
-        while True:
-            left = pause if deadline is None else deadline - time.monotonic()
-            yield max(0.0, min(pause, left))
-            if left <= 0:
-                return
-            pause = min(pause * 1.5, _LONGEST_LOOK)
-
-    def _look(self) -> TaskResult[T, TaskError[Any]] | None:
-        """Return the result if there is one to return; None while the task lives."""
-        if self._final is not None:
-            return self._final
-        found = self._rows().values_list("status", "result", "rich").first()
-        if found is None:
-            return _retrieval(RetrievalCode.TASK_NOT_FOUND, f"There is no task {self.id}.")
-        return self._kept(*found)
-
-    def _kept(self, status: str, stored: Any, rich: bool) -> TaskResult[T, TaskError[Any]] | None:
-        """The result of a task that has ended; None while it lives."""
-        if not TaskStatus(status).is_terminal:
-            return None
-        if stored is None:
-            return _retrieval(RetrievalCode.RESULT_NOT_AVAILABLE, f"Task {self.id} is {status} and kept no result.")
-        return _read(stored, rich)
-
-    def _keep(self, result: TaskResult[T, TaskError[Any]]) -> TaskResult[T, TaskError[Any]]:
-        if result.err is None or result.err.error_code not in _NOT_FINAL:
-            self._final = result
+    def _told(self, answer: waiting.Answer, timeout: float | None) -> TaskResult[T, TaskError[Any]]:
+        """Return the result that an answer means, and keep it if it is the task's own."""
+        match answer:
+            case None:
+                return _error(RetrievalCode.TASK_NOT_FOUND, f"There is no task {self.id}.")
+            case Error():
+                return _error(OperationalCode.BROKER_ERROR, f"The database can't be asked: {clean_text(repr(answer))}.")
+        if (result := self._kept(answer)) is None:
+            return _error(RetrievalCode.WAIT_TIMEOUT, f"The task had not ended after {timeout:g} seconds.")
+        self._final = result
         return result
 
+    def _kept(self, row: waiting.Row) -> TaskResult[T, TaskError[Any]] | None:
+        """The result of a task that has ended; None while it lives."""
+        if row.status not in TASK_TERMINAL_STATES:
+            return None
+        if row.result is None or row.result == "null":
+            message = f"Task {self.id} is {row.status} and kept no result."
+            return _error(RetrievalCode.RESULT_NOT_AVAILABLE, message)
+        return _read(row.result, row.rich)
 
-def _read(stored: Any, rich: bool) -> TaskResult[Any, TaskError[Any]]:
+
+def _deadline(timeout: float | None) -> float:
+    if timeout is None:
+        return math.inf
+    if not timeout >= 0:  # NaN is neither
+        raise ValueError(f"timeout is {timeout!r}; allowed: seconds from 0 on, or None to wait for ever.")
+    return time.monotonic() + timeout
+
+
+def _read(text: str, rich: bool) -> TaskResult[Any, TaskError[Any]]:
     try:
+        stored = json.loads(text)
         if "err" in stored:
-            error = TaskError.from_json(stored["err"])
-            return TaskResult(err=error)
+            return TaskResult(err=_with_data(TaskError.from_json(stored["err"]), rich))
         return TaskResult(ok=decode(stored["ok"], rich=rich))
     except Exception as error:  # noqa: BLE001  # whatever a damaged value does to its decoder, the caller gets a result
-        message = f"The stored result can't be read: {error!r}."
-        return TaskResult(err=TaskError(error_code=OperationalCode.RESULT_DESERIALIZATION_ERROR, message=message))
+        return _error(OperationalCode.RESULT_DESERIALIZATION_ERROR, f"The stored result can't be read: {error!r}.")
 
 
-def _retrieval(code: RetrievalCode, message: str) -> TaskResult[Any, TaskError[Any]]:
+def _with_data(error: TaskError[Any], rich: bool) -> TaskError[Any]:
+    try:
+        return replace(error, data=decode(error.data, rich=rich))
+    except Exception:  # noqa: BLE001  # an error must not be lost for its data, which stays as it is stored
+        return error
+
+
+def _progress(stored: Any) -> Progress | None:
+    """What a body said of its progress; None if nothing, or nothing that can be read."""
+    match stored:
+        case {"done": int() | float() as done, "total": int() | float() | None as total, "message": str() as message}:
+            return Progress(done=done, total=total, message=message)
+    return None
+
+
+def _error(code: str, message: str) -> TaskResult[Any, TaskError[Any]]:
     return TaskResult(err=TaskError(error_code=code, message=message))
-
-
-def _gave_up(timeout: float | None) -> TaskResult[Any, TaskError[Any]]:
-    return _retrieval(RetrievalCode.WAIT_TIMEOUT, f"The task had not ended after {timeout:g} seconds.")

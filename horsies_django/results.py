@@ -26,10 +26,11 @@ class OperationalCode(StrEnum):
 
 
 class ContractCode(StrEnum):
-    """The task broke what its signature promises."""
+    """A call, or what the task made of it, broke what was promised."""
 
     ARGUMENT_TYPE_MISMATCH = "ARGUMENT_TYPE_MISMATCH"
     RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
+    PAYLOAD_MISMATCH = "PAYLOAD_MISMATCH"
 
 
 class RetrievalCode(StrEnum):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
@@ -64,13 +65,15 @@ class HorsiesTask(_GenericTask[P, T]):
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     good_until: datetime | None = None
     unique_key: str | None = None
+    task_id: UUID | None = None
 
     def with_options(self, **options: Any) -> HorsiesTask[P, T]:
         """Return a copy with other options.
 
-        Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique_key``, ``retention``, ``timeout``,
-        ``retry_policy``, ``metadata`` and ``backend``. None clears an option. Raises TypeError for any other name and
-        InvalidTask for a bad value.
+        Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique_key``, ``task_id``, ``retention``,
+        ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``task_id`` (a UUID or its
+        text) makes a send that can be repeated: the same call again gives the handle of the row there is. Raises
+        TypeError for any other name and InvalidTask for a bad value.
         """
         if unknown := options.keys() - _SEND_OPTIONS:
             raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
@@ -79,6 +82,8 @@ class HorsiesTask(_GenericTask[P, T]):
         }
         if options.get("retry_policy") is not None:
             options |= {"max_attempts": None, "backoff": None}  # it says it all
+        if options.get("task_id") is not None:
+            options["task_id"] = _uuid(options["task_id"])
         return replace(self, **options)
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
@@ -162,11 +167,20 @@ _FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
     "queue_name": DEFAULT_TASK_QUEUE_NAME,
     "backend": DEFAULT_TASK_BACKEND_ALIAS,
 }
-_PER_SEND: Final = frozenset({"good_until", "unique_key"})
+_PER_SEND: Final = frozenset({"good_until", "unique_key", "task_id"})
 _DECORATOR_OPTIONS: Final = _OWN_OPTIONS - _PER_SEND
 _SEND_OPTIONS: Final = frozenset(
     {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "retry_policy", "metadata"} | _PER_SEND
 )
+
+
+def _uuid(value: object) -> UUID:
+    if isinstance(value, UUID):
+        return value
+    try:
+        return UUID(value if isinstance(value, str) else "")
+    except ValueError:
+        raise InvalidTask(f"task_id is {value!r}; allowed: a UUID, or its text.") from None
 
 
 def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import os
 import threading
 import time
@@ -29,7 +28,6 @@ from .states import TASK_TERMINAL_STATES
 #: Seconds between two looks of a room: soon at first and after each newcomer, then less often.
 _FIRST_LOOK: Final = 0.02
 _LONGEST_LOOK: Final = 0.5
-_SLOWER: Final = 1.5
 
 #: Ids that one query asks for.
 _CHUNK: Final = 500
@@ -79,18 +77,18 @@ class _Turn(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Room:
-    """Those who wait."""
+    """Those who wait, and when their leader looked last."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     seats: dict[_Seat, None] = field(default_factory=dict)
     leader: _Seat | None = None
-    looked_at: float = -math.inf
+    looked_at: float = 0.0
     pace: float = _FIRST_LOOK
 
-    def sit(self, seat: _Seat, *, has_looked: bool) -> None:
+    def sit(self, seat: _Seat) -> None:
         with self.lock:
             if not self.seats:
-                self.looked_at = time.monotonic() if has_looked else -math.inf
+                self.looked_at = time.monotonic()
             self.seats[seat] = None
             if self.leader is not None and self.pace > _FIRST_LOOK:
                 self.leader.bell.set()
@@ -115,12 +113,11 @@ class _Room:
                 self.leader = seat
             if self.leader is not seat:
                 return _Turn()
-            due = min(self.looked_at + self.pace, *(other.deadline for other in self.seats))
-            due = max(due, self.looked_at + _FIRST_LOOK)
+            soonest = min(other.deadline for other in self.seats)
+            due = self.looked_at + max(_FIRST_LOOK, min(self.pace, soonest - self.looked_at))
             if now < due:
                 return _Turn(pause=due - now)
-            self.looked_at = now
-            self.pace = min(self.pace * _SLOWER, _LONGEST_LOOK)
+            self.looked_at, self.pace = now, min(self.pace * 1.5, _LONGEST_LOOK)
             return _Turn(list(self.seats), now)
 
     def tell(self, turn: _Turn, answers: Mapping[UUID, Row] | Error) -> None:
@@ -135,27 +132,20 @@ class _Room:
 
 @functools.cache
 def _room_of_process(database: str, pid: int) -> _Room:
-    """A forked process inherits no waiters, so it must not inherit their room."""
+    """By process: a fork inherits none of the threads that wait."""
     return _Room()
 
 
 _rooms_of_loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Room]]] = WeakKeyDictionary()
 
 
-def _room_of_loop(database: str) -> _Room:
-    return _rooms_of_loops.setdefault(asyncio.get_running_loop(), {}).setdefault(database, _Room())
-
-
 def ended(database: str, key: UUID, deadline: float) -> Answer:
-    """Wait in this thread until a task has ended, or time.monotonic() has passed ``deadline``."""
-    bell = threading.Event()
-    seat = _Seat(key, deadline, bell)
-    is_alone, has_looked = _first_look(database, seat)
-    room = _Room() if is_alone else _room_of_process(database, os.getpid())
+    """Wait in this thread until a task has ended, or ``deadline`` has come by time.monotonic()."""
+    seat = _Seat(key, deadline, bell := threading.Event())
+    room = _Room() if _first_look(database, seat) else _room_of_process(database, os.getpid())
     try:
-        if not seat.is_told:
-            room.sit(seat, has_looked=has_looked)
-        while (turn := room.turn(seat)) is not None:
+        room.sit(seat)
+        while turn := room.turn(seat):
             if turn.asked:
                 room.tell(turn, _look(database, turn.asked))
             else:
@@ -166,50 +156,49 @@ def ended(database: str, key: UUID, deadline: float) -> Answer:
 
 
 async def aended(database: str, key: UUID, deadline: float) -> Answer:
-    """See :func:`ended`; the looks are taken where this coroutine's own queries are."""
-    bell = asyncio.Event()
-    seat = _Seat(key, deadline, bell)
-    is_alone, has_looked = await sync_to_async(_first_look)(database, seat)
-    room = _Room() if is_alone else _room_of_loop(database)
+    """See :func:`ended`; the looks are taken in the thread of this coroutine's own queries."""
+    seat = _Seat(key, deadline, bell := asyncio.Event())
+    rooms = _rooms_of_loops.setdefault(asyncio.get_running_loop(), {})
+    room = _Room() if await sync_to_async(_first_look)(database, seat) else rooms.setdefault(database, _Room())
     try:
-        if not seat.is_told:
-            room.sit(seat, has_looked=has_looked)
-        while (turn := room.turn(seat)) is not None:
+        room.sit(seat)
+        while turn := room.turn(seat):
             if turn.asked:
                 room.tell(turn, await sync_to_async(_look)(database, turn.asked))
             else:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(bell.wait(), turn.pause)
+                    async with asyncio.timeout(turn.pause):
+                        await bell.wait()
     finally:
         room.rise(seat)
     return seat.answer
 
 
-def _first_look(database: str, seat: _Seat) -> tuple[bool, bool]:
-    """Look for one; return whether only this connection sees what it sees (in a transaction), and whether it has looked.
+def _first_look(database: str, seat: _Seat) -> bool:
+    """Look for one, and return whether it need not, or must not, wait with others: in a transaction it sees other rows.
 
-    Who has no connection lets the leader look, instead of opening one of a thousand.
+    Who has no connection yet lets the leader look, rather than open one of a thousand.
     """
     connection = connections[database]
     now = time.monotonic()
-    has_looked = connection.connection is not None or seat.deadline <= now
-    if has_looked:
-        seat.hear(_look(database, [seat]), now)
-    return connection.connection is not None and not connection.autocommit, has_looked
+    if connection.connection is None and now < seat.deadline:
+        return False
+    seat.hear(_look(database, [seat]), now)
+    return seat.is_told or not connection.autocommit
 
 
 def _look(database: str, seats: Collection[_Seat]) -> Mapping[UUID, Row] | Error:
-    """Return the rows there are; once more if the connection turns out to have died since it was last used."""
+    """Return the rows there are; asked again if the connection turns out to have died since its last use."""
     from .models import Task
 
     keys = list({seat.key for seat in seats})
+    chunks = [keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK)]
     tasks = Task.objects.using(database).values_list("pk", "status", Cast("result", TextField()), "rich")
     connection = connections[database]
     while True:
         is_new = connection.connection is None
         try:
-            chunks = [tasks.filter(pk__in=keys[start : start + _CHUNK]) for start in range(0, len(keys), _CHUNK)]
-            return {key: Row(*values) for chunk in chunks for key, *values in chunk}
+            return {key: Row(*values) for chunk in chunks for key, *values in tasks.filter(pk__in=chunk)}
         except Error as error:
             connection.close_if_unusable_or_obsolete()
             if is_new or connection.connection is not None:

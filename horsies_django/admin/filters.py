@@ -14,6 +14,29 @@ from ..models import Queue
 from .base import queue_database
 
 
+class StateFilter(admin.SimpleListFilter):
+    """By the states that asynq has, which tell of a pending task why it waits."""
+
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the states."""
+        return [
+            ("scheduled", _("scheduled")),
+            ("retrying", _("retrying")),
+            ("due", _("due")),
+            ("active", _("active")),
+            ("archived", _("archived")),
+            ("completed", _("completed")),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the tasks in that state."""
+        known = {state for state, _ in self.lookups(request, None)}
+        return getattr(queryset, self.value() or "all")() if self.value() in known else queryset
+
+
 class QueueFilter(admin.SimpleListFilter):
     """By queue: those that the settings and the queues' own rows name."""
 

@@ -36,6 +36,22 @@ def block(text: str) -> SafeString | str:
     return format_html('<pre class="horsies-text">{}</pre>', text)
 
 
+def progress_bar(progress: Any) -> SafeString | str:
+    """Return what a body said of its progress: a bar if it knows the whole, its numbers, its words."""
+    if not isinstance(progress, dict):
+        return "-"
+    done, total, words = progress.get("done"), progress.get("total"), progress.get("message") or ""
+    if not total:
+        return f"{done:n} {words}".strip()
+    return format_html(
+        '<progress class="horsies-progress" value="{}" max="{}"></progress> {} {}',
+        done,
+        total,
+        f"{done:n}/{total:n}",
+        words,
+    )
+
+
 def as_json(value: Any) -> SafeString | str:
     """Return ``value`` as indented JSON."""
     return "-" if value is None else block(json.dumps(value, indent=2, ensure_ascii=False, default=str))

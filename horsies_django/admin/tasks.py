@@ -17,8 +17,8 @@ from django.utils.translation import ngettext
 from ..models import Task, TaskAttempt
 from ..models.transitions import TaskQuerySet
 from .base import COUNTED, AnyStackedInline, ReadOnlyAdmin
-from .filters import PriorityFilter, QueueFilter
-from .readable import as_json, block, moment
+from .filters import PriorityFilter, QueueFilter, StateFilter
+from .readable import as_json, block, moment, progress_bar
 
 
 class AttemptInline(AnyStackedInline):
@@ -59,6 +59,7 @@ class TaskAdmin(ReadOnlyAdmin):
     list_display = (
         "task_name",
         "shown_status",
+        "shown_progress",
         "queue_name",
         "priority",
         "shown_attempts",
@@ -67,31 +68,39 @@ class TaskAdmin(ReadOnlyAdmin):
         "shown_started_at",
         "shown_finished_at",
     )
-    list_filter = ("status", QueueFilter, PriorityFilter)
+    list_filter = ("status", StateFilter, QueueFilter, PriorityFilter)
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("task_name",)
     search_help_text = _("An id, or the beginning of a task's name.")
-    actions = ("retry", "cancel")
+    actions = ("retry", "cancel", "cancel_running")
     inlines = (AttemptInline,)
     fieldsets = (
         (None, {"fields": ("id", "task_name", ("shown_status", "queue_name", "priority", "shown_attempts"))}),
         (_("Call"), {"fields": ("shown_args", "shown_kwargs")}),
-        (_("Outcome"), {"fields": ("shown_result", "error_code", "shown_traceback")}),
+        (_("Outcome"), {"fields": ("shown_progress", "shown_result", "error_code", "shown_traceback")}),
         (
             _("Times"),
             {
                 "fields": (
                     ("shown_sent_at", "shown_enqueued_at", "shown_claimed_at"),
                     ("shown_started_at", "shown_finished_at"),
-                    ("shown_next_retry_at", "shown_good_until"),
+                    ("shown_next_retry_at", "shown_good_until", "shown_kept_until"),
                 )
             },
         ),
         (_("Held by"), {"fields": (("claimed_by_worker_id", "claim"),)}),
         (
             _("Options"),
-            {"fields": ("backend", "shown_policy", ("timeout", "retention", "unique_key"), "shown_metadata")},
+            {
+                "fields": (
+                    "backend",
+                    "shown_policy",
+                    ("timeout", "retention", "unique_key"),
+                    "shown_metadata",
+                    "shown_checkpoint",
+                )
+            },
         ),
     )
 
@@ -102,6 +111,7 @@ class TaskAdmin(ReadOnlyAdmin):
     shown_finished_at = moment("finished_at", _("finished at"))
     shown_next_retry_at = moment("next_retry_at", _("next retry at"))
     shown_good_until = moment("good_until", _("good until"))
+    shown_kept_until = moment("kept_until", _("kept until"))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Return every field that a page shows."""
@@ -111,7 +121,7 @@ class TaskAdmin(ReadOnlyAdmin):
         """Leave the large columns where they are until a page shows them."""
         rows = super().get_queryset(request)
         is_list = request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
-        return rows.defer("args", "kwargs", "result", "retry_policy", "metadata") if is_list else rows
+        return rows.defer("args", "kwargs", "result", "retry_policy", "metadata", "checkpoint") if is_list else rows
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -145,8 +155,16 @@ class TaskAdmin(ReadOnlyAdmin):
     @admin.action(description=_("Cancel selected tasks that have not begun"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: TaskQuerySet) -> None:
         """Cancel pending and claimed tasks."""
+        self._cancel(request, queryset, include_running=False)
+
+    @admin.action(description=_("Cancel selected tasks, running ones too"), permissions=["cancel"])
+    def cancel_running(self, request: HttpRequest, queryset: TaskQuerySet) -> None:
+        """Cancel whatever has not ended. A body that runs is told to stop, and its result is dropped."""
+        self._cancel(request, queryset, include_running=True)
+
+    def _cancel(self, request: HttpRequest, queryset: TaskQuerySet, *, include_running: bool) -> None:
         total = queryset.order_by()[:COUNTED].count()
-        done = queryset.cancel()
+        done = queryset.cancel(include_running=include_running)
         self._report(request, ngettext("%d task was cancelled.", "%d tasks were cancelled.", done) % done, total - done)
 
     def _report(self, request: HttpRequest, done: str, left: int) -> None:
@@ -172,6 +190,16 @@ class TaskAdmin(ReadOnlyAdmin):
     def shown_attempts(self, task: Task) -> str:
         """Attempts made, of those allowed."""
         return f"{task.attempt}/{task.max_retries + 1}"
+
+    @admin.display(description=_("progress"))
+    def shown_progress(self, task: Task) -> SafeString | str:
+        """How far the body says it is: a bar where it knows the whole, and its words."""
+        return progress_bar(task.progress)
+
+    @admin.display(description=_("checkpoint"))
+    def shown_checkpoint(self, task: Task) -> SafeString | str:
+        """What the body has saved for its next attempt."""
+        return as_json(task.checkpoint)
 
     @admin.display(description=_("arguments"))
     def shown_args(self, task: Task) -> SafeString | str:

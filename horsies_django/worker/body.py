@@ -281,9 +281,11 @@ def _own_backoff(
 
 
 def _traceback(raised: BaseException) -> str:
-    """The traceback from the body on, without the frame that called it."""
-    ours = raised.__traceback__
-    return "".join(traceback.format_exception(type(raised), raised, (ours and ours.tb_next) or ours))
+    """The traceback from the body on, without the frames that lead to it."""
+    body = raised.__traceback__
+    while body and body.tb_next and body.tb_frame.f_globals.get("__package__") == __package__:
+        body = body.tb_next
+    return "".join(traceback.format_exception(type(raised), raised, body))
 
 
 def _message(raised: BaseException, code: str, run: Run) -> str:

@@ -117,10 +117,10 @@ class LoopExecutor:
     def is_blocked(self) -> bool:
         if self._loop is None:
             return False
-        if self._asked_at is None:
-            self._asked_at = time.monotonic()
+        if (asked_at := self._asked_at) is None:
+            asked_at = self._asked_at = time.monotonic()
             self._loop.call_soon_threadsafe(self._answer)
-        return time.monotonic() - self._asked_at > BLOCKED
+        return time.monotonic() - asked_at > BLOCKED
 
     def _answer(self) -> None:
         self._asked_at = None

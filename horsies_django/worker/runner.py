@@ -42,12 +42,14 @@ def run(plan: Plan, worker_id: str, inbox: Inbox, retire: Callable[[], bool] = l
             plan.threads,
             plan.async_slots,
         )
+        leaving = Leaving.DONE
         try:
             leaving = pump.run()
         finally:
             listener.stop()
             for lane in lanes:
-                lane.executor.close()
+                if leaving is not Leaving.STUCK:  # the end of the process is what its threads need
+                    lane.executor.close()
     logger.info("worker stopped id=%s", worker_id)
     return leaving
 

@@ -21,16 +21,16 @@ def claim_one():
     return claimed
 
 
-def ended(claimed, error=None, retry_in=None):
+def ended(claimed, error=None, again_in=None):
     result = '{"err":{"error_code":"BROKEN"}}' if error else '{"ok":1}'
-    return Ended(claimed.task_id, claimed.claim, result, error, retry_in)
+    return Ended(claimed.task_id, claimed.claim, result, error, again_in)
 
 
 def store(end):
     with transaction.atomic():
         if end.error is None:
             Task.objects.complete([end], RUNNER)
-        elif end.retry_in is None:
+        elif end.again_in is None:
             Task.objects.fail([end], RUNNER)
         else:
             Task.objects.retry_later([end], RUNNER)
@@ -45,7 +45,7 @@ def test_16_a_late_end_of_the_same_workers_older_claim_changes_nothing(kind):
     older = claim_one()
     Task.objects.filter(pk=handle.id).update(status=TaskStatus.CLAIMED)
     with transaction.atomic():
-        assert Task.objects.requeue_stale_claimed(-60) == 1  # as if it had been silent
+        assert Task.objects.stale_claimed(-60).requeue() == 1  # as if it had been silent
     newer = claim_one()
 
     store(ended(older, *ENDS[kind]))
