@@ -2,7 +2,7 @@
 
 from .context import TaskContext
 from .exceptions import Discard, Retry, Snooze
-from .handle import TaskHandle, TaskInfo
+from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .retries import RetryPolicy
@@ -18,6 +18,7 @@ __all__ = [
     "HorsiesTask",
     "OperationalCode",
     "OutcomeCode",
+    "Progress",
     "RetrievalCode",
     "Retry",
     "RetryPolicy",

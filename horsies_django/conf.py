@@ -249,14 +249,14 @@ class Options:
 
     database: str = _option("default", _text("an alias of DATABASES", r".+"))
     serializer: Literal["json", "rich"] = _option("json", _one_of("json", "rich"))
-    # Exception class, or its dotted path, to error code; a task's own mapper is asked first.
-    exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": _MAPPER})
-    # Bytes of JSON: what is larger belongs into storage, and its key into the task.
-    max_payload_bytes: int | None = _option(16 * 1024 * 1024, _whole(1_024, 250_000_000, none="no limit"))
     queues: Mapping[str, QueueOptions] = field(default_factory=dict)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     worker: WorkerOptions = field(default_factory=WorkerOptions)
+    # Exception class, or its dotted path, to error code; a task's own mapper is asked first.
+    exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": _MAPPER})
+    # Bytes of JSON: what is larger belongs into storage, and its key into the task.
+    max_payload_bytes: int | None = _option(16 * 1024 * 1024, _whole(1_024, 250_000_000, none="no limit"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +334,8 @@ def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> d
 
 
 def _default(entry: Field[Any]) -> object:
+    if callable(entry.default_factory):
+        return entry.default_factory()
     return str(entry.default) if isinstance(entry.default, timedelta) else entry.default
 
 

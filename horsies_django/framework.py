@@ -116,6 +116,7 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
         object.__setattr__(copy, name, getattr(task, name))
     options = {name: getattr(row, name) for name in ("priority", "queue_name", "backend", "run_after")}
     if isinstance(task, HorsiesTask):
+        options["task_id"] = None  # or a repeated enqueue() of it would only find this row again
         options |= {name: getattr(row, name) for name in ("good_until", "timeout", "unique_key", "metadata")} | {
             "retention": read_retention(row.retention)
         }

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from django.utils import timezone
 
@@ -36,6 +37,8 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"good_until is {task.good_until!r}; allowed: an aware datetime (timezone.now() + …)."
     if task.unique_key is not None and not (_is_key(task.unique_key)):
         yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to {_NAME_LENGTH} characters."
+    if task.task_id is not None and not isinstance(task.task_id, UUID):
+        yield f"task_id is {task.task_id!r}; allowed: a UUID, or None."
     if not task.func.__qualname__.isidentifier():
         yield f"{task.module_path!r} can't be found by that name; allowed: a module's function, under its own name."
     if task.metadata is not None and not isinstance(task.metadata, Mapping):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from . import hints
 from .conf import Options
 from .exceptions import PayloadMismatch
 from .expressions import FromNow
@@ -84,14 +85,17 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
 def build(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskRow:
     """Return the row of a call, not yet saved.
 
-    Raises TypeError for arguments that the function does not take, and TypeError or ValueError for a value that can't
-    be stored; each names the parameter. Raises ValueError for more than ``max_payload_bytes``.
+    Raises TypeError for arguments that the function does not take or that its type hints rule out, and TypeError or
+    ValueError for a value that can't be stored; each names the parameter. Raises ValueError for more bytes than
+    ``max_payload_bytes``.
     """
     from .models import Task as TaskRow
 
     rich = options.serializer == "rich"
     path = task.module_path
     names = _check_arguments(task, args, kwargs)
+    if mismatches := "; ".join(hints.mismatches(task.func, names, args, kwargs)):
+        raise TypeError(f"{path}: {mismatches}.")
     policy = task.stored_policy()
     payload = _Payload(rich)
     row = TaskRow(
@@ -144,7 +148,7 @@ class _Payload:
         return encoded
 
     def check_size(self, limit: int | None, path: str) -> None:
-        check_size("".join(self._texts), limit, f"the arguments of {path}")
+        check_size("".join(self._texts), limit, f"the payload of {path}")
 
 
 def _defer(row: TaskRow, run_after: datetime | timedelta) -> None:

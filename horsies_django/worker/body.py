@@ -8,6 +8,7 @@ import logging
 import traceback
 from dataclasses import dataclass, replace
 from functools import partial
+from types import TracebackType
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -18,10 +19,11 @@ from ..compat import FrameworkTask
 from ..context import TaskContext
 from ..exceptions import LONGEST_DELAY, Discard, Retry, Snooze, TaskRevoked, TaskTimeLimit
 from ..framework import resolve, result_of
+from ..hints import return_problem
 from ..models import Task
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, error_result
-from ..results import OperationalCode, OutcomeCode, TaskError, TaskResult
+from ..results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
 from ..retries import ANY_CODE, RetryPolicy
 from ..serializers import check_size, clean_text, decode_call, dumps, encode
 from ..states import TaskStatus
@@ -35,9 +37,6 @@ logger = logging.getLogger("horsies_django.worker")
 
 #: Retries that ``raise Retry()`` gets in a task without a policy.
 RETRIES_ON_DEMAND: Final = 2
-
-#: Characters of a message or a traceback that are kept.
-LONGEST_TEXT: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +168,8 @@ def _returned(run: Run, task: FrameworkTask[..., Any], value: Any) -> Outcome:
         if value.is_err():
             return _returned_error(run, task, value.err)
         value = value.ok
+    if problem := return_problem(task.func, value):
+        return _failed(run, task, ContractCode.RETURN_TYPE_MISMATCH, TypeError(problem))
     try:
         result = dumps({"ok": encode(value, rich=run.claim.rich, where="the return value")})
         check_size(result, run.options.max_payload_bytes, "the return value")
@@ -188,7 +189,14 @@ def _raised(run: Run, task: FrameworkTask[..., Any] | None, raised: BaseExceptio
         return _failed(run, task, OutcomeCode.TASK_DISCARDED, raised)
     if isinstance(raised, Retry):
         return _failed(run, task, OutcomeCode.TASK_RETRY, raised)
+    if isinstance(raised, TypeError) and _is_ours(raised):
+        return _failed(run, task, ContractCode.ARGUMENT_TYPE_MISMATCH, raised)
     return _failed(run, task, _code_of(raised, run, task), raised)
+
+
+def _is_ours(raised: BaseException) -> bool:
+    """Whether the call itself failed, before the body had begun: its arguments don't fit the function any more."""
+    return _body_of(raised) is None
 
 
 def _code_of(raised: BaseException, run: Run, task: FrameworkTask[..., Any] | None) -> str:
@@ -205,8 +213,8 @@ def _failed(run: Run, task: FrameworkTask[..., Any] | None, code: str, raised: B
     kind = type(raised)
     error = AttemptError(
         code=str(code),
-        message=_bounded(_message(raised, code, run)),
-        traceback=_bounded(_traceback(raised)),
+        message=clean_text(_message(raised, code, run)),
+        traceback=clean_text(_traceback(raised)),
         exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
     )
     shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
@@ -216,13 +224,13 @@ def _failed(run: Run, task: FrameworkTask[..., Any] | None, code: str, raised: B
 def _returned_error(run: Run, task: FrameworkTask[..., Any], returned: Any) -> Outcome:
     if not isinstance(returned, TaskError):
         returned = TaskError(error_code=OperationalCode.TASK_EXCEPTION, message=repr(returned))
-    message = _bounded(str(returned.message))
+    message = clean_text(str(returned.message))
     where = "the error's data"
     try:
         data = encode(returned.data, rich=run.claim.rich, where=where)
         check_size(dumps(data), run.options.max_payload_bytes, where)
     except Exception:  # noqa: BLE001  # an error must not be lost for its data
-        data = _bounded(repr(returned.data))
+        data = clean_text(repr(returned.data))
     code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
     stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
     return _end(run, task, AttemptError(code, message), stored, None)
@@ -282,10 +290,15 @@ def _own_backoff(
 
 def _traceback(raised: BaseException) -> str:
     """The traceback from the body on, without the frames that lead to it."""
-    body = raised.__traceback__
-    while body and body.tb_next and body.tb_frame.f_globals.get("__package__") == __package__:
-        body = body.tb_next
-    return "".join(traceback.format_exception(type(raised), raised, body))
+    return "".join(traceback.format_exception(type(raised), raised, _body_of(raised) or raised.__traceback__))
+
+
+def _body_of(raised: BaseException) -> TracebackType | None:
+    """The traceback without our own frames that lead to the body; None if it never got there."""
+    trace = raised.__traceback__
+    while trace and trace.tb_frame.f_globals.get("__package__") == __package__:
+        trace = trace.tb_next
+    return trace
 
 
 def _message(raised: BaseException, code: str, run: Run) -> str:
@@ -295,11 +308,3 @@ def _message(raised: BaseException, code: str, run: Run) -> str:
         return str(raised)
     except Exception:  # noqa: BLE001  # an exception's own __str__ may be what is broken
         return f"<{type(raised).__name__} that can't be printed>"
-
-
-def _bounded(text: str) -> str:
-    """The text, safe for every database; of one that is too long the beginning and the end."""
-    if len(text) > LONGEST_TEXT:
-        left_out = f"\n… {len(text) - LONGEST_TEXT:,} characters left out …\n"
-        text = text[: LONGEST_TEXT // 2] + left_out + text[-LONGEST_TEXT // 2 :]
-    return clean_text(text)

@@ -175,3 +175,8 @@ def raise_class(name):
 @task(exception_mapper={LookupError: "LOST"})
 def mapped():
     raise KeyError("k")
+
+
+@task
+def fail_with(data):
+    return TaskResult(err=TaskError(error_code="MINE", message="see the data", data=data))

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from horsies_django import TaskError, TaskHandle, TaskResult, TaskStatus
 from horsies_django.exceptions import TaskFailed
+from horsies_django.handle import Progress
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.sending import jobs
@@ -114,6 +115,18 @@ def test_a_damaged_result_is_an_error_result_everywhere_and_never_an_exception(g
     assert "can't be read" in result.err.message
     with pytest.raises(TaskFailed, match="RESULT_DESERIALIZATION_ERROR"):
         handle.value(0)
+
+
+@pytest.mark.parametrize(
+    "data", [{"$type": "nonsense"}, {"$type": "date", "value": "yesterday"}, {"$type": ["x"]}], ids=str
+)
+def test_an_error_whose_data_is_damaged_keeps_its_code_and_the_data_as_stored(get, data):
+    error = {"error_code": "MINE", "message": "m", "data": data}
+    handle = ended(status="FAILED", failed_at=timezone.now(), result={"err": error}, rich=True)
+
+    result = get(handle, 0)
+
+    assert result.err == TaskError(error_code="MINE", message="m", data=data)
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan")])
@@ -297,6 +310,40 @@ def test_info_of_a_task_that_kept_no_result_says_what_get_says(status):
     info = handle.info()
 
     assert info.result is None or info.result.err.error_code == "RESULT_NOT_AVAILABLE"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("stored", "progress"),
+    [
+        (None, None),
+        ({"done": 1, "total": 4, "message": "a quarter"}, Progress(done=1, total=4, message="a quarter")),
+        ({"done": 0.5, "total": None, "message": ""}, Progress(done=0.5)),
+        ({"done": "1", "total": 4, "message": ""}, None),
+        ({"done": 1}, None),
+        ([1, 2], None),
+        (7, None),
+    ],
+    ids=str,
+)
+def test_s4_59_info_has_the_progress_and_a_damaged_one_is_none(stored, progress):
+    handle = jobs.triple.send(1)
+    Task.objects.update(progress=stored)
+
+    info = handle.info()
+
+    assert info.progress == progress
+
+
+@pytest.mark.django_db
+def test_s4_59_info_says_when_a_task_was_cancelled_or_expired():
+    cancelled, expired = jobs.triple.send(1), jobs.triple.send(2)
+    cancelled.cancel()
+    Task.objects.filter(pk=expired.id).update(status="EXPIRED", expired_at=timezone.now())
+
+    infos = cancelled.info(), expired.info()
+
+    assert [(info.cancelled_at is None, info.expired_at is None) for info in infos] == [(False, True), (True, False)]
 
 
 # cancel() and retry().

@@ -4,6 +4,7 @@ import datetime
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import connection
 from django.utils import timezone
 
 from horsies_django import TaskStatus
@@ -155,3 +156,18 @@ def test_arguments_of_a_call_for_later_are_judged_now():
         jobs.triple.schedule(60)
 
     assert not Task.objects.exists()
+
+
+@pytest.mark.slow
+def test_scenario_52_an_idle_worker_starts_a_delayed_task_when_it_is_due(worker):
+    worker()
+    handles = [jobs.triple.schedule(seconds, 1) for seconds in (0.5, 1.2, 1.9)]
+
+    results = [handle.get(30) for handle in handles]
+
+    infos = [handle.info() for handle in handles]
+    late = [(info.started_at - info.enqueued_at).total_seconds() for info in infos]
+    assert all(result.is_ok() for result in results)
+    # Without LISTEN a worker finds what was sent since it looked last only when it looks again.
+    limit = 0.3 if connection.vendor == "postgresql" else 1.3
+    assert all(0 <= seconds < limit for seconds in late), late

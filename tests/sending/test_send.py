@@ -195,7 +195,7 @@ def test_with_options_after_with_options_keeps_what_came_before():
         ("good_until", timezone.now() + datetime.timedelta(hours=1), "good_until", None),
         ("unique_key", "k", "unique_key", None),
         ("timeout", 5, "timeout", None),
-        ("retention", "3d", "retention", None),
+        ("retention", "3d", "retention", datetime.timedelta(days=36_500)),
         ("metadata", {"x": 1}, "metadata", None),
         ("run_after", timezone.now() + datetime.timedelta(hours=1), "run_after", None),
         ("retry_policy", RetryPolicy.fixed([9], auto_retry_for=["X"]), "max_retries", 0),

@@ -151,6 +151,16 @@ def test_rich_values_reach_the_body_and_come_back_as_result(drain, settings):
     assert [shape(handle.info().result.ok) for handle in by_name[7:9]] == [shape(one) for one in RICH_VALUES[7:9]]
 
 
+def test_rich_values_come_back_as_the_data_of_an_error(drain, settings):
+    settings.TASKS = RICH
+    handles = [jobs.fail_with.send(value) for value in RICH_VALUES]
+
+    drain()
+
+    assert [handle.get(0).err.data for handle in handles] == RICH_VALUES
+    assert handles[0].get(0).err.error_code == "MINE"
+
+
 @pytest.mark.parametrize("name", ["$type", "value", "class"])
 def test_a_name_of_an_argument_is_never_taken_for_a_tag(drain, settings, name):
     settings.TASKS = RICH

@@ -30,13 +30,18 @@ def switch():
     return "True or False", [1, 0, "yes", None, "True"]
 
 
+QUEUE_DURATION = f"{DURATION}, or a dict of them for completed, failed, cancelled, expired, or 'inherit'"
+MAPPER = "a dict of exception class, or its dotted path, to an error code that is not one of the library's own"
+
 #: Section, option, what is allowed, and values that are not.
 RULES = [
     ((), "database", "an alias of DATABASES", [5, None, "", ["default"]]),
     ((), "serializer", "'json' or 'rich'", ["pickle", None, True, "JSON"]),
+    ((), "exception_mapper", MAPPER, [None, [], {5: "CODE"}, {"no.such.Error": "CODE"}, {OSError: "WORKER_CRASHED"}]),
+    ((), "max_payload_bytes", *whole(1_024, 250_000_000, ", or None (no limit)")),
     (("queues", "emails"), "priority", *whole(-100, 100)),
     (("queues", "emails"), "max_concurrency", *whole(0, 1_000_000, ", or None (no limit)")),
-    (("queues", "emails"), "retention", DURATION, NO_DURATIONS),
+    (("queues", "emails"), "retention", QUEUE_DURATION, NO_DURATIONS),
     (("recovery",), "auto_requeue_stale_claimed", *switch()),
     (("recovery",), "claimed_stale_threshold_ms", *whole(1_000, 3_600_000, " (milliseconds)")),
     (("recovery",), "claimer_heartbeat_interval_ms", *whole(100, 120_000, " (milliseconds)")),
@@ -55,6 +60,14 @@ RULES = [
     (("worker",), "prefetch", *whole(0, 10_000)),
     (("worker",), "poll_interval", "0.01 to 3600 (seconds)", [0, -1, 3_601, "1", None, True, NAN, INFINITY]),
     (("worker",), "max_tasks_per_child", *whole(1, 1_000_000_000, ", or None (never replaced)")),
+    (("worker",), "max_memory_mb", *whole(16, 1_000_000_000, ", or None (never replaced)")),
+    (
+        ("worker",),
+        "task_timeout",
+        "0.001 to 3.1536e+07 (seconds), or None (no limit)",
+        [0, -1, "30", True, NAN, INFINITY],
+    ),
+    (("worker",), "timeout_grace", "0.1 to 3600 (seconds)", [0, -1, 3_601, "5", None, True, NAN, INFINITY]),
     (("worker",), "shutdown_timeout", "0 to 86400 (seconds)", [-1, 86_401, "30", None, True, NAN, INFINITY]),
     (("worker",), "reaper", *switch()),
     (("worker",), "scheduler", *switch()),
