@@ -7,12 +7,12 @@ claimed, so that whatever comes from an older claim, even of the same worker, ma
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import IntegrityError, models, transaction
+from django.db import IntegrityError, OperationalError, connections, models, transaction
 from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Cast, Now
 
@@ -29,6 +29,10 @@ from .views import TaskViews, not_past_deadline
 
 #: Rows that one statement of a reaper's duty changes at most.
 BATCH: Final = 500
+
+#: What PostgreSQL says to one of two that wait for each other, and how often that one tries again.
+DEADLOCK: Final = "40P01"
+TRIES: Final = 3
 
 _UNCLAIMED: Final[dict[str, Any]] = {"claimed_at": None, "claimed_by_worker_id": None, "started_at": None}
 
@@ -226,7 +230,8 @@ class TaskQuerySet(TaskViews):
         if include_running:
             possible |= lifecycle.CANCEL_RUNNING.is_possible
         # In one statement: a task that begins between two of them would slip through.
-        count = self.filter(possible).update(status=lifecycle.CANCEL.target, **cancelled)
+        rows = self.filter(possible)
+        count = self._insist(lambda: rows.update(status=lifecycle.CANCEL.target, **cancelled))
         if count and include_running:
             revoke_after_commit(self.db)
         return count
@@ -277,6 +282,20 @@ class TaskQuerySet(TaskViews):
     def _move(self, change: Change, **values: Any) -> int:
         """Make a change of state where it may be made, and return of how many rows."""
         return self.filter(change.is_possible).update(status=change.target, **values)
+
+    def _insist(self, update: Callable[[], int]) -> int:
+        """Update again when a worker's tick had the same rows in another order and this side was told to give way.
+
+        Inside a transaction there is nothing to be done anew but the whole of it, which is its owner's to decide.
+        """
+        for _ in range(TRIES):
+            try:
+                return update()
+            except OperationalError as error:
+                gave_way = getattr(error.__cause__, "sqlstate", "") == DEADLOCK
+                if not gave_way or connections[self.db].in_atomic_block:
+                    raise
+        return update()
 
     @property
     def _attempts(self) -> TaskAttemptQuerySet:
