@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from django.conf import settings
 from django.utils.module_loading import import_string
@@ -213,7 +213,7 @@ class QueueOptions:
         """How long a task is kept that ended in ``state``, where the backend says ``inherited``; None for ever."""
         if isinstance(self.retention, Mapping):
             return self.retention.get(state.lower(), inherited)
-        return inherited if self.retention == INHERIT else cast("timedelta | None", self.retention)
+        return inherited if self.retention == INHERIT else self.retention
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import IntegrityError, transaction
-from django.utils import timezone
 
 from . import hints
 from .conf import Options
@@ -157,8 +156,7 @@ def _defer(row: TaskRow, run_after: datetime | timedelta) -> None:
         row.deferred = run_after > timedelta()
     else:
         row.enqueued_at = row.run_after = run_after
-        # Only where the row is indexed hangs on this machine's clock; when it may run is the database's to say.
-        row.deferred = run_after > (timezone.now() if timezone.is_aware(run_after) else datetime.now())  # noqa: DTZ005
+        row.deferred = True  # whether it is due already is for the database's clock to say: the next look undefers it
 
 
 def _insert_once(row: TaskRow, database: str) -> Sent:

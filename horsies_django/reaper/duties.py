@@ -13,6 +13,7 @@ from ..models.transitions import TaskQuerySet
 from ..waking import ANY_QUEUE, wake_after_commit
 from .batches import Batch, all_batches, one_batch
 from .crashed import recover_batch
+from .pruning import forget_workers, prune_heartbeats, prune_tasks
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -81,15 +82,27 @@ DUTIES: Final[dict[str, Callable[[Options], Batch]]] = {
     "requeued stale claims": requeue_stale_claimed,
     "recovered stale runs": recover_stale_running,
     "expired overdue tasks": expire_overdue,
+    "deleted ended tasks": prune_tasks,
+    "deleted old heartbeats": prune_heartbeats,
+    "forgot dead workers": forget_workers,
 }
 
 
-def run_pass(options: Options, is_mine: Callable[[], bool] = lambda: True) -> list[DutyReport]:
+#: The duties that take a worker's silence for its death.
+JUDGING: Final = frozenset({"requeued stale claims", "recovered stale runs"})
+
+
+def run_pass(
+    options: Options, is_mine: Callable[[], bool] = lambda: True, *, has_mercy: bool = False
+) -> list[DutyReport]:
     """Run every duty once and return what each did, as long as the turn is the caller's.
+
+    With ``has_mercy`` nobody is taken for dead: workers that could not reach the database had no way to beat.
 
     One that fails does not keep the others from theirs, nor itself from the next pass.
     """
-    return [_run(name, duty, options) for name, duty in DUTIES.items() if is_mine()]
+    duties = {name: duty for name, duty in DUTIES.items() if not (has_mercy and name in JUDGING)}
+    return [_run(name, duty, options) for name, duty in duties.items() if is_mine()]
 
 
 def _run(name: str, duty: Callable[[Options], Batch], options: Options) -> DutyReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
@@ -20,6 +21,10 @@ logger = logging.getLogger("horsies_django.reaper")
 #: The turn that reapers of one database take.
 TURN: Final = "reaper"
 
+#: Seconds for which nobody's silence counts after the database was away: workers try again every five seconds at least,
+#: and beat as soon as they get through.
+MERCY: Final = 10.0
+
 
 class Reaper:
     """Runs a pass, waits, runs the next. Of any number of reapers one at a time does, whoever comes first.
@@ -33,6 +38,8 @@ class Reaper:
         self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
         self._id = uuid4().hex
         self._stopped = threading.Event()
+        self._was_away = False
+        self._merciful_until = float("-inf")
 
     def stop(self) -> None:
         """End after the pass that runs."""
@@ -51,6 +58,7 @@ class Reaper:
             except Error as error:
                 logger.warning("no reaping for now, the database is not to be had: %s", error)
                 connections[self._options.database].close()
+                self._was_away = True
                 pause = self._interval
             close_old_connections()
             self._stopped.wait(min(pause, self._interval))
@@ -60,5 +68,12 @@ class Reaper:
         turns = Turn.objects.using(self._options.database)
         if wait := turns.take(TURN, self._id, self._interval):
             return wait
-        run_pass(self._options, lambda: not self._stopped.is_set() and turns.keep(TURN, self._id))
+        if self._was_away:
+            self._was_away = False
+            self._merciful_until = time.monotonic() + MERCY
+        run_pass(
+            self._options,
+            lambda: not self._stopped.is_set() and turns.keep(TURN, self._id),
+            has_mercy=time.monotonic() < self._merciful_until,
+        )
         return self._interval

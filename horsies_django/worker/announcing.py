@@ -43,6 +43,11 @@ def wants_started(claim: ClaimedTask) -> bool:
     return task_started.has_listeners(sender_of(claim.backend))
 
 
+def wants_finished(claim: ClaimedTask) -> bool:
+    """Whether anyone listens to ``task_finished`` of this task's backend."""
+    return task_finished.has_listeners(sender_of(claim.backend))
+
+
 def started(claim: ClaimedTask, database: str) -> None:
     """Send ``task_started``, just before the body; what a receiver raises is logged and does not stop it."""
     if wants_started(claim):
@@ -65,7 +70,7 @@ class Announcer:
 
     def finished(self, outcomes: Sequence[Outcome]) -> None:
         """Announce those of ``outcomes`` that were a task's end, once each."""
-        outcomes = [one for one in outcomes if task_finished.has_listeners(sender_of(one.claim.backend))]
+        outcomes = [one for one in outcomes if one.is_final and wants_finished(one.claim)]
         if not outcomes:
             return
         if self._thread is None:

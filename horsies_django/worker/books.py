@@ -19,11 +19,15 @@ from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Runner
 from ..models.transitions import TaskQuerySet
 from ..models.worker import WorkerQuerySet
+from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
 from ..results import OperationalCode, TaskError
+from ..retention import may_go_at_once
 from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
+from . import announcing
 from .lanes import Lane
+from .outcome import Outcome
 from .plan import Plan
 from .run import Run
 
@@ -131,6 +135,13 @@ class Books:
             tasks.retry_later(retried, runner)
         if failed := [end for end in ends if end.error is not None and end.again_in is None]:
             tasks.fail(failed, runner)
+
+    def delete_fleeting(self, outcomes: Sequence[Outcome]) -> None:
+        """Delete tasks that are kept for no time at all (S2-10). Where somebody listens, the reaper does so later."""
+        ended = [one.claim for one in outcomes if one.is_final and not announcing.wants_finished(one.claim)]
+        if may_go_at_once(ended, self._plan.database):
+            keys = [claim.task_id for claim in ended]
+            pruning.delete(pruning.past_keeping(self._plan.database).filter(pk__in=keys))
 
     def store_singly(self, ends: Sequence[Ended]) -> None:
         """Write ends one by one after the batch was refused; one that the database can't hold fails for that alone."""

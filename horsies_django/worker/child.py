@@ -36,6 +36,8 @@ def main() -> None:
     worker_id, verbosity, pipe, line = voice.readline().rstrip("\n").split(" ", 3)
     os.set_inheritable(int(pipe), False)  # a body's subprocess has no business with it
     django.setup()
+    from django.db import connections
+
     from . import runner
     from .console import log_to_console
     from .inbox import Inbox, Word
@@ -43,6 +45,9 @@ def main() -> None:
     from .pump import Leaving
 
     log_to_console(int(verbosity))
+    # A body must not be the one to find out that a connection died while its thread had nothing to do.
+    for database in connections.settings.values():
+        database["CONN_HEALTH_CHECKS"] = True
     inbox = Inbox()
     # A SIGTERM to the whole group comes beside the supervisor's word, so it says no more than that.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Word.STOP))

@@ -265,6 +265,7 @@ class Pump:
                 self._books.note_progress([outcome.run for outcome in batch])
                 if ends:
                     self._books.store(ends)
+                self._books.delete_fleeting(batch)
                 if tick.beat:
                     self._books.beat(self._lanes)
                 for lane in self._lanes:

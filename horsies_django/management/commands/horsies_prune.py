@@ -1,0 +1,81 @@
+"""``manage.py horsies_prune``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from horsies_django.conf import Options, parse_duration
+from horsies_django.management.variables import flag_or_variable
+from horsies_django.reaper.by_hand import Pruned, prune, prune_older_than
+from horsies_django.states import TASK_TERMINAL_STATES, TaskStatus
+from horsies_django.tables import check_tables
+from horsies_django.worker.connection import own_connection
+from horsies_django.worker.plan import horsies_backend
+
+COMMAND: Final = "horsies_prune"
+_STATES: Final = sorted(status.lower() for status in TASK_TERMINAL_STATES)
+
+
+class Command(BaseCommand):
+    """Deletes ended tasks now: those past their retention, or all that ended long enough ago."""
+
+    help = (
+        "Delete ended tasks whose retention has passed, with their attempts and heartbeats, and old heartbeats. "
+        "A reaper does so too, bit by bit. With --older-than, delete every task that ended longer ago than that, "
+        "whatever its retention. Each flag that takes a value also reads an environment variable: "
+        "HORSIES_PRUNE_OLDER_THAN for --older-than. A flag wins."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--dry-run", action="store_true", help="Delete nothing; say how many tasks would go.")
+        parser.add_argument("--older-than", metavar="DURATION", help='Seconds, or a text like "90s", "12h" or "7d".')
+        parser.add_argument("--status", metavar="A,B", help=f"Only tasks in these states: {', '.join(_STATES)}.")
+        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
+
+    def handle(self, *args: Any, dry_run: bool, **options: Any) -> None:
+        try:
+            alias = _given("backend", options["backend"])[1] or "default"
+            settings = horsies_backend(alias).config
+            age = _age(*_given("older-than", options["older_than"]))
+            states = _states(*_given("status", options["status"]))
+        except (ValueError, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=2) from error
+        try:
+            check_tables(settings.database)
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
+        with own_connection(settings.database, "prune"):
+            pruned = _prune(settings, age, states, dry_run=dry_run)
+        verb = "would be deleted" if dry_run else "deleted"
+        self.stdout.write(f"tasks {verb}: {pruned.tasks}")
+        self.stdout.write(f"heartbeats {verb}: {pruned.heartbeats}")
+
+
+def _prune(options: Options, age: timedelta | None, states: frozenset[TaskStatus], *, dry_run: bool) -> Pruned:
+    if age is None:
+        return prune(options, states, dry_run=dry_run)
+    return prune_older_than(options, age, states, dry_run=dry_run)
+
+
+def _given(flag: str, value: str | None) -> tuple[str, str | None]:
+    return flag_or_variable(COMMAND, flag, value, str)
+
+
+def _age(where: str, given: str | None) -> timedelta | None:
+    if given is None:
+        return None
+    try:
+        return parse_duration(float(given) if given.replace(".", "", 1).isdigit() else given)
+    except ValueError:
+        raise ValueError(f"{where}: {given!r} is not allowed; allowed: seconds, or a text like 90s, 12h, 7d.") from None
+
+
+def _states(where: str, given: str | None) -> frozenset[TaskStatus]:
+    names = [name.strip().lower() for name in (given or "").split(",") if name.strip()]
+    if unknown := [name for name in names if name not in _STATES]:
+        raise ValueError(f"{where}: {', '.join(unknown)} is not allowed; allowed: {', '.join(_STATES)}.")
+    return frozenset(TaskStatus(name.upper()) for name in names) or TASK_TERMINAL_STATES

@@ -1,0 +1,69 @@
+"""Pruning at once what a reaper would prune bit by bit, and more if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, Q
+from django.db.models.functions import Coalesce
+
+from ..conf import Options
+from ..expressions import FromNow
+from ..models import Heartbeat, Task
+from ..models.transitions import BATCH, TaskQuerySet
+from ..states import TaskStatus
+from .batches import all_batches, one_batch
+from .pruning import delete, past_keeping, prune_heartbeats
+
+
+class Pruned(NamedTuple):
+    """How many rows went, or would go."""
+
+    tasks: int
+    heartbeats: int
+
+
+def prune(options: Options, states: Collection[TaskStatus], *, dry_run: bool = False) -> Pruned:
+    """Delete every task in ``states`` that is past its retention, and every beat that is too old."""
+    tasks = past_keeping(options.database).filter(status__in=sorted(states))
+    if dry_run:
+        return Pruned(tasks.count(), _old_beats(options))
+    gone = all_batches(lambda: one_batch(tasks.order_by("kept_until"), delete))
+    return Pruned(gone, all_batches(lambda: prune_heartbeats(options)))
+
+
+def prune_older_than(
+    options: Options, age: timedelta, states: Collection[TaskStatus], *, dry_run: bool = False
+) -> Pruned:
+    """Delete every task in ``states`` that ended longer ago than ``age``, whatever its retention.
+
+    No index leads to these, so the table is walked once, by primary key, a bounded step at a time.
+    """
+    rows = Task.objects.using(options.database)
+    ended_at = Coalesce(*(F(f"{state.lower()}_at") for state in sorted(states)), "sent_at")
+    wanted = Q(status__in=sorted(states), ended_at__lt=FromNow(-age.total_seconds()))
+    count, last = 0, None
+    while step := _step(rows, last):
+        last = step[-1]
+        found = rows.alias(ended_at=ended_at).filter(wanted, pk__in=step)
+        if dry_run:
+            count += found.count()
+        else:
+            with transaction.atomic(using=options.database):
+                count += delete(found)
+    return Pruned(count, 0)
+
+
+def _step(rows: TaskQuerySet, last: UUID | None) -> list[UUID]:
+    further = rows.filter(pk__gt=last) if last else rows.all()
+    return list(further.order_by("pk").values_list("pk", flat=True)[:BATCH])
+
+
+def _old_beats(options: Options) -> int:
+    hours = options.recovery.heartbeat_retention_hours
+    beats = Heartbeat.objects.using(options.database)
+    return 0 if hours is None else beats.filter(sent_at__lt=FromNow(-3_600 * hours)).count()

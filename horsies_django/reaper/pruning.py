@@ -1,0 +1,53 @@
+"""Deleting what was kept long enough: ended tasks, beats, and the rows of workers that are gone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models.functions import Now
+
+from ..conf import Options
+from ..expressions import FromNow
+from ..models import Heartbeat, Task, Worker
+from ..models.transitions import BATCH, TaskQuerySet
+from ..states import TASK_TERMINAL_STATES
+from .batches import Batch, one_batch
+
+#: Seconds after which a worker that left no word is forgotten. Nothing hangs on its row.
+FORGOTTEN: Final = 86_400
+
+
+def prune_tasks(options: Options) -> Batch:
+    """Ended tasks past their ``kept_until`` go, with their attempts and beats (S2-11, S2-16)."""
+    return one_batch(past_keeping(options.database).order_by("kept_until"), delete)
+
+
+def prune_heartbeats(options: Options) -> Batch:
+    """Beats older than ``heartbeat_retention_hours`` go (S3-32). Their keys grow with time: no index is needed."""
+    hours = options.recovery.heartbeat_retention_hours
+    if hours is None:
+        return Batch(0, 0)
+    beats = Heartbeat.objects.using(options.database)
+    is_old = ExpressionWrapper(Q(sent_at__lt=FromNow(-3_600 * hours)), BooleanField())
+    oldest = list(beats.order_by("pk").values_list("pk", is_old)[:BATCH])
+    old = [key for key, is_old in oldest if is_old]
+    return Batch(len(oldest), beats.filter(pk__in=old).delete()[0] if old else 0)
+
+
+def forget_workers(options: Options) -> Batch:
+    """Rows of workers that have not beaten for a day go: their machines have died."""
+    gone, _ = Worker.objects.using(options.database).filter(last_beat_at__lt=FromNow(-FORGOTTEN)).delete()
+    return Batch(gone, gone)
+
+
+def past_keeping(database: str) -> TaskQuerySet:
+    """Ended tasks that were kept long enough."""
+    return Task.objects.using(database).filter(kept_until__lte=Now(), status__in=sorted(TASK_TERMINAL_STATES))
+
+
+def delete(tasks: TaskQuerySet) -> int:
+    """Delete tasks, with their attempts and beats; return how many. What others have locked stays for now."""
+    keys = list(tasks.lock().values_list("pk", flat=True))
+    _, counts = tasks.rows().filter(pk__in=keys).only("pk").delete()
+    return counts.get(Task._meta.label, 0)

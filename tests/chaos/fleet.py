@@ -1,0 +1,125 @@
+"""Workers as processes that can be hurt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tests.chaos.cluster import ROOT
+
+
+def state(pid: int) -> str:
+    """The letter that the kernel gives for the state of a process; nothing if there is no such process."""
+    return (_stat(pid) or [""])[0]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process still runs; one that nobody has waited for does not."""
+    return state(pid) not in ("", "Z", "X")
+
+
+def children(parent: int) -> list[int]:
+    """The living processes that ``parent`` has started."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if (stat := _stat(pid)) and stat[1] == str(parent) and stat[0] not in ("Z", "X")]
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+@dataclass
+class Member:
+    """A supervisor, the leader of a process group of its own."""
+
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
+
+    @property
+    def runners(self) -> list[int]:
+        """The processes of its runners."""
+        return children(self.pid)
+
+
+class Fleet:
+    """Some workers on one database. What dies is started anew by :meth:`tend`."""
+
+    def __init__(self, flags: Sequence[str], environment: dict[str, str], log: IO[bytes]) -> None:
+        self._flags = flags
+        self._environment = os.environ | environment
+        self._log = log
+        self.members: list[Member] = []
+        self._left_behind: dict[int, float] = {}
+        self.orphans_seen = 0
+
+    def start(self) -> Member:
+        """Start one more worker."""
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "horsies_worker", *self._flags],
+            cwd=ROOT,
+            env=self._environment,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.members.append(Member(process))
+        return self.members[-1]
+
+    def tend(self) -> None:
+        """Replace the supervisors that are gone, and count runners that outlive theirs by more than five seconds."""
+        for member in list(self.members):
+            if member.process.poll() is not None:
+                self.members.remove(member)
+                self.start()
+        self.watch_orphans()
+
+    def kill(self, member: Member) -> None:
+        """SIGKILL a supervisor; its runners have to notice by themselves."""
+        runners = member.runners
+        member.process.kill()
+        member.process.wait()
+        self._left_behind |= {pid: time.monotonic() + 5 for pid in runners}
+
+    def watch_orphans(self) -> None:
+        """Count, and end, the runners that live on without a supervisor. One that is stopped can't notice yet."""
+        for pid, limit in list(self._left_behind.items()):
+            if not is_alive(pid):
+                del self._left_behind[pid]
+            elif state(pid) == "T":
+                self._left_behind[pid] = time.monotonic() + 5
+            elif time.monotonic() > limit:
+                del self._left_behind[pid]
+                self.orphans_seen += 1
+                hurt(pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill every supervisor, and wait for what they leave behind."""
+        for member in self.members:
+            for pid in (member.pid, *member.runners):
+                hurt(pid, signal.SIGCONT)
+            self.kill(member)
+        self.members.clear()
+        while self._left_behind:
+            self.watch_orphans()
+            time.sleep(0.05)
+
+
+def hurt(pid: int, number: signal.Signals) -> None:
+    """Send a signal; a process that is gone feels nothing."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,114 @@
+"""What has to be true of every task once all is over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from typing import Any
+
+from horsies_django import TASK_TERMINAL_STATES, TaskStatus
+from horsies_django.models import Task, TaskAttempt
+from tests.chaos import ledger
+from tests.jobs.models import Entry
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything there is to judge by."""
+
+    rows: list[Task]
+    attempts: dict[Any, list[TaskAttempt]]
+    noted: Counter[str]
+    entries: Counter[str]
+
+    @classmethod
+    def read(cls) -> Found:
+        """Read the tables and the ledger."""
+        attempts: dict[Any, list[TaskAttempt]] = {}
+        for attempt in TaskAttempt.objects.order_by("task_id", "attempt"):
+            attempts.setdefault(attempt.task_id, []).append(attempt)
+        entries = Counter(Entry.objects.values_list("key", flat=True))
+        return cls(list(Task.objects.order_by("id")), attempts, ledger.effects(), entries)
+
+
+def kind(row: Task) -> str:
+    """The name of the row's task, without where it is."""
+    return row.task_name.rpartition(".")[2]
+
+
+def violations(found: Found, sent: Set[str], uncertain: Set[str]) -> Iterator[str]:
+    """Yield everything that is not as promised."""
+    keys = Counter(row.kwargs["key"] for row in found.rows)
+    for key, count in keys.items():
+        if count > 1:
+            yield f"{key}: {count} rows for one send"
+    if lost := sent - keys.keys():
+        yield f"sent and not there: {sorted(lost)}"
+    if strange := keys.keys() - sent - uncertain:
+        yield f"there and never sent: {sorted(strange)}"
+    yield from _of_workers(found)
+    for row in found.rows:
+        attempts = found.attempts.get(row.pk, [])
+        for wrong in (*_of_row(row), *_of_attempts(row, attempts), *_of_effects(row, found)):
+            yield f"{row.kwargs['key']} {kind(row)} {row.status} {row.error_code or ''} id={row.pk}: {wrong}"
+
+
+def _of_workers(found: Found) -> Iterator[str]:
+    """A worker is one process: where an attempt names another, somebody has ended what was not his."""
+    pids: dict[str, set[int]] = {}
+    for attempts in found.attempts.values():
+        for attempt in attempts:
+            if attempt.pid is not None:
+                pids.setdefault(attempt.worker_id, set()).add(attempt.pid)
+    for worker_id, several in pids.items():
+        if len(several) > 1:
+            yield f"attempts of worker {worker_id} were written by processes {sorted(several)}"
+
+
+def _of_row(row: Task) -> Iterator[str]:
+    if row.status not in TASK_TERMINAL_STATES:
+        yield f"has not ended (worker {row.claimed_by_worker_id}, due {row.enqueued_at})"
+    if row.status in (TaskStatus.CANCELLED, TaskStatus.EXPIRED):
+        yield "nobody asked for that"
+    if row.status == TaskStatus.COMPLETED and row.result != {"ok": row.kwargs["key"]}:
+        yield f"its result is {row.result}"
+    allowed = {"WORKER_CRASHED"} | ({"UNHANDLED_EXCEPTION"} if kind(row) == "exactly_once" else set())
+    if row.status == TaskStatus.FAILED and row.error_code not in allowed:
+        yield f"failed for what its body can't do: {row.result}"
+    if row.status == TaskStatus.FAILED and row.retry_count < row.max_retries:
+        yield f"has given up after {row.retry_count} of {row.max_retries} retries"
+
+
+def _of_attempts(row: Task, attempts: list[TaskAttempt]) -> Iterator[str]:
+    numbers = [attempt.attempt for attempt in attempts]
+    if numbers != list(range(1, row.attempt + 1)):
+        yield f"attempts {numbers}, and the row is at {row.attempt}"
+    retried = sum(attempt.will_retry for attempt in attempts)
+    if retried != row.retry_count:
+        yield f"{retried} attempts were to be retried, and the row counts {row.retry_count}"
+    if row.status in TASK_TERMINAL_STATES and any(
+        attempt.will_retry is (attempt is attempts[-1]) for attempt in attempts
+    ):
+        yield f"will_retry is {[attempt.will_retry for attempt in attempts]}"
+    last = attempts[-1].outcome if attempts else None
+    expected = {"COMPLETED": {"COMPLETED"}, "FAILED": {"FAILED", "WORKER_FAILURE"}}.get(row.status, {last})
+    if last not in expected:
+        yield f"its last attempt is {last}"
+    if any(attempt.outcome == "COMPLETED" for attempt in attempts[:-1]):
+        yield "an attempt came after a completed one"
+
+
+def _of_effects(row: Task, found: Found) -> Iterator[str]:
+    noted, entries = found.noted[row.kwargs["key"]], found.entries[row.kwargs["key"]]
+    completed = row.status == TaskStatus.COMPLETED
+    if kind(row) == "exactly_once":
+        if entries != int(completed):
+            yield f"{entries} effects"
+        return
+    if completed and noted == 0:
+        yield "it never ran"
+    if noted > row.attempt:
+        yield f"it ran {noted} times in {row.attempt} attempts"
+    if kind(row).endswith("at_most_once") and noted > 1:
+        yield f"it ran {noted} times"

@@ -1,0 +1,158 @@
+"""Scenario 24: a clock that is ten minutes off, on a worker's machine or a sender's, changes nothing."""
+
+import os
+import signal
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from django.utils import timezone
+
+from horsies_django import TASK_TERMINAL_STATES, TaskStatus
+from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from tests.chaos import jobs
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+#: Seconds between what two machines take for now and may still agree.
+TOLERANCE = timedelta(seconds=1)
+
+SMALLEST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
+
+
+@pytest.fixture(params=[-600, 600], ids=["ten minutes slow", "ten minutes fast"])
+def skew(request):
+    return request.param
+
+
+@pytest.fixture
+def skewed(worker, skew):
+    """Start a worker whose clock is off."""
+
+    def start(*flags, **environment):
+        environment |= {"DJANGO_SETTINGS_MODULE": "tests.chaos.skewed_settings", "TEST_CLOCK_OFF": str(skew)}
+        return worker(*flags, **environment)
+
+    return start
+
+
+def ended():
+    return Task.objects.filter(status__in=TASK_TERMINAL_STATES)
+
+
+def times(model):
+    """Every time in the rows of a model but the one that lies far ahead."""
+    fields = [field for field in model._meta.concrete_fields if field.get_internal_type() == "DateTimeField"]
+    names = [field.name for field in fields if field.name != "kept_until"]
+    return [time for row in model.objects.values_list(*names) for time in row if time is not None]
+
+
+def test_24_every_time_in_the_tables_is_the_databases(skewed):
+    before = timezone.now()
+    process = skewed("--prefetch", "1", "--threads", "1", **SMALLEST)
+    handles = jobs.work.send_many({"key": str(number), "seconds": 0.7} for number in range(2))
+    handles += [tasks.fail.send(), tasks.flaky.send("flaky", 1)]
+    wait_until(lambda: ended().count() == len(handles))
+    ran = list(Entry.objects.values_list("at", flat=True))
+    assert process.process.poll() is None
+
+    for model in (Task, TaskAttempt, Heartbeat, Worker):
+        noted = times(model)
+        assert noted
+        assert before - TOLERANCE < min(noted) <= max(noted) < timezone.now() + TOLERANCE
+    for kept_until, *ends in Task.objects.values_list("kept_until", "completed_at", "failed_at"):
+        assert (kept_until - next(filter(None, ends))).total_seconds() % 86_400 < 1
+    assert all(abs(at - before.timestamp()) > 500 for at in ran), "the worker's clock was off indeed"
+
+
+@pytest.mark.slow
+def test_24_a_retry_comes_when_its_policy_says(skewed):
+    skewed()
+    handle = tasks.fixed.send("fixed")
+
+    wait_until(lambda: handle.status() == TaskStatus.FAILED)
+
+    starts = list(TaskAttempt.objects.order_by("attempt").values_list("started_at", flat=True))
+    waits = [(later - earlier).total_seconds() for earlier, later in pairwise(starts)]
+    assert len(waits) == 2
+    assert 1.0 <= waits[0] < 2.5
+    assert 2.0 <= waits[1] < 3.5
+
+
+def test_24_a_delayed_task_starts_when_it_is_due(skewed):
+    skewed()
+    handle = tasks.noop.schedule(1.5)
+
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
+
+    row = Task.objects.get(pk=handle.id)
+    assert timedelta() <= row.started_at - row.enqueued_at < timedelta(seconds=1)
+
+
+def test_24_good_until_is_judged_by_the_databases_clock(skewed):
+    late = tasks.noop.with_options(good_until=timezone.now() + timedelta(seconds=0.2), run_after=timedelta(seconds=1))
+    in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(seconds=60), run_after=timedelta(seconds=1))
+    handles = [late.send(), in_time.send()]
+
+    skewed(**SMALLEST)
+
+    wait_until(lambda: all(handle.status().is_terminal for handle in handles))
+    assert [handle.status() for handle in handles] == [TaskStatus.EXPIRED, TaskStatus.COMPLETED]
+
+
+@pytest.mark.slow
+def test_24_no_worker_looks_dead_to_one_whose_clock_differs(worker, skewed):
+    worker("--threads", "2", **SMALLEST)
+    skewed("--threads", "2", **SMALLEST)
+    handles = jobs.work.send_many({"key": str(number), "seconds": 4} for number in range(4))
+
+    wait_until(lambda: ended().count() == 4)
+
+    assert Entry.objects.values("pid").distinct().count() == 2, "both had some"
+    assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
+    assert TaskAttempt.objects.count() == 4
+
+
+@pytest.mark.slow
+def test_24_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed):
+    doomed = worker("--no-reaper", **SMALLEST)
+    handle = jobs.work_again.send("recovered", 2.0)
+    wait_until(lambda: Entry.objects.exists())
+    skewed(**SMALLEST)
+
+    os.killpg(doomed.process.pid, signal.SIGKILL)
+
+    wait_until(lambda: Entry.objects.count() == 2, limit=5)
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
+    assert list(TaskAttempt.objects.order_by("attempt").values_list("outcome", flat=True)) == [
+        "WORKER_FAILURE",
+        "COMPLETED",
+    ]
+
+
+def test_24_a_delay_counts_from_the_databases_now_whatever_the_senders_clock_says(worker, skew, monkeypatch):
+    worker()
+    true_now = timezone.now
+    with monkeypatch.context() as patch:
+        patch.setattr(timezone, "now", lambda: true_now() + timedelta(seconds=skew))
+        handle = tasks.noop.schedule(1.0)
+
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED, limit=5)
+
+    row = Task.objects.get(pk=handle.id)
+    assert timedelta(seconds=1) <= row.started_at - row.sent_at < timedelta(seconds=2)
+
+
+@pytest.mark.slow
+def test_24_a_time_is_kept_whatever_the_senders_clock_says(worker, skew, monkeypatch):
+    worker()
+    true_now = timezone.now
+    due = true_now() + timedelta(seconds=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(timezone, "now", lambda: true_now() + timedelta(seconds=skew))
+        handle = tasks.noop.schedule(due)
+
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED, limit=15)
+
+    assert timedelta() <= Task.objects.get(pk=handle.id).started_at - due < timedelta(seconds=1)

@@ -1,0 +1,85 @@
+"""A database that is away for a while."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import Error, connection
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task, TaskAttempt
+from tests.chaos import jobs
+from tests.conftest import wait_until
+from tests.jobs import tasks
+
+#: The smallest thresholds that there may be, and beats that are just often enough for them.
+SMALLEST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
+
+
+def when_reachable(look: Callable[[], Any]) -> Callable[[], Any]:
+    """Make a look that sees nothing while the database is not to be had."""
+
+    def go() -> Any:
+        try:
+            return look()
+        except Error:
+            connection.close()
+            return None
+
+    return go
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("count", "outage", "thresholds"),
+    [(1_000, 20.0, {}), (100, 8.0, SMALLEST)],
+    ids=["20 s among 1000 bodies", "longer than every threshold"],
+)
+def test_20_an_outage_costs_no_task_while_its_worker_lives(own_cluster, start, count, outage, thresholds):
+    worker = start("horsies_worker", "--async-slots", str(count), "--threads", "1", **thresholds)
+    start("horsies_worker", "--async-slots", "1", "--threads", "1", "--queues", "other", **thresholds)
+    jobs.nap.send_many({"seconds": 4 + (outage + 4) * number / count} for number in range(count))
+    wait_until(lambda: Task.objects.filter(status=TaskStatus.RUNNING).count() == count, limit=15)
+
+    own_cluster.stop("immediate")
+    connection.close()
+    back_at = time.monotonic() + outage
+    wait_until(lambda: time.monotonic() >= back_at, limit=outage + 1)  # the outage is the test
+    assert worker.process.poll() is None, worker.output
+    own_cluster.start()
+
+    wait_until(when_reachable(lambda: not Task.objects.pending().exists() and not Task.objects.active().exists()), 30)
+    assert Counter(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED"): count}
+    assert Counter(Task.objects.values_list("status", "attempt")) == {(TaskStatus.COMPLETED, 1): count}
+    ran_in = {result["ok"] for result in Task.objects.values_list("result", flat=True)}
+    assert ran_in == set(TaskAttempt.objects.values_list("pid", flat=True)), "the runner that began them has ended them"
+
+
+@pytest.mark.slow
+def test_a_body_that_outlasts_every_threshold_is_left_alone_while_its_beats_go_on(worker):
+    worker("--processes", "2", runners=2, **SMALLEST)
+    worker(**SMALLEST)
+    naps = jobs.nap.send_many({"seconds": 5} for _ in range(8))
+    works = jobs.work.send_many({"key": str(number), "seconds": 5} for number in range(8))
+
+    wait_until(lambda: not Task.objects.active().exclude(attempt=0).exists() and not Task.objects.pending().exists())
+
+    assert {handle.status() for handle in (*naps, *works)} == {TaskStatus.COMPLETED}
+    assert Counter(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED"): 16}
+
+
+def test_20_no_body_meets_a_connection_that_died_while_its_thread_was_idle(worker):
+    if connection.vendor != "postgresql":
+        pytest.skip("has no connections that a server could end")
+    worker("--threads", "1", DJANGO_SETTINGS_MODULE="tests.chaos.unchecked_settings")
+    assert tasks.attempt.send().value(timeout=20) == 1
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+    assert tasks.attempt.send().value(timeout=20) == 1

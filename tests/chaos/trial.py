@@ -1,0 +1,119 @@
+"""A trial: some time of mischief, one healthy worker to finish what is left, and the verdict."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.db import Error, connection
+
+from horsies_django import TASK_TERMINAL_STATES, HorsiesTask
+from horsies_django.models import Task
+from tests.chaos import jobs
+from tests.chaos.cluster import Cluster
+from tests.chaos.fleet import Fleet
+from tests.chaos.invariants import Found, kind, violations
+from tests.chaos.mischief import Mischief
+from tests.chaos.producer import Producer
+from tests.chaos.wire import Wire
+
+FLAGS = ["--processes", "2", "--threads", "4", "--async-slots", "8", "--prefetch", "2", "--shutdown-timeout", "2"]
+
+#: What is sent, the last as often as each of the other promises.
+KINDS: list[HorsiesTask[..., Any]] = [
+    jobs.at_least_once,
+    jobs.async_at_least_once,
+    jobs.at_most_once,
+    jobs.async_at_most_once,
+    *[jobs.exactly_once] * 2,
+]
+
+#: Violations that are printed; they tend to come in crowds.
+SHOWN = 40
+
+#: Seconds that the healthy worker gets for what the mischief has left.
+LIMIT = 90.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done, what became of it, and what was not as promised."""
+
+    seed: int
+    events: Counter[str]
+    tasks: Counter[tuple[str, str]]
+    attempts: Counter[str]
+    codes: Counter[str]
+    drained_in: float
+    violations: list[str]
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}; the rest was done {self.drained_in:.1f} s after the mischief", "events:"]
+        lines += [f"  {count:5} {name}" for name, count in sorted(self.events.items())]
+        lines += ["tasks:", *(f"  {count:5} {name} {status}" for (name, status), count in sorted(self.tasks.items()))]
+        lines += ["attempts:", *(f"  {count:5} {name}" for name, count in sorted(self.attempts.items()))]
+        lines += ["errors of attempts:", *(f"  {count:5} {name}" for name, count in sorted(self.codes.items()))]
+        lines += [f"violations: {len(self.violations)}", *(f"  {violation}" for violation in self.violations[:SHOWN])]
+        return "\n".join(lines)
+
+
+class Trial:
+    """Two workers of two runners each, a producer, and somebody who means them ill."""
+
+    def __init__(self, cluster: Cluster, seed: int, log: Path, stale: float) -> None:
+        self._cluster = cluster
+        self._seed = seed
+        self._log = log
+        self._stale = stale
+
+    def run(self, seconds: float) -> Report:
+        """Do all of it."""
+        producer = Producer(self._seed, KINDS)
+        with self._log.open("wb", buffering=0) as log, tempfile.TemporaryDirectory(prefix="horsies-wire-") as folder:
+            wire = Wire(folder, self._cluster.socket_folder)
+            through_wire = self._cluster.url.replace(self._cluster.socket_folder, folder)
+            fleet = Fleet(FLAGS, {"PYTHONUNBUFFERED": "1", "DATABASE_URL": through_wire}, log)
+            mischief = Mischief(self._seed, self._cluster, wire, fleet, self._stale)
+            try:
+                fleet.start()
+                fleet.start()
+                producer.start()
+                mischief.run(seconds)
+                producer.stop()
+                fleet.end()
+                drained_in = self._finish(fleet)
+            finally:
+                fleet.end()
+                wire.close()
+        found = Found.read()
+        wrong = list(violations(found, producer.sent, producer.uncertain))
+        if fleet.orphans_seen:
+            wrong.append(f"{fleet.orphans_seen} runners outlived their supervisors")
+        connection.close()
+        attempts = [attempt for attempts in found.attempts.values() for attempt in attempts]
+        return Report(
+            self._seed,
+            mischief.events,
+            Counter((kind(row), str(row.status)) for row in found.rows),
+            Counter(f"{one.outcome}{', to be retried' if one.will_retry else ''}" for one in attempts),
+            Counter(one.error_code for one in attempts if one.error_code),
+            drained_in,
+            wrong,
+        )
+
+    def _finish(self, fleet: Fleet) -> float:
+        """Let one healthy worker do the rest, and return how long that took."""
+        began = time.monotonic()
+        fleet.start()
+        while time.monotonic() - began < LIMIT:
+            try:
+                if not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists():
+                    break
+            except Error:
+                connection.close()
+            time.sleep(0.2)
+        return time.monotonic() - began

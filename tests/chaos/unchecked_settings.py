@@ -1,0 +1,6 @@
+"""The tests' settings with connections that live on and are not checked, as a project may have them."""
+
+from tests.settings import *  # noqa: F403
+from tests.settings import DATABASES
+
+DATABASES["default"] |= {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}

@@ -1,0 +1,1 @@
+"""How long ended tasks are kept, and what becomes of them after."""

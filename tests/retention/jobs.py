@@ -1,0 +1,33 @@
+"""Tasks that are kept in different ways."""
+
+from horsies_django import task
+
+
+@task
+def plain() -> str:
+    return "done"
+
+
+@task
+def failing():
+    raise ValueError("no luck")
+
+
+@task(retention=0)
+def fleeting() -> str:
+    return "gone"
+
+
+@task(retention=None)
+def kept_for_ever() -> str:
+    return "kept"
+
+
+@task(retention="2h")
+def two_hours() -> str:
+    return "kept for two hours"
+
+
+@task(retention=0, atomic=True)
+def fleeting_atomic() -> str:
+    return "gone"

@@ -1,0 +1,126 @@
+"""What a task's end says of how long it is kept."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from horsies_django import TaskStatus
+from horsies_django.compat import task_finished
+from horsies_django.models import Heartbeat, Task, TaskAttempt
+from tests.retention import jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BACKEND = "horsies_django.backend.HorsiesBackend"
+
+
+def configure(settings, **options):
+    settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": options}}
+
+
+def kept(handle):
+    """For how long from its end a task is kept; None for ever."""
+    row = Task.objects.get(pk=handle.id)
+    return None if row.kept_until is None else row.kept_until - row.finished_at
+
+
+def about(delta):
+    return pytest.approx(delta, abs=timedelta(seconds=1))
+
+
+def test_s2_11_a_task_says_itself_how_long(drain):
+    handle = jobs.two_hours.send()
+    drain()
+    assert kept(handle) == about(timedelta(hours=2))
+
+
+def test_a_send_says_it_better_than_the_task(drain):
+    handle = jobs.two_hours.with_options(retention=60).send()
+    drain()
+    assert kept(handle) == about(timedelta(minutes=1))
+
+
+def test_none_keeps_for_ever(drain):
+    handle = jobs.kept_for_ever.send()
+    drain()
+    assert kept(handle) is None
+    assert handle.value(timeout=0) == "kept"
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("3h", 10_800), ({"failed": "3h"}, 604_800), (None, None), ("inherit", 604_800)]
+)
+def test_a_queue_overrides_its_backend(settings, drain, given, seconds):
+    configure(settings, queues={"default": {"retention": given}})
+    handle = jobs.plain.send()
+    drain()
+    assert kept(handle) == (None if seconds is None else about(timedelta(seconds=seconds)))
+
+
+def test_each_state_has_its_own(settings, drain):
+    configure(settings, retention={"completed": 60, "failed": "2d", "cancelled": None, "expired": "1h"})
+    done, failed, cancelled = jobs.plain.send(), jobs.failing.send(), jobs.plain.send()
+    expired = jobs.plain.with_options(good_until=timezone.now() - timedelta(seconds=1)).send()
+    assert cancelled.cancel()
+    drain()
+    assert expired.status() is TaskStatus.EXPIRED
+    assert kept(done) == about(timedelta(minutes=1))
+    assert kept(failed) == about(timedelta(days=2))
+    assert kept(cancelled) is None
+    assert kept(expired) == about(timedelta(hours=1))
+
+
+def test_the_defaults_keep_successes_a_week_and_the_rest_a_month(drain):
+    done, failed = jobs.plain.send(), jobs.failing.send()
+    drain()
+    assert (kept(done), kept(failed)) == (about(timedelta(days=7)), about(timedelta(days=30)))
+
+
+def test_who_is_retried_by_hand_is_kept(drain):
+    handle = jobs.failing.send()
+    drain()
+    assert handle.retry()
+    assert Task.objects.get(pk=handle.id).kept_until is None
+
+
+@pytest.mark.parametrize("job", [jobs.fleeting, jobs.fleeting_atomic])
+def test_s2_10_a3_15_no_retention_deletes_on_completion(drain, job):
+    handle = job.send()
+    drain(no_reaper=True)
+    assert handle.status() is None
+    assert handle.get(timeout=0).err.error_code == "TASK_NOT_FOUND"
+    assert not TaskAttempt.objects.exists()
+
+
+def test_s2_10_by_the_backends_settings(settings, drain):
+    configure(settings, retention={"completed": 0})
+    done, failed, kept_all_the_same = jobs.plain.send(), jobs.failing.send(), jobs.two_hours.send()
+    drain(no_reaper=True)
+    assert done.status() is None
+    assert failed.status() is TaskStatus.FAILED
+    assert kept_all_the_same.status() is TaskStatus.COMPLETED
+
+
+def test_who_listens_to_the_end_still_finds_the_task(drain):
+    found = []
+
+    def receiver(sender, task_result, **kwargs):
+        found.append(task_result.return_value)
+
+    task_finished.connect(receiver)
+    try:
+        handle = jobs.fleeting.send()
+        drain(no_reaper=True)
+    finally:
+        task_finished.disconnect(receiver)
+    assert found == ["gone"]
+    drain()  # its reaper deletes what was left for the listener
+    assert handle.status() is None
+    assert not Heartbeat.objects.exists()
+
+
+@pytest.mark.parametrize("bad", [-1, "soon", True, float("nan")])
+def test_a_bad_retention_is_named(bad):
+    with pytest.raises(Exception, match=r"retention: .* is not a duration; allowed: "):
+        jobs.plain.with_options(retention=bad)
