@@ -1,4 +1,4 @@
-"""``python -m tests``: the whole suite on SQLite, then on PostgreSQL.
+"""``python -m tests``: the whole suite on SQLite and on PostgreSQL.
 
 PostgreSQL is the one that DATABASE_URL names, else one that is started here from a wheel. Further arguments go to
 pytest.
@@ -13,6 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -32,20 +33,30 @@ def postgres() -> Iterator[str]:
             server.cleanup()
 
 
-def run(name: str, url: str, arguments: list[str]) -> int:
-    """Run pytest on one database and return its exit status."""
-    print(f"\n=== the suite on {name} ===", flush=True)
-    environment = {**os.environ, "DATABASE_URL": url}
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], env=environment, check=False).returncode
+@contextmanager
+def sqlite() -> Iterator[str]:
+    """Yield the URL of an SQLite database in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="horsies-sqlite-") as folder:
+        yield f"sqlite:///{folder}/unused.sqlite3"
+
+
+def suite(url: str, arguments: list[str], **popen: Any) -> subprocess.Popen[str]:
+    """Start pytest on one database."""
+    command = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.Popen(command, env={**os.environ, "DATABASE_URL": url}, text=True, **popen)
 
 
 def main() -> int:
-    """Run both and return the first failure."""
+    """Run both at the same time, for they wait more than they work, and return the first failure."""
     arguments = sys.argv[1:]
-    with tempfile.TemporaryDirectory(prefix="horsies-sqlite-") as folder:
-        sqlite = run("SQLite", f"sqlite:///{folder}/unused.sqlite3", arguments)
-    with postgres() as url:
-        return run("PostgreSQL", url, arguments) or sqlite
+    with sqlite() as one, postgres() as other, tempfile.TemporaryFile("w+") as kept:
+        beside = suite(one, arguments, stdout=kept, stderr=subprocess.STDOUT)
+        print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
+        status = suite(other, arguments).wait()
+        statuses = [status, beside.wait()]
+        kept.seek(0)
+        print(f"\n=== what it said on SQLite ===\n{kept.read()}", flush=True)
+    return next(filter(None, statuses), 0)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
+from typing import Final
 
-from django.db import close_old_connections, connections
+from django.db import InterfaceError, OperationalError, close_old_connections, connections
 
 from ..compat import framework_signals, task_finished, task_started
+from ..exceptions import Snooze
 from ..framework import result_of, send_finished, sender_of
 from ..models import Task
 from ..models.claims import ClaimedTask
@@ -18,6 +20,10 @@ from ..states import TASK_TERMINAL_STATES
 from .outcome import Outcome
 
 logger = logging.getLogger("horsies_django.worker")
+
+
+#: Seconds that a task waits whose body could not begin, for the database was not to be had.
+UNTIL_IT_IS_BACK: Final = 1.0
 
 
 @contextmanager
@@ -56,8 +62,11 @@ def started(claim: ClaimedTask, database: str) -> None:
 
 
 def running_row(claim: ClaimedTask, database: str) -> Task:
-    """Return the row of a task whose body is about to begin."""
-    return Task.objects.using(database).get(pk=claim.task_id)
+    """Return the row of a task whose body is about to begin. While the database is away, the body can't: it snoozes."""
+    try:
+        return Task.objects.using(database).get(pk=claim.task_id)
+    except (OperationalError, InterfaceError) as error:
+        raise Snooze(UNTIL_IT_IS_BACK) from error
 
 
 class Announcer:

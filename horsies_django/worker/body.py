@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import connections, transaction
 from django.db.models import F
 
 from ..compat import FrameworkTask
@@ -34,9 +34,6 @@ from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
 
-
-#: Seconds that a task waits whose body could not begin, for the database was not to be had.
-UNTIL_IT_IS_BACK: Final = 1.0
 
 #: Retries that ``raise Retry()`` gets in a task without a policy.
 RETRIES_ON_DEMAND: Final = 2
@@ -160,10 +157,7 @@ def _prepare(claim: ClaimedTask) -> _Call:
 
 
 def _context(run: Run) -> TaskContext:
-    try:
-        row = announcing.running_row(run.claim, run.database)
-    except (OperationalError, InterfaceError) as error:
-        raise Snooze(UNTIL_IT_IS_BACK) from error  # the body has not begun: that is no attempt
+    row = announcing.running_row(run.claim, run.database)
     run.state = row.checkpoint
     run.has_context = True
     return TaskContext(task_result=result_of(row), run=run)
