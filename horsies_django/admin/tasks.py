@@ -188,8 +188,8 @@ class TaskAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("attempts"))
     def shown_attempts(self, task: Task) -> str:
-        """Attempts made, of those allowed."""
-        return f"{task.attempt}/{task.max_retries + 1}"
+        """Attempts made, of those allowed; a body that asks for another, and a person, may make more of them."""
+        return f"{task.attempt}/{max(task.attempt, task.max_retries + 1)}"
 
     @admin.display(description=_("progress"))
     def shown_progress(self, task: Task) -> SafeString | str:

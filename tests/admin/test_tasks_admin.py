@@ -3,7 +3,7 @@
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
@@ -98,7 +98,63 @@ def test_cancel_touches_only_what_has_not_begun(browser, drain):
     assert Task.objects.get(pk=waiting.id).error_code == "TASK_CANCELLED"
 
 
-@pytest.mark.parametrize(("permission", "action"), [("retry_task", "cancel"), ("cancel_task", "retry")])
+def test_a_running_task_is_cancelled_when_asked(browser):
+    running = tasks.noop.send()
+    with transaction.atomic():
+        Task.objects.claim("w", start=1)
+    client = browser("view_task", "cancel_task")
+
+    act(client, "cancel", running)
+    assert running.status() == "RUNNING"
+    act(client, "cancel_running", running)
+    assert running.status() == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("progress", "shown"),
+    [
+        ({"done": 40, "total": 100, "message": "<b>rows</b>"}, 'value="40" max="100"></progress> 40/100 &lt;b&gt;rows'),
+        ({"done": 40, "total": None, "message": ""}, ">40<"),
+        ("damaged", ">-<"),
+    ],
+)
+def test_progress_is_shown_in_the_list_and_on_the_page(browser, progress, shown):
+    handle = tasks.noop.send()
+    Task.objects.filter(pk=handle.id).update(progress=progress, checkpoint={"row": 17})
+    client = browser("view_task")
+
+    assert shown in client.get(LIST).content.decode()
+    html = page(client, handle)
+    assert shown in html
+    assert "&quot;row&quot;: 17" in html
+
+
+@pytest.mark.parametrize("state", ["scheduled", "retrying", "due", "active", "archived", "completed", "nonsense"])
+def test_asynqs_states_narrow_the_list(browser, drain, state):
+    done, dead, retried = tasks.add.send(1), tasks.fail.send(), tasks.fixed.send("retrying")
+    drain()
+    running = tasks.noop.send()
+    with transaction.atomic():
+        Task.objects.claim("w", start=1)
+    of = {
+        "scheduled": tasks.noop.schedule(60),
+        "retrying": retried,
+        "due": tasks.noop.send(),
+        "active": running,
+        "archived": dead,
+        "completed": done,
+    }
+
+    html = browser("view_task").get(LIST, {"state": state}).content.decode()
+
+    shown = {name for name, handle in of.items() if str(handle.id) in html}
+    assert shown == ({state} if state in of else set(of))
+
+
+@pytest.mark.parametrize(
+    ("permission", "action"),
+    [("retry_task", "cancel"), ("retry_task", "cancel_running"), ("cancel_task", "retry")],
+)
 def test_each_action_needs_its_own_permission(browser, permission, action):
     handle = tasks.noop.send()
     if action == "retry":
