@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.module_loading import import_string
@@ -13,8 +14,10 @@ from .compat import (
     FrameworkTaskError,
     FrameworkTaskResult,
     TaskResultStatus,
+    framework_signals,
     task_backends,
     task_finished,
+    task_started,
 )
 from .exceptions import (
     TaskCancelled,
@@ -55,6 +58,24 @@ _STAND_INS: Final[dict[str | None, type[Exception]]] = {
     OperationalCode.WORKER_CRASHED: WorkerCrashed,
     OperationalCode.WORKER_RESOLUTION_ERROR: TaskNotResolved,
 }
+
+
+@contextmanager
+def own_logging() -> Iterator[None]:
+    """Let our own lines stand for the framework's.
+
+    Its receivers log the same two events, with less in them; unplugged, ``has_listeners`` tells of real listeners.
+    """
+    pairs = [
+        (task_started, framework_signals.log_task_started),
+        (task_finished, framework_signals.log_task_finished),
+    ]
+    unplugged = [(signal, receiver) for signal, receiver in pairs if signal.disconnect(receiver)]
+    try:
+        yield
+    finally:
+        for signal, receiver in unplugged:
+            signal.connect(receiver)
 
 
 def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> FrameworkTaskResult[..., Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from .results import OperationalCode
+from .results import ContractCode, OperationalCode
 from .serializers import clean_text
 
 logger = logging.getLogger("horsies_django")
@@ -20,7 +20,9 @@ CODE_LENGTH: Final = 100
 
 #: In ``auto_retry_for``: every code, but for those that another attempt can't mend (S4-29).
 ANY_CODE: Final = "*"
-_HOPELESS: Final = frozenset({OperationalCode.WORKER_RESOLUTION_ERROR, OperationalCode.WORKER_SERIALIZATION_ERROR})
+_HOPELESS: Final = frozenset(
+    {OperationalCode.WORKER_RESOLUTION_ERROR, OperationalCode.WORKER_SERIALIZATION_ERROR, *ContractCode}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

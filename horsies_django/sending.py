@@ -10,6 +10,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import IntegrityError, transaction
+from django.db.models import BooleanField, Case, DateTimeField, Value, When
+from django.db.models.functions import Now
+from django.db.models.lookups import GreaterThan
 
 from . import hints
 from .conf import Options
@@ -59,7 +62,7 @@ def insert(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], k
     else:
         sent = _insert_once(row, database)
     if sent.is_new:
-        wake_after_commit(database, task.queue_name, later=row.deferred)
+        wake_after_commit(database, task.queue_name, later=bool(row.deferred))
     return sent
 
 
@@ -77,7 +80,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     if rows:
         database = options.database
         TaskRow.objects.using(database).bulk_create(rows, batch_size=ROWS_PER_INSERT)
-        wake_after_commit(database, task.queue_name, later=rows[0].deferred)
+        wake_after_commit(database, task.queue_name, later=bool(rows[0].deferred))
     return rows
 
 
@@ -156,7 +159,9 @@ def _defer(row: TaskRow, run_after: datetime | timedelta) -> None:
         row.deferred = run_after > timedelta()
     else:
         row.enqueued_at = row.run_after = run_after
-        row.deferred = True  # whether it is due already is for the database's clock to say: the next look undefers it
+        # Whether it is due already is for the database's clock to say.
+        is_later = GreaterThan(Value(run_after, DateTimeField()), Now())
+        row.deferred = Case(When(is_later, then=True), default=False, output_field=BooleanField())
 
 
 def _insert_once(row: TaskRow, database: str) -> Sent:

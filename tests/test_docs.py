@@ -7,7 +7,18 @@ import re
 import pytest
 from django.core.management import load_command_class
 
-from horsies_django import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskStatus, conf
+from horsies_django import (
+    ContractCode,
+    HorsiesTask,
+    OperationalCode,
+    OutcomeCode,
+    RetrievalCode,
+    RetryPolicy,
+    TaskStatus,
+    conf,
+    lifecycle,
+)
+from horsies_django.reaper.duties import DUTIES
 from tests.conftest import ROOT
 
 PAGES = {path.stem: path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]}
@@ -27,13 +38,15 @@ def test_the_settings_page_has_every_option_with_its_default(kind):
             assert f"`{entry.default!r}`".replace("'", '"') in line
 
 
-@pytest.mark.parametrize("command", ["horsies_worker", "horsies_reaper"])
-def test_the_worker_page_has_every_flag(command):
+@pytest.mark.parametrize(
+    ("command", "page"), [("horsies_worker", "worker"), ("horsies_reaper", "worker"), ("horsies_prune", "retention")]
+)
+def test_the_page_of_a_command_has_every_flag(command, page):
     parser = load_command_class("horsies_django", command).create_parser("manage.py", command)
     django = set(load_command_class("django.core", "check").create_parser("manage.py", "check")._option_string_actions)
 
     for flag in set(parser._option_string_actions) - django - {"--skip-checks"}:
-        assert f"`{flag}" in PAGES["worker"], flag
+        assert flag in PAGES[page], flag
 
 
 @pytest.mark.parametrize("family", [OperationalCode, OutcomeCode, RetrievalCode, ContractCode])
@@ -43,6 +56,39 @@ def test_the_page_of_errors_has_every_code(family):
 
 def test_the_page_of_states_has_every_state():
     assert all(status in PAGES["states"] for status in TaskStatus)
+
+
+def test_the_page_of_states_has_the_table_that_the_code_goes_by():
+    between = re.search(
+        r"^<!-- the table of .*? -->\n\n(.*?)\n\n<!-- end of the table -->$", PAGES["states"], re.M | re.S
+    )
+
+    assert between is not None
+    assert between[1].splitlines() == list(lifecycle.as_markdown())
+
+
+def test_the_page_of_recovery_has_every_duty_and_every_option_with_its_default():
+    assert all(f"| `{duty}` |" in PAGES["recovery"] for duty in DUTIES)
+    for entry in dataclasses.fields(conf.RecoveryOptions):
+        if entry.name != "heartbeat_retention_hours":
+            assert f"| `{entry.name}` | `{entry.default!r}` |" in PAGES["recovery"]
+
+
+def test_the_page_of_retries_has_every_field_of_a_policy():
+    assert all(f"| `{entry.name}` |" in PAGES["retries"] for entry in dataclasses.fields(RetryPolicy))
+
+
+def test_the_page_of_tasks_has_every_option():
+    options = {entry.name for entry in dataclasses.fields(HorsiesTask)} - {"func", "run_after"}
+
+    assert all(f"`{name}`" in PAGES["tasks"] for name in options)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page, text in PAGES.items():
+        folder = ROOT if page == "README" else ROOT / "docs"
+        for target in re.findall(r"\]\(([\w./-]+\.md)[)#]", text):
+            assert (folder / target).is_file(), f"{page}: {target}"
 
 
 def test_the_page_of_checks_has_every_id():

@@ -118,10 +118,17 @@ class TaskQuerySet(TaskViews):
 
     # While a body runs.
 
-    def note_progress(self, notes: Mapping[ClaimedTask, str]) -> int:
-        """Store what bodies say of their progress, as JSON texts."""
+    def note_progress(self, notes: Mapping[ClaimedTask, str]) -> set[UUID]:
+        """Store what bodies say of their progress, as JSON texts, and return of which tasks.
+
+        A row that its own body has locked, by saving its state in a transaction, is passed over: the worker must not
+        wait for a body.
+        """
         progress = FromMap({claim.task_id: note for claim, note in notes.items()}, models.JSONField())
-        return self.held(notes.keys(), TaskStatus.RUNNING).update(progress=progress)
+        with transaction.atomic(using=self.db):
+            free = set(self.held(notes.keys(), TaskStatus.RUNNING).lock().values_list("pk", flat=True))
+            self.rows().filter(pk__in=free).update(progress=progress)
+        return free
 
     # The end of a run.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,8 @@ from ..retries import RetryPolicy
 from ..states import AttemptOutcome, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
 from .batches import Batch, all_batches, one_batch
+
+logger = logging.getLogger("horsies_django.reaper")
 
 _CRASHED: Final = "The worker died, or stopped beating, while the task ran."
 _STUCK: Final = "The body ran longer than its time limit and could not be stopped but with its process."
@@ -75,6 +78,8 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None) -> int:
         if one.status == TaskStatus.RUNNING:
             outcome, ended = _ended(one, overrun)
             groups[one.worker_id or "", outcome, ended.again_in is not None].append(ended)
+            fate = "fails" if ended.again_in is None else "retries"
+            logger.warning("task lost id=%s worker=%s: it %s", one.task_id, one.worker_id, fate)
     for (worker_id, outcome, is_retried), ends in groups.items():
         worker = known.get(worker_id)
         runner = Runner(worker_id, worker.hostname if worker else "", worker.pid if worker else None)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Final
 
 from django.db import InterfaceError, OperationalError, close_old_connections, connections
 
-from ..compat import framework_signals, task_finished, task_started
+from ..compat import task_finished, task_started
 from ..exceptions import Snooze
 from ..framework import result_of, send_finished, sender_of
 from ..models import Task
@@ -24,24 +23,6 @@ logger = logging.getLogger("horsies_django.worker")
 
 #: Seconds that a task waits whose body could not begin, for the database was not to be had.
 UNTIL_IT_IS_BACK: Final = 1.0
-
-
-@contextmanager
-def own_logging() -> Iterator[None]:
-    """Let the worker's own lines stand for the framework's.
-
-    Its receivers log the same two events, with less in them; unplugged, ``has_listeners`` tells of real listeners.
-    """
-    pairs = [
-        (task_started, framework_signals.log_task_started),
-        (task_finished, framework_signals.log_task_finished),
-    ]
-    unplugged = [(signal, receiver) for signal, receiver in pairs if signal.disconnect(receiver)]
-    try:
-        yield
-    finally:
-        for signal, receiver in unplugged:
-            signal.connect(receiver)
 
 
 def wants_started(claim: ClaimedTask) -> bool:

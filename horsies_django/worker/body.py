@@ -278,10 +278,8 @@ def _again_in(
 def _own_backoff(
     backoff: Any, raised: BaseException | None, result: TaskResult[Any, Any], claim: ClaimedTask
 ) -> float | None:
-    if not callable(backoff):
-        return float(backoff)
     try:
-        seconds = backoff(raised, result)
+        seconds = backoff(raised, result) if callable(backoff) else backoff
         return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_DELAY.total_seconds())
     except BaseException:  # a sys.exit() in there would end the thread, and nobody would hear of the task
         logger.exception("backoff of %s raised: no retry. id=%s", claim.task_name, claim.task_id)

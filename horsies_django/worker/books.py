@@ -116,11 +116,13 @@ class Books:
         """The ids of those that this worker still runs under the same claims."""
         return set(self._tasks().held(claims, TaskStatus.RUNNING).values_list("pk", flat=True)) if claims else set()
 
-    def note_progress(self, runs: Iterable[Run]) -> None:
-        """Write what bodies have said of their progress since it was last written."""
-        notes = {run.claim: run.progress for run in runs if run.progress is not None and run.progress != run.noted}
-        if notes:
-            self._tasks().note_progress(notes)
+    def note_progress(self, runs: Iterable[Run]) -> dict[Run, str]:
+        """Write what bodies have said of their progress since it was last written; return what was written of which."""
+        notes = {run: note for run in runs if (note := run.progress) is not None and note != run.noted}
+        if not notes:
+            return {}
+        written = self._tasks().note_progress({run.claim: note for run, note in notes.items()})
+        return {run: note for run, note in notes.items() if run.task_id in written}
 
     def store(self, ends: Sequence[Ended]) -> None:
         """Write how bodies ended. What lost its claim meanwhile changes nothing."""

@@ -42,7 +42,7 @@ class Outcome:
         claim, ended = self.claim, self.ended
         error = f" error={ended.error.code}" if ended.error else ""
         again = "" if ended.again_in is None else f" in={ended.again_in:.1f}s"
-        if self.run.told is TaskRevoked:
+        if self.run.told is TaskRevoked and not self.is_stored:
             level, word = logging.WARNING, "revoked"
         elif ended.error is None:
             level, word = logging.INFO, "snoozes" if again else "completed"

@@ -224,15 +224,14 @@ class Pump:
     def _mind(self) -> None:
         """Mind the bodies that run: their time limits, and whether their tasks are still this worker's."""
         if self._watch.is_due() and self._watch.stop_bodies() and self._retired is None:
-            self._retired = Leaving.STUCK if self._retire() else Leaving.DONE
+            self._retired = Leaving.STUCK if self._retire() else Leaving.SPENT
         if self._watch.wants_check():
             self._try(self._check)
 
     def _check(self) -> bool:
         runs = [run for lane in self._lanes for run in lane.running.values()]
-        self._books.note_progress(runs)
-        for run in runs:
-            run.noted = run.progress
+        for run, note in self._books.note_progress(runs).items():
+            run.noted = note
         self._watch.checked(runs, self._books.still_mine([run.claim for run in runs]))
         return True
 

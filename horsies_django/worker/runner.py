@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from django.db import connections
 
+from ..framework import own_logging
 from ..models.claims import Runner
-from .announcing import own_logging
 from .connection import in_memory, own_connection
 from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
 from .inbox import Inbox

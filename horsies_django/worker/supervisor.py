@@ -20,6 +20,7 @@ from typing import Final
 from django.conf import settings
 from django.db import Error, connections
 
+from ..framework import own_logging
 from ..models import Task, Worker
 from ..reaper.crashed import Overrun, recover_all
 from ..reaper.loop import Reaper
@@ -96,7 +97,7 @@ class Supervisor:
         if self._plan.reaper:
             threading.Thread(target=self._reap, args=(reaper,), name="horsies-reaper", daemon=True).start()
         self._start_at = [time.monotonic()] * self._plan.processes
-        with own_connection(self._plan.database, "supervisor"):
+        with own_logging(), own_connection(self._plan.database, "supervisor"):
             while self._children or self._start_at or self._dead:
                 self.run_once()
         reaper.stop()

@@ -34,8 +34,8 @@ def work(plan: Plan, verbosity: int = 1) -> int:
     inbox = Inbox()
     words = iter([Word.STOP])
     with _told(lambda _: inbox.put(next(words, Word.ABORT))):
-        while runner.run(plan, plan.new_worker_id(), inbox) is Leaving.SPENT:
-            pass  # it has run as many tasks as one may, and there are more
+        while runner.run(plan, plan.new_worker_id(), inbox) is Leaving.SPENT and plan.until is Until.DRAINED:
+            pass  # it takes no more tasks, and there may be more
     return 0
 
 

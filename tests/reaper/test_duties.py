@@ -176,6 +176,9 @@ def test_a_pass_with_nothing_to_do_says_so(manage):
         "requeued stale claims: 0",
         "recovered stale runs: 0",
         "expired overdue tasks: 0",
+        "deleted ended tasks: 0",
+        "deleted old heartbeats: 0",
+        "forgot dead workers: 0",
     ]
 
 

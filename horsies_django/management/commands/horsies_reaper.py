@@ -8,6 +8,7 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from horsies_django.framework import own_logging
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.reaper.loop import Reaper
 from horsies_django.tables import check_tables
@@ -44,7 +45,7 @@ class Command(BaseCommand):
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         reaper = Reaper(settings, seconds)
-        with own_connection(settings.database, "reaper"):
+        with own_logging(), own_connection(settings.database, "reaper"):
             if not once:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     signal.signal(number, lambda *_: reaper.stop())
