@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, transaction
-from django.db.models import DurationField, Exists, ExpressionWrapper, F, Q, Subquery
-from django.db.models.functions import Now
+from django.db.models import Exists, Q, Subquery
 
 from .. import postgres
+from ..expressions import SecondsUntil
 from ..models import Heartbeat, Queue, Task, Worker
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Runner
@@ -86,14 +85,13 @@ class Books:
         paused = Queue.objects.using(self._plan.database).filter(paused=True).values("name")
         served = self._tasks().filter(self._served, ~Q(queue_name__in=paused))
         ready = [Exists(served.claimable(is_async=lane.is_async)) for lane in lanes]
-        wait = ExpressionWrapper(F("enqueued_at") - Now(), output_field=DurationField())
+        wait = SecondsUntil("enqueued_at")
         deferred = served.pending().filter(deferred=True).order_by("enqueued_at").values_list(wait)[:1]
         row = self._workers.filter(pk=self._runner.worker_id).values_list(*ready, Subquery(deferred)).first()
         if row is None:  # somebody removed the row; the next look sees
             self.register()
             return View((True,) * len(lanes), 0.0)
-        seconds = None if row[-1] is None else _as_timedelta(row[-1]).total_seconds()
-        return View(tuple(bool(due) for due in row[:-1]), seconds)
+        return View(tuple(bool(due) for due in row[:-1]), row[-1])
 
     def beat(self, lanes: Sequence[Lane]) -> None:
         """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34)."""
@@ -223,11 +221,6 @@ def is_refusal(error: Error) -> bool:
     if isinstance(error, OperationalError):
         return str(getattr(error.__cause__, "sqlstate", "")).startswith("54")
     return isinstance(error, DataError | IntegrityError)
-
-
-def _as_timedelta(value: timedelta | int) -> timedelta:
-    """SQLite subtracts dates to microseconds."""
-    return value if isinstance(value, timedelta) else timedelta(microseconds=value)
 
 
 def _unstorable(end: Ended, error: DatabaseError) -> Ended:

@@ -14,7 +14,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
 from ..exceptions import TaskTimeLimit
-from . import body
+from . import body, verdict
 from .outcome import Outcome
 from .run import Run
 
@@ -84,7 +84,7 @@ class ThreadExecutor:
                 # An interrupt may have come in the middle of an answer of the database.
                 connections.close_all() if run.told else close_old_connections()
             except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
-                outcome = body.broken(run, error)
+                outcome = verdict.broken(run, error)
             with self._lock:
                 self._running -= 1
             self._deliver(outcome)
@@ -153,7 +153,7 @@ class LoopExecutor:
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
                     await sync_to_async(connections.close_all)()
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
-            outcome = body.broken(run, error)
+            outcome = verdict.broken(run, error)
         self._deliver(outcome)
 
 
