@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 
 from .compat import TaskContext as FrameworkContext
 from .exceptions import TaskRevoked
-from .serializers import clean_text, decode, dumps, encode
+from .serializers import check_size, clean_text, decode, dumps, encode
 from .states import TaskStatus
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far the body is. Costs nothing: the worker writes it down once a second, and at the end.
 
-        Raises ValueError for a number that is negative or not finite.
+        Raises ValueError for what is not a number from 0 on.
         """
         for name, number in (("done", done), ("total", total)):
-            if number is not None and not 0 <= number < float("inf"):
+            if (name == "done" or number is not None) and not _is_amount(number):
                 raise ValueError(f"progress() got {name}={number!r}; allowed: numbers from 0 on.")
         note = {"done": done, "total": total, "message": clean_text(str(message))[:MESSAGE_LENGTH]}
         self.run.progress = dumps(note)
@@ -65,7 +65,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         self.run.check()
         claim = self.run.claim
         encoded = encode(state, rich=claim.rich, where="the state")
-        dumps(encoded)
+        check_size(dumps(encoded), self.run.options.max_payload_bytes, "the state")
         mine = Task.objects.using(self.run.database).held([claim], TaskStatus.RUNNING)
         if not mine.update(checkpoint=encoded):
             self.run.tell(TaskRevoked)
@@ -75,3 +75,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
     async def asave(self, state: Any) -> None:
         """See :meth:`save`."""
         await sync_to_async(self.save)(state)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

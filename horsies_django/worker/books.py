@@ -110,9 +110,11 @@ class Books:
                 beats = Heartbeat.objects.using(self._plan.database)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
 
-    def still_mine(self, claims: Sequence[ClaimedTask]) -> set[UUID]:
-        """The ids of those that this worker still runs under the same claims."""
-        return set(self._tasks().held(claims, TaskStatus.RUNNING).values_list("pk", flat=True)) if claims else set()
+    def still_mine(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
+        """What still runs of these claims' tasks, and under which claim. Two claims may be of one task."""
+        keys = {claim.task_id for claim in claims}
+        running = self._tasks().filter(pk__in=keys, status=TaskStatus.RUNNING)
+        return set(running.values_list("pk", "claim")) if keys else set()
 
     def note_progress(self, runs: Iterable[Run]) -> dict[Run, str]:
         """Write what bodies have said of their progress since it was last written; return what was written of which."""

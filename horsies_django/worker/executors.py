@@ -7,11 +7,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final, Protocol
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
-from django.db import close_old_connections, connections
+from django.db import Error, close_old_connections, connections
 
 from ..exceptions import TaskTimeLimit
 from . import body, verdict
@@ -82,13 +83,25 @@ class ThreadExecutor:
                 close_old_connections()
                 outcome = body.run(run)
                 # An interrupt may have come in the middle of an answer of the database.
-                connections.close_all() if run.told else close_old_connections()
+                drop_connections() if run.told else close_old_connections()
             except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
                 outcome = verdict.broken(run, error)
             with self._lock:
                 self._running -= 1
             self._deliver(outcome)
         connections.close_all()
+
+
+def drop_connections() -> None:
+    """Close this thread's connections and forget what Django keeps with them.
+
+    An interrupt may have come while a transaction was being begun or ended, and then Django's account of it is wrong
+    for ever: closed or not, the connection would take itself to be inside it.
+    """
+    for connection in connections.all(initialized_only=True):
+        del connections[connection.alias]
+        with suppress(Error):
+            connection.close()
 
 
 class LoopExecutor:

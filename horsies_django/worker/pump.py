@@ -352,7 +352,7 @@ class Pump:
             return started
         mine = self._try(lambda: self._books.still_mine(started))
         self._in_doubt = self._in_doubt or mine is None
-        return [claim for claim in started if claim.task_id in (mine or ())]
+        return [claim for claim in started if (claim.task_id, claim.claim) in (mine or ())]
 
     def _give_up(self) -> bool:
         count = self._books.give_up()

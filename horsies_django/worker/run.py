@@ -46,7 +46,7 @@ class Run:
     noted: str | None = None
     _thread: int | None = None
     _cancel: Callable[[], object] | None = None
-    _settled: threading.Event | None = None
+    _settled: bool | None = None
 
     @property
     def task_id(self) -> UUID:
@@ -79,9 +79,9 @@ class Run:
         if self.is_sent or self.told is None:
             return
         self.tried_at = time.monotonic()
-        if self._cancel is not None:
+        if (cancel := self._cancel) is not None:  # the loop may take it away in between
             self.is_sent = True
-            self._cancel()
+            cancel()
         elif self._thread is not None and not self._is_courteous():
             self._raise(self.told)
 
@@ -89,11 +89,11 @@ class Run:
         return self.has_context and self.told is TaskRevoked and time.monotonic() < self.told_at + COURTESY
 
     def _raise(self, what: type[TaskInterrupt]) -> None:
-        self._settled = threading.Event()
+        self._settled = False
         self.is_sent = True
         if (thread := self._thread) is not None:  # else it was closed before anything was said to be sent
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(what))
-        self._settled.set()
+        self._settled = True
 
     @contextmanager
     def window(self) -> Iterator[None]:
@@ -105,7 +105,8 @@ class Run:
         finally:
             self._thread = None
             if self._settled is not None:
-                self._settled.wait()
+                while not self._settled:  # no Event: the exception could leave its lock locked
+                    time.sleep(0.0001)
                 # What comes before it is taken back ends this block as it would the body.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
 

@@ -80,13 +80,13 @@ class Watch:
         self._weigh()
         return time.monotonic() >= self._next_check()
 
-    def checked(self, runs: Collection[Run], mine: set[UUID]) -> None:
+    def checked(self, runs: Collection[Run], mine: Collection[tuple[UUID, int]]) -> None:
         """Tell the bodies of tasks that are no longer this worker's."""
         self._checked_at = time.monotonic()
         self._is_hurried = False
         for lane in self._lanes:
             for run in lane.running.values():
-                if run in runs and run.task_id not in mine and run.told is None:
+                if run in runs and (run.task_id, run.claim.claim) not in mine and run.told is None:
                     logger.warning("task revoked id=%s: its body is told to stop", run.task_id)
                     run.tell(TaskRevoked)
                     lane.watched.add(run)
@@ -104,8 +104,7 @@ class Watch:
             return run.ends_by
         if not run.is_sent:
             return run.tried_at + INSIST
-        is_pending = run.told is TaskTimeLimit and run not in self._stuck
-        return run.told_at + self._plan.timeout_grace if is_pending else float("inf")
+        return float("inf") if run in self._stuck else self._patience_ends(run)
 
     def _next_check(self) -> float:
         longest = max(lane.longest for lane in self._lanes)
@@ -114,8 +113,12 @@ class Watch:
         return 0.0 if self._is_hurried else max(self._checked_at + EVERY, time.monotonic() + EVERY - longest)
 
     def _is_stuck(self, run: Run) -> bool:
-        grace = self._plan.timeout_grace
-        return run.told is TaskTimeLimit and time.monotonic() >= run.told_at + grace
+        return run.told is not None and time.monotonic() >= self._patience_ends(run)
+
+    def _patience_ends(self, run: Run) -> float:
+        """When a body that was told to stop counts as stuck. A revoked one may take all the time that it had."""
+        over_at = run.told_at if run.told is TaskTimeLimit else max(run.told_at, run.ends_by)
+        return over_at + self._plan.timeout_grace
 
     def _weigh(self) -> None:
         """See, once a second, how much memory the process takes."""

@@ -1,0 +1,1 @@
+"""Tasks whose effects and whose end are one transaction."""

@@ -1,0 +1,146 @@
+"""Atomic tasks that die, or fail, at a step of one's choice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from django.db import connection, transaction
+
+from horsies_django import RetryPolicy, Snooze, TaskError, TaskResult, task
+from tests.jobs.models import Entry
+
+AGAIN = RetryPolicy.fixed([1, 1, 1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)  # it does not come to this
+
+
+def is_first(marker: str) -> bool:
+    """Whether nobody has been here before."""
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+class DieAfter:
+    """Kills the process once a statement that begins like this has been executed."""
+
+    def __init__(self, beginning: str) -> None:
+        self.beginning = beginning
+
+    def __call__(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        result = execute(sql, params, many, context)
+        if sql.replace('"', "").startswith(self.beginning):
+            die()
+        return result
+
+
+#: Where a body's process dies, in the order of its life.
+STEPS = ("before", "between", "at the end", "marked", "written", "committed")
+
+
+@task(atomic=True, retry_policy=AGAIN)
+def effects(key: str, step: str, marker: str) -> str:
+    """Leave two entries; the first time, die at ``step``."""
+    dies = step if is_first(marker) else "never"
+    if dies == "before":
+        die()
+    Entry.objects.create(key=key)
+    if dies == "between":
+        die()
+    Entry.objects.create(key=f"{key} too")
+    if dies == "at the end":
+        die()
+    if dies == "marked":
+        connection.execute_wrappers.append(DieAfter("UPDATE horsies_tasks SET status"))
+    if dies == "written":
+        connection.execute_wrappers.append(DieAfter("INSERT"))
+    if dies == "committed":
+        transaction.on_commit(die)
+    return key
+
+
+class Refused(Exception):
+    pass
+
+
+@task(atomic=True)
+def gone_wrong(key: str, how: str):
+    Entry.objects.create(key=key)
+    if how == "raises":
+        raise Refused
+    if how == "returns an error":
+        return TaskResult(err=TaskError(error_code="NO"))
+    if how == "snoozes":
+        raise Snooze(3_600)
+    if how == "gives what can't be stored":
+        return {1, 2}
+    return None
+
+
+@task(atomic=True)
+def held(key: str, gate: str) -> str:
+    """Leave an entry, say so by a file, and wait for another."""
+    Entry.objects.create(key=key)
+    Path(gate).with_suffix(".begun").touch()
+    limit = time.monotonic() + 60
+    while not Path(gate).exists() and time.monotonic() < limit:
+        time.sleep(0.02)
+    return key
+
+
+@task(atomic=True, timeout=0.5)
+def endless(key: str):
+    Entry.objects.create(key=key)
+    while True:
+        time.sleep(0.01)
+
+
+@task(atomic=True)
+def hooks(key: str, path: str) -> str:
+    """Its callbacks run after the commit; the second raises."""
+
+    def note():
+        with Path(path).open("a") as file:
+            file.write(f"{Entry.objects.filter(key=key).count()}\n")
+
+    def fail():
+        raise Refused("in a callback")
+
+    Entry.objects.create(key=key)
+    transaction.on_commit(note)
+    transaction.on_commit(fail)
+    return key
+
+
+@task(atomic=True)
+def cut_off(key: str):
+    """Leave an entry; then the server ends its connection."""
+    Entry.objects.create(key=key)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+@task(atomic=True)
+def breaks_a_promise(key: str):
+    """Leave an entry, and a row that only the commit refuses."""
+    Entry.objects.create(key=key)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO promises (id, other) VALUES (1, 999)")
+    return key
+
+
+@task(atomic=True, takes_context=True)
+def tells(context, key: str) -> int:
+    Entry.objects.create(key=key)
+    context.progress(3, 3, "all")
+    context.save({"row": 3})
+    return context.attempt

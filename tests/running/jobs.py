@@ -1,0 +1,540 @@
+"""Bodies that take their time, do not stop, or say what is to become of them."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import datetime
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from django.db import transaction
+
+from horsies_django import Discard, Retry, RetryPolicy, Snooze, task
+from horsies_django.exceptions import TaskInterrupt
+from tests.jobs.models import Entry
+
+#: Longer than any test waits.
+FOREVER = 60.0
+
+
+def leave(key: str) -> None:
+    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
+
+
+def count(key: str) -> int:
+    return Entry.objects.filter(key=key).count()
+
+
+def loop(seconds: float) -> None:
+    """Take time in Python code, where an exception can come between any two steps."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        time.sleep(0.001)
+
+
+def wait_for(gate: str) -> None:
+    limit = time.monotonic() + FOREVER
+    while not Path(gate).exists():
+        if time.monotonic() > limit:
+            raise TimeoutError(gate)
+        time.sleep(0.02)
+
+
+# Time limits.
+
+
+@task
+def spin(seconds: float = FOREVER) -> str:
+    loop(seconds)
+    return "in time"
+
+
+@task
+async def aspin(seconds: float = FOREVER) -> str:
+    await asyncio.sleep(seconds)
+    return "in time"
+
+
+@task(timeout=0.3)
+def limited(seconds: float = FOREVER) -> str:
+    loop(seconds)
+    return "in time"
+
+
+@task(timeout=0.3)
+async def alimited(seconds: float = FOREVER) -> str:
+    await asyncio.sleep(seconds)
+    return "in time"
+
+
+@task
+def doze(seconds: float) -> str:
+    """One long C call, then some Python until the very moment: what interrupts it may come anywhere near the end."""
+    limit = time.monotonic() + seconds
+    time.sleep(max(0.0, seconds - 0.003))
+    while time.monotonic() < limit:
+        pass
+    return "in time"
+
+
+@task
+def tidy(key: str) -> None:
+    """Tell in the database what it saw of its end."""
+    try:
+        try:
+            try:
+                leave(f"{key} began")
+                loop(FOREVER)
+            except Exception:
+                leave(f"{key} took it for an error of its own")
+        except TaskInterrupt as interrupt:
+            leave(f"{key} {type(interrupt).__name__}")
+            raise
+    finally:
+        leave(f"{key} cleaned up")
+
+
+@task
+async def atidy(key: str) -> None:
+    try:
+        try:
+            await sync_leave(f"{key} began")
+            await asyncio.sleep(FOREVER)
+        except asyncio.CancelledError:
+            await sync_leave(f"{key} CancelledError")
+            raise
+    finally:
+        await sync_leave(f"{key} cleaned up")
+
+
+async def sync_leave(key: str) -> None:
+    await Entry.objects.acreate(key=key, pid=os.getpid(), at=time.time())
+
+
+@task
+def own_timeout() -> None:
+    """Raise something that only looks like the library's."""
+    raise TimeoutError("somebody else's")
+
+
+TIMEOUTS = RetryPolicy.fixed([1], auto_retry_for=["TASK_TIMEOUT"], jitter=False)
+
+
+@task(timeout=0.3, retry_policy=TIMEOUTS)
+def slow_once(key: str) -> int:
+    leave(key)
+    if count(key) == 1:
+        loop(FOREVER)
+    return count(key)
+
+
+@task(timeout=0.3, atomic=True)
+def slow_atomic(key: str) -> None:
+    leave(key)
+    loop(FOREVER)
+
+
+@task
+def transact(depth: int = 20) -> None:
+    """Go in and out of transactions for ever."""
+    while True:
+        with transaction.atomic():
+            for _ in range(depth):
+                with transaction.atomic(savepoint=False):
+                    pass
+
+
+# Bodies that nothing can stop.
+
+
+def sleep_in_c(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def usleep(seconds: float) -> None:
+    ctypes.CDLL(None).usleep(ctypes.c_uint(int(seconds * 1_000_000)))
+
+
+CALLS: dict[str, Callable[[float], None]] = {"sleep": sleep_in_c, "usleep": usleep}
+
+
+@task
+def stuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str:
+    leave(key)
+    CALLS[call](seconds)
+    return "at last"
+
+
+@task
+async def astuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str:
+    await sync_leave(key)
+    CALLS[call](seconds)
+    return "at last"
+
+
+@task(timeout=0.3, retry_policy=TIMEOUTS)
+def stuck_once(key: str) -> int:
+    leave(key)
+    if count(key) == 1:
+        sleep_in_c(FOREVER)
+    return count(key)
+
+
+@task
+def hold(key: str, gate: str) -> str:
+    leave(key)
+    wait_for(gate)
+    return key
+
+
+@task
+async def ahold(key: str, gate: str) -> str:
+    await sync_leave(key)
+    while not Path(gate).exists():
+        await asyncio.sleep(0.02)
+    return key
+
+
+# Bodies that are cancelled.
+
+
+@task(takes_context=True)
+def polite(context, key: str) -> str:
+    """Look whether it is to stop, and leave in order."""
+    leave(f"{key} began")
+    while not context.is_cancelled:
+        time.sleep(0.01)
+    leave(f"{key} saw it")
+    return "too late"
+
+
+@task(takes_context=True)
+def deaf(context, key: str) -> None:
+    """Have a context and never look at it."""
+    leave(f"{key} began")
+    try:
+        loop(FOREVER)
+    except TaskInterrupt as interrupt:
+        leave(f"{key} {type(interrupt).__name__}")
+        raise
+
+
+@task(takes_context=True)
+def checkpoints(context, key: str) -> None:
+    """Meet one checkpoint after the other."""
+    leave(f"{key} began")
+    try:
+        for done in range(10_000):
+            context.progress(done)
+            time.sleep(0.01)
+    except TaskInterrupt as interrupt:
+        leave(f"{key} {type(interrupt).__name__}")
+        raise
+
+
+@task(takes_context=True)
+def saves(context, key: str) -> None:
+    """Save once it is cancelled: a checkpoint too."""
+    leave(f"{key} began")
+    while not context.is_cancelled:
+        time.sleep(0.01)
+    try:
+        context.save("never kept")
+    except TaskInterrupt as interrupt:
+        leave(f"{key} {type(interrupt).__name__}")
+        raise
+
+
+@task(takes_context=True)
+async def apolite(context, key: str) -> str:
+    await sync_leave(f"{key} began")
+    try:
+        await asyncio.sleep(FOREVER)
+    except asyncio.CancelledError:
+        await sync_leave(f"{key} {'saw it' if context.is_cancelled else 'was not told'}")
+    return "too late"
+
+
+@task
+def returns_none_the_less(key: str) -> str:
+    """Take the interrupt for a hint, and give a value all the same."""
+    leave(f"{key} began")
+    try:
+        loop(FOREVER)
+    except TaskInterrupt:
+        leave(f"{key} ended")
+    return "too late"
+
+
+@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["*"], jitter=False))
+def fails_when_told(key: str) -> None:
+    """Come to an error of its own when it is interrupted, with a policy that retries every error."""
+    leave(f"{key} began")
+    try:
+        loop(FOREVER)
+    finally:
+        leave(f"{key} ended")
+        raise ValueError("while it cleaned up")
+
+
+@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
+def taken_away(key: str, gate: str) -> str:
+    """Wait for a gate in each attempt; leave an entry if it is told to stop."""
+    attempt = count(f"{key} began") + 1
+    leave(f"{key} began")
+    try:
+        wait_for(gate)
+    except TaskInterrupt as interrupt:
+        leave(f"{key} {attempt} {type(interrupt).__name__}")
+        raise
+    return f"attempt {attempt}"
+
+
+# Wishes.
+
+
+@task
+def wishes_retry(key: str, times: int = 99, after: float | None = 0) -> int:
+    leave(key)
+    if count(key) <= times:
+        raise Retry(f"not yet: {count(key)}", after=after)
+    return count(key)
+
+
+@task
+async def awishes_retry(key: str, times: int = 99) -> int:
+    await sync_leave(key)
+    runs = await Entry.objects.filter(key=key).acount()
+    if runs <= times:
+        raise Retry(after=0)
+    return runs
+
+
+@task(max_attempts=3, backoff=40)
+def wishes_retry_in_40() -> None:
+    raise Retry
+
+
+@task(takes_context=True)
+def wishes_snooze(context, key: str, times: int, seconds: float = 0) -> list[int]:
+    leave(f"{key} attempt {context.attempt}")
+    runs = Entry.objects.filter(key__startswith=f"{key} ").count()
+    if runs <= times:
+        raise Snooze(seconds)
+    return [runs, context.attempt]
+
+
+@task
+async def awishes_snooze(key: str) -> int:
+    await sync_leave(key)
+    if (runs := await Entry.objects.filter(key=key).acount()) <= 2:
+        raise Snooze(0)
+    return runs
+
+
+@task(takes_context=True, max_attempts=3, backoff=0)
+def fails_snoozes_ends(context, key: str) -> list[int]:
+    leave(key)
+    runs = count(key)
+    if runs == 1:
+        raise RuntimeError("first")
+    if runs == 2:
+        raise Snooze(0)
+    return [runs, context.attempt]
+
+
+@task(max_attempts=5, backoff=0)
+def wishes_discard(key: str) -> None:
+    leave(key)
+    raise Discard("nobody wants it")
+
+
+@task(max_attempts=5, backoff=0)
+async def awishes_discard(key: str) -> None:
+    await sync_leave(key)
+    raise Discard("nobody wants it")
+
+
+WISHES: dict[str, Callable[[], Exception]] = {
+    "retry": lambda: Retry(after=600),
+    "snooze": lambda: Snooze(600),
+    "discard": lambda: Discard("no"),
+}
+
+
+@task(atomic=True)
+def atomic_wish(key: str, wish: str) -> None:
+    leave(key)
+    raise WISHES[wish]()
+
+
+@task
+def bad_wish(wish: str, value: float) -> None:
+    raise {"retry": lambda: Retry(after=value), "snooze": lambda: Snooze(value)}[wish]()
+
+
+# Mappers.
+
+
+class Trouble(Exception):
+    pass
+
+
+class DeepTrouble(Trouble):
+    pass
+
+
+class Abyss(DeepTrouble):
+    pass
+
+
+RAISED: dict[str, type[BaseException]] = {
+    "trouble": Trouble,
+    "deep": DeepTrouble,
+    "abyss": Abyss,
+    "key": KeyError,
+    "os": OSError,
+    "timeout": TimeoutError,
+    "exit": SystemExit,
+}
+
+
+@task
+def plain(name: str) -> None:
+    raise RAISED[name]("plain")
+
+
+@task
+async def aplain(name: str) -> None:
+    raise RAISED[name]("plain")
+
+
+@task(exception_mapper={Trouble: "TASK_SAYS", OSError: "TASK_SAYS_OS"})
+def mapped(name: str) -> None:
+    raise RAISED[name]("mapped")
+
+
+@task(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["APP_DEEP"], jitter=False))
+def retried_by_code(name: str) -> None:
+    raise RAISED[name]("by its code")
+
+
+# Progress and checkpoints.
+
+
+@task(takes_context=True)
+def steps(context, gate: str) -> str:
+    context.progress(1, 3, "first")
+    wait_for(gate)
+    context.progress(3, 3, "last")
+    return "done"
+
+
+@task(takes_context=True)
+async def asteps(context, gate: str) -> str:
+    context.progress(1, 3, "first")
+    while not Path(gate).exists():
+        await asyncio.sleep(0.02)
+    context.progress(3, 3, "last")
+    return "done"
+
+
+@task(takes_context=True)
+def progress_and_fail(context) -> None:
+    context.progress(2, 5, "before the fall")
+    raise ValueError("fell")
+
+
+@task(takes_context=True, atomic=True)
+def atomic_progress(context) -> None:
+    context.progress(4, 5, "all of it")
+
+
+@task(takes_context=True)
+def chatty(context, calls: int) -> None:
+    for done in range(calls):
+        context.progress(done + 1, calls, "talking")
+
+
+@task(takes_context=True)
+def tell(context, done, total=None, message: str = "") -> None:
+    context.progress(float(done) if isinstance(done, str) else done, total, message)
+
+
+@task(takes_context=True, max_attempts=3, backoff=0)
+def resumes(context, steps_in_all: int) -> list[object]:
+    """Do one step in each attempt, and remember it."""
+    seen = context.state
+    done = (seen or {"done": 0})["done"] + 1
+    context.save({"done": done})
+    if done < steps_in_all:
+        raise RuntimeError("more to do")
+    return [seen, context.state, context.attempt]
+
+
+@task(takes_context=True, max_attempts=2, backoff=0)
+async def aresumes(context) -> object:
+    if context.attempt == 1:
+        await context.asave([1, "two", None])
+        raise RuntimeError("first")
+    return context.state
+
+
+@task(takes_context=True)
+def resumes_after_snooze(context) -> object:
+    if context.state is None:
+        context.save("slept")
+        raise Snooze(0)
+    return context.state
+
+
+@task(takes_context=True, retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
+def resumes_after_a_crash(context, key: str) -> object:
+    if context.state is None:
+        context.save({"page": 7})
+        leave(key)
+        loop(FOREVER)
+    return context.state
+
+
+@task(takes_context=True, max_attempts=2, backoff=0)
+def saves_and_rolls_back(context, key: str) -> object:
+    if context.attempt == 1:
+        context.save("kept")
+        with transaction.atomic():
+            leave(key)
+            context.save("rolled back")
+            raise RuntimeError("both or none")
+    return [context.state, count(key)]
+
+
+@task(takes_context=True, max_attempts=2, backoff=0, atomic=True)
+def atomic_save(context, key: str) -> object:
+    if context.attempt == 1:
+        context.save("rolled back")
+        raise RuntimeError("first")
+    seen = context.state
+    context.save("second")
+    return seen
+
+
+@task(takes_context=True)
+def save_badly(context) -> None:
+    context.save({"a set": {1, 2}})
+
+
+@task(takes_context=True)
+def save_much(context, size: int) -> None:
+    context.save("x" * size)
+
+
+@task(takes_context=True, max_attempts=2, backoff=0)
+def saves_a_date(context) -> str:
+    if context.attempt == 1:
+        context.save({"since": datetime.date(2026, 11, 21)})
+        raise RuntimeError("first")
+    since = context.state["since"]
+    return f"{since} {type(since).__name__}"
