@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 
@@ -16,7 +15,7 @@ from ..expressions import FromNow
 from ..models import Heartbeat, Task
 from ..models.transitions import BATCH, TaskQuerySet
 from ..states import TaskStatus
-from .batches import all_batches, one_batch
+from .batches import Refused, all_batches, one_batch
 from .pruning import delete, past_keeping, prune_heartbeats
 
 
@@ -32,8 +31,8 @@ def prune(options: Options, states: Collection[TaskStatus], *, dry_run: bool = F
     tasks = past_keeping(options.database).filter(status__in=sorted(states))
     if dry_run:
         return Pruned(tasks.count(), _old_beats(options))
-    gone = all_batches(lambda: one_batch(tasks.order_by("kept_until"), delete))
-    return Pruned(gone, all_batches(lambda: prune_heartbeats(options)))
+    gone = all_batches(lambda refused: one_batch(tasks.order_by("kept_until"), delete, refused))
+    return Pruned(gone, all_batches(lambda refused: prune_heartbeats(options, refused)))
 
 
 def prune_older_than(
@@ -50,11 +49,7 @@ def prune_older_than(
     while step := _step(rows, last):
         last = step[-1]
         found = rows.alias(ended_at=ended_at).filter(wanted, pk__in=step)
-        if dry_run:
-            count += found.count()
-        else:
-            with transaction.atomic(using=options.database):
-                count += delete(found)
+        count += found.count() if dry_run else one_batch(found, delete, Refused()).done
     return Pruned(count, 0)
 
 

@@ -22,7 +22,7 @@ from ..results import OperationalCode, OutcomeCode
 from ..retries import RetryPolicy
 from ..states import AttemptOutcome, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
-from .batches import Batch, all_batches, one_batch
+from .batches import Batch, Refused, all_batches, one_batch
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -44,17 +44,17 @@ class Overrun:
 
 def recover_all(tasks: TaskQuerySet, overrun: Overrun | None = None) -> int:
     """Recover ``tasks`` batch by batch; return how many there were."""
-    return all_batches(lambda: recover_batch(tasks, overrun))
+    return all_batches(lambda refused: recover_batch(tasks, refused, overrun))
 
 
-def recover_batch(tasks: TaskQuerySet, overrun: Overrun | None = None) -> Batch:
+def recover_batch(tasks: TaskQuerySet, refused: Refused, overrun: Overrun | None = None) -> Batch:
     """Recover one batch of ``tasks``.
 
     What was CLAIMED goes back to PENDING, for its body never began (S3-08). What was RUNNING is retried if its policy
     lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` after an overrun) and has retries left (S3-09), with the policy's delay
     (S4-31), else it is FAILED (S3-10).
     """
-    return one_batch(tasks, partial(_recover, overrun=overrun))
+    return one_batch(tasks, partial(_recover, overrun=overrun), refused)
 
 
 def _recover(tasks: TaskQuerySet, overrun: Overrun | None) -> int:

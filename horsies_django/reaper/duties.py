@@ -11,7 +11,7 @@ from ..conf import Options
 from ..models import Task
 from ..models.transitions import TaskQuerySet
 from ..waking import ANY_QUEUE, wake_after_commit
-from .batches import Batch, all_batches, one_batch
+from .batches import Batch, Refused, all_batches, one_batch
 from .crashed import recover_batch
 from .pruning import forget_workers, prune_heartbeats, prune_tasks
 
@@ -21,6 +21,8 @@ logger = logging.getLogger("horsies_django.reaper")
 BATCHES_PER_PASS: Final = 40
 
 NOTHING: Final = Batch(0, 0)
+
+Duty = Callable[[Options, Refused], Batch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,35 +37,35 @@ class DutyReport:
         return f"{self.duty}: {self.count}" + (f" (stopped by {self.error})" if self.error else "")
 
 
-def requeue_stale_claimed(options: Options) -> Batch:
+def requeue_stale_claimed(options: Options, refused: Refused) -> Batch:
     """CLAIMED tasks whose claimer fell silent go back to PENDING (S0-25)."""
     recovery = options.recovery
     if not recovery.auto_requeue_stale_claimed:
         return NOTHING
-    return requeue_batch(_tasks(options).stale_claimed(recovery.claimed_stale_threshold_ms / 1_000))
+    return requeue_batch(_tasks(options).stale_claimed(recovery.claimed_stale_threshold_ms / 1_000), refused)
 
 
-def recover_stale_running(options: Options) -> Batch:
+def recover_stale_running(options: Options, refused: Refused) -> Batch:
     """RUNNING tasks whose runner fell silent are retried or FAILED (S3-09, S3-10)."""
     recovery = options.recovery
     if not recovery.auto_fail_stale_running:
         return NOTHING
-    return recover_batch(_tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000))
+    return recover_batch(_tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000), refused)
 
 
-def expire_overdue(options: Options) -> Batch:
+def expire_overdue(options: Options, refused: Refused) -> Batch:
     """PENDING tasks whose ``good_until`` has passed become EXPIRED (S0-36)."""
-    return one_batch(_tasks(options).overdue().order_by("good_until"), _expire)
+    return one_batch(_tasks(options).overdue().order_by("good_until"), _expire, refused)
 
 
-def requeue_batch(stale: TaskQuerySet) -> Batch:
+def requeue_batch(stale: TaskQuerySet, refused: Refused) -> Batch:
     """Put one batch of CLAIMED tasks back."""
-    return one_batch(stale, _requeue)
+    return one_batch(stale, _requeue, refused)
 
 
 def requeue_all(stale: TaskQuerySet) -> int:
     """Put CLAIMED tasks back batch by batch; return how many there were."""
-    return all_batches(lambda: requeue_batch(stale))
+    return all_batches(lambda refused: requeue_batch(stale, refused))
 
 
 def _requeue(stale: TaskQuerySet) -> int:
@@ -78,7 +80,7 @@ def _expire(overdue: TaskQuerySet) -> int:
 
 
 #: In the order of a pass. Each does one batch; one that finds nothing to do costs one statement and no transaction.
-DUTIES: Final[dict[str, Callable[[Options], Batch]]] = {
+DUTIES: Final[dict[str, Duty]] = {
     "requeued stale claims": requeue_stale_claimed,
     "recovered stale runs": recover_stale_running,
     "expired overdue tasks": expire_overdue,
@@ -105,11 +107,11 @@ def run_pass(
     return [_run(name, duty, options) for name, duty in duties.items() if is_mine()]
 
 
-def _run(name: str, duty: Callable[[Options], Batch], options: Options) -> DutyReport:
-    total = 0
+def _run(name: str, duty: Duty, options: Options) -> DutyReport:
+    total, refused = 0, Refused()
     try:
         for _ in range(BATCHES_PER_PASS):
-            batch = duty(options)
+            batch = duty(options, refused)
             total += batch.done
             if not batch.may_be_more:
                 break

@@ -12,18 +12,18 @@ from ..expressions import FromNow
 from ..models import Heartbeat, Task, Worker
 from ..models.transitions import BATCH, TaskQuerySet
 from ..states import TASK_TERMINAL_STATES
-from .batches import Batch, one_batch
+from .batches import Batch, Refused, one_batch
 
 #: Seconds after which a worker that left no word is forgotten. Nothing hangs on its row.
 FORGOTTEN: Final = 86_400
 
 
-def prune_tasks(options: Options) -> Batch:
+def prune_tasks(options: Options, refused: Refused) -> Batch:
     """Ended tasks past their ``kept_until`` go, with their attempts and beats (S2-11, S2-16)."""
-    return one_batch(past_keeping(options.database).order_by("kept_until"), delete)
+    return one_batch(past_keeping(options.database).order_by("kept_until"), delete, refused)
 
 
-def prune_heartbeats(options: Options) -> Batch:
+def prune_heartbeats(options: Options, _: Refused) -> Batch:
     """Beats older than ``heartbeat_retention_hours`` go (S3-32). Their keys grow with time: no index is needed."""
     hours = options.recovery.heartbeat_retention_hours
     if hours is None:
@@ -32,13 +32,14 @@ def prune_heartbeats(options: Options) -> Batch:
     is_old = ExpressionWrapper(Q(sent_at__lt=FromNow(-3_600 * hours)), BooleanField())
     oldest = list(beats.order_by("pk").values_list("pk", is_old)[:BATCH])
     old = [key for key, is_old in oldest if is_old]
-    return Batch(len(oldest), beats.filter(pk__in=old).delete()[0] if old else 0)
+    return Batch(len(old), beats.filter(pk__in=old).delete()[0] if old else 0)
 
 
-def forget_workers(options: Options) -> Batch:
+def forget_workers(options: Options, _: Refused) -> Batch:
     """Rows of workers that have not beaten for a day go: their machines have died."""
-    gone, _ = Worker.objects.using(options.database).filter(last_beat_at__lt=FromNow(-FORGOTTEN)).delete()
-    return Batch(gone, gone)
+    silent = Worker.objects.using(options.database).filter(last_beat_at__lt=FromNow(-FORGOTTEN))
+    keys = list(silent.values_list("pk", flat=True)[:BATCH])
+    return Batch(len(keys), silent.filter(pk__in=keys).delete()[0] if keys else 0)
 
 
 def past_keeping(database: str) -> TaskQuerySet:

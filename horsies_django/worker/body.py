@@ -93,15 +93,13 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             transaction.on_commit(partial(committed.append, True), using=database)
             if connections[database].vendor == "sqlite":
                 # Who has read can't become the writer once somebody else has written: be it from the start.
-                tasks.held([run.claim], TaskStatus.RUNNING).update(claim=F("claim"))
+                _require(run, tasks.held([run.claim], TaskStatus.RUNNING).update(claim=F("claim")))
             outcome = verdict.returned(run, call.task, _value(run, call))
             if outcome.ended.error is not None:
                 raise _RolledBack(outcome)
             if run.progress is not None:
                 tasks.note_progress({run.claim: run.progress})
-            if not tasks.complete([outcome.ended], run.runner):
-                run.tell(TaskRevoked)
-                run.check()
+            _require(run, tasks.complete([outcome.ended], run.runner))
             outcome = replace(outcome, is_stored=True)
     except _RolledBack as error:
         return error.outcome
@@ -110,6 +108,13 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             raise
         logger.exception("a callback after the commit of task id=%s raised; the task is done", run.task_id)
     return outcome
+
+
+def _require(run: Run, is_held: object) -> None:
+    """Stop a run whose task is not its worker's any more."""
+    if not is_held:
+        run.tell(TaskRevoked)
+        run.check()
 
 
 def _prepare(claim: ClaimedTask) -> _Call:

@@ -39,6 +39,10 @@ SURE: Final = 0.5
 #: A prefetched task that has waited for its slot this many stale thresholds is given back, well beaten for or not.
 PATIENCE: Final = 10
 
+#: Seconds that this thread waits at most. A signal may reach another thread, and the one that handles it, the main one,
+#: looks only when its wait ends.
+LONGEST_WAIT: Final = 1.0
+
 #: Characters of results that one tick stores together; PostgreSQL takes 256 MB in one JSON value.
 LARGEST_BATCH: Final = 16_000_000
 
@@ -122,7 +126,7 @@ class Pump:
 
     @property
     def _is_holding(self) -> bool:
-        return bool(self._outcomes) or any(lane.running or lane.prefetched for lane in self._lanes)
+        return self._in_doubt or bool(self._outcomes) or any(lane.running or lane.prefetched for lane in self._lanes)
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
@@ -153,7 +157,7 @@ class Pump:
     @property
     def _is_spent(self) -> bool:
         limit = self._plan.max_tasks_per_child
-        return (limit is not None and self._claimed >= limit) or self._watch.is_too_large
+        return (limit is not None and self._claimed >= limit) or (self._watch.is_too_large and self._claimed > 0)
 
     def _room(self) -> bool:
         return self._may_claim and any(lane.room for lane in self._lanes)
@@ -170,17 +174,18 @@ class Pump:
         hands_back = not self._may_claim and any(lane.prefetched for lane in self._lanes)
         starts = any(lane.startable for lane in self._lanes)
         claims = self._may_claim and any(lane.hot and lane.room for lane in self._lanes)
-        return bool(self._outcomes) or hands_back or starts or claims or time.monotonic() >= self._next_beat
+        to_say = self._in_doubt or bool(self._outcomes) or hands_back
+        return to_say or starts or claims or time.monotonic() >= self._next_beat
 
     def _only_beats(self) -> bool:
         """Whether there is but a beat of an idle worker to write, which is one statement and needs no transaction."""
-        busy = self._outcomes or any(lane.running or lane.prefetched for lane in self._lanes)
+        busy = self._in_doubt or self._outcomes or any(lane.running or lane.prefetched for lane in self._lanes)
         return not busy and not any(lane.hot for lane in self._lanes)
 
     def _wait(self) -> float:
         if self._has_work() or self._is_time_to_look():
             return 0.0
-        moments = [self._next_beat, self._watch.next]
+        moments = [self._next_beat, self._watch.next, time.monotonic() + LONGEST_WAIT]
         if self._stop_by is not None:
             moments.append(self._stop_by)
         if self._room():
@@ -276,6 +281,7 @@ class Pump:
             logger.exception("%d results were refused together; storing them one by one", len(ends))
             self._books.store_singly(ends)
             return Tick(stored=len(batch))
+        self._must_look = self._must_look or self._in_doubt  # what was handed back can be claimed anew
         self._in_doubt = False
         return tick
 
@@ -355,6 +361,9 @@ class Pump:
         return [claim for claim in started if (claim.task_id, claim.claim) in (mine or ())]
 
     def _give_up(self) -> bool:
+        if self._in_doubt:  # those bodies never began: that is no crash
+            with self._books.transaction():
+                self._books.hand_back_unknown(self._known())
         count = self._books.give_up()
         logger.warning("worker gave up id=%s tasks=%d: put back as if it had crashed", self._runner.worker_id, count)
         return True

@@ -28,6 +28,7 @@ from .child import DONE, SPENT, STUCK
 from .connection import own_connection
 from .inbox import Word
 from .plan import Plan, Until
+from .pump import LONGEST_WAIT
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -130,7 +131,7 @@ class Supervisor:
 
     def _wait(self) -> float:
         moments = [*self._start_at[:1], self._kill_at, *([time.monotonic() + 1.0] if self._dead else [])]
-        return max(0.0, min(min(moments) - time.monotonic(), 3_600.0))
+        return max(0.0, min(min(moments) - time.monotonic(), LONGEST_WAIT))
 
     def _can_spawn(self) -> bool:
         return bool(getattr(settings, "SETTINGS_MODULE", None))

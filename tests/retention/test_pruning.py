@@ -11,6 +11,7 @@ from django.utils import timezone
 from horsies_django import TaskStatus
 from horsies_django.compat import task_backends
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django.reaper.batches import Refused
 from horsies_django.reaper.pruning import past_keeping, prune_heartbeats, prune_tasks
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -79,7 +80,7 @@ def test_more_than_a_batch_goes_in_one_pass(capsys):
 
 def test_one_batch_is_bounded():
     ended(700)
-    assert prune_tasks(options()).done == 500
+    assert prune_tasks(options(), Refused()).done == 500
 
 
 def test_a_live_task_is_never_pruned(capsys):
@@ -108,11 +109,11 @@ def test_what_somebody_has_locked_waits():
     thread.start()
     locked.wait(20)
     try:
-        assert prune_tasks(options()).done == 2
+        assert prune_tasks(options(), Refused()).done == 2
     finally:
         done.set()
         thread.join()
-    assert prune_tasks(options()).done == 1
+    assert prune_tasks(options(), Refused()).done == 1
 
 
 def test_the_prune_reads_its_index():
@@ -135,7 +136,7 @@ def test_s3_32_beats_go_after_their_hours(settings):
     row = Task.objects.get(pk=handle.id)
     old, new = beat(row, timedelta(hours=25)), beat(row, timedelta(hours=23))
 
-    assert prune_heartbeats(options()).done == 1
+    assert prune_heartbeats(options(), Refused()).done == 1
 
     assert list(Heartbeat.objects.values_list("pk", flat=True)) == [new.pk]
     assert old.pk < new.pk
@@ -151,7 +152,7 @@ def test_s3_32_none_keeps_beats(settings):
     }
     handle = tasks.noop.send()
     beat(Task.objects.get(pk=handle.id), timedelta(days=400))
-    assert prune_heartbeats(options()).done == 0
+    assert prune_heartbeats(options(), Refused()).done == 0
 
 
 def test_s3_33_beats_may_be_deleted_by_plain_sql():

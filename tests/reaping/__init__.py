@@ -1,0 +1,1 @@
+"""The reaper: turns, bounded batches, rows and duties that fail, reclaiming by hand."""
