@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from django.db import connection, transaction
+from django.db.models import F
 
 from horsies_django import RetryPolicy, Snooze, TaskError, TaskResult, task
+from horsies_django.models import Task
 from tests.jobs.models import Entry
 
 AGAIN = RetryPolicy.fixed([1, 1, 1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
@@ -144,3 +147,31 @@ def tells(context, key: str) -> int:
     context.progress(3, 3, "all")
     context.save({"row": 3})
     return context.attempt
+
+
+@task(atomic=True, takes_context=True)
+def robbed(context, key: str) -> str:
+    """Leave an entry; then somebody else has the claim, and the body does not hear of it."""
+    Entry.objects.create(key=key)
+    rows = Task.objects.filter(pk=context.task_result.id)
+
+    def rob():
+        rows.update(claim=F("claim") + 1)
+        connection.close()
+
+    thief = threading.Thread(target=rob)
+    thief.start()
+    thief.join()
+    return key
+
+
+@task(atomic=True, max_attempts=3, backoff=0)
+def third_time_lucky(key: str, path: str) -> int:
+    with Path(path).open("a") as file:
+        file.write("x")
+    Entry.objects.create(key=key)
+    with transaction.atomic():
+        Entry.objects.create(key=f"{key} nested")
+    if (tries := len(Path(path).read_text())) < 3:
+        raise Refused
+    return tries

@@ -132,6 +132,29 @@ def test_a_body_whose_claim_was_taken_away_leaves_nothing(worker, manage, tmp_pa
     assert Task.objects.get(pk=handle.id).attempts.get().outcome == "WORKER_FAILURE"
 
 
+def test_the_fence_alone_takes_the_effects_of_a_lost_claim_back(drain):
+    if connection.vendor == "sqlite":
+        pytest.skip("the body holds SQLite's only writer: nobody can take its claim meanwhile")
+    handle = jobs.robbed.send("robbed")
+    drain()
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.result) == (TaskStatus.RUNNING, None)
+    assert not row.attempts.exists()
+    assert entries("robbed") == 0
+
+
+def test_what_is_tried_again_leaves_its_effects_once(drain, tmp_path):
+    handle = jobs.third_time_lucky.send("lucky", str(tmp_path / "tries"))
+    drain()
+    assert handle.value(timeout=0) == 3
+    assert entries("lucky") == 2
+    assert list(Task.objects.get(pk=handle.id).attempts.order_by("attempt").values_list("outcome", flat=True)) == [
+        "FAILED",
+        "FAILED",
+        "COMPLETED",
+    ]
+
+
 def test_what_the_commit_refuses_is_not_completed(drain):
     if connection.vendor == "sqlite":
         pytest.skip("there are no constraints that wait for the commit in this table")
