@@ -154,7 +154,7 @@ def _until(status: TaskStatus, backends: Mapping[str, Options]) -> _Later:
         for name, queue in options.queues.items():
             if (kept := queue.kept(status, own)) != own:
                 cases.append(When(**is_its, queue_name=name, then=_value(kept)))
-        if (number and own != first) or (cases and is_its):
+        if own != first:
             cases.append(When(**is_its, then=_value(own)))
     if cases:
         return _Later(Coalesce("retention", Case(*cases, default=_value(first))))

@@ -7,16 +7,16 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db.models import F, Q
+from django.db.models import F
 from django.db.models.functions import Coalesce
 
 from ..conf import Options
 from ..expressions import FromNow
-from ..models import Heartbeat, Task
+from ..models import Heartbeat
 from ..models.transitions import BATCH, TaskQuerySet
 from ..states import TaskStatus
 from .batches import Refused, all_batches, one_batch
-from .pruning import delete, past_keeping, prune_heartbeats
+from .pruning import beats_count_for, delete, past_keeping, prune_heartbeats
 
 
 class Pruned(NamedTuple):
@@ -26,29 +26,28 @@ class Pruned(NamedTuple):
     heartbeats: int
 
 
-def prune(options: Options, states: Collection[TaskStatus], *, dry_run: bool = False) -> Pruned:
-    """Delete every task in ``states`` that is past its retention, and every beat that is too old."""
-    tasks = past_keeping(options.database).filter(status__in=sorted(states))
+def prune(options: Options, tasks: TaskQuerySet, *, dry_run: bool = False) -> Pruned:
+    """Delete those of ``tasks`` that are past their retention, and every beat that is too old."""
+    past = past_keeping(tasks)
     if dry_run:
-        return Pruned(tasks.count(), _old_beats(options))
-    gone = all_batches(lambda refused: one_batch(tasks.order_by("kept_until"), delete, refused))
+        return Pruned(past.count(), _old_beats(options))
+    gone = all_batches(lambda refused: one_batch(past.order_by("kept_until"), delete, refused))
     return Pruned(gone, all_batches(lambda refused: prune_heartbeats(options, refused)))
 
 
 def prune_older_than(
-    options: Options, age: timedelta, states: Collection[TaskStatus], *, dry_run: bool = False
+    tasks: TaskQuerySet, age: timedelta, states: Collection[TaskStatus], *, dry_run: bool = False
 ) -> Pruned:
-    """Delete every task in ``states`` that ended longer ago than ``age``, whatever its retention.
+    """Delete those of ``tasks``, all in ``states``, that ended longer ago than ``age``, whatever their retention.
 
     No index leads to these, so the table is walked once, by primary key, a bounded step at a time.
     """
-    rows = Task.objects.using(options.database)
     ended_at = Coalesce(*(F(f"{state.lower()}_at") for state in sorted(states)), "sent_at")
-    wanted = Q(status__in=sorted(states), ended_at__lt=FromNow(-age.total_seconds()))
+    wanted = tasks.alias(ended_at=ended_at).filter(ended_at__lt=FromNow(-age.total_seconds()))
     count, last = 0, None
-    while step := _step(rows, last):
+    while step := _step(tasks.rows(), last):
         last = step[-1]
-        found = rows.alias(ended_at=ended_at).filter(wanted, pk__in=step)
+        found = wanted.filter(pk__in=step)
         count += found.count() if dry_run else one_batch(found, delete, Refused()).done
     return Pruned(count, 0)
 
@@ -59,6 +58,6 @@ def _step(rows: TaskQuerySet, last: UUID | None) -> list[UUID]:
 
 
 def _old_beats(options: Options) -> int:
-    hours = options.recovery.heartbeat_retention_hours
+    seconds = beats_count_for(options)
     beats = Heartbeat.objects.using(options.database)
-    return 0 if hours is None else beats.filter(sent_at__lt=FromNow(-3_600 * hours)).count()
+    return 0 if seconds is None else beats.filter(sent_at__lt=FromNow(-seconds)).count()

@@ -20,19 +20,29 @@ FORGOTTEN: Final = 86_400
 
 def prune_tasks(options: Options, refused: Refused) -> Batch:
     """Ended tasks past their ``kept_until`` go, with their attempts and beats (S2-11, S2-16)."""
-    return one_batch(past_keeping(options.database).order_by("kept_until"), delete, refused)
+    past = past_keeping(Task.objects.using(options.database).all())
+    return one_batch(past.order_by("kept_until"), delete, refused)
 
 
 def prune_heartbeats(options: Options, _: Refused) -> Batch:
     """Beats older than ``heartbeat_retention_hours`` go (S3-32). Their keys grow with time: no index is needed."""
-    hours = options.recovery.heartbeat_retention_hours
-    if hours is None:
+    seconds = beats_count_for(options)
+    if seconds is None:
         return Batch(0, 0)
     beats = Heartbeat.objects.using(options.database)
-    is_old = ExpressionWrapper(Q(sent_at__lt=FromNow(-3_600 * hours)), BooleanField())
+    is_old = ExpressionWrapper(Q(sent_at__lt=FromNow(-seconds)), BooleanField())
     oldest = list(beats.order_by("pk").values_list("pk", is_old)[:BATCH])
     old = [key for key, is_old in oldest if is_old]
     return Batch(len(old), beats.filter(pk__in=old).delete()[0] if old else 0)
+
+
+def beats_count_for(options: Options) -> float | None:
+    """The seconds for which beats are kept, never fewer than a threshold looks back; None for ever."""
+    recovery = options.recovery
+    if recovery.heartbeat_retention_hours is None:
+        return None
+    longest_ms = max(recovery.claimed_stale_threshold_ms, recovery.running_stale_threshold_ms)
+    return max(recovery.heartbeat_retention_hours * 3_600, longest_ms / 1_000)
 
 
 def forget_workers(options: Options, _: Refused) -> Batch:
@@ -42,9 +52,9 @@ def forget_workers(options: Options, _: Refused) -> Batch:
     return Batch(len(keys), silent.filter(pk__in=keys).delete()[0] if keys else 0)
 
 
-def past_keeping(database: str) -> TaskQuerySet:
-    """Ended tasks that were kept long enough."""
-    return Task.objects.using(database).filter(kept_until__lte=Now(), status__in=sorted(TASK_TERMINAL_STATES))
+def past_keeping(tasks: TaskQuerySet) -> TaskQuerySet:
+    """Those of ``tasks`` that have ended and were kept long enough."""
+    return tasks.filter(kept_until__lte=Now(), status__in=sorted(TASK_TERMINAL_STATES))
 
 
 def delete(tasks: TaskQuerySet) -> int:

@@ -143,7 +143,7 @@ class Books:
         ended = [one.claim for one in outcomes if one.is_final and not announcing.wants_finished(one.claim)]
         if may_go_at_once(ended, self._plan.database):
             keys = [claim.task_id for claim in ended]
-            pruning.delete(pruning.past_keeping(self._plan.database).filter(pk__in=keys))
+            pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=keys)))
 
     def store_singly(self, ends: Sequence[Ended]) -> None:
         """Write ends one by one after the batch was refused; one that the database can't hold fails for that alone."""

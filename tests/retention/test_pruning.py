@@ -123,7 +123,7 @@ def test_the_prune_reads_its_index():
         if connection.vendor == "postgresql":
             cursor.execute("SET enable_seqscan = off")  # 50 rows are one page
     try:
-        plan = past_keeping("default").order_by("kept_until").values_list("pk")[:500].explain()
+        plan = past_keeping(Task.objects.all()).order_by("kept_until").values_list("pk")[:500].explain()
     finally:
         connection.close()
     assert "horsies_task_kept_until" in plan
@@ -218,6 +218,8 @@ def test_only_the_states_asked_for(capsys):
         ),
         (("--older-than", "-5"), "--older-than: '-5' is not allowed"),
         (("--status", "running"), "--status: running is not allowed; allowed: cancelled, completed, expired, failed."),
+        (("--status", ""), "--status: '' is not allowed"),
+        (("--status", "completed,"), "--status:  is not allowed"),
         (("--backend", "nope"), "nope"),
     ],
 )
@@ -234,6 +236,28 @@ def test_an_environment_variable_stands_in_for_a_flag(manage):
     process = manage("horsies_prune", HORSIES_PRUNE_OLDER_THAN="1d")
     assert process.wait() == 0, process.output
     assert "tasks deleted: 2" in process.output
+
+
+def test_a_backend_that_is_named_keeps_the_others_tasks(capsys):
+    ended(1, kept_for=None)
+    (theirs,) = ended(1, kept_for=None)
+    Task.objects.filter(pk=theirs.pk).update(backend="another")
+    assert "tasks deleted: 1" in prune(capsys, "--backend", "default", "--older-than", "1d")
+    assert Task.objects.get().pk == theirs.pk
+
+
+def test_a_beat_that_still_counts_is_kept(settings):
+    recovery = {"heartbeat_retention_hours": 1, "running_stale_threshold_ms": 7_200_000}
+    settings.TASKS = {
+        "default": {
+            "BACKEND": "horsies_django.backend.HorsiesBackend",
+            "QUEUES": [],
+            "OPTIONS": {"recovery": recovery},
+        }
+    }
+    handle = tasks.noop.send()
+    beat(Task.objects.get(pk=handle.id), timedelta(minutes=90))
+    assert prune_heartbeats(options(), Refused()).done == 0
 
 
 # Asynq's states.

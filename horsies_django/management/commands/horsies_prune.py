@@ -8,9 +8,10 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from horsies_django.conf import Options, parse_duration
+from horsies_django.conf import parse_duration
 from horsies_django.management.variables import flag_or_variable
-from horsies_django.reaper.by_hand import Pruned, prune, prune_older_than
+from horsies_django.models import Task
+from horsies_django.reaper.by_hand import prune, prune_older_than
 from horsies_django.states import TASK_TERMINAL_STATES, TaskStatus
 from horsies_django.tables import check_tables
 from horsies_django.worker.connection import own_connection
@@ -34,12 +35,14 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="Delete nothing; say how many tasks would go.")
         parser.add_argument("--older-than", metavar="DURATION", help='Seconds, or a text like "90s", "12h" or "7d".')
         parser.add_argument("--status", metavar="A,B", help=f"Only tasks in these states: {', '.join(_STATES)}.")
-        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
+        parser.add_argument(
+            "--backend", metavar="ALIAS", help="Only tasks of this key of TASKS (default: all in its database)."
+        )
 
     def handle(self, *args: Any, dry_run: bool, **options: Any) -> None:
         try:
-            alias = _given("backend", options["backend"])[1] or "default"
-            settings = horsies_backend(alias).config
+            alias = _given("backend", options["backend"])[1]
+            settings = horsies_backend(alias or "default").config
             age = _age(*_given("older-than", options["older_than"]))
             states = _states(*_given("status", options["status"]))
         except (ValueError, ImproperlyConfigured) as error:
@@ -49,16 +52,16 @@ class Command(BaseCommand):
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         with own_connection(settings.database, "prune"):
-            pruned = _prune(settings, age, states, dry_run=dry_run)
+            tasks = Task.objects.using(settings.database).filter(status__in=sorted(states))
+            if alias is not None:
+                tasks = tasks.filter(backend=alias)
+            if age is None:
+                pruned = prune(settings, tasks, dry_run=dry_run)
+            else:
+                pruned = prune_older_than(tasks, age, states, dry_run=dry_run)
         verb = "would be deleted" if dry_run else "deleted"
         self.stdout.write(f"tasks {verb}: {pruned.tasks}")
         self.stdout.write(f"heartbeats {verb}: {pruned.heartbeats}")
-
-
-def _prune(options: Options, age: timedelta | None, states: frozenset[TaskStatus], *, dry_run: bool) -> Pruned:
-    if age is None:
-        return prune(options, states, dry_run=dry_run)
-    return prune_older_than(options, age, states, dry_run=dry_run)
 
 
 def _given(flag: str, value: str | None) -> tuple[str, str | None]:
@@ -75,7 +78,9 @@ def _age(where: str, given: str | None) -> timedelta | None:
 
 
 def _states(where: str, given: str | None) -> frozenset[TaskStatus]:
-    names = [name.strip().lower() for name in (given or "").split(",") if name.strip()]
-    if unknown := [name for name in names if name not in _STATES]:
-        raise ValueError(f"{where}: {', '.join(unknown)} is not allowed; allowed: {', '.join(_STATES)}.")
-    return frozenset(TaskStatus(name.upper()) for name in names) or TASK_TERMINAL_STATES
+    if given is None:
+        return TASK_TERMINAL_STATES
+    names = [name.strip().lower() for name in given.split(",")]
+    if unknown := [name for name in names if name not in _STATES]:  # an empty one too: it must not mean all
+        raise ValueError(f"{where}: {', '.join(unknown) or given!r} is not allowed; allowed: {', '.join(_STATES)}.")
+    return frozenset(TaskStatus(name.upper()) for name in names)
