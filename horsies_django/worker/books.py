@@ -163,8 +163,10 @@ class Books:
 
     def start(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Start prefetched tasks, and return those that may."""
-        may = self._tasks().start(claims)
-        return [claim for claim in claims if claim.task_id in may]
+        # One that was taken away and claimed anew is there twice: the later claim counts.
+        latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
+        may = self._tasks().start(latest)
+        return [claim for claim in latest if claim.task_id in may]
 
     def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
         """Claim for a lane, and return what has started and what was prefetched."""

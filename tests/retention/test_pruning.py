@@ -217,9 +217,12 @@ def test_only_the_states_asked_for(capsys):
             "--older-than: 'soon' is not allowed; allowed: seconds, or a text like 90s, 12h, 7d.",
         ),
         (("--older-than", "-5"), "--older-than: '-5' is not allowed"),
-        (("--status", "running"), "--status: running is not allowed; allowed: cancelled, completed, expired, failed."),
+        (
+            ("--status", "running"),
+            "--status: 'running' is not allowed; allowed: cancelled, completed, expired, failed.",
+        ),
         (("--status", ""), "--status: '' is not allowed"),
-        (("--status", "completed,"), "--status:  is not allowed"),
+        (("--status", "completed,"), "--status: 'completed,' is not allowed"),
         (("--backend", "nope"), "nope"),
     ],
 )

@@ -35,9 +35,7 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="Delete nothing; say how many tasks would go.")
         parser.add_argument("--older-than", metavar="DURATION", help='Seconds, or a text like "90s", "12h" or "7d".')
         parser.add_argument("--status", metavar="A,B", help=f"Only tasks in these states: {', '.join(_STATES)}.")
-        parser.add_argument(
-            "--backend", metavar="ALIAS", help="Only tasks of this key of TASKS (default: all in its database)."
-        )
+        parser.add_argument("--backend", metavar="ALIAS", help="Only tasks of this key of TASKS (default: all).")
 
     def handle(self, *args: Any, dry_run: bool, **options: Any) -> None:
         try:
@@ -81,6 +79,6 @@ def _states(where: str, given: str | None) -> frozenset[TaskStatus]:
     if given is None:
         return TASK_TERMINAL_STATES
     names = [name.strip().lower() for name in given.split(",")]
-    if unknown := [name for name in names if name not in _STATES]:  # an empty one too: it must not mean all
-        raise ValueError(f"{where}: {', '.join(unknown) or given!r} is not allowed; allowed: {', '.join(_STATES)}.")
+    if any(name not in _STATES for name in names):  # nothing is no state either: it must not mean all of them
+        raise ValueError(f"{where}: {given!r} is not allowed; allowed: {', '.join(_STATES)}.")
     return frozenset(TaskStatus(name.upper()) for name in names)
