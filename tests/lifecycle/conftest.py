@@ -1,0 +1,27 @@
+"""Workers that end with their test, and what bodies wait for."""
+
+import os
+import signal
+
+import pytest
+
+
+@pytest.fixture
+def worker(worker):
+    """Start workers that are killed when the test is over: whatever they do then is no part of it."""
+    started = []
+
+    def start(*flags, **settings):
+        started.append(worker("--shutdown-timeout", "1", *flags, **settings))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.process.poll() is None:
+            os.killpg(process.process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A file that lets the ``hold`` bodies end."""
+    return tmp_path / "gate"

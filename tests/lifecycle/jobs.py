@@ -1,0 +1,158 @@
+"""Tasks that do what tasks ought not to do."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from horsies_django import RetryPolicy, TaskError, TaskResult, task
+from horsies_django.models import Task
+from tests.jobs.models import Entry
+
+
+def wait_for(gate: str) -> None:
+    limit = time.monotonic() + 60
+    while not Path(gate).exists():
+        if time.monotonic() > limit:
+            raise TimeoutError(gate)
+        time.sleep(0.02)
+
+
+@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
+def hold_again(key: str, gate: str) -> int:
+    """Leave an entry and wait for the gate; once more if the worker dies."""
+    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
+    wait_for(gate)
+    return os.getpid()
+
+
+@task(retry_policy=RetryPolicy.fixed([1.5], auto_retry_for=["LATE"], jitter=False))
+def fail_late(key: str, gate: str) -> TaskResult[str, TaskError]:
+    """Fail the first time, once the gate is open; succeed the second time."""
+    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
+    wait_for(gate)
+    if Entry.objects.filter(key=key).count() > 1:
+        return TaskResult(ok=key)
+    return TaskResult(err=TaskError(error_code="LATE", message="the first time"))
+
+
+@task(takes_context=True)
+def describe(context) -> dict:
+    """Tell what the row says while this body runs, and by whom it is run."""
+    row = Task.objects.get(pk=context.task_result.id)
+    return {
+        "status": row.status,
+        "worker": row.claimed_by_worker_id,
+        "started_at": row.started_at.isoformat(),
+        "claimed_at": row.claimed_at.isoformat(),
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "at": time.time(),
+    }
+
+
+@task
+def segfault(key: str) -> None:
+    Entry.objects.create(key=key, pid=os.getpid())
+    ctypes.string_at(0)
+
+
+@task
+def killed_for_its_memory(key: str) -> None:
+    """End as the kernel ends what takes too much memory."""
+    Entry.objects.create(key=key, pid=os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task
+def leave_hard(key: str) -> None:
+    Entry.objects.create(key=key, pid=os.getpid())
+    os._exit(9)
+
+
+@task
+def leave(key: str) -> None:
+    Entry.objects.create(key=key, pid=os.getpid())
+    sys.exit(3)
+
+
+_kept: list[bytearray] = []
+
+
+@task
+def grow(key: str, megabytes: int) -> int:
+    """Take memory and never give it back."""
+    _kept.append(bytearray(os.urandom(1024) * 1024 * megabytes))
+    Entry.objects.create(key=key, pid=os.getpid())
+    return os.getpid()
+
+
+@task
+def sockets_of_a_subprocess() -> str:
+    """Tell which sockets a program has that a body starts."""
+    listing = subprocess.run(["ls", "-l", "/proc/self/fd"], capture_output=True, text=True, check=True, timeout=20)
+    return "\n".join(line for line in listing.stdout.splitlines() if "socket:" in line)
+
+
+@task
+def says_number(value) -> int:
+    return value
+
+
+@task
+async def asays_number(value) -> int:
+    return value
+
+
+@task
+def says_result_of_number(value) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=value)
+
+
+@task
+def says_list_of_texts(value) -> list[str]:
+    return value
+
+
+@task
+def says_nothing_of_it(value):
+    return value
+
+
+@task
+def fail_at_length(size: int) -> None:
+    raise ValueError("x" * size + "the end")
+
+
+@task
+def err_at_length(size: int) -> TaskResult[None, TaskError]:
+    return TaskResult(err=TaskError(error_code="LONG", message="x" * size, data="y" * size))
+
+
+@task
+def length(text: str) -> int:
+    return len(text)
+
+
+@task(retry_policy=RetryPolicy.fixed([100], auto_retry_for=["UNHANDLED_EXCEPTION"]))
+def fails_with_jitter() -> None:
+    raise ValueError("jitter")
+
+
+@task(retry_policy=RetryPolicy.fixed([100], auto_retry_for=["UNHANDLED_EXCEPTION"], jitter=False))
+def fails_without_jitter() -> None:
+    raise ValueError("no jitter")
+
+
+@task(
+    retry_policy=RetryPolicy.exponential(
+        base_seconds=20, max_retries=6, max_delay_seconds=100, auto_retry_for=["UNHANDLED_EXCEPTION"]
+    )
+)
+def fails_ever_later() -> None:
+    raise ValueError("later and later")

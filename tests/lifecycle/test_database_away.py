@@ -1,0 +1,145 @@
+"""Connections that end, a database that lets nobody in, and words that never come."""
+
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from horsies_django import TaskStatus
+from horsies_django.ids import uuid7
+from horsies_django.models import Task, Worker
+from horsies_django.states import TASK_LIVE_STATES
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no connections that a server could end"),
+]
+
+OURS = "datname = current_database() AND pid <> pg_backend_pid()"
+
+
+def ask(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchall()
+
+
+def end_connections(which="true"):
+    """End the connections of everybody else; return how many there were."""
+    return len(ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS} AND ({which})"))
+
+
+def listeners():
+    return ask(f"SELECT count(*) FROM pg_stat_activity WHERE {OURS} AND query LIKE 'LISTEN%%'")[0][0]
+
+
+@contextmanager
+def nobody_is_let_in():
+    """Keep everybody but this test out of the database."""
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+    outside = connection.copy()
+    outside.settings_dict = {**outside.settings_dict, "NAME": "postgres"}
+    try:
+        with outside.cursor() as cursor:
+            cursor.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+            try:
+                end_connections()
+                yield
+            finally:
+                cursor.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+    finally:
+        outside.close()
+
+
+@pytest.mark.slow
+def test_scenario_21_an_idle_worker_outlives_a_database_that_is_away(worker):
+    process = worker("--processes", "2", runners=2)
+    tasks.write.send("before").get(timeout=20)
+    pids = set(Worker.objects.values_list("pid", flat=True))
+
+    with nobody_is_let_in():
+        back_at = time.monotonic() + 2
+        wait_until(lambda: time.monotonic() > back_at)  # the outage is the test
+        tasks.write.send_many({"key": str(number)} for number in range(30))
+        assert Task.objects.pending().count() == 30
+
+    wait_until(lambda: Task.objects.completed().count() == 31)
+    assert set(Worker.objects.values_list("pid", flat=True)) == pids, "the same runners go on"
+    assert "runner died" not in process.output
+
+
+@pytest.mark.slow
+def test_scenario_20_21_what_ends_while_the_database_is_away_is_stored_when_it_is_back(worker, gate):
+    worker("--threads", "4")
+    handles = [tasks.hold.send(str(number), str(gate)) for number in range(4)]
+    wait_until(lambda: Entry.objects.count() == 4)
+
+    with nobody_is_let_in():
+        gate.touch()
+        back_at = time.monotonic() + 1.5
+        wait_until(lambda: time.monotonic() > back_at)
+        assert {handle.status() for handle in handles} == {TaskStatus.RUNNING}
+
+    assert {handle.get(timeout=20).is_ok() for handle in handles} == {True}
+    assert {handle.info().attempt for handle in handles} == {1}
+
+
+@pytest.mark.slow
+def test_scenario_21_connections_that_end_again_and_again_cost_no_task(worker):
+    process = worker("--processes", "2", "--threads", "2", runners=2)
+    handles = []
+    for number in range(8):
+        handles.extend(tasks.noop.send_many({} for _ in range(10)))
+        end_connections()
+        wait_until(lambda number=number: Task.objects.completed().count() >= 5 * number)
+
+    wait_until(lambda: not Task.objects.filter(status__in=TASK_LIVE_STATES).exists(), limit=30)
+    assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
+    assert {handle.info().attempt for handle in handles} == {1}
+    assert process.process.poll() is None
+
+
+def test_scenario_22_what_is_sent_while_nobody_listens_is_found_as_soon_as_somebody_does(worker):
+    process = worker("--poll-interval", "60")
+    tasks.noop.send().get(timeout=20)
+    wait_until(lambda: listeners() == 1)
+
+    assert end_connections("query LIKE 'LISTEN%%'") == 1
+    missed = tasks.noop.send()
+    assert missed.get(timeout=10).is_ok()
+
+    wait_until(lambda: listeners() == 1)
+    assert tasks.noop.send().get(timeout=5).is_ok()
+    assert "LISTEN was lost" in process.output
+
+
+def test_scenario_23_the_poll_finds_what_nobody_has_told_of(worker):
+    """Rows that come with no NOTIFY. Who is woken as a rule looks five times less often than it is told to."""
+    poll = 0.2
+    worker("--poll-interval", str(poll))
+    tasks.noop.send().get(timeout=20)
+    wait_until(lambda: listeners() == 1)
+    now = timezone.now()
+
+    for _ in range(3):
+        key = uuid7()
+        Task.objects.bulk_create([Task(pk=key, task_name=tasks.noop.module_path, sent_at=now, enqueued_at=now)])
+        wait_until(lambda key=key: Task.objects.get(pk=key).status == TaskStatus.COMPLETED, limit=poll * 5 * 1.2 + 1)
+
+
+def test_scenario_23_a_delayed_row_that_nobody_has_told_of_is_found_too(worker):
+    worker("--poll-interval", "0.2")
+    tasks.noop.send().get(timeout=20)
+    now = timezone.now()
+    row = Task.objects.create(
+        task_name=tasks.noop.module_path, sent_at=now, enqueued_at=now + timedelta(seconds=1), deferred=True
+    )
+
+    wait_until(lambda: Task.objects.get(pk=row.pk).status == TaskStatus.COMPLETED, limit=5)
+    assert Task.objects.get(pk=row.pk).started_at >= row.enqueued_at

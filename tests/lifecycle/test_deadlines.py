@@ -1,0 +1,120 @@
+"""What ``good_until`` promises."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from horsies_django import RetryPolicy, TaskStatus
+from horsies_django.models import Task
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db
+
+
+def until(seconds):
+    """A task that is worth something only for so many seconds from now."""
+    return tasks.write.with_options(good_until=timezone.now() + timedelta(seconds=seconds))
+
+
+def test_s0_35_s1_15_s1_27_a_passed_deadline_is_never_claimed_though_no_reaper_has_come(drain):
+    late, good = until(-1).send("late"), tasks.write.send("good")
+
+    drain(no_reaper=True)
+
+    assert (late.status(), good.status()) == (TaskStatus.PENDING, TaskStatus.COMPLETED)
+    assert list(Entry.objects.values_list("key", flat=True)) == ["good"]
+    drain()
+    assert late.status() == TaskStatus.EXPIRED
+
+
+def test_scenario_28_a_task_that_is_late_when_it_is_sent_expires_unrun(worker):
+    worker(TEST_CHECK_MS="200")
+    late, good = until(-1).send("late"), tasks.write.send("good")
+
+    assert late.get(timeout=20).err.error_code == "TASK_EXPIRED"
+    assert good.get(timeout=20).is_ok()
+
+    row = Task.objects.get(pk=late.id)
+    assert (row.status, row.attempt, row.attempts.count()) == (TaskStatus.EXPIRED, 0, 0)
+    assert list(Entry.objects.values_list("key", flat=True)) == ["good"]
+
+
+def test_scenario_29_s0_23_s0_37_s1_28_a_claimed_task_whose_deadline_passes_is_expired_by_its_worker(worker, gate):
+    worker("--threads", "1", "--prefetch", "1", "--no-reaper")
+    tasks.hold.send("in the way", str(gate))
+    wait_until(lambda: Entry.objects.exists())
+    late = until(1.5).send("late")
+    wait_until(lambda: late.status() == TaskStatus.CLAIMED)
+    claimed = Task.objects.get(pk=late.id)
+
+    wait_until(lambda: timezone.now() > claimed.good_until)
+    assert late.status() == TaskStatus.CLAIMED
+    gate.touch()
+
+    assert late.get(timeout=20).err.error_code == "TASK_EXPIRED"
+    row = Task.objects.get(pk=late.id)
+    assert (row.claimed_at, row.claimed_by_worker_id) == (claimed.claimed_at, claimed.claimed_by_worker_id)
+    assert (row.started_at, row.attempt, row.attempts.count()) == (None, 0, 0)
+    assert not Entry.objects.filter(key="late").exists()
+
+
+def test_scenario_30_a_retry_that_would_come_too_late_fails_with_the_bodys_own_error_at_once(worker):
+    worker()
+    policy = RetryPolicy.fixed([60], auto_retry_for=["OWN"], jitter=False)
+    good_until = timezone.now() + timedelta(seconds=30)
+    handle = tasks.returns_error.with_options(retry_policy=policy, good_until=good_until).send("OWN")
+
+    assert handle.get(timeout=10).err.error_code == "OWN"
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.retry_count, row.next_retry_at) == (TaskStatus.FAILED, 0, None)
+    assert row.attempts.get().will_retry is False
+
+
+def test_a_retry_that_would_land_exactly_at_the_deadline_is_too_late(drain):
+    """S1-29: "at or after". The deadline is put where the retry would land, give or take the statement's own time."""
+    policy = RetryPolicy.fixed([60], auto_retry_for=["OWN"], jitter=False)
+    deadline = timezone.now() + timedelta(seconds=60)
+    handle = tasks.returns_error.with_options(retry_policy=policy, good_until=deadline).send("OWN")
+
+    drain()
+
+    assert handle.status() == TaskStatus.FAILED
+
+
+def test_s0_40_a_deadline_that_passes_while_the_body_runs_stops_nothing(worker, gate):
+    worker(TEST_CHECK_MS="200")
+    soon = timezone.now() + timedelta(seconds=1)
+    handle = tasks.hold.with_options(good_until=soon).send("in time", str(gate))
+    wait_until(lambda: Entry.objects.exists())
+
+    wait_until(lambda: timezone.now() > soon + timedelta(milliseconds=400))
+    assert handle.status() == TaskStatus.RUNNING
+    gate.touch()
+
+    assert handle.value(timeout=20) == "in time"
+
+
+def test_s0_38_a_deadline_is_an_instant_and_belongs_to_one_send():
+    there = datetime(2100, 1, 1, 14, tzinfo=timezone.get_fixed_timezone(120))
+
+    handle = tasks.noop.with_options(good_until=there).send()
+    other = tasks.noop.send()
+
+    assert handle.info().good_until == datetime(2100, 1, 1, 12, tzinfo=UTC)
+    assert other.info().good_until is None
+
+
+def test_s1_30_a_deadline_holds_for_claims_of_every_kind():
+    late = until(-60).send("late")
+
+    with transaction.atomic():
+        claims = Task.objects.claim("w", start=1, prefetch=1)
+
+    assert claims == []
+    assert not Task.objects.due().exists()
+    assert Task.objects.overdue().get().pk == late.id

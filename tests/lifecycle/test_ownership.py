@@ -1,0 +1,135 @@
+"""A body begins only while its task is still this worker's."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import OperationalError, connections
+from django.db.backends.signals import connection_created
+
+from horsies_django import TaskStatus
+from horsies_django.models import Heartbeat, Task
+from horsies_django.worker.pump import SURE
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: The shortest threshold that there may be.
+SHORTEST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
+
+
+class Pause:
+    """Makes the claim on this thread's new connections take too long; ``then`` happens as the claims are confirmed."""
+
+    def __init__(self, then):
+        self.then = then
+        self.thread = threading.get_ident()
+        self.is_late = self.is_over = False
+
+    def watch(self, sender, connection, **kwargs):
+        if threading.get_ident() == self.thread:
+            connection.execute_wrappers.append(self)
+
+    def __call__(self, execute, sql, params, many, context):
+        if sql.startswith("UPDATE") and '."claim" + ' in sql and not self.is_late:
+            done = execute(sql, params, many, context)
+            time.sleep(SURE + 0.1)  # the pause is what is tested
+            self.is_late = True
+            return done
+        if self.is_late and not self.is_over and not context["connection"].in_atomic_block:
+            self.is_over = True
+            self.then()
+        return execute(sql, params, many, context)
+
+
+@pytest.fixture
+def pause():
+    """Let the next claim of a worker in this process be followed by a long pause."""
+    started = []
+
+    def begin(then):
+        started.append(Pause(then))
+        connection_created.connect(started[-1].watch)
+        return started[-1]
+
+    yield begin
+    for one in started:
+        connection_created.disconnect(one.watch)
+
+
+def elsewhere(action):
+    """Do something on a connection of its own, as another process would."""
+
+    def act():
+        try:
+            return action()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(act).result()
+
+
+def test_scenario_25_what_was_taken_away_during_a_long_pause_does_not_begin(drain, pause):
+    handle = tasks.write.send("taken away")
+    paused = pause(lambda: elsewhere(lambda: handle.cancel(include_running=True)))
+
+    drain()
+
+    assert paused.is_over
+    assert not Entry.objects.exists()
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.attempts.count()) == (TaskStatus.CANCELLED, 0)
+
+
+def test_scenario_25_what_is_still_its_own_after_a_long_pause_begins(drain, pause):
+    handle = tasks.write.send("kept")
+    paused = pause(lambda: None)
+
+    drain()
+
+    assert paused.is_over
+    assert handle.get(0).is_ok()
+    assert Task.objects.get(pk=handle.id).claim == 1
+
+
+def test_scenario_26_a_body_does_not_begin_while_the_database_can_not_be_asked(drain, pause):
+    """The claim goes back with no attempt burnt, and is made anew once the database is there again."""
+    handle = tasks.write.send("in doubt")
+
+    def away():
+        raise OperationalError("the database is away")
+
+    paused = pause(away)
+
+    drain()
+
+    assert paused.is_over
+    assert handle.get(0).is_ok()
+    row = Task.objects.get(pk=handle.id)
+    assert (row.claim, row.attempt, row.attempts.count()) == (2, 1, 1)
+    assert Entry.objects.count() == 1
+
+
+@pytest.mark.slow
+def test_scenario_27_what_waits_behind_a_body_for_ever_is_given_back_though_its_worker_beats(worker, gate):
+    worker("--threads", "1", "--prefetch", "1", **SHORTEST)
+    tasks.hold.send("in the way", str(gate))
+    wait_until(lambda: Entry.objects.exists())
+    handle = tasks.write.send("behind it")
+    wait_until(lambda: handle.status() == TaskStatus.CLAIMED)
+    since = time.monotonic()
+    holder = Task.objects.get(pk=handle.id).claimed_by_worker_id
+    worker("--threads", "1", **SHORTEST)
+
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED, limit=20)
+    assert 8 < time.monotonic() - since < 15  # ten thresholds
+    row = Task.objects.get(pk=handle.id)
+    assert row.claimed_by_worker_id != holder
+    assert (row.attempt, row.retry_count, row.attempts.count()) == (1, 0, 1)
+    beats = Heartbeat.objects.filter(task_id=handle.id, role="claimer", sender_id=holder)
+    assert beats.count() >= 10, "no silence made a reaper take it"
+    gate.touch()

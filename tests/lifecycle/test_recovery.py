@@ -1,0 +1,177 @@
+"""Signals and sudden ends: what becomes of the tasks, of the processes, and how soon."""
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task, Worker
+from horsies_django.states import TASK_LIVE_STATES
+from tests.chaos.fleet import is_alive
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+from tests.lifecycle import jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: A worker that learns within two seconds that another one is dead.
+QUICK = {"TEST_STALE_MS": "1500", "TEST_BEAT_MS": "500", "TEST_CHECK_MS": "200"}
+
+
+def pid_of(key, count=1):
+    """The process that runs the body which has left ``key`` the ``count``-th time."""
+    wait_until(lambda: Entry.objects.filter(key=key).count() >= count, what=f"{key} has begun")
+    return Entry.objects.filter(key=key).order_by("pk")[count - 1].pid
+
+
+def attempts_of(handle):
+    rows = Task.objects.get(pk=handle.id).attempts.order_by("attempt")
+    return [(row.outcome, row.error_code, row.will_retry) for row in rows]
+
+
+CRASHED, CRASHED_FOR_GOOD = ("WORKER_FAILURE", "WORKER_CRASHED", True), ("WORKER_FAILURE", "WORKER_CRASHED", False)
+DONE = ("COMPLETED", "", False)
+
+
+@pytest.mark.slow
+def test_scenario_3_4_5_a_whole_worker_is_killed_and_another_one_recovers_its_tasks(worker, gate):
+    """With a policy: run again (S3-11). Without: failed. Only claimed: as if nothing had been."""
+    doomed = worker("--threads", "2", "--prefetch", "1", **QUICK)
+    again, once = jobs.hold_again.send("again", str(gate)), tasks.hold.send("once", str(gate))
+    runner = pid_of("again")
+    pid_of("once")
+    claimed = tasks.write.send("claimed")
+    wait_until(lambda: claimed.status() == TaskStatus.CLAIMED)
+
+    os.killpg(doomed.process.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(runner))
+    worker("--threads", "2", **QUICK)
+    gate.touch()
+
+    wait_until(lambda: not Task.objects.filter(status__in=TASK_LIVE_STATES).exists())
+    assert again.value(0) == pid_of("again", 2) != runner
+    assert attempts_of(again) == [CRASHED, DONE]
+    assert once.get(0).err.error_code == "WORKER_CRASHED"
+    assert attempts_of(once) == [CRASHED_FOR_GOOD]
+    assert attempts_of(claimed) == [DONE]
+    assert (claimed.info().attempt, claimed.info().retry_count) == (1, 0)
+    assert Entry.objects.filter(key__in=["once", "claimed"]).count() == 2
+
+
+def test_scenario_7_ctrl_c_which_the_whole_group_gets_lets_the_body_finish(manage, gate):
+    process = manage("horsies_worker", "--processes", "2")
+    wait_until(lambda: Worker.objects.count() == 2)
+    handle = tasks.hold.send("in hand", str(gate))
+    runner = pid_of("in hand")
+
+    os.killpg(process.process.pid, signal.SIGINT)
+    wait_until(lambda: Worker.objects.count() == 1, what="the idle runner has left")
+    assert handle.status() == TaskStatus.RUNNING
+    gate.touch()
+
+    assert process.wait(20) == 0
+    assert handle.value(0) == "in hand"
+    assert attempts_of(handle) == [DONE]
+    assert not is_alive(runner)
+    assert not Worker.objects.exists()
+
+
+def test_sigterm_to_a_runner_alone_lets_its_body_finish_and_a_fresh_one_takes_over(worker, gate):
+    process = worker("--shutdown-timeout", "20")
+    handle = tasks.hold.send("in hand", str(gate))
+    runner = pid_of("in hand")
+
+    os.kill(runner, signal.SIGTERM)
+    wait_until(lambda: "worker stopping" in process.output)
+    waits = tasks.write.send("waits")
+    gate.touch()
+
+    assert handle.value(timeout=20) == "in hand"
+    assert waits.get(timeout=20).is_ok()
+    assert pid_of("waits") != runner
+    assert attempts_of(handle) == attempts_of(waits) == [DONE]
+    assert process.process.poll() is None
+
+
+@pytest.mark.slow
+def test_scenario_9_a_body_longer_than_the_grace_is_ended_in_bound_and_run_again_by_its_policy(worker, gate):
+    process = worker("--threads", "1", "--prefetch", "1", "--shutdown-timeout", "1")
+    again = jobs.hold_again.send("again", str(gate))
+    runner = pid_of("again")
+    claimed = tasks.write.send("claimed")
+    wait_until(lambda: claimed.status() == TaskStatus.CLAIMED)
+
+    began = time.monotonic()
+    process.signal(signal.SIGTERM)
+
+    assert process.wait(20) == 0
+    assert 1 <= time.monotonic() - began < 7
+    assert not is_alive(runner)
+    assert (again.status(), claimed.status()) == (TaskStatus.PENDING, TaskStatus.PENDING)
+    assert attempts_of(again) == [CRASHED]
+    assert attempts_of(claimed) == []
+
+
+def test_scenario_10_a_second_sigterm_ends_at_once_and_hands_back_what_was_in_hand(manage, gate):
+    process = manage("horsies_worker", "--threads", "1", "--prefetch", "1", "--shutdown-timeout", "600")
+    again = jobs.hold_again.send("again", str(gate))
+    runner = pid_of("again")
+    claimed = tasks.write.send("claimed")
+    wait_until(lambda: claimed.status() == TaskStatus.CLAIMED)
+
+    process.signal(signal.SIGTERM)
+    wait_until(lambda: claimed.status() == TaskStatus.PENDING, what="what had not begun is handed back first")
+    assert again.status() == TaskStatus.RUNNING
+    began = time.monotonic()
+    process.signal(signal.SIGTERM)
+
+    assert process.wait(20) == 0
+    assert time.monotonic() - began < 5
+    assert not is_alive(runner)
+    assert (again.status(), claimed.status()) == (TaskStatus.PENDING, TaskStatus.PENDING)
+    assert attempts_of(again) == [CRASHED]
+    assert attempts_of(claimed) == []
+    assert not Worker.objects.exists()
+
+
+def test_scenario_8_sigterm_is_heard_whatever_thread_of_the_supervisor_it_comes_to(worker):
+    """The kernel may give it to any thread, and does so after a SIGCONT. Python handles it once the main one wakes."""
+    process = worker()
+    main = process.process.pid
+    other = next(int(entry.name) for entry in Path(f"/proc/{main}/task").iterdir() if int(entry.name) != main)
+
+    assert ctypes.CDLL(None).tgkill(main, other, signal.SIGTERM) == 0
+
+    assert process.wait(10) == 0
+
+
+@pytest.mark.slow
+def test_scenario_15_a_worker_that_comes_back_from_a_long_pause_does_not_overwrite_the_newer_run(worker, tmp_path):
+    """Stopped for longer than the threshold: its task runs elsewhere meanwhile, and its late result is refused."""
+    gates = [tmp_path / "first", tmp_path / "second"]
+    paused = worker("--shutdown-timeout", "5", **QUICK)
+    handle = jobs.hold_again.send("again", str(gates[0]))
+    runner = pid_of("again")
+    for pid in (paused.process.pid, runner):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        Task.objects.filter(pk=handle.id).update(args=["again", str(gates[1])])
+        worker(**QUICK)
+        second = pid_of("again", 2)
+        gates[0].touch()
+    finally:
+        for pid in (runner, paused.process.pid):
+            os.kill(pid, signal.SIGCONT)
+    paused.signal(signal.SIGTERM)
+
+    assert paused.wait(20) == 0, "its body has ended and its result was offered"
+    assert handle.status() == TaskStatus.RUNNING
+    gates[1].touch()
+
+    assert handle.value(timeout=20) == second != runner
+    assert attempts_of(handle) == [CRASHED, DONE]

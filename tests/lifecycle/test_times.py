@@ -1,0 +1,56 @@
+"""Work that is due at a time is done at that time."""
+
+import signal
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task, Worker
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+from tests.lifecycle import jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: Where nobody can wake a worker, it sees what is due with its next look.
+LATE = timedelta(milliseconds=300) if connection.vendor == "postgresql" else timedelta(seconds=1.5)
+LONG_POLL = ("--poll-interval", "30" if connection.vendor == "postgresql" else "1")
+
+
+def lateness(row):
+    return row.started_at - row.enqueued_at
+
+
+def test_scenario_52_delayed_tasks_start_within_300_ms_of_their_time_though_the_worker_is_idle(worker):
+    worker(*LONG_POLL)
+    tasks.noop.send().get(timeout=20)
+    handles = [tasks.noop.schedule(seconds) for seconds in (1.5, 0.6, 1.0)]
+
+    wait_until(lambda: Task.objects.completed().count() == 4)
+
+    for handle in handles:
+        assert timedelta(0) <= lateness(Task.objects.get(pk=handle.id)) < LATE
+
+
+@pytest.mark.slow
+def test_scenario_53_a_retry_is_on_time_though_the_worker_that_scheduled_it_has_stopped(worker, gate):
+    first = worker(*LONG_POLL, "--shutdown-timeout", "20")
+    handle = jobs.fail_late.send("late", str(gate))
+    wait_until(lambda: Entry.objects.exists())
+    other = worker(*LONG_POLL)
+    ours = set(Worker.objects.filter(pid=Entry.objects.get().pid).values_list("pk", flat=True))
+
+    first.signal(signal.SIGTERM)
+    gate.touch()
+    assert first.wait(20) == 0
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.retry_count) == (TaskStatus.PENDING, 1)
+    assert handle.value(timeout=20) == "late"
+
+    row = Task.objects.get(pk=handle.id)
+    assert timedelta(0) <= lateness(row) < LATE
+    assert row.claimed_by_worker_id not in ours
+    assert other.process.poll() is None

@@ -1,0 +1,169 @@
+"""The machine without its rules: the real rows and the model of them, side by side, compared after every step.
+
+The database's clock can't be moved, so time passes the other way round: every time that is stored moves back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, NamedTuple, cast
+from uuid import UUID
+
+from django.db.models import DateTimeField, F
+from django.utils import timezone
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+
+from horsies_django import RetryPolicy
+from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
+from horsies_django.models.claims import ClaimedTask, Ended, Runner
+from horsies_django.tasks import HorsiesTask
+from horsies_django.worker import body
+from horsies_django.worker.books import Books
+from horsies_django.worker.executors import Executor
+from horsies_django.worker.lanes import Lane
+from horsies_django.worker.plan import Plan
+from horsies_django.worker.run import Run
+
+from . import jobs
+from .model import LIVE, Model, Row
+from .strategies import QUEUES, WORKERS, Pick, Send, sends
+from .table import compare
+
+#: A time that has come by the grid is past by the clock too, be it to the millisecond.
+MARGIN = timedelta(milliseconds=2)
+
+
+class Taken(NamedTuple):
+    """A claim, and who believes to hold it."""
+
+    worker: str
+    claim: ClaimedTask
+
+    @property
+    def key(self) -> tuple[UUID, int]:
+        return self.claim.task_id, self.claim.claim
+
+
+class Base(RuleBasedStateMachine):
+    """A table, its workers, and ways to speak of them."""
+
+    @initialize(sends=st.lists(sends, min_size=1, max_size=4))
+    def begin(self, sends: list[Send]) -> None:
+        for table in (TaskAttempt, Heartbeat, Task, Worker, Queue):
+            table.objects.all()._raw_delete(using="default")  # no cascade to look for
+        for name in QUEUES:
+            Queue.objects.create(name=name)
+        self.model = Model()
+        self.taken: list[Taken] = []
+        self.plan = Plan.of("default")
+        for name in WORKERS:
+            self.books(name).register()
+        for send in sends:
+            self.add(send)
+
+    @invariant()
+    def agree(self) -> None:
+        compare(self.model)
+
+    def add(self, send: Send) -> None:
+        holder = self.model.holder(send.unique_key)
+        handle = self.task(send).send()
+        assert handle.replayed is (holder is not None)
+        if holder is not None:
+            assert handle.id == holder
+            return
+        codes, delays = send.policy
+        self.model.send(
+            handle.id,
+            send.delay,
+            send.good_for,
+            priority=send.priority,
+            queue=send.queue,
+            unique_key=send.unique_key,
+            codes=codes,
+            delays=delays,
+            timeout=send.timeout,
+            retention=send.retention,
+        )
+
+    def move_time(self, seconds: int) -> None:
+        by = timedelta(seconds=seconds) + MARGIN
+        for table in (Task, Heartbeat, TaskAttempt):
+            names = [entry.name for entry in table._meta.concrete_fields if isinstance(entry, DateTimeField)]
+            changes: dict[str, Any] = {name: F(name) - by for name in names}
+            cast("Any", table).objects.update(**changes)
+        self.model.now += seconds
+
+    def books(self, worker: str) -> Books:
+        """New ones each time, for they remember for a second which queues are paused."""
+        return Books(self.plan, self.runner(worker))
+
+    def runner(self, worker: str) -> Runner:
+        return Runner(worker, "host", 1)
+
+    def lane(self, slots: int, prefetch: int) -> Lane:
+        return Lane(is_async=False, slots=slots, prefetch=prefetch, executor=cast("Executor", None))
+
+    def run_of(self, taken: Taken) -> Run:
+        return Run(taken.claim, self.plan.options, self.runner(taken.worker))
+
+    def run_body(self, taken: Taken, how: str) -> Ended:
+        jobs.outcome[0] = how
+        return body.run(self.run_of(taken)).ended
+
+    def task(self, send: Send) -> HorsiesTask[[], object]:
+        codes, delays = send.policy
+        good_for = None if send.good_for is None else timedelta(seconds=send.good_for - 1)  # past when its time comes
+        return jobs.act.with_options(
+            run_after=timedelta(seconds=send.delay) if send.delay else None,
+            good_until=None if good_for is None else timezone.now() + good_for,
+            retry_policy=RetryPolicy.fixed(delays, auto_retry_for=codes, jitter=False) if codes else None,
+            priority=send.priority,
+            queue_name=send.queue,
+            unique_key=send.unique_key,
+            timeout=send.timeout,
+            retention=send.kept,
+        )
+
+    def write(self, worker: str, ends: list[Ended]) -> None:
+        books = self.books(worker)
+        with books.transaction():
+            books.store(ends)
+
+    def rows(self, indexes: Iterable[int]) -> list[UUID]:
+        """The rows that are picked, the latest first."""
+        latest = list(reversed(self.model.rows))
+        return [latest[index % len(latest)] for index in indexes]
+
+    def statuses(self) -> set[str]:
+        return {row.status for row in self.model.rows.values()}
+
+    def live(self) -> int:
+        return sum(row.status in LIVE for row in self.model.rows.values())
+
+    def held_claims(self, *statuses: str) -> list[Taken]:
+        """The claims that fit a row now, which is in one of these states."""
+        return [each for each in self.taken if (row := self.row_of(each)) and row.status in (statuses or LIVE[1:])]
+
+    def lost_claims(self) -> list[Taken]:
+        """The claims that fit no row any more."""
+        return [each for each in self.taken if each.claim.task_id in self.model.rows and not self.row_of(each)]
+
+    def row_of(self, taken: Taken) -> Row | None:
+        row = self.model.rows.get(taken.claim.task_id)
+        return row if row and row.claim == taken.claim.claim and row.status in LIVE[1:] else None
+
+    def holders(self) -> list[str]:
+        return sorted({each.worker for each in self.held_claims()})
+
+    def by_worker(self, which: Iterable[Pick], *statuses: str) -> list[tuple[str, list[Taken]]]:
+        """The claims that are picked, in the order in which they were made, and who believes to hold them."""
+        held, found = self.held_claims(*statuses), {}
+        for pick in which:
+            if claims := (held if pick.fits else self.taken)[::-1]:
+                each = claims[pick.place % len(claims)]
+                found[each.key] = each
+        picked = [each for each in self.taken if each.key in found]
+        return [(name, mine) for name in WORKERS if (mine := [each for each in picked if each.worker == name])]

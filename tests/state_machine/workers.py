@@ -1,0 +1,169 @@
+"""What workers do."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from .base import Base, Taken
+from .strategies import Pick, endings, picks, places, some_picks, workers
+
+EVERY = [Pick(True, place) for place in range(8)]
+
+
+class Workers(Base):
+    """Claim, start, end, give back, beat."""
+
+    @precondition(lambda self: self.model.claimable())
+    @rule(worker=workers, start=st.integers(1, 3))
+    def claim_and_start(self, worker: str, start: int) -> None:
+        self.claim(worker, start, 0)
+
+    @precondition(lambda self: self.model.claimable())
+    @rule(worker=workers, prefetch=st.integers(1, 2))
+    def prefetch(self, worker: str, prefetch: int) -> None:
+        self.claim(worker, 0, prefetch)
+
+    @rule(worker=workers, start=st.integers(0, 2), prefetch=st.integers(0, 2))
+    def claim(self, worker: str, start: int, prefetch: int) -> None:
+        """Which of equals comes first is the table's to say; whether it may is the model's."""
+        books, lane = self.books(worker), self.lane(start, prefetch)
+        view = books.look([lane])
+        if view.deferred_in is not None and view.deferred_in <= 0:
+            with books.transaction():
+                books.undefer()
+            view = books.look([lane])
+        claimable = self.model.claimable()
+        assert view.due == (bool(claimable),)
+        with books.transaction():
+            started, prefetched = books.claim(lane)
+        claims = [*started, *prefetched]
+        ranks = [self.model.rank(claim.task_id) for claim in claims]
+        best = sorted(map(self.model.rank, claimable))
+        assert {claim.task_id for claim in claims} <= set(claimable), "claimed what may not be"
+        assert ranks == best[: start + prefetch], "claimed in the wrong order, or not all"
+        for number, claim in enumerate(claims):
+            self.model.claim(claim.task_id, worker, start=number < start)
+            assert claim.claim == self.model.rows[claim.task_id].claim
+            self.taken.append(Taken(worker, claim))
+
+    @precondition(lambda self: self.held_claims("CLAIMED"))
+    @rule(which=some_picks)
+    def start(self, which: list[Pick]) -> None:
+        for worker, taken in self.by_worker(which, "CLAIMED"):
+            books = self.books(worker)
+            with books.transaction():
+                may = books.start([each.claim for each in taken])
+            for each in taken:
+                self.model.start(*each.key)
+            assert {(claim.task_id, claim.claim) for claim in may} == {
+                each.key for each in taken if self.model.held(*each.key, "RUNNING")
+            }
+
+    @precondition(lambda self: self.deadlines())
+    @rule()
+    def start_late(self) -> None:
+        """No slot was free until a deadline had passed."""
+        self.move_time(max(0, min(self.deadlines()) - self.model.now))
+        self.start(EVERY)
+
+    def deadlines(self) -> list[int]:
+        rows = [self.model.rows[each.claim.task_id] for each in self.held_claims("CLAIMED")]
+        return [row.good_until for row in rows if row.good_until is not None]
+
+    @precondition(lambda self: self.held_claims("RUNNING"))
+    @rule(which=some_picks)
+    def complete(self, which: list[Pick]) -> None:
+        self.store(which, "ok")
+
+    @precondition(lambda self: self.held_claims("RUNNING"))
+    @rule(which=some_picks)
+    def snooze(self, which: list[Pick]) -> None:
+        self.store(which, "snooze")
+
+    @precondition(lambda self: self.held_claims("RUNNING"))
+    @rule(which=some_picks, how=endings)
+    def end(self, which: list[Pick], how: str) -> None:
+        """The end of what runs, for the most part; those of older claims are among them."""
+        self.store(which, how)
+
+    @precondition(lambda self: self.held_claims("RUNNING"))
+    @rule(worker=workers)
+    def wear_out(self, worker: str) -> None:
+        """Fail until no retry is left."""
+        for _ in range(3):
+            self.store(EVERY, "USER_CODE")
+            self.move_time(100)
+            self.claim(worker, 8, 0)
+
+    @precondition(lambda self: self.held_claims("RUNNING"))
+    @rule(which=some_picks)
+    def retry_by_policy(self, which: list[Pick]) -> None:
+        """``Retry()`` with no time of its own; what has no policy is due within seconds, so let those pass."""
+        self.store(which, "retry by policy")
+        self.move_time(50)
+
+    @precondition(lambda self: self.lost_claims())
+    @rule(place=places, how=endings)
+    def late_end(self, place: int, how: str) -> None:
+        """A body runs on, or only begins, under a claim that a reaper or a person took away (scenario 17)."""
+        lost = self.lost_claims()[::-1]
+        each = lost[place % len(lost)]
+        self.write(each.worker, [self.run_body(each, how)])
+
+    def store(self, which: list[Pick], how: str) -> None:
+        for worker, taken in self.by_worker(which, "RUNNING"):
+            ends = [self.run_body(each, how) for each in taken]
+            self.write(worker, ends)
+            for each in taken:
+                self.model.end(*each.key, how)
+
+    @precondition(lambda self: self.held_claims("RUNNING"))
+    @rule(which=picks, how=endings, seconds=st.sampled_from([0, 50]))
+    def end_twice(self, which: Pick, how: str, seconds: int) -> None:
+        """The answer to a commit was lost, and the same result is stored anew (scenario 19)."""
+        for worker, taken in self.by_worker([which], "RUNNING"):
+            ends = [self.run_body(each, how) for each in taken]
+            self.write(worker, ends)
+            for each in taken:
+                self.model.end(*each.key, how)
+            self.move_time(seconds)
+            self.write(worker, ends)
+
+    @precondition(lambda self: self.held_claims("CLAIMED"))
+    @rule(which=some_picks)
+    def release(self, which: list[Pick]) -> None:
+        for worker, taken in self.by_worker(which, "CLAIMED"):
+            books = self.books(worker)
+            with books.transaction():
+                books.release([each.claim for each in taken])
+            for each in taken:
+                self.model.release(*each.key)
+
+    @precondition(lambda self: self.held_claims())
+    @rule(which=some_picks)
+    def beat(self, which: list[Pick]) -> None:
+        """A worker beats for what it believes to run, and for what it believes to have prefetched."""
+        for worker, taken in self.by_worker(which):
+            books, claims = self.books(worker), [each.claim for each in taken]
+            lane = self.lane(0, 0)
+            lane.running = {each.key: self.run_of(each) for each in taken}
+            lane.prefetched.extend(claims)
+            books.beat([lane])
+            for each in taken:
+                self.model.beat(*each.key, "RUNNING")
+                self.model.beat(*each.key, "CLAIMED")
+            live = ((each.claim.task_id, self.model.rows.get(each.claim.task_id)) for each in taken)
+            running = {(key, row.claim) for key, row in live if row and row.status == "RUNNING"}
+            assert books.still_mine(claims) == running
+
+    @precondition(lambda self: self.held_claims())
+    @rule(place=places, knows=st.lists(picks, max_size=1))
+    def hand_back_unknown(self, place: int, knows: list[Pick]) -> None:
+        """A worker that is in doubt whether its last commit went through."""
+        worker = self.holders()[place % len(self.holders())]
+        known = [each.claim for name, mine in self.by_worker(knows) if name == worker for each in mine]
+        books = self.books(worker)
+        with books.transaction():
+            books.hand_back_unknown(known)
+        self.model.hand_back_unknown(worker, {(claim.task_id, claim.claim) for claim in known})
