@@ -1,7 +1,7 @@
 """``python -m tests``: the whole suite on SQLite and on PostgreSQL.
 
 PostgreSQL is the one that DATABASE_URL names, else one that is started here from a wheel. Further arguments go to
-pytest.
+pytest. Without ``-m`` the tests that are marked as slow are left out: ``python -m tests -m slow`` runs those.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def suite(url: str, arguments: list[str], **popen: Any) -> subprocess.Popen[str]
 def main() -> int:
     """Run both at the same time, for they wait more than they work, and return the first failure."""
     arguments = sys.argv[1:]
+    if "-m" not in arguments:
+        arguments = ["-m", "not slow", *arguments]
     with sqlite() as one, postgres() as other, tempfile.TemporaryFile("w+") as kept:
         beside = suite(one, arguments, stdout=kept, stderr=subprocess.STDOUT)
         print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
