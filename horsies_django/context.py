@@ -66,6 +66,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         claim = self.run.claim
         encoded = encode(state, rich=claim.rich, where="the state")
         check_size(dumps(encoded), self.run.options.max_payload_bytes, "the state")
+        self.run.has_saved = True
         mine = Task.objects.using(self.run.database).held([claim], TaskStatus.RUNNING)
         if not mine.update(checkpoint=encoded):
             self.run.tell(TaskRevoked)

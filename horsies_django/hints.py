@@ -6,7 +6,7 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
 from django.utils.functional import Promise
@@ -32,19 +32,33 @@ _PLAIN: Final = (str, int, float, list, tuple, dict, type(None))
 
 
 @functools.cache
-def tests_of(func: Callable[..., Any]) -> Mapping[str, tuple[Test, str]]:
+def checks_of(func: Callable[..., Any]) -> Mapping[str, tuple[Test, str]]:
     """Return, by parameter name or ``return``, a test for values and the hint in words; nothing for what is not hinted.
 
-    Hints that can't be resolved at run time count as none.
+    Hints that can't be resolved at run time count as none; what a wrapped function returns is its wrapper's to say.
     """
     try:
         hints = get_type_hints(func, include_extras=True)
     except Exception:  # noqa: BLE001  # a name that only a type checker imports, a hint that is no expression: no hint
         return {}
-    if "return" in hints:
-        hints["return"] = _unwrapped(hints["return"])
-    tests = ((name, hint, _test(hint)) for name, hint in hints.items())
-    return {name: (test, inspect.formatannotation(hint)) for name, hint, test in tests if test is not None}
+    tests: dict[str, tuple[Test, str]] = {}
+    for name, parameter in inspect.signature(func).parameters.items():
+        is_single = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if is_single and (test := _test(hints.get(name, Any))):
+            tests[name] = _or_default(test, parameter.default), inspect.formatannotation(hints[name])
+    hint = _unwrapped(hints.get("return", Any))
+    if (test := _test(hint)) and not hasattr(func, "__wrapped__"):
+        tests["return"] = test, inspect.formatannotation(hint)
+    return tests
+
+
+def _or_default(test: Test, default: Any) -> Test:
+    """A parameter's own default is right, whatever its hint says."""
+    return (
+        test
+        if default is inspect.Parameter.empty
+        else lambda value: value is default or value == default or test(value)
+    )
 
 
 def _unwrapped(hint: Any) -> Any:
@@ -59,6 +73,8 @@ def _unwrapped(hint: Any) -> Any:
 def _test(hint: Any) -> Test | None:
     """Return whether a value can be right for a hint; None if every value can."""
     origin, inner = get_origin(hint), get_args(hint)
+    if not isinstance(hint, Hashable):
+        return None  # no type, but somebody's way to write one
     if hint is None:
         hint = type(None)
     if isinstance(hint, NewType):
@@ -88,7 +104,7 @@ def mismatches(
     func: Callable[..., Any], names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield a clause for each argument that can't be of its parameter's type; ``names`` are those of ``args``."""
-    tests = tests_of(func)
+    tests = checks_of(func)
     if not tests:
         return
     for name, value in (*zip(names, args, strict=True), *kwargs.items()):
@@ -98,7 +114,7 @@ def mismatches(
 
 def return_problem(func: Callable[..., Any], value: Any) -> str | None:
     """Return a sentence if ``value`` can't be of the type that the function says it returns; None fits any."""
-    found = tests_of(func).get("return")
+    found = checks_of(func).get("return")
     if found is None or value is None or found[0](value):
         return None
     return f"the return value is {_shown(value)}; its hint says {found[1]}."

@@ -22,6 +22,7 @@ from asgiref.sync import sync_to_async
 from django.db import Error, connections
 from django.db.models import TextField
 from django.db.models.functions import Cast
+from django.utils.asyncio import async_unsafe
 
 from .states import TASK_TERMINAL_STATES
 
@@ -139,6 +140,7 @@ def _room_of_process(database: str, pid: int) -> _Room:
 _rooms_of_loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Room]]] = WeakKeyDictionary()
 
 
+@async_unsafe("A thread that runs an event loop can't wait for a task: use aget().")
 def ended(database: str, key: UUID, deadline: float) -> Answer:
     """Wait in this thread until a task has ended, or ``deadline`` has come by time.monotonic()."""
     seat = _Seat(key, deadline, bell := threading.Event())

@@ -38,10 +38,10 @@ def block(text: str) -> SafeString | str:
 
 def progress_bar(progress: Any) -> SafeString | str:
     """Return what a body said of its progress: a bar if it knows the whole, its numbers, its words."""
-    if not isinstance(progress, dict):
+    if not isinstance(progress, dict) or not isinstance(done := progress.get("done"), int | float):
         return "-"
-    done, total, words = progress.get("done"), progress.get("total"), progress.get("message") or ""
-    if not total:
+    total, words = progress.get("total"), progress.get("message") or ""
+    if not total or not isinstance(total, int | float):
         return f"{done:n} {words}".strip()
     return format_html(
         '<progress class="horsies-progress" value="{}" max="{}"></progress> {} {}',

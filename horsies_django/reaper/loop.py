@@ -18,7 +18,7 @@ from .duties import DutyReport, run_pass
 logger = logging.getLogger("horsies_django.reaper")
 
 
-#: The turn that reapers of one database take.
+#: The turn that the reapers of one backend take.
 TURN: Final = "reaper"
 
 #: Seconds for which nobody's silence counts after the database was away: workers try again every five seconds at least,
@@ -33,9 +33,10 @@ class Reaper:
     than that, and nobody holds a lock.
     """
 
-    def __init__(self, options: Options, interval: float | None = None) -> None:
+    def __init__(self, options: Options, backend: str, interval: float | None = None) -> None:
         self._options = options
         self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
+        self._turn = f"{TURN}:{backend}"[:100]  # each backend has thresholds of its own
         self._id = uuid4().hex
         self._stopped = threading.Event()
         self._was_away = False
@@ -66,14 +67,14 @@ class Reaper:
     def _take_turn(self) -> float:
         """Run a pass if it is this one's turn; return the seconds until the next may be."""
         turns = Turn.objects.using(self._options.database)
-        if wait := turns.take(TURN, self._id, self._interval):
+        if wait := turns.take(self._turn, self._id, self._interval):
             return wait
         if self._was_away:
             self._was_away = False
             self._merciful_until = time.monotonic() + MERCY
         run_pass(
             self._options,
-            lambda: not self._stopped.is_set() and turns.keep(TURN, self._id),
+            lambda: not self._stopped.is_set() and turns.keep(self._turn, self._id),
             has_mercy=time.monotonic() < self._merciful_until,
         )
         return self._interval

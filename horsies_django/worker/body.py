@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import F
 
 from ..compat import FrameworkTask
 from ..context import TaskContext
-from ..exceptions import TaskRevoked
+from ..exceptions import Snooze, TaskRevoked
 from ..framework import resolve, result_of
 from ..models import Task
 from ..models.claims import ClaimedTask
@@ -24,6 +24,7 @@ from ..serializers import decode_call
 from ..states import TaskStatus
 from ..tasks import HorsiesTask
 from . import announcing, verdict
+from .announcing import UNTIL_IT_IS_BACK
 from .outcome import Outcome
 from .run import Run
 
@@ -85,6 +86,7 @@ class _RolledBack(Exception):
 def _run_atomic(run: Run, call: _Call) -> Outcome:
     """Run a body, its COMPLETED mark and its attempt as one transaction, behind the fence of the claim."""
     committed: list[bool] = []
+    has_begun = False
     database = run.database
     tasks = Task.objects.using(database)
     try:
@@ -94,7 +96,10 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             if connections[database].vendor == "sqlite":
                 # Who has read can't become the writer once somebody else has written: be it from the start.
                 _require(run, tasks.held([run.claim], TaskStatus.RUNNING).update(claim=F("claim")))
-            outcome = verdict.returned(run, call.task, _value(run, call))
+            has_begun = True
+            value = _value(run, call)
+            run.is_over = True
+            outcome = verdict.returned(run, call.task, value)
             if outcome.ended.error is not None:
                 raise _RolledBack(outcome)
             if run.progress is not None:
@@ -103,7 +108,9 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             outcome = replace(outcome, is_stored=True)
     except _RolledBack as error:
         return error.outcome
-    except BaseException:
+    except BaseException as error:
+        if not has_begun and isinstance(error, OperationalError | InterfaceError):
+            raise Snooze(UNTIL_IT_IS_BACK) from error
         if not committed:
             raise
         logger.exception("a callback after the commit of task id=%s raised; the task is done", run.task_id)

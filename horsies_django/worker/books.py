@@ -116,6 +116,12 @@ class Books:
         running = self._tasks().filter(pk__in=keys, status=TaskStatus.RUNNING)
         return set(running.values_list("pk", "claim")) if keys else set()
 
+    def locked(self, claims: Sequence[ClaimedTask]) -> set[UUID]:
+        """The ids of those that this worker still runs and somebody else's transaction has locked."""
+        with self.transaction():
+            mine = {key for key, _ in self.still_mine(claims)}
+            return mine - set(self._tasks().held(claims, TaskStatus.RUNNING).lock().values_list("pk", flat=True))
+
     def note_progress(self, runs: Iterable[Run]) -> dict[Run, str]:
         """Write what bodies have said of their progress since it was last written; return what was written of which."""
         notes = {run: note for run in runs if (note := run.progress) is not None and note != run.noted}
@@ -142,8 +148,8 @@ class Books:
         """Delete tasks that are kept for no time at all (S2-10). Where somebody listens, the reaper does so later."""
         ended = [one.claim for one in outcomes if one.is_final and not announcing.wants_finished(one.claim)]
         if may_go_at_once(ended, self._plan.database):
-            keys = [claim.task_id for claim in ended]
-            pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=keys)))
+            with self.transaction():
+                pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[claim.task_id for claim in ended])))
 
     def store_singly(self, ends: Sequence[Ended]) -> None:
         """Write ends one by one after the batch was refused; one that the database can't hold fails for that alone."""

@@ -24,7 +24,7 @@ from .lanes import Lane
 from .outcome import Outcome
 from .plan import Plan, Until
 from .run import Run
-from .watch import Watch
+from .watch import EVERY, Watch
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -92,6 +92,8 @@ class Pump:
         self._announcer = Announcer(plan.database)
         self._cadence = Cadence(plan.poll_interval)
         self._outcomes: list[Outcome] = []
+        self._late: list[Outcome] = []
+        self._late_at = 0.0
         self._stop_by: float | None = None
         self._must_look = False
         self._last_look = float("-inf")
@@ -126,12 +128,15 @@ class Pump:
 
     @property
     def _is_holding(self) -> bool:
-        return self._in_doubt or bool(self._outcomes) or any(lane.running or lane.prefetched for lane in self._lanes)
+        is_busy = any(lane.running or lane.prefetched for lane in self._lanes)
+        return self._in_doubt or bool(self._outcomes) or bool(self._late) or is_busy
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
         self._hear(self._inbox.take(self._wait()))
         self._mind()
+        if self._late and time.monotonic() >= self._late_at:
+            self._try(self._admit)
         if self._is_time_to_look():
             self._try(self._look)
         tick = self._try(self._transact) if self._has_work() else None
@@ -188,12 +193,14 @@ class Pump:
         moments = [self._next_beat, self._watch.next, time.monotonic() + LONGEST_WAIT]
         if self._stop_by is not None:
             moments.append(self._stop_by)
+        if self._late:
+            moments.append(self._late_at)
         if self._room():
             moments.append(self._cadence.next_look)
         return max(0.0, min(moments) - time.monotonic())
 
     def _is_done(self) -> bool:
-        if self._retired and not self._outcomes and not self._watch.hopeful():
+        if self._retired and not self._outcomes and not self._late and not self._watch.hopeful():
             return True
         if self._is_holding:
             return False
@@ -207,7 +214,11 @@ class Pump:
             if isinstance(item, Outcome):
                 for lane in self._lanes:
                     lane.forget(item.run)
-                self._outcomes.append(item)
+                if item.run.has_saved and not item.is_stored:
+                    self._late.append(item)
+                    self._late_at = 0.0
+                else:
+                    self._outcomes.append(item)
             elif item is Word.WAKE:
                 self._heat([True] * len(self._lanes))
             elif item is Word.LOOK:
@@ -240,6 +251,14 @@ class Pump:
         self._watch.checked(runs, self._books.still_mine([run.claim for run in runs]))
         return True
 
+    def _admit(self) -> bool:
+        """Store the ends of bodies that had saved their state once nothing holds their rows: nobody here may wait."""
+        locked = self._books.locked([outcome.claim for outcome in self._late])
+        self._outcomes += [outcome for outcome in self._late if outcome.run.task_id not in locked]
+        self._late = [outcome for outcome in self._late if outcome.run.task_id in locked]
+        self._late_at = time.monotonic() + EVERY
+        return True
+
     def _look(self) -> bool:
         view = self._books.look(self._lanes)
         self._must_look = False
@@ -269,7 +288,6 @@ class Pump:
                 self._books.note_progress([outcome.run for outcome in batch])
                 if ends:
                     self._books.store(ends)
-                self._books.delete_fleeting(batch)
                 if tick.beat:
                     self._books.beat(self._lanes)
                 for lane in self._lanes:
@@ -300,7 +318,7 @@ class Pump:
         """Every claim that is in this runner's hands."""
         running = [run.claim for lane in self._lanes for run in lane.running.values()]
         prefetched = [claim for lane in self._lanes for claim in lane.prefetched]
-        return [*running, *prefetched, *(outcome.claim for outcome in self._outcomes)]
+        return [*running, *prefetched, *(outcome.claim for outcome in (*self._outcomes, *self._late))]
 
     def _fill(self, lane: Lane, tick: Tick) -> None:
         """Start and claim for one lane, or give back what it has prefetched if no more is to begin."""
@@ -342,11 +360,19 @@ class Pump:
             lane.prefetched.extend(prefetched)
         for lane, started in tick.started:
             lane.submit(map(self._begin, self._confirmed(started, tick)))
+        self._sweep(ended)
         for outcome in ended:
             if outcome.ended.again_in is not None:
                 self._cadence.due_at(time.monotonic() + outcome.ended.again_in)
             outcome.log()
         self._announcer.finished(ended)
+
+    def _sweep(self, ended: Sequence[Outcome]) -> None:
+        """Delete what is kept for no time at all. Whatever keeps it from going is not to undo its end."""
+        try:
+            self._books.delete_fleeting(ended)
+        except Exception:
+            logger.exception("tasks that are kept for no time stay for the reaper")
 
     def _begin(self, claim: ClaimedTask) -> Run:
         time_limit = self._plan.task_timeout if claim.timeout is None else claim.timeout

@@ -41,6 +41,8 @@ class Run:
     tried_at: float = 0.0
     is_sent: bool = False
     has_context: bool = False
+    has_saved: bool = False  # so a transaction of the body's own may hold the row, even after the body
+    is_over: bool = False  # the body has returned, and its end is being stored by itself
     state: Any = None
     progress: str | None = None
     noted: str | None = None

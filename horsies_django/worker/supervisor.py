@@ -94,7 +94,7 @@ class Supervisor:
         """Supervise until the last runner is gone and return the exit status."""
         if not self._can_spawn():
             raise RuntimeError("Runners are processes of their own: they need DJANGO_SETTINGS_MODULE.")
-        reaper = Reaper(self._plan.options)
+        reaper = Reaper(self._plan.options, self._plan.backend)
         if self._plan.reaper:
             threading.Thread(target=self._reap, args=(reaper,), name="horsies-reaper", daemon=True).start()
         self._start_at = [time.monotonic()] * self._plan.processes
@@ -143,14 +143,22 @@ class Supervisor:
             "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
         }
         reading, writing = os.pipe()
-        process = subprocess.Popen(  # our own interpreter, our own module
-            [sys.executable, "-m", "horsies_django.worker.child"],
-            stdin=subprocess.PIPE,
-            env=environment,
-            text=True,
-            pass_fds=(writing,),
-        )
-        os.close(writing)
+        try:
+            process = subprocess.Popen(  # our own interpreter, our own module
+                [sys.executable, "-m", "horsies_django.worker.child"],
+                stdin=subprocess.PIPE,
+                env=environment,
+                text=True,
+                pass_fds=(writing,),
+            )
+        except OSError as error:  # no more processes, or memory, for now: the runners that there are go on
+            os.close(reading)
+            logger.error("a runner can't be started: %s", error)
+            self._failed_starts += 1
+            self._start_after(_pause(max(self._failed_starts, 2)))
+            return
+        finally:
+            os.close(writing)
         child = _Child(worker_id, process)
         self._children.append(child)
         for target, given in ((self._watch, child), (self._listen, (child, reading))):
@@ -191,8 +199,7 @@ class Supervisor:
         if self._stopping or self._is_hopeless() or child.is_replaced:
             return
         # The first replacement comes at once: one crash is an accident, a row of them is not.
-        pause = 0.0 if self._failed_starts < 2 else min(_FIRST_PAUSE * 2 ** (self._failed_starts - 2), _LONGEST_PAUSE)
-        self._start_after(pause)
+        self._start_after(_pause(self._failed_starts))
 
     def _start_after(self, pause: float) -> None:
         self._start_at = sorted([*self._start_at, time.monotonic() + pause])
@@ -248,6 +255,10 @@ class Supervisor:
             logger.exception("the reaper has failed: this worker stops")
             self._has_failed = True
             self._events.put(Word.STOP)
+
+
+def _pause(failed_starts: int) -> float:
+    return 0.0 if failed_starts < 2 else float(min(_FIRST_PAUSE * 2 ** (failed_starts - 2), _LONGEST_PAUSE))
 
 
 def _describe(status: int) -> str:

@@ -127,8 +127,8 @@ def _again_in(
     shown: TaskError[Any],
 ) -> float | None:
     """The seconds until the next attempt; None if there is none (A-133)."""
-    is_asked_for = isinstance(raised, Retry)
-    if isinstance(raised, Discard) or claim.retry_count >= (claim.max_retries or RETRIES_ON_DEMAND * is_asked_for):
+    allowed = claim.max_retries or (RETRIES_ON_DEMAND if isinstance(raised, Retry) and not _is_single(task) else 0)
+    if isinstance(raised, Discard) or claim.retry_count >= allowed:
         return None
     policy = RetryPolicy.read(claim.retry_policy, claim.task_id)
     if isinstance(raised, Retry):
@@ -144,6 +144,11 @@ def _again_in(
     ):
         return _own_backoff(task.backoff, raised, TaskResult(err=shown), claim)
     return policy.delay(claim.retry_count + 1)
+
+
+def _is_single(task: FrameworkTask[..., Any] | None) -> bool:
+    """Whether its author has said that there is to be one attempt."""
+    return isinstance(task, HorsiesTask) and task.max_attempts == 1
 
 
 def _own_backoff(

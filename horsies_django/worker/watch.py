@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from uuid import UUID
 from ..exceptions import TaskRevoked, TaskTimeLimit
 from .lanes import Lane
 from .plan import Plan
-from .run import Run
+from .run import COURTESY, Run
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -67,7 +68,7 @@ class Watch:
         for lane in self._lanes:
             if lane.executor.is_blocked():
                 continue
-            if any(run not in self._stuck for run in lane.running.values()):
+            if any(self._is_hopeful(run) for run in lane.running.values()):
                 return True
         return False
 
@@ -86,7 +87,8 @@ class Watch:
         self._is_hurried = False
         for lane in self._lanes:
             for run in lane.running.values():
-                if run in runs and (run.task_id, run.claim.claim) not in mine and run.told is None:
+                is_lost = run in runs and (run.task_id, run.claim.claim) not in mine
+                if is_lost and run.told is None and not run.is_over:
                     logger.warning("task revoked id=%s: its body is told to stop", run.task_id)
                     run.tell(TaskRevoked)
                     lane.watched.add(run)
@@ -112,6 +114,10 @@ class Watch:
             return float("inf")
         return 0.0 if self._is_hurried else max(self._checked_at + EVERY, time.monotonic() + EVERY - longest)
 
+    def _is_hopeful(self, run: Run) -> bool:
+        is_deaf = run.told is TaskRevoked and time.monotonic() >= run.told_at + COURTESY + self._plan.timeout_grace
+        return run not in self._stuck and not is_deaf
+
     def _is_stuck(self, run: Run) -> bool:
         return run.told is not None and time.monotonic() >= self._patience_ends(run)
 
@@ -126,7 +132,14 @@ class Watch:
         if limit is None or time.monotonic() - self._weighed_at < EVERY:
             return
         self._weighed_at = time.monotonic()
-        size = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MEGABYTE
+        size = _resident_bytes() / _MEGABYTE
         if size > limit and not self.is_too_large:
             logger.warning("runner takes %d MB, allowed are %d: it is replaced", size, limit)
             self.is_too_large = True
+
+
+def _resident_bytes() -> int:
+    """What the process takes now; where /proc is not there to tell, the most that it ever took."""
+    if _STATM.exists():
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

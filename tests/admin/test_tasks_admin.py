@@ -116,6 +116,7 @@ def test_a_running_task_is_cancelled_when_asked(browser):
         ({"done": 40, "total": 100, "message": "<b>rows</b>"}, 'value="40" max="100"></progress> 40/100 &lt;b&gt;rows'),
         ({"done": 40, "total": None, "message": ""}, ">40<"),
         ("damaged", ">-<"),
+        ({"done": None, "total": "x"}, ">-<"),
     ],
 )
 def test_progress_is_shown_in_the_list_and_on_the_page(browser, progress, shown):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from horsies_django import Discard, Retry, RetryPolicy, Snooze, task
@@ -538,3 +539,17 @@ def saves_a_date(context) -> str:
         raise RuntimeError("first")
     since = context.state["since"]
     return f"{since} {type(since).__name__}"
+
+
+@task(takes_context=True, timeout=1)
+async def leave_a_thread_with_the_row(context, gate: str) -> None:
+    """A thread of the body's own keeps the task's row locked, after the body was cancelled."""
+
+    def work():
+        with transaction.atomic():
+            context.save({"page": 1})
+            limit = time.monotonic() + 30
+            while not Path(gate).exists() and time.monotonic() < limit:
+                time.sleep(0.02)
+
+    await sync_to_async(work, thread_sensitive=False)()

@@ -180,3 +180,8 @@ def mapped():
 @task
 def fail_with(data):
     return TaskResult(err=TaskError(error_code="MINE", message="see the data", data=data))
+
+
+@task(max_attempts=3, backoff=0)
+def promises_a_number() -> int:
+    return "no number"  # type: ignore[return-value]  # what the test is about

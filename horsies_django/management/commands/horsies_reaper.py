@@ -44,7 +44,7 @@ class Command(BaseCommand):
             check_tables(settings.database)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
-        reaper = Reaper(settings, seconds)
+        reaper = Reaper(settings, alias or "default", seconds)
         with own_logging(), own_connection(settings.database, "reaper"):
             if not once:
                 for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,0 +1,45 @@
+"""A worker waits for no row, whoever has locked it."""
+
+import pytest
+from django.db import connection
+from django.db.models.signals import post_delete
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.retention import jobs as kept
+from tests.running import jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_body_that_leaves_its_row_locked_holds_up_nobody(worker, tmp_path):
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite locks no rows: who writes holds the whole file")
+    gate = tmp_path / "gate"
+    handle = jobs.leave_a_thread_with_the_row.send(str(gate))
+    process = worker()
+    wait_until(lambda: "task over its time limit" in process.output)
+
+    assert tasks.add.send(1, b=2).value(timeout=10) == 3  # the row is locked all the while
+    assert handle.status() is TaskStatus.RUNNING
+    gate.touch()
+
+    wait_until(lambda: handle.status() is TaskStatus.FAILED)
+    assert Task.objects.get(pk=handle.id).error_code == "TASK_TIMEOUT"
+
+
+def test_a_task_that_can_not_be_deleted_at_its_end_has_ended_all_the_same(drain, caplog):
+    def refuse(sender, **kwargs):
+        raise RuntimeError("not this one")
+
+    post_delete.connect(refuse, sender=Task)
+    try:
+        handles = [kept.fleeting.send(), kept.fleeting_atomic.send(), kept.plain.send()]
+        drain(no_reaper=True)
+    finally:
+        post_delete.disconnect(refuse, sender=Task)
+
+    assert [handle.status() for handle in handles] == [TaskStatus.COMPLETED] * 3
+    assert "tasks that are kept for no time stay for the reaper" in caplog.text
