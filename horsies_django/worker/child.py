@@ -42,7 +42,7 @@ def main() -> None:
     from .console import log_to_console
     from .inbox import Inbox, Word
     from .plan import Plan
-    from .pump import Leaving
+    from .tick import Leaving
 
     log_to_console(int(verbosity))
     # A body must not be the one to find out that a connection died while its thread had nothing to do.

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final, TypeVar
 
 from django.db import Error, InterfaceError, OperationalError, connections
@@ -21,10 +19,12 @@ from .books import Books, is_refusal
 from .cadence import AT_LEAST, WOKEN, Cadence
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
+from .outbox import Outbox
 from .outcome import Outcome
 from .plan import Plan, Until
 from .run import Run
-from .watch import EVERY, Watch
+from .tick import Leaving, Tick
+from .watch import Watch
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -42,30 +42,6 @@ PATIENCE: Final = 10
 #: Seconds that this thread waits at most. A signal may reach another thread, and the one that handles it, the main one,
 #: looks only when its wait ends.
 LONGEST_WAIT: Final = 1.0
-
-#: Characters of results that one tick stores together; PostgreSQL takes 256 MB in one JSON value.
-LARGEST_BATCH: Final = 16_000_000
-
-
-class Leaving(StrEnum):
-    """Why a runner leaves."""
-
-    DONE = "done"
-    SPENT = "spent"  # it has run as many tasks, or takes as much memory, as a runner may
-    STUCK = "stuck"  # a body can't be stopped but with the process
-
-
-@dataclass(slots=True)
-class Tick:
-    """What one tick has written, to be carried out in memory once it is committed."""
-
-    began: float = field(default_factory=time.monotonic)
-    stored: int = 0
-    claimed: int = 0
-    beat: bool = False
-    started: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
-    prefetched: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
-    cooled: list[Lane] = field(default_factory=list)
 
 
 class Pump:
@@ -91,9 +67,7 @@ class Pump:
         self._books = Books(plan, runner)
         self._announcer = Announcer(plan.database)
         self._cadence = Cadence(plan.poll_interval)
-        self._outcomes: list[Outcome] = []
-        self._late: list[Outcome] = []
-        self._late_at = 0.0
+        self._outbox = Outbox()
         self._stop_by: float | None = None
         self._must_look = False
         self._last_look = float("-inf")
@@ -129,13 +103,13 @@ class Pump:
     @property
     def _is_holding(self) -> bool:
         is_busy = any(lane.running or lane.prefetched for lane in self._lanes)
-        return self._in_doubt or bool(self._outcomes) or bool(self._late) or is_busy
+        return self._in_doubt or bool(self._outbox) or is_busy
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
         self._hear(self._inbox.take(self._wait()))
         self._mind()
-        if self._late and time.monotonic() >= self._late_at:
+        if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
         if self._is_time_to_look():
             self._try(self._look)
@@ -179,28 +153,25 @@ class Pump:
         hands_back = not self._may_claim and any(lane.prefetched for lane in self._lanes)
         starts = any(lane.startable for lane in self._lanes)
         claims = self._may_claim and any(lane.hot and lane.room for lane in self._lanes)
-        to_say = self._in_doubt or bool(self._outcomes) or hands_back
+        to_say = self._in_doubt or self._outbox.is_ready or hands_back
         return to_say or starts or claims or time.monotonic() >= self._next_beat
 
     def _only_beats(self) -> bool:
         """Whether there is but a beat of an idle worker to write, which is one statement and needs no transaction."""
-        busy = self._in_doubt or self._outcomes or any(lane.running or lane.prefetched for lane in self._lanes)
-        return not busy and not any(lane.hot for lane in self._lanes)
+        return not self._is_holding and not any(lane.hot for lane in self._lanes)
 
     def _wait(self) -> float:
         if self._has_work() or self._is_time_to_look():
             return 0.0
-        moments = [self._next_beat, self._watch.next, time.monotonic() + LONGEST_WAIT]
+        moments = [self._next_beat, self._watch.next, self._outbox.look_at, time.monotonic() + LONGEST_WAIT]
         if self._stop_by is not None:
             moments.append(self._stop_by)
-        if self._late:
-            moments.append(self._late_at)
         if self._room():
             moments.append(self._cadence.next_look)
         return max(0.0, min(moments) - time.monotonic())
 
     def _is_done(self) -> bool:
-        if self._retired and not self._outcomes and not self._late and not self._watch.hopeful():
+        if self._retired and not self._outbox and not self._watch.hopeful():
             return True
         if self._is_holding:
             return False
@@ -214,11 +185,7 @@ class Pump:
             if isinstance(item, Outcome):
                 for lane in self._lanes:
                     lane.forget(item.run)
-                if item.run.has_saved and not item.is_stored:
-                    self._late.append(item)
-                    self._late_at = 0.0
-                else:
-                    self._outcomes.append(item)
+                self._outbox.put(item)
             elif item is Word.WAKE:
                 self._heat([True] * len(self._lanes))
             elif item is Word.LOOK:
@@ -253,10 +220,7 @@ class Pump:
 
     def _admit(self) -> bool:
         """Store the ends of bodies that had saved their state once nothing holds their rows: nobody here may wait."""
-        locked = self._books.locked([outcome.claim for outcome in self._late])
-        self._outcomes += [outcome for outcome in self._late if outcome.run.task_id not in locked]
-        self._late = [outcome for outcome in self._late if outcome.run.task_id in locked]
-        self._late_at = time.monotonic() + EVERY
+        self._outbox.admit(self._books.locked([outcome.claim for outcome in self._outbox.late]))
         return True
 
     def _look(self) -> bool:
@@ -278,7 +242,7 @@ class Pump:
         if self._only_beats():
             self._books.beat(self._lanes)
             return Tick(beat=True)
-        batch = self._batch()
+        batch = self._outbox.batch()
         ends = [outcome.ended for outcome in batch if not outcome.is_stored]
         tick = Tick(stored=len(batch), beat=time.monotonic() >= self._next_beat)
         try:
@@ -303,22 +267,11 @@ class Pump:
         self._in_doubt = False
         return tick
 
-    def _batch(self) -> list[Outcome]:
-        """The outcomes for one tick: all of them, unless their results are very large together."""
-        batch: list[Outcome] = []
-        size = 0
-        for outcome in self._outcomes:
-            size += len(outcome.ended.result)
-            if batch and size > LARGEST_BATCH:
-                break
-            batch.append(outcome)
-        return batch
-
     def _known(self) -> list[ClaimedTask]:
         """Every claim that is in this runner's hands."""
         running = [run.claim for lane in self._lanes for run in lane.running.values()]
         prefetched = [claim for lane in self._lanes for claim in lane.prefetched]
-        return [*running, *prefetched, *(outcome.claim for outcome in (*self._outcomes, *self._late))]
+        return [*running, *prefetched, *(outcome.claim for outcome in self._outbox.all)]
 
     def _fill(self, lane: Lane, tick: Tick) -> None:
         """Start and claim for one lane, or give back what it has prefetched if no more is to begin."""
@@ -342,7 +295,7 @@ class Pump:
 
     def _carry_out(self, tick: Tick) -> None:
         """Do in memory what has been committed: forget, tell, begin."""
-        ended, self._outcomes = self._outcomes[: tick.stored], self._outcomes[tick.stored :]
+        ended = self._outbox.take(tick.stored)
         if tick.beat:
             self._next_beat = time.monotonic() + self._beat_every
         for lane in tick.cooled:

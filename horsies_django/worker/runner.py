@@ -16,7 +16,8 @@ from .inbox import Inbox
 from .lanes import Lane
 from .listener import Listener
 from .plan import HOSTNAME, Plan
-from .pump import Leaving, Pump
+from .pump import Pump
+from .tick import Leaving
 
 logger = logging.getLogger("horsies_django.worker")
 

@@ -13,8 +13,8 @@ from . import runner
 from .connection import own_connection
 from .inbox import Inbox, Word
 from .plan import Plan, Until
-from .pump import Leaving
 from .supervisor import Supervisor
+from .tick import Leaving
 
 
 def work(plan: Plan, verbosity: int = 1) -> int:

@@ -1,0 +1,31 @@
+"""What one turn of the pump has done, and why its last one was the last."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ..models.claims import ClaimedTask
+from .lanes import Lane
+
+
+class Leaving(StrEnum):
+    """Why a runner leaves."""
+
+    DONE = "done"
+    SPENT = "spent"  # it has run as many tasks, or takes as much memory, as a runner may
+    STUCK = "stuck"  # a body can't be stopped but with the process
+
+
+@dataclass(slots=True)
+class Tick:
+    """What one tick has written, to be carried out in memory once it is committed."""
+
+    began: float = field(default_factory=time.monotonic)
+    stored: int = 0
+    claimed: int = 0
+    beat: bool = False
+    started: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
+    prefetched: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
+    cooled: list[Lane] = field(default_factory=list)
