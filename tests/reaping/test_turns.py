@@ -54,7 +54,7 @@ def passes(limit):
     seen = []
 
     def look():
-        turn = Turn.objects.filter(name="reaper").first()
+        turn = Turn.objects.filter(name="reaper:default").first()
         if turn and (not seen or turn.taken_at != seen[-1][1]):
             seen.append((turn.holder, turn.taken_at))
         return len(seen) >= limit
@@ -81,7 +81,7 @@ def test_80_four_reapers_make_one_pass_an_interval(manage):
 def test_80_a_holder_that_dies_is_missed_for_one_interval(manage):
     interval = 2.0
     first = manage("horsies_reaper", "--interval", str(interval), "-v0")
-    holder = wait_until(lambda: Turn.objects.filter(name="reaper").values_list("holder", flat=True).first())
+    holder = wait_until(lambda: Turn.objects.filter(name="reaper:default").values_list("holder", flat=True).first())
     second = manage("horsies_reaper", "--interval", str(interval), "-v1")
     wait_until(lambda: Turn.objects.get().holder == holder and second.process.poll() is None)
     first.signal(signal.SIGKILL)
