@@ -7,6 +7,8 @@ from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Ended, Runner
+from horsies_django.worker.books import Books
+from horsies_django.worker.plan import Plan
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -123,3 +125,20 @@ def test_s1_16_to_s1_19_a_deadline_that_passes_while_claimed_expires_the_task_an
     assert row.claimed_at is not None
     assert row.result["err"]["error_code"] == "TASK_EXPIRED"
     assert row.result["err"]["data"] == {"task_id": str(handle.id), "worker_id": "w"}
+
+
+def test_16_a_task_that_one_worker_has_prefetched_twice_starts_once():
+    handle = tasks.noop.send()
+    books = Books(Plan.of("default"), RUNNER)
+    with transaction.atomic():
+        (older,) = Task.objects.claim("w", start=0, prefetch=1)
+    assert handle.cancel()
+    assert handle.retry()
+    with transaction.atomic():
+        (newer,) = Task.objects.claim("w", start=0, prefetch=1)
+
+    with transaction.atomic():
+        started = books.start([older, newer])
+
+    assert started == [newer]
+    assert Task.objects.get(pk=handle.id).attempt == 1
