@@ -145,7 +145,7 @@ class RetryPolicy:
         if stored is None:
             return None
         try:
-            return cls.from_json(json.loads(stored) if isinstance(stored, str) else stored)  # type: ignore[arg-type]
+            return cls.from_json(json.loads(stored) if isinstance(stored, str) else stored)  # type: ignore[arg-type]  # refused below
         except (TypeError, ValueError, KeyError) as error:
             logger.error("task id=%s has a retry policy that can't be read: no retry. %s", task_id, error)
             return None
