@@ -80,7 +80,7 @@ class HorsiesBackend(BaseTaskBackend):
 
     def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
         """Insert a call in the current transaction and return the framework's result."""
-        sent = self._insert(_ours(task), args, kwargs)
+        sent = self._insert(_ours(task), args, kwargs, with_row=True)
         return cast("FrameworkTaskResult[P, T]", self._announced(task, sent))
 
     async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
@@ -107,11 +107,12 @@ class HorsiesBackend(BaseTaskBackend):
 
     def send(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
         """Insert a call in the current transaction and return its handle."""
-        sent = self._insert(task, args, kwargs)
         # The framework's own receiver writes a line at DEBUG; only for more than that is the result worth making.
-        if len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG):
+        is_heard = len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
+        sent = self._insert(task, args, kwargs, with_row=is_heard)
+        if is_heard:
             self._announced(task, sent)
-        return TaskHandle(sent.row.pk, backend=self.alias, replayed=not sent.is_new)
+        return TaskHandle(sent.id, backend=self.alias, replayed=not sent.is_new)
 
     async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
         """See :meth:`send`."""
@@ -120,7 +121,7 @@ class HorsiesBackend(BaseTaskBackend):
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Insert many calls in the current transaction; sends no signals."""
         self.validate_task(task)
-        return [TaskHandle(row.pk, backend=self.alias) for row in sending.insert_many(self.config, task, calls)]
+        return [TaskHandle(key, backend=self.alias) for key in sending.insert_many(self.config, task, calls)]
 
     async def asend_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """See :meth:`send_many`."""
@@ -133,16 +134,15 @@ class HorsiesBackend(BaseTaskBackend):
         rows = Task.objects.using(self.config.database).filter(unique_key=unique_key, status__in=TASK_LIVE_STATES)
         return rows.cancel(include_running=include_running) > 0
 
-    def _insert(self, task: HorsiesTask[..., Any], args: Any, kwargs: Any) -> sending.Sent:
+    def _insert(self, task: HorsiesTask[..., Any], args: Any, kwargs: Any, *, with_row: bool) -> sending.Sent:
         self.validate_task(task)  # again: settings may have changed since the task was made
-        return sending.insert(self.config, task, args, kwargs)
+        return sending.insert(self.config, task, args, kwargs, with_row=with_row)
 
     def _announced(self, task: FrameworkTask[..., Any], sent: sending.Sent) -> FrameworkTaskResult[..., Any]:
         """Return the framework's result of what was sent, after telling who listens of a new row."""
         from .framework import result_of
 
-        if isinstance(task.run_after, timedelta) and sent.is_new:
-            sent.row.refresh_from_db(fields=["enqueued_at", "run_after"])  # only the database knows
+        assert sent.row is not None  # it was asked for
         result = result_of(sent.row, task=task)
         if sent.is_new:
             # The row is there: an error in a receiver must not make the caller enqueue again.

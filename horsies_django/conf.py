@@ -227,6 +227,8 @@ class WorkerOptions:
     async_slots: int = _option(100, _whole(1, 100_000))
     # A prefetched task hides from other workers and from tasks of higher priority.
     prefetch: int = _option(0, _whole(0, 10_000))
+    # At most so many short tasks are started before there is a slot for them, if that comes within milliseconds.
+    start_ahead: int = _option(128, _whole(0, 5_000))
     # Seconds between two looks of an idle worker that nobody can wake; five times as long where LISTEN wakes it.
     poll_interval: float = _option(1.0, _seconds(0.01, 3_600))
     max_tasks_per_child: int | None = _option(None, _whole(1, 1_000_000_000, none="never replaced"))
@@ -240,6 +242,8 @@ class WorkerOptions:
     timeout_grace: float = _option(5.0, _seconds(0.1, 3_600))
     reaper: bool = _option(True, _BOOLEAN)
     scheduler: bool = _option(True, _BOOLEAN)
+    # Runners share the memory of all that is imported. Not for code that keeps a thread or a socket from its import.
+    fork: bool = _option(True, _BOOLEAN)
     name: str = _option("", _text("at most 24 letters, digits, '.', '_' or '-'", r"[\w.-]{0,24}"))
 
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import DateTimeField, F, Field, FloatField, Func, JSONField, Value
+from django.db.models import BooleanField, DateTimeField, F, Field, FloatField, Func, JSONField, Value
 from django.db.models.sql.compiler import SQLCompiler
 
 _Compiled = tuple[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """Stands among a statement's parameters for one that each run of it gives, as the database takes it."""
+
+    name: str
 
 
 class FromNow(Func):
@@ -84,15 +92,15 @@ class FromMap(Func):
 
     arity = 1
 
-    def __init__(self, entries: Mapping[UUID, str], output_field: Field[Any, Any]) -> None:
+    def __init__(self, entries: Mapping[UUID, str] | Blank, output_field: Field[Any, Any]) -> None:
         super().__init__(F("pk"), output_field=output_field)
         self._entries = entries
 
     def _render(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, template: str) -> _Compiled:
-        spell = str if connection.features.has_native_uuid_field else _hexadecimal
-        json_object = "{" + ",".join(f'"{spell(key)}":{entry}' for key, entry in self._entries.items()) + "}"
+        given = self._entries
+        entries = given if isinstance(given, Blank) else json_object(spelled(given, connection), given.values())
         key_sql, key_params = compiler.compile(self.get_source_expressions()[0])
-        return template.format(key=key_sql), (json_object, *key_params)
+        return template.format(key=key_sql), (entries, *key_params)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """The parameter is parsed once, when the statement is planned."""
@@ -113,8 +121,53 @@ class FromMap(Func):
         return self._render(compiler, connection, f"JSON_UNQUOTE({extract})")
 
 
-def _hexadecimal(key: UUID) -> str:
-    return key.hex
+class IsAmong(Func):
+    """Whether the primary key is one of those in a JSON array that travels as one parameter.
+
+    Unlike ``pk__in`` it is the same text for any number of keys, so that a statement is compiled and planned once.
+    """
+
+    arity = 1
+    conditional = True
+    output_field = BooleanField()
+
+    def __init__(self, keys: Blank) -> None:
+        super().__init__(F("pk"))
+        self._keys = keys
+
+    def _render(self, compiler: SQLCompiler, template: str) -> _Compiled:
+        key_sql, key_params = compiler.compile(self.get_source_expressions()[0])
+        return template.format(key=key_sql), (*key_params, self._keys)
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """The array is PostgreSQL's own."""
+        return self._render(compiler, "{key} = ANY(%s::uuid[])")
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
+        """``json_each`` makes a table of the array."""
+        return self._render(compiler, "{key} IN (SELECT value FROM json_each(%s))")
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """``JSON_TABLE`` makes a table of the array."""
+        table = "JSON_TABLE(%s, '$[*]' COLUMNS (value CHAR(36) PATH '$')) AS keys_given"
+        return self._render(compiler, f"{{key}} IN (SELECT value FROM {table})")  # noqa: S608  # a constant
+
+
+def spelled(keys: Iterable[UUID], connection: BaseDatabaseWrapper) -> list[str]:
+    """Return primary keys as the database spells them where it makes texts of them."""
+    return [str(key) for key in keys] if connection.features.has_native_uuid_field else [key.hex for key in keys]
+
+
+def json_object(keys: Iterable[str], entries: Iterable[str]) -> str:
+    """Return the parameter of a :class:`FromMap`."""
+    return "{" + ",".join([f'"{key}":{entry}' for key, entry in zip(keys, entries, strict=True)]) + "}"
+
+
+def json_array(keys: Collection[str], connection: BaseDatabaseWrapper) -> str:
+    """Return the parameter of an :class:`IsAmong`."""
+    if connection.vendor == "postgresql":
+        return "{" + ",".join(keys) + "}"
+    return '["' + '","'.join(keys) + '"]' if keys else "[]"
 
 
 def integers(entries: Mapping[UUID, int]) -> dict[UUID, str]:

@@ -7,6 +7,7 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
 from django.utils.functional import Promise
@@ -31,25 +32,53 @@ _TAKES: Final[dict[Any, tuple[type, ...]]] = {
 _PLAIN: Final = (str, int, float, list, tuple, dict, type(None))
 
 
-@functools.cache
-def checks_of(func: Callable[..., Any]) -> Mapping[str, tuple[Test, str]]:
-    """Return, by parameter name or ``return``, a test for values and the hint in words; nothing for what is not hinted.
+#: The types of most values, which a hint takes or not at one look.
+_COMMON: Final = (str, int, float, bool, type(None), list, tuple, dict)
 
-    Hints that can't be resolved at run time count as none; what a wrapped function returns is its wrapper's to say.
-    """
-    try:
-        hints = get_type_hints(func, include_extras=True)
-    except Exception:  # noqa: BLE001  # a name that only a type checker imports, a hint that is no expression: no hint
-        return {}
-    tests: dict[str, tuple[Test, str]] = {}
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a hint says of a value."""
+
+    test: Test
+    #: The exact types of which every value passes the test: most calls need no more than this.
+    at_once: frozenset[type] = frozenset()
+    words: str = ""
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value can be right."""
+        return type(value) in self.at_once or self.test(value)
+
+
+@functools.cache
+def rules_of(func: Callable[..., Any]) -> Mapping[str, Rule]:
+    """Return the rules of a function's parameters, by name; nothing for what is not hinted."""
+    rules: dict[str, Rule] = {}
+    hints = _hints(func)
     for name, parameter in inspect.signature(func).parameters.items():
         is_single = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if is_single and (test := _test(hints.get(name, Any))):
-            tests[name] = _or_default(test, parameter.default), inspect.formatannotation(hints[name])
-    hint = _unwrapped(hints.get("return", Any))
-    if (test := _test(hint)) and not hasattr(func, "__wrapped__"):
-        tests["return"] = test, inspect.formatannotation(hint)
-    return tests
+        if is_single and (rule := _rule(hints.get(name, Any))):
+            test = _or_default(rule.test, parameter.default)
+            rules[name] = replace(rule, test=test, words=inspect.formatannotation(hints[name]))
+    return rules
+
+
+@functools.cache
+def return_rule(func: Callable[..., Any]) -> Rule | None:
+    """Return the rule of what a function returns; of a wrapped one that is its wrapper's to say."""
+    hint = _unwrapped(_hints(func).get("return", Any))
+    rule = _rule(hint)
+    if rule is None or hasattr(func, "__wrapped__"):
+        return None
+    return replace(rule, words=inspect.formatannotation(hint))
+
+
+def _hints(func: Callable[..., Any]) -> Mapping[str, Any]:
+    """Hints that can't be resolved at run time count as none."""
+    try:
+        return get_type_hints(func, include_extras=True)
+    except Exception:  # noqa: BLE001  # a name that only a type checker imports, a hint that is no expression: no hint
+        return {}
 
 
 def _or_default(test: Test, default: Any) -> Test:
@@ -70,54 +99,73 @@ def _unwrapped(hint: Any) -> Any:
     return Any if hint is TaskResult else hint
 
 
-def _test(hint: Any) -> Test | None:
-    """Return whether a value can be right for a hint; None if every value can."""
+def _rule(hint: Any) -> Rule | None:
+    """Return what tells whether a value can be right for a hint; None if every value can."""
     origin, inner = get_origin(hint), get_args(hint)
     if not isinstance(hint, Hashable):
         return None  # no type, but somebody's way to write one
     if hint is None:
         hint = type(None)
     if isinstance(hint, NewType):
-        return _test(hint.__supertype__)
+        return _rule(hint.__supertype__)
     if origin is Annotated:
-        return _test(inner[0])
+        return _rule(inner[0])
     if origin is Literal:
-        return lambda value: value in inner or not isinstance(value, _PLAIN)
+        return Rule(lambda value: value in inner or not isinstance(value, _PLAIN))
     if origin in (Union, types.UnionType):
-        tests = list(map(_test, inner))
-        known = [test for test in tests if test is not None]
-        return None if len(known) < len(tests) else lambda value: any(test(value) for test in known)
+        return _union(list(map(_rule, inner)))
     takes = _TAKES.get(origin or hint)
     if takes is None:
         return None
-    items = _test(inner[0]) if len(inner) == 1 and origin in (list, Sequence) else None
-    return lambda value: _fits(value, takes, items)
+    items = _rule(inner[0]) if len(inner) == 1 and origin in (list, Sequence) else None
+    judged_by_item = (list, tuple) if items else ()
+    at_once = frozenset(kind for kind in _COMMON if issubclass(kind, takes) and kind not in judged_by_item)
+    return Rule(lambda value: _fits(value, takes, items), at_once)
 
 
-def _fits(value: Any, takes: tuple[type, ...], items: Test | None) -> bool:
+def _union(rules: Sequence[Rule | None]) -> Rule | None:
+    known = [rule for rule in rules if rule is not None]
+    if len(known) < len(rules):
+        return None
+    return Rule(
+        lambda value: any(rule.test(value) for rule in known), frozenset().union(*(rule.at_once for rule in known))
+    )
+
+
+def _fits(value: Any, takes: tuple[type, ...], items: Rule | None) -> bool:
     if not isinstance(value, _PLAIN) or not isinstance(value, takes):
         return not isinstance(value, _PLAIN)
-    return items is None or not isinstance(value, list | tuple) or all(map(items, value))
+    return items is None or not isinstance(value, list | tuple) or all(map(items.allows, value))
+
+
+def fit(rules: Mapping[str, Rule], names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether each argument can be of its parameter's type; ``names`` are those of ``args``."""
+    for name, value in zip(names, args, strict=True):
+        if (rule := rules.get(name)) and not rule.allows(value):
+            return False
+    for name, value in kwargs.items():
+        # Written out: for most values the first look is all that a call costs here.
+        if (rule := rules.get(name)) and type(value) not in rule.at_once and not rule.test(value):
+            return False
+    return True
 
 
 def mismatches(
     func: Callable[..., Any], names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield a clause for each argument that can't be of its parameter's type; ``names`` are those of ``args``."""
-    tests = checks_of(func)
-    if not tests:
-        return
+    rules = rules_of(func)
     for name, value in (*zip(names, args, strict=True), *kwargs.items()):
-        if (found := tests.get(name)) and not found[0](value):
-            yield f"argument {name!r} is {_shown(value)}; allowed: {found[1]}"
+        if (rule := rules.get(name)) and not rule.allows(value):
+            yield f"argument {name!r} is {_shown(value)}; allowed: {rule.words}"
 
 
 def return_problem(func: Callable[..., Any], value: Any) -> str | None:
     """Return a sentence if ``value`` can't be of the type that the function says it returns; None fits any."""
-    found = checks_of(func).get("return")
-    if found is None or value is None or found[0](value):
+    rule = return_rule(func)
+    if rule is None or value is None or rule.allows(value):
         return None
-    return f"the return value is {_shown(value)}; its hint says {found[1]}."
+    return f"the return value is {_shown(value)}; its hint says {rule.words}."
 
 
 def _shown(value: Any) -> str:

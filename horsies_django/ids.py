@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import struct
 import threading
 import time
 from uuid import UUID
@@ -17,9 +18,26 @@ def uuid7() -> UUID:
     48 bits of milliseconds, then 12 bits of the fraction of that millisecond. Ids made faster than that clock ticks
     count on from the last one, so tasks that share an ``enqueued_at`` still run in the order they were sent.
     """
+    return _id(_stamps(1), secrets.randbits(62))
+
+
+def uuid7s(count: int) -> list[UUID]:
+    """Return so many of them, growing, for one look at the clock and one at the source of randomness."""
+    first = _stamps(count)
+    tails = struct.unpack(f"{count}Q", secrets.token_bytes(8 * count))
+    return [_id(stamp, tail >> 2) for stamp, tail in enumerate(tails, first)]
+
+
+def _stamps(count: int) -> int:
+    """Take the next ``count`` stamps for the caller and return the first."""
     global _last
     milliseconds, rest = divmod(time.time_ns(), 1_000_000)
     stamp = milliseconds << 12 | (rest << 12) // 1_000_000
     with _lock:
-        _last = stamp = max(stamp, _last + 1)
-    return UUID(int=(stamp >> 12) << 80 | 0x7 << 76 | (stamp & 0xFFF) << 64 | 0b10 << 62 | secrets.randbits(62))
+        first = max(stamp, _last + 1)
+        _last = first + count - 1
+    return first
+
+
+def _id(stamp: int, tail: int) -> UUID:
+    return UUID(int=(stamp >> 12) << 80 | 0x7 << 76 | (stamp & 0xFFF) << 64 | 0b10 << 62 | tail)

@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
-from django.db import IntegrityError, transaction
-from django.db.models import BooleanField, Case, DateTimeField, Value, When
-from django.db.models.functions import Now
-from django.db.models.lookups import GreaterThan
+from django.db import DatabaseError, IntegrityError, connections, transaction
 
-from . import hints
+from . import postgres, waking
+from .calls import Arguments, Calls
 from .conf import Options
 from .exceptions import PayloadMismatch
 from .expressions import FromNow
-from .retention import stored_retention
-from .serializers import check_size, dumps, encode
+from .ids import uuid7, uuid7s
+from .inserts import Insert, Piece, columns_of, read
 from .states import TASK_LIVE_STATES
 from .tasks import HorsiesTask
-from .waking import wake_after_commit
+from .waking import Wake
 
 if TYPE_CHECKING:
     from .models import Task as TaskRow
 
+logger = logging.getLogger("horsies_django")
+
 #: Rows of one INSERT of ``send_many()``.
 ROWS_PER_INSERT: Final = 1_000
+
+#: Characters of arguments that make an INSERT full before it has that many rows.
+TEXT_PER_INSERT: Final = 4_000_000
+
+#: Calls that ``send_many()`` checks before it inserts the first, unless their arguments have so many characters: most
+#: mistakes cost the database nothing. Of more calls no more than that are in memory; those before a mistake are rolled
+#: back.
+CALLS_AHEAD: Final = 10_000
+TEXT_AHEAD: Final = 10 * TEXT_PER_INSERT
 
 #: What has to be the same in two sends with one ``task_id``.
 _PAYLOAD: Final = ("task_name", "args", "kwargs", "queue_name", "priority", "good_until", "run_after")
 
+#: What only the database knows of a new row.
+_TOLD: Final = ("sent_at", "enqueued_at", "run_after")
 
 #: Times that an INSERT is tried against tasks that hold its ``unique_key`` and end before they can be looked at.
 _TRIES: Final = 3
@@ -40,157 +53,200 @@ _TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The row of a call, and whether it is new.
+    """What has become of a call: its task's id, and the row, if it was asked for or was there already."""
 
-    The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one.
-    """
-
-    row: TaskRow
+    id: UUID
+    row: TaskRow | None = None
     is_new: bool = True
 
 
-def insert(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sent:
+def insert(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    with_row: bool = False,
+) -> Sent:
     """Insert one call in the current transaction, unless its task is there already.
 
-    Raises PayloadMismatch if there is another call under its ``task_id``.
+    The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one. Raises
+    PayloadMismatch if there is another call under its ``task_id``, and what :meth:`Calls.arguments` raises.
     """
-    row = build(options, task, args, kwargs)
-    database = options.database
+    calls = Calls(options, task)
+    arguments = calls.arguments(args, kwargs)
+    values = {"id": task.task_id or uuid7(), **calls.columns(), "args": arguments.args, "kwargs": arguments.kwargs}
+    draft = _Draft(options.database, values, arguments, with_row)
     if task.unique_key is None and task.task_id is None:
-        row.save(force_insert=True, using=database)
-        sent = Sent(row)
-    else:
-        sent = _insert_once(row, database)
-    if sent.is_new:
-        wake_after_commit(database, task.queue_name, later=bool(row.deferred))
-    return sent
+        return draft.insert()
+    return _insert_once(draft)
 
 
-def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[TaskRow]:
-    """Insert one row for each dict of keyword arguments; all of them or none.
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A row that is to be."""
 
-    Raises ValueError with a ``unique_key`` or a ``task_id``.
+    database: str
+    values: dict[str, Any]
+    arguments: Arguments
+    with_row: bool
+
+    @property
+    def id(self) -> UUID:
+        key: UUID = self.values["id"]
+        return key
+
+    def insert(self) -> Sent:
+        """Insert it, and wake who waits for it, if possible in the same round trip."""
+        from .models import Task as TaskRow
+
+        database = self.database
+        wake = _wake(self.values)
+        told = columns_of(TaskRow, _TOLD, database) if self.with_row else []
+        is_alone = connections[database].get_autocommit()
+        payload = waking.to_go_along(database, wake) if is_alone else None
+        with transaction.mark_for_rollback_on_error(using=database):
+            given = self._run(told, payload)
+        if not is_alone:
+            waking.wake_after_commit(database, wake.queue_name, later=wake.later)
+        elif payload is not None:
+            waking.went_along(database, payload)
+        return Sent(self.id, self._row(given[: len(told)]) if self.with_row else None)
+
+    def _run(self, told: Sequence[Piece], payload: str | None) -> Sequence[Any]:
+        from .models import Task as TaskRow
+
+        texts = {"args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
+        values = self.values | postgres.json_columns(self.database, texts)
+        if payload is None:
+            return Insert(TaskRow, values, self.database, returning=told).run()
+        try:
+            along = [*told, postgres.notification(payload)]
+            return Insert(TaskRow, values, self.database, returning=along).run()
+        except IntegrityError:
+            raise
+        except DatabaseError:
+            # It was a transaction of its own, of which nothing is left. A task must not be lost for want of a word.
+            if not connections[self.database].is_usable():
+                raise
+            logger.warning("task id=%s is inserted without its notification", self.id, exc_info=True)
+            return self._run(told, None)
+
+    def _row(self, told: Sequence[Any]) -> TaskRow:
+        from .models import Task as TaskRow
+
+        known = self.values | (read(TaskRow, _TOLD, told, self.database) if told else {})
+        fields = TaskRow._meta.concrete_fields
+        names = [field.attname for field in fields]
+        values = [known[field.attname] if field.attname in known else field.get_default() for field in fields]
+        row = TaskRow.from_db(self.database, names, values)
+        if not told:
+            row.refresh_from_db(fields=_TOLD)
+        return row
+
+
+def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[UUID]:
+    """Insert one row for each dict of keyword arguments, all of them or none, and return their ids.
+
+    Raises ValueError with a ``unique_key`` or a ``task_id``, and what :meth:`Calls.arguments` raises.
     """
-    from .models import Task as TaskRow
-
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
-    rows = [build(options, task, (), kwargs) for kwargs in calls]
-    if rows:
-        database = options.database
-        TaskRow.objects.using(database).bulk_create(rows, batch_size=ROWS_PER_INSERT)
-        wake_after_commit(database, task.queue_name, later=bool(rows[0].deferred))
-    return rows
+    checks, database = Calls(options, task), options.database
+    checked = (checks.arguments((), kwargs) for kwargs in calls)
+    ahead = _taken(checked, CALLS_AHEAD, TEXT_AHEAD)
+    if not ahead:
+        return []
+    further = list(itertools.islice(checked, 1))
+    columns, ids = checks.columns(), list[UUID]()
+    with _all_or_none(database, ahead, is_all=not further):
+        ids += _insert_rows(database, columns, ahead)
+        rest = itertools.chain(further, checked)
+        while ahead := _taken(rest, CALLS_AHEAD, TEXT_AHEAD):
+            ids += _insert_rows(database, columns, ahead)
+        wake = _wake(columns)
+        waking.wake_after_commit(database, wake.queue_name, later=wake.later)
+    return ids
 
 
-def build(options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskRow:
-    """Return the row of a call, not yet saved.
+def _taken(calls: Iterable[Arguments], limit: int, room: int) -> list[Arguments]:
+    """Take the next calls, no more than ``limit``, and no more once their texts have filled ``room``."""
+    taken: list[Arguments] = []
+    for arguments in calls:
+        taken.append(arguments)
+        room -= len(arguments.kwargs_text)
+        if len(taken) == limit or room <= 0:
+            break
+    return taken
 
-    Raises TypeError for arguments that the function does not take or that its type hints rule out, and TypeError or
-    ValueError for a value that can't be stored; each names the parameter. Raises ValueError for more bytes than
-    ``max_payload_bytes``.
-    """
+
+def _batches(calls: Iterable[Arguments]) -> Iterator[list[Arguments]]:
+    """Yield what goes into an INSERT each."""
+    rest = iter(calls)
+    while batch := _taken(rest, ROWS_PER_INSERT, TEXT_PER_INSERT):
+        yield batch
+
+
+def _all_or_none(database: str, ahead: Sequence[Arguments], *, is_all: bool) -> AbstractContextManager[Any]:
+    if is_all and len(list(itertools.islice(_batches(ahead), 2))) == 1:
+        return transaction.mark_for_rollback_on_error(using=database)  # one INSERT is its own transaction
+    # A mistake that is found on the way is no reason to take what the caller has done before.
+    return transaction.atomic(using=database, savepoint=not is_all)
+
+
+def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Arguments]) -> list[UUID]:
     from .models import Task as TaskRow
 
-    rich = options.serializer == "rich"
-    path = task.module_path
-    names = _check_arguments(task, args, kwargs)
-    if mismatches := "; ".join(hints.mismatches(task.func, names, args, kwargs)):
-        raise TypeError(f"{path}: {mismatches}.")
-    policy = task.stored_policy()
-    payload = _Payload(rich)
-    row = TaskRow(
-        task_name=path,
-        queue_name=task.queue_name,
-        backend=task.backend,
-        priority=int(task.priority),
-        args=[payload.encoded(value, name) for name, value in zip(names, args, strict=True)],
-        kwargs={
-            encode(name, rich=False, where=f"argument name {name!r}"): payload.encoded(value, name)
-            for name, value in kwargs.items()
-        },
-        rich=rich,
-        is_async=inspect.iscoroutinefunction(task.func),
-        max_retries=policy.max_retries if policy else 0,
-        retry_policy=policy.as_json() if policy else None,
-        timeout=task.timeout,
-        retention=stored_retention(task.retention),
-        unique_key=task.unique_key,
-        good_until=task.good_until,
-        metadata=None if task.metadata is None else encode(task.metadata, rich=False, where="metadata"),
-    )
-    payload.check_size(options.max_payload_bytes, path)
-    if task.task_id is not None:
-        row.pk = task.task_id
-    if task.run_after is not None:
-        _defer(row, task.run_after)
-    return row
+    ids = uuid7s(len(calls))
+    if not postgres.can_listen(database):
+        rows = [TaskRow(id=key, kwargs=call.kwargs, **columns) for key, call in zip(ids, calls, strict=True)]
+        TaskRow.objects.using(database).bulk_create(rows, batch_size=ROWS_PER_INSERT)
+        return ids
+    keys = iter(ids)
+    values = {**columns, "id": Piece("sent.id"), "kwargs": Piece("sent.kwargs")}
+    for batch in _batches(calls):
+        its_own = itertools.islice(keys, len(batch))
+        source = postgres.sent_rows(its_own, [arguments.kwargs_text for arguments in batch])
+        Insert(TaskRow, values, database, source=source).run()
+    return ids
 
 
-class _Payload:
-    """The arguments of a call on their way to JSON."""
-
-    def __init__(self, rich: bool) -> None:
-        self._rich = rich
-        self._texts: list[str] = []
-
-    def encoded(self, value: Any, name: str) -> Any:
-        where = f"argument {name!r}"
-        try:
-            encoded = encode(value, rich=self._rich, where=where)
-            # How deep JSON may be is for its own encoder to say.
-            self._texts += (name, dumps(encoded))
-        except RecursionError:
-            raise ValueError(f"Unsupported value: {where} is nested too deeply.") from None
-        except ValueError as error:
-            if where in str(error):
-                raise
-            raise ValueError(f"Unsupported value: {where} can't be written as JSON: {error}") from error
-        return encoded
-
-    def check_size(self, limit: int | None, path: str) -> None:
-        check_size("".join(self._texts), limit, f"the payload of {path}")
+def _wake(columns: Mapping[str, Any]) -> Wake:
+    # Only a time that is asked for can be later, and whether it is may be for the database to say.
+    return Wake(columns["queue_name"], later=bool(columns.get("deferred")))
 
 
-def _defer(row: TaskRow, run_after: datetime | timedelta) -> None:
-    if isinstance(run_after, timedelta):
-        row.enqueued_at = row.run_after = FromNow(run_after.total_seconds())
-        row.deferred = run_after > timedelta()
-    else:
-        row.enqueued_at = row.run_after = run_after
-        # Whether it is due already is for the database's clock to say.
-        is_later = GreaterThan(Value(run_after, DateTimeField()), Now())
-        row.deferred = Case(When(is_later, then=True), default=False, output_field=BooleanField())
-
-
-def _insert_once(row: TaskRow, database: str) -> Sent:
+def _insert_once(draft: _Draft) -> Sent:
     """Insert a row unless its ``task_id`` or its ``unique_key`` is taken."""
-    tries = _TRIES
+    tries, database = _TRIES, draft.database
     while True:
         try:
-            with transaction.atomic(using=database):
-                row.save(force_insert=True, using=database)
-            return Sent(row)
+            # In a transaction that is open a savepoint keeps it usable.
+            with nullcontext() if connections[database].get_autocommit() else transaction.atomic(using=database):
+                return draft.insert()
         except IntegrityError:
-            if earlier := _earlier(row, database):
-                return Sent(earlier, is_new=False)
+            if earlier := _earlier(draft.values, database):
+                return Sent(earlier.pk, earlier, is_new=False)
             # The holder ended between the two statements; or it is something else, which this raises in the end.
             tries -= 1
             if not tries:
                 raise
 
 
-def _earlier(row: TaskRow, database: str) -> TaskRow | None:
-    """Return the task that stands where ``row`` can't go. Raises PayloadMismatch if it is another call by that id."""
-    rows = type(row).objects.using(database)
-    if same := rows.filter(pk=row.pk).first():
-        if differing := [name for name in _PAYLOAD if not _is_same(getattr(row, name), getattr(same, name))]:
-            raise PayloadMismatch(row.pk, differing)
+def _earlier(values: Mapping[str, Any], database: str) -> TaskRow | None:
+    """Return the task that stands where a row can't go. Raises PayloadMismatch if it is another call by that id."""
+    from .models import Task as TaskRow
+
+    rows = TaskRow.objects.using(database)
+    if same := rows.filter(pk=values["id"]).first():
+        differing = [name for name in _PAYLOAD if not _is_same(values.get(name), getattr(same, name))]
+        if differing:
+            raise PayloadMismatch(same.pk, differing)
         return same
-    if row.unique_key is None:
+    if values["unique_key"] is None:
         return None
-    return rows.filter(unique_key=row.unique_key, status__in=TASK_LIVE_STATES).first()
+    return rows.filter(unique_key=values["unique_key"], status__in=TASK_LIVE_STATES).first()
 
 
 def _is_same(sent: Any, stored: Any) -> bool:
@@ -211,26 +267,3 @@ def _is_same(sent: Any, stored: Any) -> bool:
             # PostgreSQL keeps the digits of 1e22 and gives an int back.
             return isinstance(stored, int | float) and not isinstance(stored, bool) and sent == float(str(stored))
     return isinstance(sent, bool) == isinstance(stored, bool) and bool(sent == stored)
-
-
-@functools.cache
-def _signature(func: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(func)
-
-
-def _check_arguments(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """Return the names of the parameters that take the positional arguments. Raises TypeError naming what is wrong."""
-    signature = _signature(task.func)
-    context = (None,) if task.takes_context else ()
-    try:
-        signature.bind(*context, *args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{task.module_path}{signature}: {error}.") from None
-    names: list[str] = []
-    for parameter in list(signature.parameters.values())[len(context) :]:
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            names += [f"{parameter.name}[{index}]" for index in range(len(args) - len(names))]
-        if len(names) >= len(args):
-            break
-        names.append(parameter.name)
-    return names[: len(args)]

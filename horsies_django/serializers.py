@@ -23,6 +23,9 @@ TAG: Final = "$type"
 #: Longest text of an error that is kept, in characters; a traceback's end says more than its beginning.
 MAX_TEXT: Final = 32_768
 
+# json.dumps() would make one for every value.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 # The bool and datetime classes come before the ones they inherit from: the first match wins.
 _RICH: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
     datetime.datetime: ("datetime", datetime.datetime.isoformat, datetime.datetime.fromisoformat),
@@ -105,7 +108,7 @@ def check_size(text: str, limit: int | None, where: str) -> None:
 
 def dumps(value: Any) -> str:
     """Return encoded ``value`` as JSON text."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def clean_text(text: str, limit: int = MAX_TEXT) -> str:
@@ -118,6 +121,8 @@ def clean_text(text: str, limit: int = MAX_TEXT) -> str:
 def _checked_text(text: str, where: str) -> str:
     if "\0" in text:
         raise ValueError(f"Unsupported value: {where} has a NUL character, which PostgreSQL can't store.")
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError as error:

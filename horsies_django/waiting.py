@@ -1,22 +1,26 @@
 """Waiting for tasks to end, at a price that does not grow with how many wait.
 
 All who wait on one database, in one process or on one event loop, share a :class:`_Room`. One of them leads: it looks
-for all, and hands the lead on as it leaves, however it leaves. So no thread and no task of ours is ever left behind.
+for all, and hands the lead on as it leaves, however it leaves. So nobody depends on a thread or a task of ours.
+
+Where the database can tell, an :class:`~.ear.Ear` hears of ends and calls those who wait for them: the leader looks for
+these at once. What it doesn't hear is found by the looks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
+import operator
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from asgiref.sync import sync_to_async
 from django.db import Error, connections
@@ -24,6 +28,8 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 from django.utils.asyncio import async_unsafe
 
+from .ear import attend
+from .ends import mark
 from .states import TASK_TERMINAL_STATES
 
 #: Seconds between two looks of a room: soon at first and after each newcomer, then less often.
@@ -74,14 +80,17 @@ class _Turn(NamedTuple):
     asked: Collection[_Seat] = ()
     asked_at: float = 0.0
     pause: float = _NAP
+    is_for_all: bool = True
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class _Room:
-    """Those who wait, and when their leader looked last."""
+    """Those who wait, and when their leader looked last for all. ``pass_on`` calls what rings a bell where it may."""
 
+    pass_on: Callable[[Callable[[], None]], object] = operator.call
     lock: threading.Lock = field(default_factory=threading.Lock)
     seats: dict[_Seat, None] = field(default_factory=dict)
+    called: list[_Seat] = field(default_factory=list)
     leader: _Seat | None = None
     looked_at: float = 0.0
     pace: float = _FIRST_LOOK
@@ -103,6 +112,14 @@ class _Room:
                 if self.leader is not None:
                     self.leader.bell.set()
 
+    def call(self, marks: Collection[str]) -> None:
+        """Some tasks have ended, others' among them perhaps. May be called from any thread."""
+        with self.lock:
+            called = [seat for seat in self.seats if mark(seat.key) in marks]
+            self.called += called
+            if called and self.leader is not None:
+                self.pass_on(self.leader.bell.set)
+
     def turn(self, seat: _Seat) -> _Turn | None:
         """Return what ``seat`` has to do; None once it is told."""
         with self.lock:
@@ -114,6 +131,9 @@ class _Room:
                 self.leader = seat
             if self.leader is not seat:
                 return _Turn()
+            if called := [other for other in self.called if other in self.seats]:
+                self.called.clear()
+                return _Turn(called, now, is_for_all=False)
             soonest = min(other.deadline for other in self.seats)
             due = self.looked_at + max(_FIRST_LOOK, min(self.pace, soonest - self.looked_at))
             if now < due:
@@ -123,7 +143,8 @@ class _Room:
 
     def tell(self, turn: _Turn, answers: Mapping[UUID, Row] | Error) -> None:
         with self.lock:
-            self.looked_at = time.monotonic()
+            if turn.is_for_all:
+                self.looked_at = time.monotonic()
             for seat in turn.asked:
                 seat.hear(answers, turn.asked_at)
                 if seat.is_told:
@@ -131,7 +152,7 @@ class _Room:
                     seat.bell.set()
 
 
-@functools.cache
+@cache
 def _room_of_process(database: str, pid: int) -> _Room:
     """By process: a fork inherits none of the threads that wait."""
     return _Room()
@@ -140,15 +161,30 @@ def _room_of_process(database: str, pid: int) -> _Room:
 _rooms_of_loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Room]]] = WeakKeyDictionary()
 
 
+def _room_of_loop(database: str, loop: asyncio.AbstractEventLoop) -> _Room:
+    rooms = _rooms_of_loops.setdefault(loop, {})
+    # The room must not keep the loop alive, nor wake one that is closed.
+    return rooms.setdefault(database, _Room(partial(_pass_on, ref(loop))))
+
+
+def _pass_on(loop: ref[asyncio.AbstractEventLoop], action: Callable[[], None]) -> None:
+    if (alive := loop()) is not None:
+        with suppress(RuntimeError):
+            alive.call_soon_threadsafe(action)
+
+
 @async_unsafe("A thread that runs an event loop can't wait for a task: use aget().")
 def ended(database: str, key: UUID, deadline: float) -> Answer:
     """Wait in this thread until a task has ended, or ``deadline`` has come by time.monotonic()."""
     seat = _Seat(key, deadline, bell := threading.Event())
-    room = _Room() if _first_look(database, seat) else _room_of_process(database, os.getpid())
+    is_alone = _first_look(database, seat)
+    room = _Room() if is_alone else _room_of_process(database, os.getpid())
     try:
         room.sit(seat)
         while turn := room.turn(seat):
             if turn.asked:
+                if not is_alone:
+                    attend(database, room)
                 room.tell(turn, _look(database, turn.asked))
             else:
                 bell.wait(turn.pause)
@@ -160,12 +196,14 @@ def ended(database: str, key: UUID, deadline: float) -> Answer:
 async def aended(database: str, key: UUID, deadline: float) -> Answer:
     """See :func:`ended`; the looks are taken in the thread of this coroutine's own queries."""
     seat = _Seat(key, deadline, bell := asyncio.Event())
-    rooms = _rooms_of_loops.setdefault(asyncio.get_running_loop(), {})
-    room = _Room() if await sync_to_async(_first_look)(database, seat) else rooms.setdefault(database, _Room())
+    is_alone = await sync_to_async(_first_look)(database, seat)
+    room = _Room() if is_alone else _room_of_loop(database, asyncio.get_running_loop())
     try:
         room.sit(seat)
         while turn := room.turn(seat):
             if turn.asked:
+                if not is_alone:
+                    attend(database, room)
                 room.tell(turn, await sync_to_async(_look)(database, turn.asked))
             else:
                 with suppress(TimeoutError):

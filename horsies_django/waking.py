@@ -22,19 +22,19 @@ ANY_QUEUE: Final = "*"
 
 
 class _Limiter:
-    """Says whether enough time has passed since it last said yes for the same key."""
+    """Says whether enough time has passed since the same was last said."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: dict[tuple[str, str], float] = {}
 
     def allows(self, key: tuple[str, str]) -> bool:
-        now = time.monotonic()
         with self._lock:
-            if now - self._last.get(key, -QUIET) < QUIET:
-                return False
-            self._last[key] = now
-            return True
+            return time.monotonic() - self._last.get(key, -QUIET) >= QUIET
+
+    def said(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._last[key] = time.monotonic()
 
 
 _limiter: Final = _Limiter()
@@ -77,6 +77,24 @@ def wake_after_commit(alias: str, queue_name: str, *, later: bool = False) -> No
         transaction.on_commit(partial(_notify, alias, wake.dumps()), using=alias, robust=True)
 
 
+def to_go_along(alias: str, wake: Wake) -> str | None:
+    """Return the payload that an INSERT outside a transaction has to say itself, None if it has been said just now.
+
+    That saves a round trip and a commit. Inside a transaction it would make every commit take its turn at the lock, so
+    there it is said afterwards, by :func:`wake_after_commit`.
+    """
+    if not postgres.can_listen(alias):
+        return None
+    payload = wake.dumps()
+    return payload if _limiter.allows((alias, payload)) else None
+
+
+def went_along(alias: str, payload: str) -> None:
+    """Take note that a payload has been said, and committed."""
+    _limiter.said((alias, payload))
+
+
 def _notify(alias: str, payload: str) -> None:
     if _limiter.allows((alias, payload)):
         postgres.notify(alias, payload)
+        _limiter.said((alias, payload))

@@ -8,7 +8,7 @@ from threading import Barrier, Lock
 
 import pytest
 
-from horsies_django.ids import uuid7
+from horsies_django.ids import uuid7, uuid7s
 from horsies_django.models import Task
 
 
@@ -67,6 +67,32 @@ def test_threads_that_race_make_no_id_twice_and_each_sees_its_own_grow():
     assert all(earlier < later for batch in batches for earlier, later in pairwise(batch))
     stamps = {one.int >> 62 for batch in batches for one in batch}
     assert len(stamps) == 40_000
+
+
+def test_many_at_once_are_ids_like_any_other_and_grow_with_those_made_one_by_one():
+    before, many, after = uuid7(), uuid7s(5_000), uuid7()
+
+    assert all(earlier < later for earlier, later in pairwise([before, *many, after]))
+    assert {(one.version, one.variant) for one in many} == {(7, uuid.RFC_4122)}
+    tails = {one.int & (1 << 62) - 1 for one in many}
+    assert len(tails) == 5_000
+    assert all({tail >> bit & 1 for tail in tails} == {0, 1} for bit in range(62))
+    assert uuid7s(0) == []
+
+
+def test_threads_that_race_for_many_at_once_share_no_id():
+    start = Barrier(4)
+
+    def work(_):
+        start.wait(10)
+        return [one for _ in range(20) for one in (*uuid7s(500), uuid7())]
+
+    with ThreadPoolExecutor(4) as pool:
+        batches = list(pool.map(work, range(4)))
+
+    assert all(earlier < later for batch in batches for earlier, later in pairwise(batch))
+    stamps = {one.int >> 62 for batch in batches for one in batch}
+    assert len(stamps) == 4 * 20 * 501
 
 
 @pytest.mark.parametrize("step", [0, -1_000_000_000], ids=["stands still", "goes back"])

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..expressions import FromMap, texts
 from ..states import AttemptOutcome
-from .inserts import insert_from
+from .statements import Statement
 
 if TYPE_CHECKING:
     from .task import Task
@@ -44,21 +44,34 @@ class TaskAttemptQuerySet(models.QuerySet["TaskAttempt"]):
         pid: int | models.Expression | None = None,
     ) -> None:
         """Write the attempt that each of ``tasks`` is at. One that is there stays, so a replay writes nothing."""
-        columns: dict[str, Any] = {
-            "task_id": F("pk"),
-            "attempt": Greatest("attempt", 1),
-            "outcome": Value(outcome.value),
-            "will_retry": Value(will_retry),
-            "started_at": Coalesce("started_at", Now()),
-            "finished_at": Now(),
-            "worker_id": Coalesce("claimed_by_worker_id", Value("")),
-            "hostname": hostname if isinstance(hostname, models.Expression) else Value(hostname),
-            "pid": pid if isinstance(pid, models.Expression) else Value(pid, models.IntegerField()),
-        }
-        for column, attribute in _ERROR_COLUMNS.items():
-            entries = {key: getattr(error, attribute) for key, error in (errors or {}).items()}
-            columns[column] = FromMap(texts(entries), TextField()) if errors else Value("")
-        insert_from(self.model, tasks, columns)
+        columns = attempt_columns(outcome, will_retry=will_retry, errors=errors, hostname=hostname, pid=pid)
+        Statement.insert(self.model, tasks, columns).run(tasks.db)
+
+
+def attempt_columns(
+    outcome: AttemptOutcome,
+    *,
+    will_retry: bool = False,
+    errors: Mapping[UUID, AttemptError] | None = None,
+    hostname: str | models.Expression = "",
+    pid: int | models.Expression | None = None,
+) -> dict[str, Any]:
+    """Return the columns of an attempt as expressions over the row of its task."""
+    columns: dict[str, Any] = {
+        "task_id": F("pk"),
+        "attempt": Greatest("attempt", 1),
+        "outcome": Value(outcome.value),
+        "will_retry": Value(will_retry),
+        "started_at": Coalesce("started_at", Now()),
+        "finished_at": Now(),
+        "worker_id": Coalesce("claimed_by_worker_id", Value("")),
+        "hostname": hostname if isinstance(hostname, models.Expression) else Value(hostname),
+        "pid": pid if isinstance(pid, models.Expression) else Value(pid, models.IntegerField()),
+    }
+    for column, attribute in _ERROR_COLUMNS.items():
+        entries = {key: getattr(error, attribute) for key, error in (errors or {}).items()}
+        columns[column] = FromMap(texts(entries), TextField()) if errors else Value("")
+    return columns
 
 
 _ERROR_COLUMNS = {
@@ -73,8 +86,14 @@ class TaskAttempt(models.Model):
     """One run of a task's body, written when it ended."""
 
     id = models.BigAutoField(primary_key=True)
+    # Rows are made from those of their tasks, and deleted before them: to have each looked up would cost as much again.
     task = models.ForeignKey(
-        "horsies_django.Task", models.CASCADE, db_index=False, related_name="attempts", verbose_name=_("task")
+        "horsies_django.Task",
+        models.CASCADE,
+        db_constraint=False,
+        db_index=False,
+        related_name="attempts",
+        verbose_name=_("task"),
     )
     attempt = models.PositiveIntegerField(_("attempt"))
     outcome = models.CharField(_("outcome"), max_length=14, choices=AttemptOutcome.choices)

@@ -65,6 +65,11 @@ class Ended:
     error: AttemptError | None = None
     again_in: float | None = None
 
+    @property
+    def is_success(self) -> bool:
+        """Whether the body came to its end and returned a value."""
+        return self.error is None and self.again_in is None
+
 
 @dataclass(frozen=True, slots=True)
 class Runner:

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..states import BeatRole
-from .inserts import insert_from
+from .statements import Statement
 
 if TYPE_CHECKING:
     from .task import Task
@@ -21,26 +21,29 @@ class HeartbeatQuerySet(models.QuerySet["Heartbeat"]):
 
     def beat(self, tasks: models.QuerySet[Task], role: BeatRole, sender_id: str, hostname: str, pid: int) -> None:
         """Write one beat for each of ``tasks`` (S3-04, S3-05), as far as they are still there."""
-        insert_from(
-            self.model,
-            tasks,
-            {
-                "task_id": F("pk"),
-                "role": Value(role.value),
-                "sender_id": Value(sender_id),
-                "sent_at": Now(),
-                "hostname": Value(hostname),
-                "pid": Value(pid),
-            },
-        )
+        columns = {
+            "task_id": F("pk"),
+            "role": Value(role.value),
+            "sender_id": Value(sender_id),
+            "sent_at": Now(),
+            "hostname": Value(hostname),
+            "pid": Value(pid),
+        }
+        Statement.insert(self.model, tasks, columns).run(tasks.db)
 
 
 class Heartbeat(models.Model):
     """One beat of a worker for one task. A row's first beat is its claim or its start, which no row repeats."""
 
     id = models.BigAutoField(primary_key=True)
+    # Rows are made from those of their tasks, and deleted before them: to have each looked up would cost as much again.
     task = models.ForeignKey(
-        "horsies_django.Task", models.CASCADE, db_index=False, related_name="heartbeats", verbose_name=_("task")
+        "horsies_django.Task",
+        models.CASCADE,
+        db_constraint=False,
+        db_index=False,
+        related_name="heartbeats",
+        verbose_name=_("task"),
     )
     role = models.CharField(_("role"), max_length=7, choices=BeatRole.choices)
     sender_id = models.CharField(_("sender"), max_length=64)

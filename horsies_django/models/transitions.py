@@ -17,7 +17,7 @@ from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Cast, Now
 
 from .. import lifecycle
-from ..expressions import FromMap, FromNow, integers, texts
+from ..expressions import Blank, FromMap, FromNow, integers, texts
 from ..lifecycle import Change
 from ..results import OutcomeCode, TaskError
 from ..retention import kept_until
@@ -42,7 +42,7 @@ def _text(column: str) -> Cast:
     return Cast(column, TextField())
 
 
-_CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
+CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "pk",
     "task_name",
     "queue_name",
@@ -64,6 +64,25 @@ _CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
 )
 
 
+#: What the start of a body writes.
+STARTED: Final[dict[str, Any]] = {"started_at": Now(), "attempt": F("attempt") + 1}
+
+
+def taken_by(worker_id: str) -> dict[str, Any]:
+    """What a claim writes."""
+    return {"claimed_at": Now(), "claimed_by_worker_id": worker_id, "claim": F("claim") + 1}
+
+
+def completed_with(results: Mapping[UUID, str] | Blank, database: str) -> dict[str, Any]:
+    """What the success of a body writes."""
+    return {
+        "result": FromMap(results, models.JSONField()),
+        "error_code": None,
+        "completed_at": Now(),
+        "kept_until": kept_until(TaskStatus.COMPLETED, database),
+    }
+
+
 class TaskQuerySet(TaskViews):
     """The transitions."""
 
@@ -81,14 +100,11 @@ class TaskQuerySet(TaskViews):
         In the order priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23). A task whose body starts as soon as the transaction
         commits needs no second update on its way. Raises :class:`ClaimLost`.
         """
-        ready = self.claimable(is_async=is_async).order_by("-priority", "enqueued_at", "pk")
-        rows = ready.lock().values_list(*_CLAIMED_COLUMNS)[: start + prefetch]
+        rows = self.next_up(is_async=is_async).lock().values_list(*CLAIMED_COLUMNS)[: start + prefetch]
         claims = [ClaimedTask(*row) for row in rows]
-        taken = {"claimed_at": Now(), "claimed_by_worker_id": worker_id, "claim": F("claim") + 1}
-        started = {"started_at": Now(), "attempt": F("attempt") + 1}
         for change, batch, values in (
-            (lifecycle.CLAIM_AND_START, claims[:start], taken | started),
-            (lifecycle.CLAIM, claims[start:], taken),
+            (lifecycle.CLAIM_AND_START, claims[:start], taken_by(worker_id) | STARTED),
+            (lifecycle.CLAIM, claims[start:], taken_by(worker_id)),
         ):
             mine = self.rows().filter(pk__in=[claim.task_id for claim in batch])
             if batch and mine._move(change, **values) != len(batch):
@@ -101,8 +117,7 @@ class TaskQuerySet(TaskViews):
         One whose ``good_until`` has passed becomes EXPIRED instead, with no attempt and its claim kept (S1-16 … S1-19).
         """
         mine = self.held(claims, TaskStatus.CLAIMED)
-        running = {"started_at": Now(), "attempt": F("attempt") + 1}
-        if mine.filter(not_past_deadline())._move(lifecycle.START, **running) == len(claims):
+        if mine.filter(not_past_deadline())._move(lifecycle.START, **STARTED) == len(claims):
             return {claim.task_id for claim in claims}
         mine._expire(lifecycle.EXPIRE_CLAIMED)
         return set(self.held(claims, TaskStatus.RUNNING).values_list("pk", flat=True))
@@ -134,13 +149,8 @@ class TaskQuerySet(TaskViews):
 
     def complete(self, ends: Sequence[Ended], runner: Runner) -> int:
         """RUNNING → COMPLETED, with the result and the attempt (S0-16); return how many there were."""
-        count = self.held(ends, TaskStatus.RUNNING)._move(
-            lifecycle.COMPLETE,
-            result=FromMap({end.task_id: end.result for end in ends}, models.JSONField()),
-            error_code=None,
-            completed_at=Now(),
-            kept_until=kept_until(TaskStatus.COMPLETED, self.db),
-        )
+        results = {end.task_id: end.result for end in ends}
+        count = self.held(ends, TaskStatus.RUNNING)._move(lifecycle.COMPLETE, **completed_with(results, self.db))
         self._attempts.record(
             self.held(ends, TaskStatus.COMPLETED),
             AttemptOutcome.COMPLETED,

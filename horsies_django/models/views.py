@@ -55,6 +55,10 @@ class TaskViews(models.QuerySet["Task"]):
         """Due tasks of one kind, as the index of claims has them."""
         return self.due().filter(deferred=False, is_async=is_async)
 
+    def next_up(self, *, is_async: bool = False) -> Self:
+        """What can be claimed, in the order in which it is: priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23)."""
+        return self.claimable(is_async=is_async).order_by("-priority", "enqueued_at", "pk")
+
     def held_by(self, worker_id: str) -> Self:
         """Tasks that this worker holds."""
         return self.active().filter(claimed_by_worker_id=worker_id)

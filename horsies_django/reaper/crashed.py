@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -16,7 +17,7 @@ from ..expressions import SecondsUntil
 from ..framework import send_finished
 from ..models import Worker
 from ..models.attempt import AttemptError
-from ..models.claims import Ended, Runner, error_result
+from ..models.claims import Ended, Held, Runner, error_result
 from ..models.transitions import TaskQuerySet
 from ..results import OperationalCode, OutcomeCode
 from ..retries import RetryPolicy
@@ -42,22 +43,32 @@ class Overrun:
         return limit is not None and seconds is not None and seconds >= limit
 
 
-def recover_all(tasks: TaskQuerySet, overrun: Overrun | None = None) -> int:
-    """Recover ``tasks`` batch by batch; return how many there were."""
-    return all_batches(lambda refused: recover_batch(tasks, refused, overrun))
+def recover_all(
+    tasks: TaskQuerySet, overrun: Overrun | None = None, has_begun: Callable[[Held], bool] | None = None
+) -> int:
+    """Recover ``tasks`` batch by batch; return how many there were.
+
+    ``has_begun`` says of which of them a body may have begun; the others go back with no attempt burnt.
+    """
+    return all_batches(lambda refused: recover_batch(tasks, refused, overrun, has_begun))
 
 
-def recover_batch(tasks: TaskQuerySet, refused: Refused, overrun: Overrun | None = None) -> Batch:
+def recover_batch(
+    tasks: TaskQuerySet,
+    refused: Refused,
+    overrun: Overrun | None = None,
+    has_begun: Callable[[Held], bool] | None = None,
+) -> Batch:
     """Recover one batch of ``tasks``.
 
     What was CLAIMED goes back to PENDING, for its body never began (S3-08). What was RUNNING is retried if its policy
     lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` after an overrun) and has retries left (S3-09), with the policy's delay
     (S4-31), else it is FAILED (S3-10).
     """
-    return one_batch(tasks, partial(_recover, overrun=overrun), refused)
+    return one_batch(tasks, partial(_recover, overrun=overrun, has_begun=has_begun), refused)
 
 
-def _recover(tasks: TaskQuerySet, overrun: Overrun | None) -> int:
+def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[Held], bool] | None) -> int:
     columns = (
         "pk",
         "claim",
@@ -72,14 +83,17 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None) -> int:
     lost = [_Lost(*row) for row in tasks.lock().values_list(*columns)]
     if unstarted := [one for one in lost if one.status == TaskStatus.CLAIMED]:
         tasks.rows().release(unstarted)
+    running = [one for one in lost if one.status == TaskStatus.RUNNING]
+    if has_begun and (untouched := [one for one in running if not has_begun(one)]):
+        tasks.rows().unstart(untouched)
+        running = [one for one in running if has_begun(one)]
     known = Worker.objects.using(tasks.db).in_bulk({one.worker_id or "" for one in lost})
     groups: dict[tuple[str, AttemptOutcome, bool], list[Ended]] = defaultdict(list)
-    for one in lost:
-        if one.status == TaskStatus.RUNNING:
-            outcome, ended = _ended(one, overrun)
-            groups[one.worker_id or "", outcome, ended.again_in is not None].append(ended)
-            fate = "fails" if ended.again_in is None else "retries"
-            logger.warning("task lost id=%s worker=%s: it %s", one.task_id, one.worker_id, fate)
+    for one in running:
+        outcome, ended = _ended(one, overrun)
+        groups[one.worker_id or "", outcome, ended.again_in is not None].append(ended)
+        fate = "fails" if ended.again_in is None else "retries"
+        logger.warning("task lost id=%s worker=%s: it %s", one.task_id, one.worker_id, fate)
     for (worker_id, outcome, is_retried), ends in groups.items():
         worker = known.get(worker_id)
         runner = Runner(worker_id, worker.hostname if worker else "", worker.pid if worker else None)

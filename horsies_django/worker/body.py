@@ -41,6 +41,7 @@ class _Call:
 def run(run: Run) -> Outcome:
     """Run a body in this thread. Never raises."""
     call = None
+    run.begin()
     try:
         call = _prepare(run.claim)
         announcing.started(run.claim, run.database)
@@ -54,6 +55,7 @@ def run(run: Run) -> Outcome:
 async def arun(run: Run) -> Outcome:
     """Run a body on this event loop. Never raises."""
     call = None
+    run.begin()
     try:
         call = _prepare(run.claim)
         if announcing.wants_started(run.claim):

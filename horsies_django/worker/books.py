@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from ..expressions import SecondsUntil
 from ..models import Heartbeat, Queue, Task, Worker
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Runner
+from ..models.exchange import Exchange
 from ..models.transitions import TaskQuerySet
 from ..models.worker import WorkerQuerySet
 from ..reaper import pruning
@@ -24,6 +26,7 @@ from ..results import OperationalCode, TaskError
 from ..retention import may_go_at_once
 from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
+from ..waking import ANY_QUEUE, wake_after_commit
 from . import announcing
 from .lanes import Lane
 from .outcome import Outcome
@@ -63,6 +66,7 @@ class Books:
         self._served = plan.served()
         self._paused: list[str] = []
         self._paused_read_at = float("-inf")
+        self._exchanges: dict[bool, tuple[tuple[str, ...], Exchange]] = {}
 
     def register(self) -> bool:
         """Write the worker's row."""
@@ -132,10 +136,8 @@ class Books:
 
     def store(self, ends: Sequence[Ended]) -> None:
         """Write how bodies ended. What lost its claim meanwhile changes nothing."""
-        # Two bodies of one task, the older of them under a claim that was taken away, may end in the same tick.
-        ends = list({end.task_id: end for end in sorted(ends, key=lambda end: end.claim)}.values())
-        tasks, runner = self._tasks(), self._runner
-        if completed := [end for end in ends if end.error is None and end.again_in is None]:
+        ends, tasks, runner = latest(ends), self._tasks(), self._runner
+        if completed := [end for end in ends if end.is_success]:
             tasks.complete(completed, runner)
         if snoozed := [end for end in ends if end.error is None and end.again_in is not None]:
             tasks.snooze(snoozed)
@@ -174,6 +176,15 @@ class Books:
         may = self._tasks().start(latest)
         return [claim for claim in latest if claim.task_id in may]
 
+    def exchange(self, lane: Lane, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
+        """Store successes and start what is next up for a lane, in one statement where the database can."""
+        unpaused, paused = self._unpaused(), tuple(self._paused)
+        if self._exchanges.get(lane.is_async, (None, None))[0] != paused:
+            with self.transaction():  # else Django writes no SELECT … FOR UPDATE
+                exchange = Exchange(self._tasks().filter(unpaused), self._runner, is_async=lane.is_async)
+            self._exchanges[lane.is_async] = (paused, exchange)
+        return self._exchanges[lane.is_async][1].run(ends, room)
+
     def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
         """Claim for a lane, and return what has started and what was prefetched."""
         start = max(0, lane.free - len(lane.prefetched))
@@ -183,6 +194,11 @@ class Books:
             .claim(self._runner.worker_id, start=start, prefetch=lane.room - start, is_async=lane.is_async)
         )
         return claims[:start], claims[start:]
+
+    def hand_back(self, claims: Sequence[ClaimedTask]) -> None:
+        """Give back what was started and has not begun."""
+        self._tasks().unstart(claims)
+        wake_after_commit(self._plan.database, ANY_QUEUE)
 
     def release(self, claims: Sequence[ClaimedTask]) -> None:
         """Give back what was claimed and not started."""
@@ -221,6 +237,11 @@ class Books:
             self._paused = list(queues.filter(paused=True).values_list("name", flat=True))
             self._paused_read_at = time.monotonic()
         return self._served & ~Q(queue_name__in=self._paused) if self._paused else self._served
+
+
+def latest(ends: Sequence[Ended]) -> list[Ended]:
+    """Two bodies of one task, the older of them under a claim that was taken away, may end in the same tick."""
+    return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
 
 
 def is_refusal(error: Error) -> bool:

@@ -1,4 +1,4 @@
-"""The process of a runner under a supervisor: ``python -m horsies_django.worker.child``.
+"""The process of a runner under a supervisor: forked, or ``python -m horsies_django.worker.child``.
 
 Its standard input is the supervisor's voice: first who to be and what to do, then a word a line. The end of it means
 that the supervisor is dead, and then the runner goes too, for nobody else would know of what it runs.
@@ -10,9 +10,12 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Sequence
+from functools import partial
 from typing import IO, TYPE_CHECKING, Final
 
 import django
+from django.apps import apps
 
 if TYPE_CHECKING:
     from .inbox import Inbox
@@ -28,23 +31,32 @@ STUCK: Final = 73
 RETIRING: Final = b"retiring\n"
 
 
-def main() -> None:
-    """Be the runner that the first line describes."""
+def main(descriptors: Sequence[int] = ()) -> None:
+    """Be the runner that the first line describes.
+
+    One that was forked has its ``descriptors``, the pipe and the memory, under other numbers than that line says.
+    """
     # The terminal's Ctrl-C reaches the supervisor too, and its word is what counts.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     voice = _take_voice()
-    worker_id, verbosity, pipe, line = voice.readline().rstrip("\n").split(" ", 3)
-    os.set_inheritable(int(pipe), False)  # a body's subprocess has no business with it
-    django.setup()
+    if not (line := voice.readline()):
+        os._exit(ORPHANED)
+    worker_id, verbosity, *numbers, plan = line.rstrip("\n").split(" ", 4)
+    pipe, memory = descriptors or map(int, numbers)
+    for inherited in (pipe, memory):
+        os.set_inheritable(inherited, False)  # a body's subprocess has no business with it
+    if not apps.ready:
+        django.setup()
     from django.db import connections
 
     from . import runner
+    from .begun import Begun
     from .console import log_to_console
     from .inbox import Inbox, Word
     from .plan import Plan
     from .tick import Leaving
 
-    log_to_console(int(verbosity))
+    log_to_console(int(verbosity), gathers=True)
     # A body must not be the one to find out that a connection died while its thread had nothing to do.
     for database in connections.settings.values():
         database["CONN_HEALTH_CHECKS"] = True
@@ -52,7 +64,8 @@ def main() -> None:
     # A SIGTERM to the whole group comes beside the supervisor's word, so it says no more than that.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Word.STOP))
     threading.Thread(target=_obey, args=(voice, inbox), name="horsies-control", daemon=True).start()
-    leaving = runner.run(Plan.loads(line), worker_id, inbox, lambda: os.write(int(pipe), RETIRING) > 0)
+    retire = partial(os.write, pipe, RETIRING)
+    leaving = runner.run(Plan.loads(plan), worker_id, inbox, lambda: retire() > 0, Begun(memory))
     # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
     logging.shutdown()
     os._exit({Leaving.DONE: DONE, Leaving.SPENT: SPENT, Leaving.STUCK: STUCK}[leaving])

@@ -7,18 +7,23 @@ from contextlib import contextmanager
 from typing import Final
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+from .. import postgres
 
 #: Seconds that a pump waits for SQLite's single writer before it counts as an error.
 SQLITE_TIMEOUT: Final = 30
 
 
 @contextmanager
-def own_connection(alias: str, name: str) -> Iterator[None]:
+def own_connection(alias: str, name: str, *, is_busy: bool = False) -> Iterator[None]:
     """Give this thread a connection to ``alias`` that is set up for a queue, and close it in the end.
 
     On SQLite every transaction begins as the writer that it is going to be: one that reads first and writes then fails
-    as soon as somebody wrote in between. On PostgreSQL it bears the worker's name and takes no place in a pool.
-    A transaction that is already open, or a database in memory, is this thread's alone and stays as it is.
+    as soon as somebody wrote in between. On PostgreSQL it bears the worker's name and takes no place in a pool; for
+    who is busy on it, statements are prepared. A transaction that is already open, or a database in memory, is this
+    thread's alone and stays as it is.
     """
     original = connections[alias]
     if original.in_atomic_block or in_memory(alias):
@@ -32,10 +37,20 @@ def own_connection(alias: str, name: str) -> Iterator[None]:
     elif own.vendor == "postgresql":
         options["application_name"] = f"horsies {name}"[:63]
         options.pop("pool", None)
+    # Who says so has a pooler between, where what a session has prepared or set is another's in the next transaction.
+    is_prepared = is_busy and own.vendor == "postgresql" and not own.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+
+    def pin(connection: BaseDatabaseWrapper, **_: object) -> None:
+        if connection is own:
+            postgres.pin_plans(connection)
+
+    if is_prepared:
+        connection_created.connect(pin)
     connections[alias] = own
     try:
         yield
     finally:
+        connection_created.disconnect(pin)
         own.close()
         connections[alias] = original
 

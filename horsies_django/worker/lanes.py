@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from ..models.claims import ClaimedTask
+from .ahead import TOO_LONG, Ahead
 from .executors import Executor
 from .run import Run
 
@@ -27,16 +28,18 @@ class Lane:
     slots: int
     prefetch: int
     executor: Executor
+    ahead: Ahead
     hot: bool = True
     running: dict[tuple[UUID, int], Run] = field(default_factory=dict)
     watched: set[Run] = field(default_factory=set)
     prefetched: deque[ClaimedTask] = field(default_factory=deque)
     moved_at: float = field(default_factory=time.monotonic)
     is_jammed: bool = False
+    withdrawn: list[ClaimedTask] = field(default_factory=list)
 
     @property
     def free(self) -> int:
-        """Slots in which no body runs."""
+        """Slots in which no body runs; less than none if some are started ahead of their slots."""
         return self.slots - len(self.running)
 
     @property
@@ -47,28 +50,44 @@ class Lane:
     @property
     def room(self) -> int:
         """How many tasks could be claimed."""
-        ahead = 0 if self.is_jammed else self.prefetch
+        ahead = 0 if self.is_jammed else max(self.prefetch, self.ahead.size)
         return max(0, self.free + ahead - len(self.prefetched))
 
     @property
     def longest(self) -> float:
         """Seconds for which the oldest body has been running; 0 if there is none."""
-        return next((time.monotonic() - run.began for run in self.running.values()), 0.0)
+        return next((max(0.0, time.monotonic() - run.began) for run in self.running.values()), 0.0)
 
-    def submit(self, runs: Iterable[Run]) -> None:
-        """Begin these bodies."""
+    @property
+    def gives_back_at(self) -> float:
+        """When the first of those that were started ahead has waited too long for its slot."""
+        waiting = self.executor.waiting() if self.ahead.size else None
+        return float("inf") if waiting is None else waiting.submitted + TOO_LONG
+
+    def submit(self, runs: Collection[Run]) -> None:
+        """Begin these bodies, as soon as there is a slot for each."""
         self.moved_at = time.monotonic()
         for run in runs:
             self.running[run.task_id, run.claim.claim] = run
             if run.time_limit is not None:
                 self.watched.add(run)
-            self.executor.submit(run)
+        self.executor.submit(runs)
 
-    def forget(self, run: Run) -> None:
-        """This body has ended."""
-        if self.running.pop((run.task_id, run.claim.claim), None):
-            self.watched.discard(run)
-            self.is_jammed = False
+    def forget(self, run: Run) -> bool:
+        """This body has ended, or will not begin; return whether it was one of this lane."""
+        if self.running.pop((run.task_id, run.claim.claim), None) is None:
+            return False
+        self.watched.discard(run)
+        self.is_jammed = False
+        return True
+
+    def withdraw(self) -> list[Run]:
+        """Take back, to be given back, what has not begun."""
+        runs = self.executor.withdraw()
+        for run in runs:
+            self.forget(run)
+        self.withdrawn += [run.claim for run in runs]
+        return runs
 
     def stall(self, longest: float) -> bool:
         """Whether what was prefetched has waited too long for a slot; then nothing is, until a body ends."""

@@ -25,7 +25,7 @@ class Outcome:
 
     def __post_init__(self) -> None:
         """Take the time."""
-        object.__setattr__(self, "duration", time.monotonic() - self.run.began)
+        object.__setattr__(self, "duration", max(0.0, time.monotonic() - self.run.began))
 
     @property
     def claim(self) -> ClaimedTask:

@@ -41,6 +41,7 @@ class Plan:
     threads: int
     async_slots: int
     prefetch: int
+    start_ahead: int
     poll_interval: float
     max_tasks_per_child: int | None
     max_memory_mb: int | None
@@ -49,6 +50,7 @@ class Plan:
     timeout_grace: float
     reaper: bool
     scheduler: bool
+    fork: bool
     name: str
     until: Until = Until.STOPPED
 

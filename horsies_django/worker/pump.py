@@ -1,6 +1,7 @@
 """The pump: the loop of a runner.
 
-A tick is one transaction: store what has ended, beat, start what was prefetched, claim for the free slots. What ends
+A tick stores what has ended, beats, starts what was prefetched and claims for the free slots, in one transaction.
+Mostly there is but to exchange successes for new claims, which is one statement where the database can. What ends
 during a tick waits for the next one, so batches are as large as the load is high, and no timer is to be tuned.
 """
 
@@ -9,16 +10,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Final, TypeVar
 
 from django.db import Error, InterfaceError, OperationalError, connections
 
-from ..models.claims import ClaimedTask, ClaimLost, Runner
+from ..models.claims import ClaimedTask, ClaimLost, Ended, Runner
 from .announcing import Announcer
-from .books import Books, is_refusal
-from .cadence import AT_LEAST, WOKEN, Cadence
+from .begun import Begun
+from .books import Books, is_refusal, latest
+from .cadence import WOKEN, Cadence
+from .console import write_lines
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
+from .listener import Listener
 from .outbox import Outbox
 from .outcome import Outcome
 from .plan import Plan, Until
@@ -53,16 +58,18 @@ class Pump:
         runner: Runner,
         inbox: Inbox,
         lanes: Sequence[Lane],
-        is_woken: Callable[[], bool],
+        listener: Listener,
         retire: Callable[[], bool],
+        begun: Begun | None,
     ) -> None:
         self._plan = plan
         self._runner = runner
         self._inbox = inbox
         self._lanes = lanes
-        self._is_woken = is_woken
+        self._listener = listener
         self._watch = Watch(plan, lanes)
         self._retire = retire
+        self._begun = begun
         self._retired: Leaving | None = None
         self._books = Books(plan, runner)
         self._announcer = Announcer(plan.database)
@@ -70,7 +77,6 @@ class Pump:
         self._outbox = Outbox()
         self._stop_by: float | None = None
         self._must_look = False
-        self._last_look = float("-inf")
         self._backoff = _FIRST_BACKOFF
         self._claimed = 0
         recovery = plan.options.recovery
@@ -102,12 +108,14 @@ class Pump:
 
     @property
     def _is_holding(self) -> bool:
-        is_busy = any(lane.running or lane.prefetched for lane in self._lanes)
+        is_busy = any(lane.running or lane.prefetched or lane.withdrawn for lane in self._lanes)
         return self._in_doubt or bool(self._outbox) or is_busy
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
-        self._hear(self._inbox.take(self._wait()))
+        if wait := self._wait():
+            write_lines()
+        self._hear(self._inbox.take(wait))
         self._mind()
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
@@ -125,6 +133,8 @@ class Pump:
             running = sum(len(lane.running) for lane in self._lanes)
             logger.info("worker stopping id=%s running=%d", self._runner.worker_id, running)
             self._stop_by = time.monotonic() + self._plan.shutdown_timeout
+            for lane in self._lanes:
+                self._withdraw(lane)
 
     # What to do, and when.
 
@@ -141,18 +151,23 @@ class Pump:
     def _room(self) -> bool:
         return self._may_claim and any(lane.room for lane in self._lanes)
 
+    def _room_in(self, lane: Lane) -> int:
+        limit = self._plan.max_tasks_per_child
+        return lane.room if limit is None else min(lane.room, max(0, limit - self._claimed))
+
     def _is_time_to_look(self) -> bool:
         """Whether to look: when the cadence says so, and from time to time even if the slots are never idle."""
         if not self._room():
             return False
         if any(lane.hot and lane.room for lane in self._lanes):
-            return time.monotonic() - self._last_look > AT_LEAST
+            return self._cadence.cannot_wait()
         return self._must_look or self._cadence.is_due()
 
     def _has_work(self) -> bool:
-        hands_back = not self._may_claim and any(lane.prefetched for lane in self._lanes)
+        may = self._may_claim
+        hands_back = any(lane.withdrawn or (lane.prefetched and not may) for lane in self._lanes)
         starts = any(lane.startable for lane in self._lanes)
-        claims = self._may_claim and any(lane.hot and lane.room for lane in self._lanes)
+        claims = may and any(lane.hot and lane.room for lane in self._lanes)
         to_say = self._in_doubt or self._outbox.is_ready or hands_back
         return to_say or starts or claims or time.monotonic() >= self._next_beat
 
@@ -166,6 +181,7 @@ class Pump:
         moments = [self._next_beat, self._watch.next, self._outbox.look_at, time.monotonic() + LONGEST_WAIT]
         if self._stop_by is not None:
             moments.append(self._stop_by)
+        moments += [lane.gives_back_at for lane in self._lanes]
         if self._room():
             moments.append(self._cadence.next_look)
         return max(0.0, min(moments) - time.monotonic())
@@ -184,12 +200,15 @@ class Pump:
         for item in items:
             if isinstance(item, Outcome):
                 for lane in self._lanes:
-                    lane.forget(item.run)
+                    if lane.forget(item.run):
+                        lane.ahead.learn(item.run.began - item.run.submitted, item.duration)
                 self._outbox.put(item)
             elif item is Word.WAKE:
                 self._heat([True] * len(self._lanes))
+                self._cadence.stirred()
             elif item is Word.LOOK:
                 self._must_look = True
+                self._cadence.stirred()
             elif item is Word.REVOKED:
                 self._watch.hurry()
             elif item is Word.PING:
@@ -206,10 +225,23 @@ class Pump:
 
     def _mind(self) -> None:
         """Mind the bodies that run: their time limits, and whether their tasks are still this worker's."""
+        for lane in self._lanes:
+            if time.monotonic() >= lane.gives_back_at:
+                lane.ahead.forget()
+                self._withdraw(lane)
         if self._watch.is_due() and self._watch.stop_bodies() and self._retired is None:
             self._retired = Leaving.STUCK if self._retire() else Leaving.SPENT
         if self._watch.wants_check():
             self._try(self._check)
+
+    def _withdraw(self, lane: Lane) -> None:
+        """Take back what has been started and has not begun."""
+        for run in lane.withdraw():
+            self._give_place_back(run)
+
+    def _give_place_back(self, run: Run) -> None:
+        if self._begun is not None:
+            self._begun.give_back(run.place)
 
     def _check(self) -> bool:
         runs = [run for lane in self._lanes for run in lane.running.values()]
@@ -226,36 +258,42 @@ class Pump:
     def _look(self) -> bool:
         view = self._books.look(self._lanes)
         self._must_look = False
-        self._last_look = time.monotonic()
-        self._cadence.longest = self._plan.poll_interval * self._plan.processes * (WOKEN if self._is_woken() else 1)
-        if view.deferred_in is not None and view.deferred_in <= 0:
+        self._cadence.longest = self._plan.poll_interval * self._plan.processes * (WOKEN if self._listener.alive else 1)
+        is_overdue = view.deferred_in is not None and view.deferred_in <= 0
+        if is_overdue:
             with self._books.transaction():
                 self._must_look = self._books.undefer() > 0
         for lane, is_due in zip(self._lanes, view.due, strict=True):
             lane.hot = is_due
-        self._cadence.found() if view.anything else self._cadence.missed()
-        if view.deferred_in is not None and view.deferred_in > 0:
-            self._cadence.due_at(self._last_look + view.deferred_in)
+        self._cadence.looked(found=view.anything, due_in=None if is_overdue else view.deferred_in)
         return True
 
-    def _transact(self) -> Tick:
+    def _transact(self) -> Tick:  # noqa: C901
         if self._only_beats():
             self._books.beat(self._lanes)
             return Tick(beat=True)
         batch = self._outbox.batch()
-        ends = [outcome.ended for outcome in batch if not outcome.is_stored]
+        ends = latest([outcome.ended for outcome in batch if not outcome.is_stored])
+        successes = [end for end in ends if end.is_success]
+        others = [end for end in ends if not end.is_success]
+        noted = [outcome.run for outcome in batch if outcome.run.progress is not None]
         tick = Tick(stored=len(batch), beat=time.monotonic() >= self._next_beat)
+        is_rare = self._in_doubt or others or noted or tick.beat or self._has_more_than_exchanges()
         try:
-            with self._books.transaction():
+            with self._books.transaction() if is_rare else nullcontext():
                 if self._in_doubt:
                     self._books.hand_back_unknown(self._known())
-                self._books.note_progress([outcome.run for outcome in batch])
-                if ends:
-                    self._books.store(ends)
+                if noted:
+                    self._books.note_progress(noted)
+                if others:
+                    self._books.store(others)
                 if tick.beat:
                     self._books.beat(self._lanes)
                 for lane in self._lanes:
-                    self._fill(lane, tick)
+                    if self._fill(lane, tick, successes):
+                        successes = []
+                if successes:
+                    self._books.exchange(self._lanes[0], successes, 0)
         except Error as error:
             self._in_doubt = True  # the answer may be lost, and the transaction may be there all the same
             if not (ends and is_refusal(error)):
@@ -267,39 +305,57 @@ class Pump:
         self._in_doubt = False
         return tick
 
+    def _has_more_than_exchanges(self) -> bool:
+        return any(lane.withdrawn or lane.prefetched or lane.prefetch for lane in self._lanes)
+
     def _known(self) -> list[ClaimedTask]:
         """Every claim that is in this runner's hands."""
         running = [run.claim for lane in self._lanes for run in lane.running.values()]
         prefetched = [claim for lane in self._lanes for claim in lane.prefetched]
         return [*running, *prefetched, *(outcome.claim for outcome in self._outbox.all)]
 
-    def _fill(self, lane: Lane, tick: Tick) -> None:
-        """Start and claim for one lane, or give back what it has prefetched if no more is to begin."""
+    def _fill(self, lane: Lane, tick: Tick, successes: Sequence[Ended]) -> bool:
+        """Start and claim for one lane, or give back what it holds if no more is to begin.
+
+        Return whether ``successes`` were stored with that.
+        """
+        if lane.withdrawn:
+            self._books.hand_back(lane.withdrawn)
+            tick.handed_back.append(lane)
         if not self._may_claim or lane.stall(self._longest_wait):
             if lane.prefetched:
                 self._books.release(list(lane.prefetched))
                 tick.prefetched.append((lane, []))
-            return
+            return False
         if startable := lane.startable:
             tick.started.append((lane, self._books.start(startable)))
             tick.prefetched.append((lane, list(lane.prefetched)[len(startable) :]))
-            return
-        if lane.hot and lane.room:
-            room = lane.room
+            return False
+        room = self._room_in(lane)
+        if not (lane.hot and room):
+            return False
+        if lane.prefetch:
             started, prefetched = self._books.claim(lane)
-            tick.claimed += len(started) + len(prefetched)
-            tick.started.append((lane, started))
             tick.prefetched.append((lane, [*lane.prefetched, *prefetched]))
-            if len(started) + len(prefetched) < room:
-                tick.cooled.append(lane)
+        else:
+            started, prefetched = self._books.exchange(lane, successes, room), []
+        tick.claimed += len(started) + len(prefetched)
+        tick.started.append((lane, started))
+        if len(started) + len(prefetched) < room:
+            tick.cooled.append(lane)
+        return not lane.prefetch
 
-    def _carry_out(self, tick: Tick) -> None:
+    def _carry_out(self, tick: Tick) -> None:  # noqa: C901
         """Do in memory what has been committed: forget, tell, begin."""
         ended = self._outbox.take(tick.stored)
         if tick.beat:
             self._next_beat = time.monotonic() + self._beat_every
         for lane in tick.cooled:
             lane.hot = False
+        for lane in tick.handed_back:
+            lane.withdrawn.clear()
+        for outcome in ended:
+            self._give_place_back(outcome.run)
         if tick.stored or tick.claimed:
             # Who is to leave once nothing is due has to look after the last thing that it did.
             self._must_look = self._must_look or self._plan.until is Until.DRAINED
@@ -312,12 +368,14 @@ class Pump:
             lane.prefetched.clear()
             lane.prefetched.extend(prefetched)
         for lane, started in tick.started:
-            lane.submit(map(self._begin, self._confirmed(started, tick)))
+            lane.ahead.adapt()
+            lane.submit(list(map(self._begin, self._confirmed(started, tick))))
         self._sweep(ended)
         for outcome in ended:
             if outcome.ended.again_in is not None:
                 self._cadence.due_at(time.monotonic() + outcome.ended.again_in)
             outcome.log()
+        self._listener.ended(outcome.run.task_id for outcome in ended if outcome.is_final)
         self._announcer.finished(ended)
 
     def _sweep(self, ended: Sequence[Outcome]) -> None:
@@ -329,7 +387,8 @@ class Pump:
 
     def _begin(self, claim: ClaimedTask) -> Run:
         time_limit = self._plan.task_timeout if claim.timeout is None else claim.timeout
-        return Run(claim, self._plan.options, self._runner, time_limit)
+        place = None if self._begun is None else self._begun.place()
+        return Run(claim, self._plan.options, self._runner, time_limit, place=place)
 
     def _confirmed(self, started: list[ClaimedTask], tick: Tick) -> list[ClaimedTask]:
         """Those that may begin: after a long pause (a stopped process, say) only what is still this worker's."""
@@ -352,6 +411,7 @@ class Pump:
         try:
             done = action()
         except ClaimLost:
+            self._in_doubt = True
             return None
         except Error as error:
             if connections[self._plan.database].in_atomic_block:

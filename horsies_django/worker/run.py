@@ -16,6 +16,7 @@ from uuid import UUID
 from ..conf import Options
 from ..exceptions import TaskInterrupt, TaskRevoked
 from ..models.claims import ClaimedTask, Runner
+from .begun import Place
 
 #: Seconds that a body which was given a context has to see ``is_cancelled``, before it is interrupted.
 COURTESY: Final = 2.0
@@ -35,7 +36,9 @@ class Run:
     options: Options
     runner: Runner
     time_limit: float | None = None
-    began: float = field(default_factory=time.monotonic)
+    submitted: float = field(default_factory=time.monotonic)
+    began: float = float("inf")
+    place: Place | None = None
     told: type[TaskInterrupt] | None = None
     told_at: float = 0.0
     tried_at: float = 0.0
@@ -64,6 +67,12 @@ class Run:
     def ends_by(self) -> float:
         """When its time is up."""
         return float("inf") if self.time_limit is None else self.began + self.time_limit
+
+    def begin(self) -> None:
+        """The body begins now, in this thread."""
+        if self.place is not None:
+            self.place.mark(self.claim)
+        self.began = time.monotonic()
 
     def tell(self, why: type[TaskInterrupt]) -> None:
         """Note that the body is to stop. The first reason counts."""

@@ -10,6 +10,8 @@ from django.db import connections
 
 from ..framework import own_logging
 from ..models.claims import Runner
+from .ahead import Ahead
+from .begun import Begun
 from .connection import in_memory, own_connection
 from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
 from .inbox import Inbox
@@ -22,19 +24,26 @@ from .tick import Leaving
 logger = logging.getLogger("horsies_django.worker")
 
 
-def run(plan: Plan, worker_id: str, inbox: Inbox, retire: Callable[[], bool] = lambda: False) -> Leaving:
+def run(
+    plan: Plan,
+    worker_id: str,
+    inbox: Inbox,
+    retire: Callable[[], bool] = lambda: False,
+    begun: Begun | None = None,
+) -> Leaving:
     """Work by ``plan`` in this thread until done or told to stop; return why it ended.
 
-    ``retire`` tells a supervisor that this runner takes no more work, and returns whether there is one.
+    ``retire`` tells a supervisor that this runner takes no more work, and returns whether there is one; in ``begun`` it
+    sees which bodies have begun.
     """
     runner = Runner(worker_id, HOSTNAME, os.getpid())
-    with own_logging(), own_connection(plan.database, worker_id):
+    with own_logging(), own_connection(plan.database, worker_id, is_busy=True):
         inline = in_memory(plan.database) or connections[plan.database].in_atomic_block
         lanes = _inline_lanes(plan, inbox) if inline else _lanes(plan, inbox)
         listener = Listener(plan, worker_id, inbox)
         if not inline:
             listener.start()
-        pump = Pump(plan, runner, inbox, lanes, lambda: listener.alive, retire)
+        pump = Pump(plan, runner, inbox, lanes, listener, retire, begun)
         logger.info(
             "worker ready id=%s pid=%d queues=%s threads=%d async_slots=%d",
             worker_id,
@@ -57,11 +66,16 @@ def run(plan: Plan, worker_id: str, inbox: Inbox, retire: Callable[[], bool] = l
 
 def _lanes(plan: Plan, inbox: Inbox) -> Sequence[Lane]:
     return [
-        Lane(False, plan.threads, plan.prefetch, ThreadExecutor(plan.threads, inbox.put)),
-        Lane(True, plan.async_slots, plan.prefetch, LoopExecutor(inbox.put)),
+        Lane(False, plan.threads, plan.prefetch, ThreadExecutor(plan.threads, inbox.put), _ahead(plan)),
+        Lane(True, plan.async_slots, plan.prefetch, LoopExecutor(inbox.put), Ahead(plan.async_slots, 0)),
     ]
+
+
+def _ahead(plan: Plan) -> Ahead:
+    """Who has asked for a number of tasks to be claimed ahead gets those, and no others."""
+    return Ahead(plan.threads, 0 if plan.prefetch else plan.start_ahead)
 
 
 def _inline_lanes(plan: Plan, inbox: Inbox) -> Sequence[Lane]:
     """Lanes for a database, or a transaction, that no other thread can see into."""
-    return [Lane(is_async, 1, 0, InlineExecutor(inbox.put)) for is_async in (False, True)]
+    return [Lane(is_async, 1, 0, InlineExecutor(inbox.put), Ahead(1, 0)) for is_async in (False, True)]

@@ -12,9 +12,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from tempfile import TemporaryFile
 from typing import Final
 
 from django.conf import settings
@@ -24,9 +26,11 @@ from ..framework import own_logging
 from ..models import Task, Worker
 from ..reaper.crashed import Overrun, recover_all
 from ..reaper.loop import Reaper
+from .begun import Begun, HasBegun
 from .child import DONE, SPENT, STUCK
 from .connection import own_connection
 from .inbox import Word
+from .nursery import Forked, Nursery
 from .plan import Plan, Until
 from .pump import LONGEST_WAIT
 
@@ -49,6 +53,7 @@ HOPELESS: Final = 5
 class _Dead:
     worker_id: str
     overrun: Overrun | None
+    has_begun: HasBegun
     tries: int = 0
 
 
@@ -60,7 +65,8 @@ class _Retiring:
 @dataclass(slots=True)
 class _Child:
     worker_id: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
+    begun: Begun
     is_replaced: bool = False
 
     def tell(self, word: Word) -> None:
@@ -85,6 +91,7 @@ class Supervisor:
         self._kill_at = float("inf")
         self._start_at: list[float] = []
         self._failed_starts = 0
+        self._nursery: Nursery | None = None
 
     def tell(self, word: Word) -> None:
         """Stop (first time) or abort (second time); may be called from a signal handler."""
@@ -94,6 +101,9 @@ class Supervisor:
         """Supervise until the last runner is gone and return the exit status."""
         if not self._can_spawn():
             raise RuntimeError("Runners are processes of their own: they need DJANGO_SETTINGS_MODULE.")
+        if self._plan.fork:
+            connections.close_all()
+            self._nursery = Nursery.open()
         reaper = Reaper(self._plan.options, self._plan.backend)
         if self._plan.reaper:
             threading.Thread(target=self._reap, args=(reaper,), name="horsies-reaper", daemon=True).start()
@@ -102,6 +112,8 @@ class Supervisor:
             while self._children or self._start_at or self._dead:
                 self.run_once()
         reaper.stop()
+        if self._nursery is not None:
+            self._nursery.close()
         return 1 if self._has_failed or self._is_hopeless() else 0
 
     def run_once(self) -> None:
@@ -138,19 +150,13 @@ class Supervisor:
 
     def _spawn(self) -> None:
         worker_id = self._plan.new_worker_id()
-        environment = os.environ | {
-            "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE,
-            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
-        }
         reading, writing = os.pipe()
+        memory = TemporaryFile()  # noqa: SIM115  # closed below
+        memory.truncate(Begun.SIZE)
+        number = memory.fileno()
         try:
-            process = subprocess.Popen(  # our own interpreter, our own module
-                [sys.executable, "-m", "horsies_django.worker.child"],
-                stdin=subprocess.PIPE,
-                env=environment,
-                text=True,
-                pass_fds=(writing,),
-            )
+            process = self._fork((writing, number)) or self._exec((writing, number))
+            begun = Begun(number)
         except OSError as error:  # no more processes, or memory, for now: the runners that there are go on
             os.close(reading)
             logger.error("a runner can't be started: %s", error)
@@ -159,14 +165,49 @@ class Supervisor:
             return
         finally:
             os.close(writing)
-        child = _Child(worker_id, process)
+            memory.close()
+        child = _Child(worker_id, process, begun)
         self._children.append(child)
         for target, given in ((self._watch, child), (self._listen, (child, reading))):
             threading.Thread(target=target, args=(given,), daemon=True).start()
         with suppress(OSError):
             assert process.stdin is not None
-            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {self._plan.dumps()}\n")
+            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {number} {self._plan.dumps()}\n")
             process.stdin.flush()
+
+    def _fork(self, descriptors: Sequence[int]) -> Forked | None:
+        """Fork a runner, if there is a nursery that does. Raises OSError."""
+        if self._nursery is None:
+            return None
+        listening, speaking = os.pipe()
+        try:
+            pid = self._nursery.bear((listening, *descriptors))
+        except OSError:
+            os.close(speaking)
+            raise
+        finally:
+            os.close(listening)
+        if pid is not None:
+            return Forked(pid, speaking)
+        os.close(speaking)  # whoever was born after all finds that nobody speaks
+        logger.warning("the nursery is lost: runners are started from scratch")
+        self._nursery.close()
+        self._nursery = None
+        return None
+
+    def _exec(self, descriptors: Sequence[int]) -> subprocess.Popen[str]:
+        """Start a runner from scratch. Raises OSError."""
+        environment = os.environ | {
+            "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE,
+            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+        }
+        return subprocess.Popen(  # our own interpreter, our own module
+            [sys.executable, "-m", "horsies_django.worker.child"],
+            stdin=subprocess.PIPE,
+            env=environment,
+            text=True,
+            pass_fds=descriptors,
+        )
 
     def _watch(self, child: _Child) -> None:
         child.process.wait()
@@ -181,13 +222,15 @@ class Supervisor:
     def _bury(self, child: _Child) -> None:
         """A runner has ended: recover what it held, and replace it unless its work is done."""
         status = child.process.returncode
+        assert status is not None
         self._children.remove(child)
         if child.process.stdin:
             with suppress(OSError):
                 child.process.stdin.close()
         # Also of one that left in order: it may not have got everything said.
         overrun = Overrun(self._plan.task_timeout) if status == STUCK else None
-        self._dead.append(_Dead(child.worker_id, overrun))
+        self._dead.append(_Dead(child.worker_id, overrun, child.begun.read()))
+        child.begun.close()
         if status in (DONE, SPENT, STUCK):
             self._failed_starts = 0
             goes_on = status != DONE or self._plan.until is Until.STOPPED
@@ -238,7 +281,7 @@ class Supervisor:
     def _is_recovered(self, dead: _Dead) -> bool:
         """Recover what a dead runner held; return whether nothing is left to do for it."""
         rows = Task.objects.using(self._plan.database).held_by(dead.worker_id)
-        if count := recover_all(rows, dead.overrun):
+        if count := recover_all(rows, dead.overrun, dead.has_begun):
             logger.warning("recovered %d tasks of dead runner id=%s", count, dead.worker_id)
         dead.tries += 1
         if rows.exists() and dead.tries < TRIES:

@@ -28,7 +28,9 @@ def folder(tmp_path):
 
 @pytest.fixture
 def fragile(folder):
-    return {"BREAK_AT": str(folder), "DJANGO_SETTINGS_MODULE": "tests.lifecycle.fragile_settings"}
+    # It tells runners by how they were started.
+    settings = "tests.lifecycle.fragile_settings"
+    return {"BREAK_AT": str(folder), "DJANGO_SETTINGS_MODULE": settings, "HORSIES_WORKER_NO_FORK": "1"}
 
 
 # Bodies that end their process.

@@ -20,7 +20,8 @@ from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
 from horsies_django.models.claims import ClaimedTask, Ended, Runner
 from horsies_django.tasks import HorsiesTask
 from horsies_django.worker import body
-from horsies_django.worker.books import Books
+from horsies_django.worker.ahead import Ahead
+from horsies_django.worker.books import Books, latest
 from horsies_django.worker.executors import Executor
 from horsies_django.worker.lanes import Lane
 from horsies_django.worker.plan import Plan
@@ -104,7 +105,7 @@ class Base(RuleBasedStateMachine):
         return Runner(worker, "host", 1)
 
     def lane(self, slots: int, prefetch: int) -> Lane:
-        return Lane(is_async=False, slots=slots, prefetch=prefetch, executor=cast("Executor", None))
+        return Lane(False, slots, prefetch, executor=cast("Executor", None), ahead=Ahead(slots, 0))
 
     def run_of(self, taken: Taken) -> Run:
         return Run(taken.claim, self.plan.options, self.runner(taken.worker))
@@ -129,8 +130,10 @@ class Base(RuleBasedStateMachine):
 
     def write(self, worker: str, ends: list[Ended]) -> None:
         books = self.books(worker)
+        ends = latest(ends)
         with books.transaction():
-            books.store(ends)
+            books.store([end for end in ends if not end.is_success])
+            books.exchange(self.lane(1, 0), [end for end in ends if end.is_success], 0)
 
     def rows(self, indexes: Iterable[int]) -> list[UUID]:
         """The rows that are picked, the latest first."""

@@ -35,9 +35,12 @@ class Workers(Base):
             view = books.look([lane])
         claimable = self.model.claimable()
         assert view.due == (bool(claimable),)
-        with books.transaction():
-            started, prefetched = books.claim(lane)
-        claims = [*started, *prefetched]
+        if prefetch:
+            with books.transaction():
+                started, prefetched = books.claim(lane)
+            claims = [*started, *prefetched]
+        else:
+            claims = books.exchange(lane, [], start)
         ranks = [self.model.rank(claim.task_id) for claim in claims]
         best = sorted(map(self.model.rank, claimable))
         assert {claim.task_id for claim in claims} <= set(claimable), "claimed what may not be"

@@ -142,14 +142,14 @@ def test_38_a_row_of_bodies_that_end_their_process_does_not_end_the_drain(manage
 
 
 def test_40_runners_that_cannot_start_end_a_drain_with_exit_status_1(manage):
-    process = manage("horsies_worker", "--drain", "--processes", "2", BREAK_RUNNERS="1")
+    process = manage("horsies_worker", "--drain", "--processes", "2", BREAK_RUNNERS="1", HORSIES_WORKER_NO_FORK="1")
 
     assert process.wait(60) == 1
     assert "runner died" in process.output
 
 
 def test_40_a_worker_waits_longer_and_longer_for_runners_that_cannot_start(manage):
-    process = manage("horsies_worker", BREAK_RUNNERS="1")
+    process = manage("horsies_worker", BREAK_RUNNERS="1", HORSIES_WORKER_NO_FORK="1")
 
     wait_until(lambda: process.output.count("runner died") >= 4, limit=30)
     process.signal(signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -23,6 +24,7 @@ _TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
     "threads": (int, "N", "Sync tasks that run at once in each runner."),
     "async_slots": (int, "N", "Coroutine tasks that run at once in each runner."),
     "prefetch": (int, "N", "Tasks claimed ahead for each kind of slot; they hide from other workers."),
+    "start_ahead": (int, "N", "Short tasks started at most ahead of the threads, as many as run within milliseconds."),
     "poll_interval": (float, "SECONDS", "Longest time between two looks of an idle worker that nobody can wake."),
     "max_tasks_per_child": (int, "N", "Replace a runner after this many tasks."),
     "max_memory_mb": (int, "MB", "Replace a runner that takes more memory than this."),
@@ -34,6 +36,7 @@ _TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
 _SWITCHES: Final = {
     "reaper": "Do not recover dead workers' tasks here.",
     "scheduler": "For later releases: there are no schedules yet.",
+    "fork": "Start each runner from scratch, for code that must not be forked once it is imported.",
 }
 
 
@@ -72,6 +75,8 @@ class Command(BaseCommand):
             )
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
+        if not getattr(self, "_called_from_command_line", False):
+            plan = replace(plan, fork=False)  # this process does other things too
         try:
             status = work(plan, options["verbosity"])
         except ImproperlyConfigured as error:

@@ -1,0 +1,99 @@
+"""Statements that the ORM has written once, for what a worker says a thousand times a second.
+
+To build a queryset and compile it takes the ORM longer than PostgreSQL takes to carry it out. What differs from run to
+run is a :class:`~horsies_django.expressions.Blank` among the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self, cast
+
+from django.db import connections, models
+from django.db.backends.utils import CursorWrapper
+from django.db.models.constants import OnConflict
+from django.db.models.sql import UpdateQuery
+
+from .. import postgres
+from ..expressions import Blank
+
+#: A limit that nobody means, in whose place the compiled text gets a parameter: the ORM writes limits out.
+_SOME: Final = 987_654_321
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL, and its parameters, some of them blank."""
+
+    sql: str
+    params: tuple[Any, ...]
+
+    @classmethod
+    def update(cls, rows: models.QuerySet[Any], **values: Any) -> Self:
+        """The UPDATE that ``rows.update(**values)`` would be."""
+        query = cast("UpdateQuery", rows.query.chain(UpdateQuery))
+        query.add_update_values(values)
+        sql, params = query.get_compiler(rows.db).as_sql()
+        return cls(sql, tuple(params))
+
+    @classmethod
+    def insert(
+        cls, model: type[models.Model], rows: models.QuerySet[Any], columns: Mapping[str, Any], prefix: str = ""
+    ) -> Self:
+        """``INSERT … SELECT``: one row of ``model`` for each of ``rows``, its columns being expressions over that row.
+
+        Model instances would cost as much as all the rest of a task's life. A row that is there already stays as it is.
+        """
+        connection = connections[rows.db]
+        quote = connection.ops.quote_name
+        source = rows.order_by().values_list(*columns.values())
+        select, params = source.query.get_compiler(rows.db).as_sql()
+        insert = connection.ops.insert_statement(on_conflict=OnConflict.IGNORE)
+        suffix = connection.ops.on_conflict_suffix_sql([], OnConflict.IGNORE, [], [])
+        names = ", ".join(map(quote, columns))
+        return cls(f"{prefix}{insert} {quote(model._meta.db_table)} ({names}) {select} {suffix}", tuple(params))
+
+    def settled(self) -> Self:
+        """Return it with all but the blanks written out, as PostgreSQL wants it to plan it once.
+
+        It takes a partial index only where it can read the index's condition in the text.
+        """
+        first, *rest = self.sql.split("%s")
+        texts = [f"{'%s' if isinstance(param, Blank) else postgres.literal(param)}" for param in self.params]
+        sql = first + "".join(text + after for text, after in zip(texts, rest, strict=True))
+        return type(self)(sql, tuple(param for param in self.params if isinstance(param, Blank)))
+
+    def filled(self, given: Mapping[str, Any]) -> list[Any]:
+        """Return the parameters of one run."""
+        return [given[param.name] if type(param) is Blank else param for param in self.params]
+
+    def run(self, alias: str, given: Mapping[str, Any] | None = None) -> int:
+        """Run it and return how many rows it met."""
+        with connections[alias].cursor() as cursor:
+            cursor.execute(self.sql, self.filled(given or {}))
+            return int(cursor.rowcount)
+
+
+class Selection:
+    """A SELECT of at most as many rows as each run says."""
+
+    def __init__(self, rows: models.QuerySet[Any], columns: Iterable[Any], limit: Blank) -> None:
+        limited = rows.values_list(*columns)[:_SOME]
+        self._alias = rows.db
+        self._compiler = limited.query.get_compiler(rows.db)
+        sql, params = self._compiler.as_sql()
+        # Nothing that takes a parameter comes after the limit.
+        self.statement = Statement(sql.replace(str(_SOME), "%s"), (*params, limit))
+        self._converters = self._compiler.get_converters([column for column, *_ in self._compiler.select])
+
+    def run(self, given: Mapping[str, Any]) -> list[Any]:
+        """Run it and return the rows."""
+        with connections[self._alias].cursor() as cursor:
+            return self.read(cursor, self.statement, given)
+
+    def read(self, cursor: CursorWrapper, statement: Statement, given: Mapping[str, Any]) -> list[Any]:
+        """Run it as part of another statement, with these columns as the first, and return the rows."""
+        cursor.execute(statement.sql, statement.filled(given))
+        rows: list[Any] = cursor.fetchall()
+        return list(self._compiler.apply_converters(rows, self._converters)) if self._converters else rows

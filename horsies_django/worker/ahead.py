@@ -1,0 +1,52 @@
+"""How many short tasks are started ahead of the slots, so that these need not wait for the database."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Seconds that a task which was started ahead of its slot is to wait for it, as a rule.
+WAIT: Final = 0.008
+
+#: Seconds after which one that still waits is given back, for the bodies before it take longer than expected.
+TOO_LONG: Final = 0.05
+
+#: How much the newest body counts in the averages.
+_WEIGHT: Final = 1 / 16
+
+
+#: How many times too long for anything to be ahead of them bodies are taken to be, until some have ended.
+_UNKNOWN: Final = 2
+
+
+class Ahead:
+    """Learns from the bodies that have ended. Durations are seconds.
+
+    What waits is gone after ``WAIT`` if there is as much of it as the slots get through in that time. So there is
+    nothing ahead of bodies that take much longer, and nothing is hidden from other workers; of bodies that take
+    microseconds there is as much as ``most`` allows. Threads share an interpreter, so the slots may get through less
+    than their number says: how long the last ones really waited counts as well.
+    """
+
+    def __init__(self, slots: int, most: int) -> None:
+        self._slots = slots
+        self._most = most
+        self._waited = 0.0
+        self._took = _UNKNOWN * WAIT * slots
+        self.size = 0
+
+    def learn(self, waited: float, took: float) -> None:
+        """A body has waited for its slot, and taken it, for so long."""
+        self._waited += (waited - self._waited) * _WEIGHT
+        self._took += (took - self._took) * _WEIGHT
+
+    def adapt(self) -> None:
+        """Set ``size`` by what was learned."""
+        room = self._slots * WAIT / max(self._took, 1e-6)
+        if self._waited > WAIT:
+            room = min(room, (self._slots + self.size) * WAIT / self._waited)
+        self.size = min(self._most, int(room))
+
+    def forget(self) -> None:
+        """Start nothing ahead until bodies have been short again for a while."""
+        self._took = _UNKNOWN * WAIT * self._slots
+        self.size = 0

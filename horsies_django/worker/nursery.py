@@ -1,0 +1,183 @@
+"""The nursery: a process from which runners are forked, so that they share the memory of all that is imported.
+
+It is forked from the supervisor before that has a connection or a second thread, and does nothing but fork: what a fork
+must not copy is never there. A runner becomes the supervisor's own child, so nothing depends on the nursery any more:
+when it is lost, or where there can be none, runners are started from scratch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NoReturn, Self
+
+from django.db import connections
+
+from . import child
+
+#: Seconds that a birth may take. It takes milliseconds; a nursery that was stopped must not hold up the supervisor.
+PATIENCE: Final = 2.0
+
+_THREADS: Final = Path("/proc/self/task")
+
+#: Options of Linux's prctl().
+_SET_NAME: Final = 15
+_SET_CHILD_SUBREAPER: Final = 36
+
+
+class Forked:
+    """A runner that was forked: the little of subprocess.Popen that its supervisor needs."""
+
+    def __init__(self, pid: int, voice: int) -> None:
+        self.pid = pid
+        self.stdin = os.fdopen(voice, "w")
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        """Wait for its end; ``returncode`` is then what Popen's would be."""
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:  # until here nobody else could get its pid
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def kill(self) -> None:
+        """End it."""
+        with self._lock:
+            if self.returncode is None:
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class Nursery:
+    """The supervisor's end."""
+
+    def __init__(self, pid: int, line: socket.socket) -> None:
+        self._pid = pid
+        self._line = line
+        self._line.settimeout(PATIENCE)
+
+    @classmethod
+    def open(cls) -> Self | None:
+        """Fork a nursery; None if this process is not one that may be forked."""
+        if not _may_fork():
+            return None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # else both would write what is in it
+        gc.collect()
+        gc.freeze()  # a collection writes to what it looks at, and what is written to is shared no more
+        pid = os.fork()
+        if not pid:
+            ours.close()
+            _nurse(theirs)
+        theirs.close()
+        return cls(pid, ours)
+
+    def bear(self, descriptors: Sequence[int]) -> int | None:
+        """Fork a runner that has these, the first as its standard input, and return its pid; None if that can't be.
+
+        Raises OSError if there are no more processes for now.
+        """
+        try:
+            _prctl(_SET_CHILD_SUBREAPER, 1)  # a runner whose parent ends comes to us
+            socket.send_fds(self._line, [b"one more"], descriptors)
+            answer = self._line.recv(16)
+        except OSError:
+            return None
+        finally:
+            _prctl(_SET_CHILD_SUBREAPER, 0)
+        if not answer:
+            return None
+        if not (pid := int(answer)):
+            raise OSError("fork has failed")
+        return pid
+
+    def close(self) -> None:
+        """End it; the runners go on."""
+        self._line.close()
+        with suppress(OSError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+
+def _may_fork() -> bool:
+    """Whether there is but one thread, of Python or not, and no connection. Elsewhere than on Linux nobody can say."""
+    if sys.platform != "linux" or not _THREADS.exists() or len(list(_THREADS.iterdir())) > 1:
+        return False
+    is_connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
+    return not is_connected and _prctl(_SET_CHILD_SUBREAPER, 0)
+
+
+def _prctl(option: int, value: int | bytes) -> bool:
+    argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
+    nothing = ctypes.c_ulong(0)
+    return ctypes.CDLL(None).prctl(option, argument, nothing, nothing, nothing) == 0  # type: ignore[no-any-return]
+
+
+def _nurse(line: socket.socket) -> NoReturn:
+    """Fork when told to, until the supervisor hangs up."""
+    try:
+        # What is said to the whole group is for the others.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _prctl(_SET_NAME, b"horsies-nursery")
+        while True:
+            message, descriptors, *_ = socket.recv_fds(line, 16, 8)
+            if not message:
+                os._exit(0)
+            try:
+                answer = _bear(line, descriptors)
+            except OSError:
+                answer = b"0"
+            for descriptor in descriptors:
+                os.close(descriptor)
+            line.send(answer)
+    except BaseException:  # noqa: BLE001  # nothing may return into the supervisor's code
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _bear(line: socket.socket, descriptors: Sequence[int]) -> bytes:
+    """Fork a runner by way of a process that ends at once, and return its pid."""
+    reading, writing = os.pipe()
+    try:
+        midwife = os.fork()
+        if not midwife:
+            _deliver(line, descriptors, (reading, writing))
+        os.waitpid(midwife, 0)
+        os.set_blocking(reading, False)
+        with suppress(BlockingIOError):
+            return os.read(reading, 16)
+        return b"0"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def _deliver(line: socket.socket, descriptors: Sequence[int], pipe: tuple[int, int]) -> NoReturn:
+    try:
+        if pid := os.fork():
+            os.write(pipe[1], str(pid).encode())
+            os._exit(0)
+        line.close()
+        for end in pipe:
+            os.close(end)
+        _prctl(_SET_NAME, b"horsies-runner")
+        voice, *others = descriptors
+        os.dup2(voice, 0)
+        os.close(voice)
+        child.main(others)
+    except BaseException:  # noqa: BLE001  # as the interpreter would
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(1)

@@ -1,0 +1,114 @@
+"""Short tasks are started ahead of their slots; long ones are not, and what has not begun is never charged."""
+
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task, TaskAttempt
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: Enough no-ops for a runner to learn that they are short, and for some of them still to be ahead of what follows.
+MANY = 600
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return tmp_path / "gate"
+
+
+def statements(tally):
+    return os.path.getsize(tally) if tally.exists() else 0
+
+
+def running():
+    return Task.objects.filter(status=TaskStatus.RUNNING)
+
+
+def test_one_thread_takes_many_short_tasks_at_a_time(manage, tmp_path):
+    tasks.noop.send_many({} for _ in range(MANY))
+    tally = tmp_path / "statements"
+
+    process = manage("horsies_worker", "--drain", "--threads", "1", "-v0", COUNT_STATEMENTS=str(tally))
+
+    assert process.wait(60) == 0, process.output
+    assert TaskAttempt.objects.filter(outcome="COMPLETED").count() == MANY
+    assert statements(tally) / MANY < 1
+
+
+def test_start_ahead_0_starts_no_more_than_there_are_slots(manage, tmp_path):
+    tasks.noop.send_many({} for _ in range(50))
+    tally = tmp_path / "statements"
+
+    process = manage(
+        "horsies_worker", "--drain", "--threads", "1", "--start-ahead", "0", "-v0", COUNT_STATEMENTS=str(tally)
+    )
+
+    assert process.wait(60) == 0, process.output
+    assert statements(tally) >= 50
+
+
+def test_what_is_ahead_of_a_long_task_goes_back_to_other_workers(worker, gate):
+    tasks.noop.send_many({} for _ in range(MANY))
+    handles = [tasks.hold.send(str(number), str(gate)) for number in range(30)]
+    worker("--threads", "2")
+
+    wait_until(lambda: Entry.objects.count() == 2)
+    wait_until(lambda: running().count() == 2, limit=5)
+
+    waiting = Task.objects.filter(pk__in=[handle.id for handle in handles], status=TaskStatus.PENDING)
+    assert waiting.count() == 28
+    assert not waiting.exclude(attempt=0, claimed_by_worker_id=None, started_at=None).exists()
+    gate.touch()
+    wait_until(lambda: Task.objects.completed().count() == MANY + 30)
+    assert not TaskAttempt.objects.exclude(attempt=1, outcome="COMPLETED").exists()
+
+
+def test_a_stop_gives_back_what_has_not_begun(worker, gate):
+    tasks.noop.send_many({} for _ in range(MANY))
+    tasks.hold.send("in the way", str(gate))
+    tasks.noop.send_many({} for _ in range(MANY))
+    process = worker("--threads", "1")
+    wait_until(lambda: Entry.objects.exists())
+
+    process.signal(signal.SIGTERM)
+    wait_until(lambda: running().count() == 1, limit=5)
+    gate.touch()
+
+    assert process.wait(20) == 0
+    assert not running().exists()
+    assert not Task.objects.pending().exclude(attempt=0, claimed_by_worker_id=None).exists()
+    assert TaskAttempt.objects.count() == Task.objects.completed().count() > MANY
+
+
+def test_a_dead_runners_tasks_whose_bodies_had_not_begun_burn_no_attempt(worker):
+    tasks.noop.send_many({} for _ in range(MANY))
+    killer = tasks.hard_exit.send("killer")
+    behind = [handle.id for handle in tasks.noop.send_many({} for _ in range(MANY))]
+
+    worker("--threads", "1")
+
+    wait_until(lambda: Task.objects.completed().filter(pk__in=behind).count() == MANY, limit=40)
+    assert killer.get(5).err.error_code == "WORKER_CRASHED"
+    assert not TaskAttempt.objects.filter(task__in=behind).exclude(attempt=1, outcome="COMPLETED").exists()
+
+
+def test_the_start_in_the_table_is_hardly_before_the_body_begins(worker):
+    """By the database's clock; the body's own is the same machine's."""
+    worker("--threads", "2")
+    tasks.noop.send_many({} for _ in range(MANY))
+    tasks.write.send("one of them")
+    tasks.noop.send_many({} for _ in range(MANY))
+    wait_until(lambda: Task.objects.completed().count() == 2 * MANY + 1)
+
+    began = Entry.objects.get().at
+    attempt = TaskAttempt.objects.get(task__task_name="tests.jobs.tasks.write")
+    assert timedelta(seconds=began - attempt.started_at.timestamp()) < timedelta(seconds=0.5)
+    assert not TaskAttempt.objects.filter(finished_at__lt=F("started_at")).exists()
