@@ -38,6 +38,9 @@ _MARK_ID: Final = Blank("mark_id")
 #: How many times as long as a claim from the first row takes the claims after it go on from where they were.
 _WORTH: Final = 10
 
+#: Seconds for which they do at most.
+_LONGEST: Final = 1.0
+
 
 class Exchange:
     """Stores successes and claims what is next up of ``tasks`` for one runner."""
@@ -54,10 +57,12 @@ class Exchange:
         )
         attempt = attempt_columns(AttemptOutcome.COMPLETED, hostname=runner.hostname, pid=runner.pid)
         next_up = tasks.next_up(is_async=is_async)
+        self._is_one = self._connection.vendor == "postgresql"
+        if self._is_one:
+            next_up = next_up.filter(_IsStored())
         self._pick = Selection(next_up.lock(), CLAIMED_COLUMNS, _ROOM)
         started = {"status": lifecycle.CLAIM_AND_START.target, **taken_by(runner.worker_id), **STARTED}
         possible = everything.filter(lifecycle.CLAIM_AND_START.is_possible)
-        self._is_one = self._connection.vendor == "postgresql"
         if self._is_one:
             # Inside that INSERT the table's name stands for the rows that were completed just now.
             just_completed = f'WITH "{tasks.model._meta.db_table}" AS (SELECT * FROM completed) '  # noqa: S608  # our own
@@ -118,8 +123,9 @@ class Exchange:
         began = time.monotonic()
         claims += self._say(self._from_the_first, given)
         now = time.monotonic()
-        self._onward_until = now + (now - began) * _WORTH
-        self._mark = claims[-1] if claims and len(claims) == room else None
+        if room:
+            self._onward_until = now + min((now - began) * _WORTH, _LONGEST)
+            self._mark = claims[-1] if len(claims) == room else None
         return claims
 
     def _say(self, statement: Statement, given: dict[str, Any]) -> list[ClaimedTask]:
@@ -155,6 +161,14 @@ class Exchange:
         whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # the ORM's
         params = (*self._complete.params, *self._record.params, *pick.params, *self._take.params)
         return Statement(whole, params).settled()
+
+
+class _IsStored(models.Func):
+    """True once the same statement has stored the ends: what waits for a row's lock must not hold locks of others."""
+
+    template = "(SELECT count(*) FROM completed) >= 0"
+    conditional = True
+    output_field = models.BooleanField()
 
 
 class _IsPicked(models.Func):

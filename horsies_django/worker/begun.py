@@ -7,8 +7,11 @@ which of its tasks have been touched by user code at all; the others go back as 
 from __future__ import annotations
 
 import mmap
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Final, TypeAlias
 
 from ..models.claims import Held
@@ -24,6 +27,18 @@ _PLACES: Final = 10_000
 
 #: Bytes before the first place. The first of them is 1 once a body has begun for which there was none.
 _HEAD: Final = 8
+
+
+def new_memory() -> int:
+    """Return a descriptor of pages to share. Raises OSError."""
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("horsies-begun")
+        os.ftruncate(descriptor, Begun.SIZE)
+        return descriptor
+    with TemporaryFile() as file:
+        file.write(bytes(Begun.SIZE))
+        file.flush()
+        return os.dup(file.fileno())
 
 
 class Begun:

@@ -209,6 +209,10 @@ class Books:
         held = self._tasks().held_by(self._runner.worker_id)
         return recover_all(held, overrun=Overrun(self._plan.task_timeout))
 
+    def holds_anything(self) -> bool:
+        """Whether the table says that this worker holds a task."""
+        return self._tasks().held_by(self._runner.worker_id).exists()
+
     def hand_back_unknown(self, known: Collection[ClaimedTask]) -> None:
         """Give back what the table says this worker holds and it does not know of: a commit's answer was lost."""
         mine = {(claim.task_id, claim.claim) for claim in known}
@@ -234,7 +238,7 @@ class Books:
         """The rows that may be claimed, as far as their queue goes."""
         if time.monotonic() - self._paused_read_at > PAUSES_VALID:
             queues = Queue.objects.using(self._plan.database)
-            self._paused = list(queues.filter(paused=True).values_list("name", flat=True))
+            self._paused = sorted(queues.filter(paused=True).values_list("name", flat=True))
             self._paused_read_at = time.monotonic()
         return self._served & ~Q(queue_name__in=self._paused) if self._paused else self._served
 

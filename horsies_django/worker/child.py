@@ -56,7 +56,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from .plan import Plan
     from .tick import Leaving
 
-    log_to_console(int(verbosity), gathers=True)
+    log_to_console(int(verbosity))
     # A body must not be the one to find out that a connection died while its thread had nothing to do.
     for database in connections.settings.values():
         database["CONN_HEALTH_CHECKS"] = True

@@ -45,6 +45,7 @@ def own_connection(alias: str, name: str, *, is_busy: bool = False) -> Iterator[
             postgres.pin_plans(connection)
 
     if is_prepared:
+        options["server_side_binding"] = False  # else all would be prepared, and no partial index be found
         connection_created.connect(pin)
     connections[alias] = own
     try:

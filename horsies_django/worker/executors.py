@@ -107,7 +107,16 @@ class ThreadExecutor:
                 return
             thread = threading.Thread(target=self._loop, name=f"horsies-slot-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more; those that there are do the work
+            with self._lock:
+                self._threads.remove(thread)
+                self._slots = len(self._threads)
+            if not self._threads:
+                raise
+            logger.error("a thread can't be started, %d do the work: %s", self._slots, error)
+            self._calls.put(True)
 
     def _loop(self) -> None:
         is_called = True

@@ -61,11 +61,13 @@ class Lane:
     @property
     def gives_back_at(self) -> float:
         """When the first of those that were started ahead has waited too long for its slot."""
-        waiting = self.executor.waiting() if self.ahead.size else None
+        waiting = self.executor.waiting() if self.free < 0 else None
         return float("inf") if waiting is None else waiting.submitted + TOO_LONG
 
     def submit(self, runs: Collection[Run]) -> None:
         """Begin these bodies, as soon as there is a slot for each."""
+        if not runs:
+            return
         self.moved_at = time.monotonic()
         for run in runs:
             self.running[run.task_id, run.claim.claim] = run

@@ -71,7 +71,8 @@ class Nursery:
             return None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # else both would write what is in it
+            if stream is not None:
+                stream.flush()  # else both would write what is in it
         gc.collect()
         gc.freeze()  # a collection writes to what it looks at, and what is written to is shared no more
         pid = os.fork()
@@ -173,8 +174,9 @@ def _deliver(line: socket.socket, descriptors: Sequence[int], pipe: tuple[int, i
             os.close(end)
         _prctl(_SET_NAME, b"horsies-runner")
         voice, *others = descriptors
-        os.dup2(voice, 0)
-        os.close(voice)
+        if voice:
+            os.dup2(voice, 0)
+            os.close(voice)
         child.main(others)
     except BaseException:  # noqa: BLE001  # as the interpreter would
         traceback.print_exc()

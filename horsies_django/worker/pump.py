@@ -20,7 +20,6 @@ from .announcing import Announcer
 from .begun import Begun
 from .books import Books, is_refusal, latest
 from .cadence import WOKEN, Cadence
-from .console import write_lines
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
 from .listener import Listener
@@ -66,6 +65,7 @@ class Pump:
         self._runner = runner
         self._inbox = inbox
         self._lanes = lanes
+        self._turns = list(lanes)
         self._listener = listener
         self._watch = Watch(plan, lanes)
         self._retire = retire
@@ -113,9 +113,7 @@ class Pump:
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
-        if wait := self._wait():
-            write_lines()
-        self._hear(self._inbox.take(wait))
+        self._hear(self._inbox.take(self._wait()))
         self._mind()
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
@@ -200,7 +198,7 @@ class Pump:
         for item in items:
             if isinstance(item, Outcome):
                 for lane in self._lanes:
-                    if lane.forget(item.run):
+                    if lane.forget(item.run) and item.run.has_begun:
                         lane.ahead.learn(item.run.began - item.run.submitted, item.duration)
                 self._outbox.put(item)
             elif item is Word.WAKE:
@@ -271,6 +269,7 @@ class Pump:
     def _transact(self) -> Tick:  # noqa: C901
         if self._only_beats():
             self._books.beat(self._lanes)
+            self._in_doubt = self._books.holds_anything()
             return Tick(beat=True)
         batch = self._outbox.batch()
         ends = latest([outcome.ended for outcome in batch if not outcome.is_stored])
@@ -281,7 +280,7 @@ class Pump:
         is_rare = self._in_doubt or others or noted or tick.beat or self._has_more_than_exchanges()
         try:
             with self._books.transaction() if is_rare else nullcontext():
-                if self._in_doubt:
+                if self._in_doubt or tick.beat:  # what was in doubt may have been committed later still
                     self._books.hand_back_unknown(self._known())
                 if noted:
                     self._books.note_progress(noted)
@@ -289,7 +288,7 @@ class Pump:
                     self._books.store(others)
                 if tick.beat:
                     self._books.beat(self._lanes)
-                for lane in self._lanes:
+                for lane in self._turns if is_rare else self._next_turn():
                     if self._fill(lane, tick, successes):
                         successes = []
                 if successes:
@@ -304,6 +303,15 @@ class Pump:
         self._must_look = self._must_look or self._in_doubt  # what was handed back can be claimed anew
         self._in_doubt = False
         return tick
+
+    def _next_turn(self) -> Sequence[Lane]:
+        """One lane at a time: what has been claimed for it begins before the next one is asked for."""
+        return [lane for lane in self._turns if lane.hot and self._room_in(lane)][:1]
+
+    def _pass_turn(self, lane: Lane, found: int, *, is_cooled: bool) -> None:
+        """Next time, begin with the lane for which something came last; but two that are busy take turns."""
+        self._turns.remove(lane)
+        self._turns.insert(0 if found and is_cooled else len(self._turns), lane)
 
     def _has_more_than_exchanges(self) -> bool:
         return any(lane.withdrawn or lane.prefetched or lane.prefetch for lane in self._lanes)
@@ -353,10 +361,11 @@ class Pump:
         for lane in tick.cooled:
             lane.hot = False
         for lane in tick.handed_back:
+            self._claimed -= len(lane.withdrawn)
             lane.withdrawn.clear()
         for outcome in ended:
             self._give_place_back(outcome.run)
-        if tick.stored or tick.claimed:
+        if tick.stored or tick.claimed or tick.handed_back:
             # Who is to leave once nothing is due has to look after the last thing that it did.
             self._must_look = self._must_look or self._plan.until is Until.DRAINED
         if tick.claimed:
@@ -368,6 +377,7 @@ class Pump:
             lane.prefetched.clear()
             lane.prefetched.extend(prefetched)
         for lane, started in tick.started:
+            self._pass_turn(lane, len(started), is_cooled=lane in tick.cooled)
             lane.ahead.adapt()
             lane.submit(list(map(self._begin, self._confirmed(started, tick))))
         self._sweep(ended)

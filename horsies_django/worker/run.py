@@ -68,6 +68,11 @@ class Run:
         """When its time is up."""
         return float("inf") if self.time_limit is None else self.began + self.time_limit
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the body has begun."""
+        return self.began != float("inf")
+
     def begin(self) -> None:
         """The body begins now, in this thread."""
         if self.place is not None:

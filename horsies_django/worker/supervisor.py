@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from tempfile import TemporaryFile
 from typing import Final
 
 from django.conf import settings
@@ -26,7 +25,7 @@ from ..framework import own_logging
 from ..models import Task, Worker
 from ..reaper.crashed import Overrun, recover_all
 from ..reaper.loop import Reaper
-from .begun import Begun, HasBegun
+from .begun import Begun, HasBegun, new_memory
 from .child import DONE, SPENT, STUCK
 from .connection import own_connection
 from .inbox import Word
@@ -150,29 +149,30 @@ class Supervisor:
 
     def _spawn(self) -> None:
         worker_id = self._plan.new_worker_id()
-        reading, writing = os.pipe()
-        memory = TemporaryFile()  # noqa: SIM115  # closed below
-        memory.truncate(Begun.SIZE)
-        number = memory.fileno()
+        opened: list[int] = []
         try:
-            process = self._fork((writing, number)) or self._exec((writing, number))
-            begun = Begun(number)
+            reading, writing = os.pipe()
+            opened += (reading, writing)
+            memory = new_memory()
+            opened.append(memory)
+            process = self._fork((writing, memory)) or self._exec((writing, memory))
+            begun = Begun(memory)
+            opened.remove(reading)
         except OSError as error:  # no more processes, or memory, for now: the runners that there are go on
-            os.close(reading)
             logger.error("a runner can't be started: %s", error)
             self._failed_starts += 1
             self._start_after(_pause(max(self._failed_starts, 2)))
             return
         finally:
-            os.close(writing)
-            memory.close()
+            for descriptor in opened:
+                os.close(descriptor)
         child = _Child(worker_id, process, begun)
         self._children.append(child)
         for target, given in ((self._watch, child), (self._listen, (child, reading))):
             threading.Thread(target=target, args=(given,), daemon=True).start()
         with suppress(OSError):
             assert process.stdin is not None
-            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {number} {self._plan.dumps()}\n")
+            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {memory} {self._plan.dumps()}\n")
             process.stdin.flush()
 
     def _fork(self, descriptors: Sequence[int]) -> Forked | None:
