@@ -82,7 +82,7 @@ REQUEUE: Final = _change(
 UNSTART: Final = _change(
     "RUNNING",
     TaskStatus.PENDING,
-    "worker",
+    "worker, or supervisor of a dead one",
     "claim cleared; `attempt` − 1; no attempt",
     "its own claim, and the body never began",
 )

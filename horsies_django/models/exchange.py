@@ -172,9 +172,12 @@ class _IsStored(models.Func):
 
 
 class _IsPicked(models.Func):
-    """Whether the primary key is one of those that the same statement has picked."""
+    """Whether the primary key is one of those that the same statement has picked.
 
-    template = "%(expressions)s IN (SELECT c0 FROM picked)"
+    As an array: a join might be planned for good the other way round, while the table is empty.
+    """
+
+    template = "%(expressions)s = ANY(ARRAY(SELECT c0 FROM picked))"
     conditional = True
     output_field = models.BooleanField()
 

@@ -62,6 +62,7 @@ class ThreadExecutor:
         self._slots = slots
         self._deliver = deliver
         self._waiting: deque[Run] = deque()
+        self._late: deque[Run] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -73,15 +74,17 @@ class ThreadExecutor:
         self._call()
 
     def waiting(self) -> Run | None:
-        with suppress(IndexError):  # a thread may take it in between
-            return self._waiting[0]
+        for runs in (self._late, self._waiting):
+            with suppress(IndexError):  # a thread may take it in between
+                return runs[0]
         return None
 
     def withdraw(self) -> list[Run]:
         withdrawn: list[Run] = []
-        with suppress(IndexError):
-            while True:
-                withdrawn.append(self._waiting.pop())
+        for runs in (self._late, self._waiting):
+            with suppress(IndexError):
+                while True:
+                    withdrawn.append(runs.pop())
         return withdrawn
 
     def is_blocked(self) -> bool:
@@ -128,7 +131,10 @@ class ThreadExecutor:
                 except IndexError:
                     break
                 self._call()
-                self._deliver(self._outcome_of(run))
+                if run.may_begin:
+                    self._deliver(self._outcome_of(run))
+                else:
+                    self._late.append(run)
             with self._lock:
                 self._idle += 1
             is_called = self._calls.get()

@@ -11,7 +11,7 @@ from uuid import UUID
 from ..models.claims import ClaimedTask
 from .ahead import TOO_LONG, Ahead
 from .executors import Executor
-from .run import Run
+from .run import SURE, Run
 
 
 @dataclass(slots=True)
@@ -60,9 +60,11 @@ class Lane:
 
     @property
     def gives_back_at(self) -> float:
-        """When the first of those that were started ahead has waited too long for its slot."""
-        waiting = self.executor.waiting() if self.free < 0 else None
-        return float("inf") if waiting is None else waiting.submitted + TOO_LONG
+        """When the first of those that have not begun has waited too long."""
+        waiting = self.executor.waiting()
+        if waiting is None:
+            return float("inf")
+        return waiting.submitted + (TOO_LONG if self.free < 0 else SURE)
 
     def submit(self, runs: Collection[Run]) -> None:
         """Begin these bodies, as soon as there is a slot for each."""

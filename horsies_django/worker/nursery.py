@@ -114,7 +114,8 @@ def _may_fork() -> bool:
     if sys.platform != "linux" or not _THREADS.exists() or len(list(_THREADS.iterdir())) > 1:
         return False
     is_connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
-    return not is_connected and _prctl(_SET_CHILD_SUBREAPER, 0)
+    reaps_by_itself = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN  # as a careless parent may have left it
+    return not is_connected and not reaps_by_itself and _prctl(_SET_CHILD_SUBREAPER, 0)
 
 
 def _prctl(option: int, value: int | bytes) -> bool:

@@ -26,7 +26,7 @@ from .listener import Listener
 from .outbox import Outbox
 from .outcome import Outcome
 from .plan import Plan, Until
-from .run import Run
+from .run import SURE, Run
 from .tick import Leaving, Tick
 from .watch import Watch
 
@@ -36,9 +36,6 @@ T = TypeVar("T")
 
 _FIRST_BACKOFF: Final = 0.1
 _LONGEST_BACKOFF: Final = 5.0
-
-#: Seconds from the beginning of a tick for which what it has claimed is surely still this worker's.
-SURE: Final = 0.5
 
 #: A prefetched task that has waited for its slot this many stale thresholds is given back, well beaten for or not.
 PATIENCE: Final = 10
@@ -266,7 +263,7 @@ class Pump:
         self._cadence.looked(found=view.anything, due_in=None if is_overdue else view.deferred_in)
         return True
 
-    def _transact(self) -> Tick:  # noqa: C901
+    def _transact(self) -> Tick:
         if self._only_beats():
             self._books.beat(self._lanes)
             self._in_doubt = self._books.holds_anything()
@@ -280,14 +277,8 @@ class Pump:
         is_rare = self._in_doubt or others or noted or tick.beat or self._has_more_than_exchanges()
         try:
             with self._books.transaction() if is_rare else nullcontext():
-                if self._in_doubt or tick.beat:  # what was in doubt may have been committed later still
-                    self._books.hand_back_unknown(self._known())
-                if noted:
-                    self._books.note_progress(noted)
-                if others:
-                    self._books.store(others)
-                if tick.beat:
-                    self._books.beat(self._lanes)
+                if is_rare:
+                    self._write_rarities(others, noted, is_beat_due=tick.beat)
                 for lane in self._turns if is_rare else self._next_turn():
                     if self._fill(lane, tick, successes):
                         successes = []
@@ -303,6 +294,14 @@ class Pump:
         self._must_look = self._must_look or self._in_doubt  # what was handed back can be claimed anew
         self._in_doubt = False
         return tick
+
+    def _write_rarities(self, ends: Sequence[Ended], noted: Sequence[Run], *, is_beat_due: bool) -> None:
+        if self._in_doubt or is_beat_due:  # what was in doubt may have been committed later still
+            self._books.hand_back_unknown(self._known())
+        self._books.note_progress(noted)
+        self._books.store(ends)
+        if is_beat_due:
+            self._books.beat(self._lanes)
 
     def _next_turn(self) -> Sequence[Lane]:
         """One lane at a time: what has been claimed for it begins before the next one is asked for."""
@@ -353,35 +352,40 @@ class Pump:
             tick.cooled.append(lane)
         return not lane.prefetch
 
-    def _carry_out(self, tick: Tick) -> None:  # noqa: C901
-        """Do in memory what has been committed: forget, tell, begin."""
+    def _carry_out(self, tick: Tick) -> None:
+        """Do in memory what has been committed: forget, begin, tell."""
         ended = self._outbox.take(tick.stored)
         if tick.beat:
             self._next_beat = time.monotonic() + self._beat_every
-        for lane in tick.cooled:
-            lane.hot = False
-        for lane in tick.handed_back:
-            self._claimed -= len(lane.withdrawn)
-            lane.withdrawn.clear()
-        for outcome in ended:
-            self._give_place_back(outcome.run)
+        self._settle(tick)
         if tick.stored or tick.claimed or tick.handed_back:
             # Who is to leave once nothing is due has to look after the last thing that it did.
             self._must_look = self._must_look or self._plan.until is Until.DRAINED
         if tick.claimed:
             self._claimed += tick.claimed
             self._cadence.found()
-        for lane, prefetched in tick.prefetched:
-            if len(prefetched) > len(lane.prefetched):
-                lane.moved_at = time.monotonic()
-            lane.prefetched.clear()
-            lane.prefetched.extend(prefetched)
         for lane, started in tick.started:
             self._pass_turn(lane, len(started), is_cooled=lane in tick.cooled)
             lane.ahead.adapt()
             lane.submit(list(map(self._begin, self._confirmed(started, tick))))
         self._sweep(ended)
+        self._tell(ended)
+
+    def _settle(self, tick: Tick) -> None:
+        for lane in tick.cooled:
+            lane.hot = False
+        for lane in tick.handed_back:
+            self._claimed -= len(lane.withdrawn)
+            lane.withdrawn.clear()
+        for lane, prefetched in tick.prefetched:
+            if len(prefetched) > len(lane.prefetched):
+                lane.moved_at = time.monotonic()
+            lane.prefetched.clear()
+            lane.prefetched.extend(prefetched)
+
+    def _tell(self, ended: Sequence[Outcome]) -> None:
         for outcome in ended:
+            self._give_place_back(outcome.run)
             if outcome.ended.again_in is not None:
                 self._cadence.due_at(time.monotonic() + outcome.ended.again_in)
             outcome.log()
@@ -409,7 +413,7 @@ class Pump:
         return [claim for claim in started if (claim.task_id, claim.claim) in (mine or ())]
 
     def _give_up(self) -> bool:
-        if self._in_doubt:  # those bodies never began: that is no crash
+        if self._in_doubt or any(lane.withdrawn for lane in self._lanes):  # those bodies never began: that is no crash
             with self._books.transaction():
                 self._books.hand_back_unknown(self._known())
         count = self._books.give_up()

@@ -18,6 +18,9 @@ from ..exceptions import TaskInterrupt, TaskRevoked
 from ..models.claims import ClaimedTask, Runner
 from .begun import Place
 
+#: Seconds for which what was claimed is surely still this worker's.
+SURE: Final = 0.5
+
 #: Seconds that a body which was given a context has to see ``is_cancelled``, before it is interrupted.
 COURTESY: Final = 2.0
 
@@ -67,6 +70,11 @@ class Run:
     def ends_by(self) -> float:
         """When its time is up."""
         return float("inf") if self.time_limit is None else self.began + self.time_limit
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether no pause (of a stopped process, say) lies behind it that may have cost it its task."""
+        return time.monotonic() < self.submitted + SURE
 
     @property
     def has_begun(self) -> bool:

@@ -114,7 +114,7 @@ def test_scenario_39_replacing_runners_by_memory_under_load_loses_no_task(worker
     jobs.grow.send_many({"key": str(number), "megabytes": 40} for number in range(20))
 
     all_have_run_once(20)
-    assert "it is replaced" in process.output
+    wait_until(lambda: "it is replaced" in process.output)
     assert "runner died" not in process.output
     assert Entry.objects.values("pid").distinct().count() >= 2
 

@@ -1,0 +1,1 @@
+"""``python -m benchmarks``: this queue and its peers, side by side on one machine."""

@@ -1,0 +1,58 @@
+"""``python -m benchmarks.driver NAME``: the hand that moves a peer from inside its own virtual environment.
+
+Reads a call on each line of its standard input, as JSON, and answers each with a line: what it returned or how it
+failed, and how long it took here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any
+
+
+def answer(module: Any, call: dict[str, Any]) -> dict[str, Any]:
+    """Make one call."""
+    began = time.monotonic()
+    try:
+        value = send_each(module, **call["with"]) if call["do"] == "send_each" else None
+        if call["do"] != "send_each":
+            value = getattr(module, call["do"])(**call["with"])
+    except Exception:  # noqa: BLE001 - whatever a peer raises belongs into the table
+        return {"error": traceback.format_exc()}
+    return {"value": value, "seconds": time.monotonic() - began}
+
+
+def send_each(module: Any, first: int, count: int, pause: float) -> list[float]:
+    """Enqueue one by one, with pauses between them, and return when each call began."""
+    moments = []
+    for number in range(first, first + count):
+        if pause:
+            # Never in step with a peer's polling.
+            time.sleep(pause * (0.5 + (number * 0.618_033_988_7) % 1))
+        moments.append(time.monotonic())
+        module.send(number)
+    return moments
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    # What a peer prints goes to its log.
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    try:
+        module = importlib.import_module(f"benchmarks.peers.{sys.argv[1]}")
+    except Exception:  # noqa: BLE001
+        print(json.dumps({"error": traceback.format_exc()}), file=out)
+        return
+    print(json.dumps({"value": "ready", "seconds": 0}), file=out)
+    for line in sys.stdin:
+        print(json.dumps(answer(module, json.loads(line))), file=out)
+
+
+if __name__ == "__main__":
+    main()

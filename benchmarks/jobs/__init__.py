@@ -1,0 +1,1 @@
+"""The measured bodies of the peers whose tasks need a Django that is set up already."""

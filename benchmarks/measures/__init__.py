@@ -1,0 +1,103 @@
+"""What is measured: a module each, with a function that takes a Stage and returns named numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ..probe import NAP
+from ..registry import POSTGRES, SQLITE, Peer
+from . import costs, depths, drains, enqueues, idles, latencies, naps
+
+if TYPE_CHECKING:
+    from ..options import Options
+    from ..stage import Stage
+
+
+def _everywhere_but_sqlite(peer: Peer) -> bool:
+    return peer.store != SQLITE
+
+
+def _on_postgres(peer: Peer) -> bool:
+    return peer.store == POSTGRES
+
+
+def _told_deep(peer: Peer) -> bool:
+    return peer.deep
+
+
+def _not_wide(peer: Peer) -> bool:
+    return peer.store != SQLITE and not peer.wide
+
+
+def _on_sqlite(peer: Peer) -> bool:
+    return peer.store == SQLITE
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One measure: who takes part, how many bodies it may number, and what it is told as.
+
+    ``figure`` is the one of its numbers that peers are compared by.
+    """
+
+    about: str
+    run: Callable[[Stage, Options], Mapping[str, float]]
+    slots: Callable[[Options], int]
+    figure: str
+    takes_part: Callable[[Peer], bool] = _everywhere_but_sqlite
+    less_is_better: bool = False
+
+
+MEASURES: Final = {
+    "drain": Measure("how fast a full queue of no-ops empties", drains.drain, lambda options: options.tasks, "tasks/s"),
+    "sqlite": Measure(
+        "the same on SQLite, one worker process",
+        drains.drain,
+        lambda options: options.tasks,
+        "tasks/s",
+        _on_sqlite,
+    ),
+    "latency": Measure(
+        "from the call of enqueue to the begin of the body, the workers idle",
+        latencies.latency,
+        lambda options: latencies.WARM_UP + latencies.SAMPLES,
+        "p50 ms",
+        _not_wide,
+        less_is_better=True,
+    ),
+    "enqueue": Measure(
+        "single calls of enqueue", enqueues.single, lambda options: enqueues.SINGLE + enqueues.WARM_UP, "calls/s"
+    ),
+    "bulk": Measure(
+        "the documented way to enqueue many", enqueues.bulk, lambda options: enqueues.WARM_UP + enqueues.BULK, "tasks/s"
+    ),
+    "sleep": Measure(
+        f"tasks that wait {1_000 * NAP:.0f} ms, {naps.SLOTS} at once",
+        naps.naps,
+        lambda options: naps.MOST,
+        "share of the ideal",
+        _not_wide,
+    ),
+    "cost": Measure(
+        "what a task costs PostgreSQL", costs.cost, lambda options: options.tasks, "WAL bytes/task", _on_postgres, True
+    ),
+    "idle": Measure(
+        "a worker that has nothing to do", idles.idle, lambda options: idles.WARM_UP, "MiB", less_is_better=True
+    ),
+    "depth": Measure(
+        "a drain with many rows about, against an empty table",
+        depths.depth,
+        lambda options: options.tasks + 1,
+        "pending rows about, ratio",
+        _told_deep,
+    ),
+    "pinned": Measure(
+        "a drain while one old transaction stays open",
+        depths.pinned,
+        lambda options: depths.PINNED * options.tasks,
+        "last tenth to first",
+        _told_deep,
+    ),
+}

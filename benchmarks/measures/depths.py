@@ -1,0 +1,64 @@
+"""Whether what lies about in the tables slows a drain: rows behind, rows that have ended, rows that are not yet due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+if TYPE_CHECKING:
+    from ..options import Options
+    from ..stage import Stage
+
+#: What lies about: pending behind the drained ones, ended, due tomorrow with the highest priority.
+KINDS: Final = ("pending", "finished", "scheduled")
+
+#: A pinned drain is this many times as long as any other, for what it looks for comes with time.
+PINNED: Final = 5
+
+
+def depth(stage: Stage, options: Options) -> dict[str, float]:
+    """Drain with each kind of rows about, in turn with an empty table."""
+    count = options.tasks
+    rates: dict[str, float] = {}
+    for kind in ("", *KINDS):
+        stage.call("clear")
+        stage.probe.clear()
+        if kind and kind != "pending":
+            stage.call("lie", kind=kind, count=options.depth, number=count)
+        stage.fill(count)
+        if kind == "pending":
+            stage.call("lie", kind=kind, count=options.depth, number=count)
+            stage.settle()
+        rates[kind] = _rate(_drained(stage, options, count))
+    return {
+        **{f"{kind} rows about, ratio": rates[kind] / rates[""] for kind in KINDS},
+        "tasks/s, empty": rates[""],
+        "rows": options.depth,
+    }
+
+
+def pinned(stage: Stage, options: Options) -> dict[str, float]:
+    """Drain while a transaction that is older than all tasks stays open, so that no dead row can be cleaned away."""
+    assert stage.postgres is not None
+    count = PINNED * options.tasks
+    with psycopg.connect(stage.url) as old:
+        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        old.execute("SELECT pg_current_xact_id()")
+        stage.fill(count)
+        moments = _drained(stage, options, count)
+    tenth = count // 10
+    # The very first tasks are begun while processes still start.
+    first, last = moments[tenth // 2 : tenth // 2 + tenth], moments[-tenth:]
+    return {"last tenth to first": _rate(last) / _rate(first), "tasks/s": _rate(moments), "tasks": count}
+
+
+def _drained(stage: Stage, options: Options, count: int) -> list[float]:
+    with stage.workers(options.processes) as (group, _):
+        stage.wait_until_begun(group, 0, count)
+    return stage.probe.times(0, count)
+
+
+def _rate(moments: Sequence[float]) -> float:
+    return (len(moments) - 1) / (moments[-1] - moments[0])

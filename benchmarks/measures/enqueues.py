@@ -1,0 +1,28 @@
+"""How fast tasks get into the queue; no worker runs meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ..options import Options
+    from ..stage import Stage
+
+WARM_UP: Final = 50
+SINGLE: Final = 2_000
+BULK: Final = 50_000
+
+
+def single(stage: Stage, options: Options) -> dict[str, float]:
+    """Enqueue one by one, each in a transaction of its own."""
+    stage.call("send_each", first=0, count=WARM_UP, pause=0)
+    _, seconds = stage.timed("send_each", first=WARM_UP, count=SINGLE, pause=0)
+    return {"calls/s": SINGLE / seconds}
+
+
+def bulk(stage: Stage, options: Options) -> dict[str, float]:
+    """Enqueue many in the way that the peer documents for many."""
+    count = max(500, int(BULK * stage.peer.share))
+    stage.call("send_many", first=0, count=WARM_UP, body="noop")
+    _, seconds = stage.timed("send_many", first=WARM_UP, count=count, body="noop")
+    return {"tasks/s": count / seconds, "tasks": count}

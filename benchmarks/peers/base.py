@@ -1,0 +1,31 @@
+"""What the peers' modules share: where their stores are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+DATABASE = os.environ.get("BENCHMARK_DATABASE", "")
+REDIS = os.environ.get("BENCHMARK_REDIS", "")
+FOLDER = Path(os.environ.get("BENCHMARK_FOLDER", "."))
+VARIANT = os.environ.get("BENCHMARK_VARIANT", "")
+THREADS = int(os.environ.get("BENCHMARK_THREADS", "8"))
+
+
+class Workers(NamedTuple):
+    """The command lines of one peer's worker processes."""
+
+    commands: list[list[str]]
+    slots: int
+
+
+def script(name: str) -> str:
+    """Return a command of this virtual environment."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def chunks(first: int, count: int, size: int) -> list[range]:
+    """Cut ``count`` numbers into ranges of ``size``."""
+    return [range(start, min(start + size, first + count)) for start in range(first, first + count, size)]

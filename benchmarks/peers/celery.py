@@ -1,0 +1,65 @@
+"""Celery on Redis, results in Redis: its prefork pool."""
+
+from __future__ import annotations
+
+import functools
+
+import celery
+import redis
+
+from benchmarks import probe
+
+from .base import REDIS, Workers, script
+
+_RESULTS = REDIS.removesuffix("/0") + "/1"
+
+app = celery.Celery("benchmark", broker=REDIS, backend=_RESULTS)
+_sent = 0
+
+
+@app.task(name="noop")
+def noop(number: int) -> int:
+    probe.mark(number)
+    return number
+
+
+@app.task(name="nap")
+def nap(number: int) -> int:
+    probe.nap(number)
+    return number
+
+
+@functools.cache
+def _results() -> redis.Redis:
+    return redis.Redis.from_url(_RESULTS)
+
+
+def setup() -> None:
+    _results().flushall()
+
+
+def send(number: int) -> None:
+    global _sent
+    noop.delay(number)
+    _sent += 1
+
+
+def send_many(first: int, count: int, body: str) -> None:
+    global _sent
+    task = app.tasks[body]
+    # As its documents advise: one connection and one producer for all.
+    with app.producer_pool.acquire(block=True) as producer:
+        for number in range(first, first + count):
+            task.apply_async((number,), producer=producer)
+    _sent += count
+
+
+def left() -> int:
+    # That database holds nothing but results.
+    return _sent - int(_results().dbsize())
+
+
+def workers(processes: int, slots: int | None) -> Workers:
+    at_once = slots * processes if slots else processes
+    command = [script("celery"), "--app", "benchmarks.peers.celery", "worker", "--concurrency", str(at_once)]
+    return Workers([[*command, "--loglevel", "WARNING"]], at_once)

@@ -1,0 +1,34 @@
+"""django-ox: a supervisor with worker processes, threads in each."""
+
+from __future__ import annotations
+
+from . import site  # first, for it sets Django up
+from .base import Workers
+
+from benchmarks.jobs.framework import BODIES  # isort: skip
+from django_ox.bulk import enqueue_many  # isort: skip
+
+#: Its default is 1.
+CONCURRENCY = 4
+
+
+def setup() -> None:
+    site.migrate()
+
+
+def send(number: int) -> None:
+    BODIES["noop"].enqueue(number)
+
+
+def send_many(first: int, count: int, body: str) -> None:
+    enqueue_many(BODIES[body], [((number,), {}) for number in range(first, first + count)])
+
+
+def left() -> int:
+    return site.number("SELECT count(*) FROM django_ox_oxtask WHERE status IN ('READY', 'RUNNING')")
+
+
+def workers(processes: int, slots: int | None) -> Workers:
+    at_once = slots or CONCURRENCY
+    command = site.manage("ox_worker", "--processes", str(processes), "--concurrency", str(at_once))
+    return Workers([command], at_once * processes)

@@ -1,0 +1,34 @@
+"""django-q2 with its ORM broker: worker processes behind a pusher and a monitor."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from . import site  # first, for it sets Django up
+from .base import Workers
+
+from django_q.tasks import async_task  # isort: skip
+
+_FUNCTIONS = {"noop": "benchmarks.jobs.plain.noop", "nap": "benchmarks.jobs.plain.nap"}
+
+
+def setup() -> None:
+    site.migrate()
+
+
+def send(number: int) -> None:
+    async_task(_FUNCTIONS["noop"], number)
+
+
+def send_many(first: int, count: int, body: str) -> None:
+    with transaction.atomic():
+        for number in range(first, first + count):
+            async_task(_FUNCTIONS[body], number)
+
+
+def left() -> int:
+    return site.number("SELECT count(*) FROM django_q_ormq")
+
+
+def workers(processes: int, slots: int | None) -> Workers:
+    return Workers([["env", f"Q_WORKERS={processes}", *site.manage("qcluster")]], processes)

@@ -1,0 +1,35 @@
+"""django-tasks-db: one task at a time in each of its workers. It documents no way to enqueue many."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from . import site  # first, for it sets Django up
+from .base import Workers
+
+from benchmarks.jobs.framework import BODIES  # isort: skip
+from django_tasks_db.models import DBTaskResult  # isort: skip
+
+_TABLE = DBTaskResult._meta.db_table
+
+
+def setup() -> None:
+    site.migrate()
+
+
+def send(number: int) -> None:
+    BODIES["noop"].enqueue(number)
+
+
+def send_many(first: int, count: int, body: str) -> None:
+    with transaction.atomic():
+        for number in range(first, first + count):
+            BODIES[body].enqueue(number)
+
+
+def left() -> int:
+    return site.number(f"SELECT count(*) FROM {_TABLE} WHERE status IN ('READY', 'RUNNING')")  # noqa: S608
+
+
+def workers(processes: int, slots: int | None) -> Workers:
+    return Workers([site.manage("db_worker")] * processes, processes)

@@ -1,0 +1,53 @@
+"""dramatiq on Redis; it stores no results unless told to."""
+
+from __future__ import annotations
+
+import dramatiq
+from dramatiq.brokers.redis import RedisBroker
+
+from benchmarks import probe
+
+from .base import REDIS, Workers, script
+
+#: Its default number of threads.
+THREADS = 8
+
+broker = RedisBroker(url=REDIS)
+dramatiq.set_broker(broker)
+
+
+@dramatiq.actor
+def noop(number: int) -> None:
+    probe.mark(number)
+
+
+@dramatiq.actor
+def nap(number: int) -> None:
+    probe.nap(number)
+
+
+_ACTORS = {"noop": noop, "nap": nap}
+
+
+def setup() -> None:
+    broker.client.flushall()
+
+
+def send(number: int) -> None:
+    noop.send(number)
+
+
+def send_many(first: int, count: int, body: str) -> None:
+    for number in range(first, first + count):
+        _ACTORS[body].send(number)
+
+
+def left() -> int:
+    # A message leaves this hash when it is acknowledged.
+    return int(broker.client.hlen("dramatiq:default.msgs"))
+
+
+def workers(processes: int, slots: int | None) -> Workers:
+    threads = slots or THREADS
+    command = [script("dramatiq"), "benchmarks.peers.dramatiq", "--processes", str(processes)]
+    return Workers([[*command, "--threads", str(threads)]], threads * processes)

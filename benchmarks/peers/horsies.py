@@ -1,0 +1,73 @@
+"""horsies, the library of that name on PyPI: worker processes with one task each at a time, tuned to prefetch."""
+
+from __future__ import annotations
+
+import functools
+
+import psycopg
+from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
+
+from benchmarks import probe
+
+from .base import DATABASE, VARIANT, Workers, script
+
+#: Tasks that a worker claims ahead in the tuned form.
+PREFETCH = 32
+
+_URL = DATABASE.replace("postgresql://", "postgresql+psycopg://", 1)
+_tuned = {"prefetch_buffer": PREFETCH, "claim_lease_ms": 60_000} if VARIANT == "tuned" else {}
+app = Horsies(AppConfig(broker=PostgresConfig(database_url=_URL), **_tuned))
+
+
+@app.task("noop")
+def noop(*, number: int) -> TaskResult[int, TaskError]:
+    probe.mark(number)
+    return TaskResult(ok=number)
+
+
+@app.task("nap")
+def nap(*, number: int) -> TaskResult[int, TaskError]:
+    probe.nap(number)
+    return TaskResult(ok=number)
+
+
+_TASKS = {"noop": noop, "nap": nap}
+
+
+@functools.cache
+def _connection() -> psycopg.Connection:
+    return psycopg.connect(DATABASE, autocommit=True)
+
+
+def setup() -> None:
+    # Its broker makes the tables with the first task.
+    probe_task = noop.send(number=0)
+    assert not probe_task.is_err(), probe_task
+    _connection().execute("DELETE FROM horsies_tasks")
+
+
+def send(number: int) -> None:
+    noop.send(number=number)
+
+
+def send_many(first: int, count: int, body: str) -> None:
+    for number in range(first, first + count):
+        _TASKS[body].send(number=number)
+
+
+def left() -> int:
+    row = (
+        _connection()
+        .execute("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
+        .fetchone()
+    )
+    assert row is not None
+    return int(row[0])
+
+
+def workers(processes: int, slots: int | None) -> Workers:
+    at_once = slots * processes if slots else processes
+    command = [script("horsies"), "worker", "benchmarks.peers.horsies:app", "--processes", str(at_once)]
+    if VARIANT == "tuned":
+        command += ["--max-claim-batch", str(at_once + PREFETCH)]
+    return Workers([[*command, "--loglevel", "WARNING"]], at_once)

@@ -1,0 +1,67 @@
+"""huey on Redis, SQLite or PostgreSQL; a task's result is stored, for it is not None."""
+
+from __future__ import annotations
+
+from huey import Huey, PostgresHuey, RedisHuey, SqliteHuey
+
+from benchmarks import probe
+
+from .base import DATABASE, FOLDER, REDIS, VARIANT, Workers, script
+
+#: Worker threads of a consumer.
+THREADS = 4
+
+
+def _huey() -> Huey:
+    if VARIANT == "redis":
+        return RedisHuey("benchmark", url=REDIS)
+    if VARIANT == "sqlite":
+        return SqliteHuey("benchmark", filename=str(FOLDER / "huey.sqlite3"))
+    return PostgresHuey("benchmark", dsn=DATABASE)
+
+
+huey = _huey()
+_sent = 0
+
+
+@huey.task()
+def noop(number: int) -> int:
+    probe.mark(number)
+    return number
+
+
+@huey.task()
+def nap(number: int) -> int:
+    probe.nap(number)
+    return number
+
+
+_TASKS = {"noop": noop, "nap": nap}
+
+
+def setup() -> None:
+    if VARIANT == "redis":
+        huey.storage.conn.flushall()
+
+
+def send(number: int) -> None:
+    global _sent
+    noop(number)
+    _sent += 1
+
+
+def send_many(first: int, count: int, body: str) -> None:
+    global _sent
+    for number in range(first, first + count):
+        _TASKS[body](number)
+    _sent += count
+
+
+def left() -> int:
+    return _sent - int(huey.storage.result_store_size())
+
+
+def workers(processes: int, slots: int | None) -> Workers:
+    threads = slots or THREADS
+    command = [script("huey_consumer"), "benchmarks.peers.huey.huey", "--workers", str(threads), "--quiet"]
+    return Workers([command] * processes, threads * processes)

@@ -1,0 +1,53 @@
+"""This queue, through the real ``horsies_worker``: all of its options at their defaults but the threads."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import cast
+
+from django.utils import timezone
+
+from . import site  # first, for it sets Django up
+from .base import THREADS, VARIANT, Workers, chunks
+
+from benchmarks.jobs.ours import BODIES  # isort: skip
+from horsies_django.tasks import HorsiesTask  # isort: skip
+
+
+def setup() -> None:
+    site.migrate()
+
+
+def send(number: int) -> None:
+    BODIES["noop"].enqueue(number)
+
+
+def send_many(first: int, count: int, body: str) -> None:
+    for numbers in chunks(first, count, 20_000):
+        BODIES[body].send_many({"number": number} for number in numbers)
+
+
+def clear() -> None:
+    site.execute("TRUNCATE horsies_tasks, horsies_task_attempts, horsies_heartbeats")
+
+
+def lie(kind: str, count: int, number: int) -> None:
+    later = BODIES["noop"].using(priority=100, run_after=timezone.now() + timedelta(days=1))
+    task = cast("HorsiesTask[[int], int]", later) if kind == "scheduled" else BODIES["noop"]
+    for numbers in chunks(0, count, 20_000):
+        task.send_many({"number": number} for _ in numbers)
+    if kind == "finished":
+        site.execute(
+            "UPDATE horsies_tasks SET status = 'COMPLETED', claim = 1, attempt = 1, claimed_at = now(),"
+            " started_at = now(), completed_at = now(), kept_until = now() + interval '7 days', result = '0'"
+        )
+
+
+def left() -> int:
+    return site.number("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
+
+
+def workers(processes: int, slots: int | None) -> Workers:
+    threads = slots or (8 if VARIANT == "default" else THREADS)
+    command = site.manage("horsies_worker", "--processes", str(processes), "--threads", str(threads))
+    return Workers([command], threads * processes)

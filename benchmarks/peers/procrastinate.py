@@ -1,0 +1,62 @@
+"""Procrastinate with its psycopg connector; its no-op is a coroutine, what waits is a function in a thread."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+import procrastinate
+
+from benchmarks import probe
+
+from .base import DATABASE, Workers, chunks, script
+
+#: Its default is 1 at a time; of 1, 4, 10 and 20 this was the fastest.
+CONCURRENCY = 4
+
+app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=DATABASE))
+
+
+@app.task(name="noop")
+async def noop(number: int) -> None:
+    probe.mark(number)
+
+
+@app.task(name="nap")
+def nap(number: int) -> None:
+    probe.mark(number)
+    time.sleep(probe.NAP)
+
+
+@functools.cache
+def _sender() -> procrastinate.App:
+    return app.open()
+
+
+def setup() -> None:
+    _sender().schema_manager.apply_schema()
+
+
+def send(number: int) -> None:
+    _sender().tasks["noop"].defer(number=number)
+
+
+def send_many(first: int, count: int, body: str) -> None:
+    for numbers in chunks(first, count, 1_000):
+        _sender().tasks[body].batch_defer(*({"number": number} for number in numbers))
+
+
+def left() -> int:
+    row = (
+        _sender()
+        .connector.get_sync_connector()
+        .execute_query_one("SELECT count(*) AS left FROM procrastinate_jobs WHERE status IN ('todo', 'doing')")
+    )
+    return int(row["left"])
+
+
+def workers(processes: int, slots: int | None) -> Workers:
+    at_once = slots or CONCURRENCY
+    command = [script("procrastinate"), "--app", "benchmarks.peers.procrastinate.app"]
+    command += ["worker", "--concurrency", str(at_once)]
+    return Workers([command] * processes, at_once * processes)

@@ -1,0 +1,42 @@
+"""rq: a worker pool whose workers fork for each job, as its documents have it."""
+
+from __future__ import annotations
+
+import redis
+from rq import Queue
+from rq.registry import FinishedJobRegistry
+
+from .base import REDIS, Workers, chunks, script
+
+_FUNCTIONS = {"noop": "benchmarks.jobs.plain.noop", "nap": "benchmarks.jobs.plain.nap"}
+
+_connection = redis.Redis.from_url(REDIS)
+_queue = Queue("default", connection=_connection)
+_sent = 0
+
+
+def setup() -> None:
+    _connection.flushall()
+
+
+def send(number: int) -> None:
+    global _sent
+    _queue.enqueue(_FUNCTIONS["noop"], number)
+    _sent += 1
+
+
+def send_many(first: int, count: int, body: str) -> None:
+    global _sent
+    for numbers in chunks(first, count, 1_000):
+        _queue.enqueue_many([Queue.prepare_data(_FUNCTIONS[body], (number,)) for number in numbers])
+    _sent += count
+
+
+def left() -> int:
+    return _sent - FinishedJobRegistry(queue=_queue).get_job_count(cleanup=False)
+
+
+def workers(processes: int, slots: int | None) -> Workers:
+    at_once = slots * processes if slots else processes
+    command = [script("rq"), "worker-pool", "default", "--num-workers", str(at_once), "--url", REDIS, "--quiet"]
+    return Workers([command], at_once)

@@ -1,0 +1,102 @@
+"""Processes that are started here, and ended here whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+#: How the last line of a traceback begins.
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Failed)\b|error\b", re.IGNORECASE)
+
+#: Seconds that a process gets to end by itself.
+_GRACE = 10.0
+
+
+class Group:
+    """The worker processes of one peer, each the leader of a process group of its own."""
+
+    def __init__(self, commands: Sequence[Sequence[str]], env: Mapping[str, str], folder: Path, log: Path) -> None:
+        self._log = log
+        self._leaders: list[subprocess.Popen[bytes]] = []
+        try:
+            for command in commands:
+                self._leaders.append(self._start(command, env, folder))
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, command: Sequence[str], env: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(  # noqa: S603
+                command,
+                env=env,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Raise RuntimeError if one of them has ended."""
+        for leader in self._leaders:
+            if leader.poll() is not None:
+                raise RuntimeError(f"a worker ended with status {leader.returncode}: {last_line(self._log)}")
+
+    def wait(self) -> None:
+        """Wait until all of them have ended by themselves."""
+        for leader in self._leaders:
+            leader.wait()
+
+    def pids(self) -> list[int]:
+        """Return every process of theirs, by session."""
+        sessions = {leader.pid for leader in self._leaders}
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _session(pid) in sessions]
+
+    def stop(self) -> None:
+        """Ask them to end; after a while, end them, and whatever they left behind."""
+        for leader in self._leaders:
+            leader.terminate()
+        until = time.monotonic() + _GRACE
+        for leader in self._leaders:
+            try:
+                leader.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                leader.kill()
+                leader.wait()
+        for leader in self._leaders:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(leader.pid, signal.SIGKILL)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+@contextmanager
+def running(commands: Sequence[Sequence[str]], env: Mapping[str, str], folder: Path, log: Path) -> Iterator[Group]:
+    """Run worker processes for the length of the block."""
+    group = Group(commands, env, folder, log)
+    try:
+        yield group
+    finally:
+        group.stop()
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that says what went wrong, or else the last that says anything."""
+    if not log.exists():
+        return ""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    told = [line for line in lines if any(map(str.isalpha, line))]
+    return next(filter(_ERROR.match, reversed(told)), told[-1] if told else "")

@@ -1,0 +1,104 @@
+"""The peers by name, and what each needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+CHECKOUT: Final = Path(__file__).resolve().parent.parent
+
+# Where a peer keeps its tasks.
+POSTGRES: Final = "postgres"
+REDIS: Final = "redis"
+SQLITE: Final = "sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One row of the table.
+
+    Peers with one ``module`` share a virtual environment and differ by ``variant``. ``share`` is the part of the
+    tasks that a slow one drains: a rate does not need as many to be told. A ``deep`` one has ``lie()`` and ``clear()``.
+    A ``wide`` one is another of the peers but for its batches, which only a full queue fills.
+    """
+
+    name: str
+    module: str
+    requirements: tuple[str, ...]
+    distribution: str
+    store: str
+    keeps: str
+    site: str = ""
+    variant: str = ""
+    share: float = 1.0
+    quick: bool = False
+    processes: int | None = None
+    deep: bool = False
+    wide: bool = False
+
+
+_OURS: Final = ("-e", str(CHECKOUT))
+_OURS_KEEPS: Final = "result, attempt, all times"
+_DJANGO: Final = ("Django>=6,<6.2", "psycopg[binary]")
+
+
+def _ours(name: str, store: str = POSTGRES, **more: Any) -> Peer:
+    return Peer(name, "ours", _OURS, "horsies-django", store, _OURS_KEEPS, site="ours", **more)
+
+
+def _pgqueuer(name: str, **more: Any) -> Peer:
+    keeps = "a line of its log, no result"
+    return Peer(name, "pgqueuer", ("pgqueuer[asyncpg]",), "pgqueuer", POSTGRES, keeps, quick=True, **more)
+
+
+def _django(name: str, keeps: str, share: float) -> Peer:
+    module = name.replace("-", "_")
+    return Peer(name, module, (name, *_DJANGO), name, POSTGRES, keeps, site=module, share=share)
+
+
+def _huey(store: str, **more: Any) -> Peer:
+    requirements = ("huey[redis,postgres]", "psycopg[binary]")
+    return Peer(f"huey-{store}", "huey", requirements, "huey", store, "result", variant=store, **more)
+
+
+def _horsies(name: str, **more: Any) -> Peer:
+    requirements = ("horsies[pg-binary]",)
+    return Peer(name, "horsies", requirements, "horsies", POSTGRES, "result, attempts", share=0.02, **more)
+
+
+_ALL: Final = [
+    _ours("horsies-django", quick=True, deep=True),
+    _ours("horsies-django-8", variant="default"),
+    _ours("horsies-django-sqlite", SQLITE, processes=1),
+    _pgqueuer("pgqueuer", deep=True),
+    _pgqueuer("pgqueuer-100", variant="batch100", deep=True, wide=True),
+    Peer(
+        "procrastinate",
+        "procrastinate",
+        ("procrastinate", "psycopg[binary,pool]"),
+        "procrastinate",
+        POSTGRES,
+        "row, events, no result",
+        share=0.1,
+        quick=True,
+    ),
+    Peer("oban", "oban", ("oban",), "oban", POSTGRES, "row, times, no result", share=0.5),
+    _django("django-tasks-db", "result, times", 0.05),
+    _django("django-ox", "result, times", 0.1),
+    _django("dj-queue", "result, times", 0.05),
+    _django("django-q2", "result, times", 0.03),
+    _horsies("horsies"),
+    _horsies("horsies-tuned", variant="tuned"),
+    _huey(REDIS),
+    _huey(POSTGRES, share=0.25),
+    _huey(SQLITE, processes=1),
+    Peer("celery", "celery", ("celery[redis]",), "celery", REDIS, "result", share=0.25),
+    Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", share=0.5),
+    Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", share=0.01),
+]
+
+#: Those that the others are set beside, the first of them that was measured.
+OURS: Final = ("horsies-django", "horsies-django-sqlite")
+
+PEERS: Final = {peer.name: peer for peer in _ALL}

@@ -1,0 +1,147 @@
+"""One run: every measure, every round, every peer in turn."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .measures import MEASURES
+from .options import Options
+from .registry import REDIS, Peer
+from .results import Results
+from .servers import DURABLE, Postgres, postgres, redis
+from .stage import Needs, Stores, staged
+from .venvs import InstallError, environment, versions
+
+
+def run(options: Options) -> Results:
+    """Measure all that is asked for, or as much as there is time for before someone interrupts."""
+    needs_redis = any(peer.store == REDIS for peer in options.peers)
+    with postgres(options.database_url) as server, redis(needs_redis) as redis_url:
+        stores = Stores(server, redis_url)
+        results = Results(machine(options.folder), settings(options, server))
+        try:
+            _measure_all(_installed(options, stores, results), stores, options, results)
+        except KeyboardInterrupt:
+            results.interrupted = True
+    return results
+
+
+def _measure_all(pythons: dict[str, Path], stores: Stores, options: Options, results: Results) -> None:
+    for name in options.measures:
+        for round_ in range(options.rounds):
+            for peer in _turns(options.peers, round_):
+                if peer.name in pythons and MEASURES[name].takes_part(peer):
+                    _measure(name, peer, pythons[peer.name], stores, options, results)
+
+
+def _turns(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:
+    """Who is first changes from round to round, for the machine is not the same after others have run."""
+    shift = round_ % len(peers)
+    return peers[shift:] + peers[:shift]
+
+
+def _installed(options: Options, stores: Stores, results: Results) -> dict[str, Path]:
+    pythons = {}
+    for peer in options.peers:
+        if peer.store == REDIS and stores.redis is None:
+            results.fail("install", peer.name, "skipped: no redis-server is installed here")
+            say(f"{peer.name}: {results.failures['install'][peer.name]}")
+            continue
+        try:
+            python = environment(peer, options.folder, renew=options.renew)
+        except InstallError as error:
+            results.fail("install", peer.name, str(error))
+            say(f"{peer.name}: {error}")
+            continue
+        pythons[peer.name] = python
+        results.versions[peer.name] = versions(python).get(peer.distribution, "?")
+        say(f"{peer.name} {results.versions[peer.name]}")
+    return pythons
+
+
+def _measure(name: str, peer: Peer, python: Path, stores: Stores, options: Options, results: Results) -> None:
+    if peer.name in results.failures[name]:
+        return
+    measure = MEASURES[name]
+    try:
+        needs = Needs(measure.slots(options), options.threads, options.folder / "logs")
+        with held(options.lock), staged(peer, python, stores, needs) as stage:
+            figures = measure.run(stage, options)
+    except Exception as error:  # noqa: BLE001 - one peer's failure is a line of the table, and the others go on
+        reason = (str(error).strip().splitlines() or [repr(error)])[-1]
+        results.fail(name, peer.name, reason)
+        say(f"{name} {peer.name}: {reason}")
+        return
+    results.add(name, peer.name, figures)
+    say(f"{name} {peer.name}: " + ", ".join(f"{value:,.4g} {what}" for what, value in figures.items()))
+
+
+def say(line: str) -> None:
+    """Tell how far it is."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def held(lock: Path | None) -> Iterator[None]:
+    """Hold the lock, if there is one, for the length of the block."""
+    if lock is None:
+        yield
+        return
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def machine(folder: Path) -> dict[str, str]:
+    """Return what the figures depend on."""
+    return {
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+        "python": platform.python_version(),
+        "a synced write of 8 KiB": f"{synced_write(folder) * 1e6:.0f} µs",
+    }
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def synced_write(folder: Path, times: int = 200) -> float:
+    """Return the seconds that the disk takes to promise 8 KiB: what each commit waits for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "synced"
+    with path.open("wb", buffering=0) as file:
+        file.write(bytes(8192))
+        began = time.monotonic()
+        for _ in range(times):
+            os.pwrite(file.fileno(), bytes(8192), 0)
+            os.fdatasync(file.fileno())
+        seconds = time.monotonic() - began
+    path.unlink()
+    return seconds / times
+
+
+def settings(options: Options, server: Postgres) -> dict[str, object]:
+    """Return how it was run."""
+    found = server.settings()
+    told = {
+        "rounds": options.rounds,
+        "tasks": f"{options.tasks:,}",
+        "worker processes": options.processes,
+        "threads of ours in a drain": options.threads,
+        "PostgreSQL": ", ".join(f"{name} {value}" for name, value in found.items()),
+    }
+    if lax := [name for name, value in DURABLE.items() if found.get(name) != value]:
+        told["not durable"] = ", ".join(lax)
+    return told

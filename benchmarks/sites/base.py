@@ -1,0 +1,43 @@
+"""What every Django site of these has: one database, its connections kept open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.peers.base import DATABASE, FOLDER
+
+SECRET_KEY = "for-measuring-only"  # noqa: S105
+DEBUG = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = ["django.contrib.contenttypes"]
+
+
+def _database() -> dict[str, Any]:
+    if not DATABASE:
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(FOLDER / "site.sqlite3"),
+            "CONN_MAX_AGE": None,
+            "OPTIONS": {
+                "transaction_mode": "IMMEDIATE",
+                "timeout": 30,
+                "init_command": "PRAGMA journal_mode=WAL;",
+            },
+        }
+    from psycopg.conninfo import conninfo_to_dict
+
+    parts = conninfo_to_dict(DATABASE)
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts["dbname"],
+        "USER": parts.get("user", ""),
+        "PASSWORD": parts.get("password", ""),
+        "HOST": parts.get("host", ""),
+        "PORT": str(parts.get("port", "")),
+        "CONN_MAX_AGE": None,
+    }
+
+
+DATABASES = {"default": _database()}

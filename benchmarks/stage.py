@@ -1,0 +1,197 @@
+"""A peer on an empty store, ready to be measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from . import probe
+from .processes import Group, last_line, running
+from .registry import CHECKOUT, POSTGRES, REDIS, Peer
+from .servers import Counters, Postgres
+
+#: Seconds in which a peer has to come at least a little further.
+STALL: Final = 30.0
+
+
+class PeerError(Exception):
+    """A peer did not do what its documents say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Where tasks can be kept."""
+
+    postgres: Postgres | None
+    redis: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a measure asks of a stage: bodies to number, threads of ours, and where logs of failures go."""
+
+    slots: int
+    threads: int
+    logs: Path
+
+
+class Stage:
+    """One peer with its store, its tables and its driver. What is measured is asked of it."""
+
+    def __init__(self, peer: Peer, python: Path, stores: Stores, needs: Needs, stack: ExitStack) -> None:
+        self.peer = peer
+        self.postgres = stores.postgres if peer.store == POSTGRES else None
+        self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-")))
+        self.database = "bench_" + re.sub(r"\W", "_", peer.name)
+        self.log = self.folder / "log"
+        self._python = python
+        self.logs = needs.logs
+        probe.create(self.folder / "probe", needs.slots)
+        self.probe = probe.Reading(self.folder / "probe")
+        self.url = stack.enter_context(self.postgres.database(self.database)) if self.postgres else ""
+        self._env = self._environment(stores, needs.threads)
+        stack.push(self._keep_log)
+        self._driver = stack.enter_context(self._started_driver())
+        self._answered()
+        self.call("setup")
+
+    def _environment(self, stores: Stores, threads: int) -> dict[str, str]:
+        # Neither this process's settings nor its packages are the peer's.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "HORSIES_", "PG"))}
+        site = {"DJANGO_SETTINGS_MODULE": f"benchmarks.sites.{self.peer.site}"} if self.peer.site else {}
+        return (
+            kept
+            | site
+            | {
+                "PYTHONPATH": str(CHECKOUT),
+                "PYTHONWARNINGS": "ignore",
+                "PATH": f"{self._python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
+                "BENCHMARK_DATABASE": self.url,
+                "BENCHMARK_REDIS": (stores.redis or "") if self.peer.store == REDIS else "",
+                "BENCHMARK_FOLDER": str(self.folder),
+                "BENCHMARK_VARIANT": self.peer.variant,
+                "BENCHMARK_THREADS": str(threads),
+                probe.VARIABLE: str(self.folder / "probe"),
+            }
+        )
+
+    def _keep_log(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        """Leave what a peer has said to those who want to know why it failed."""
+        if kind is not None and issubclass(kind, Exception):
+            self.logs.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.log, self.logs / f"{self.peer.name}.log")
+
+    @contextmanager
+    def _started_driver(self) -> Iterator[subprocess.Popen[str]]:
+        with self.log.open("a") as log:
+            driver = subprocess.Popen(  # noqa: S603
+                [str(self._python), "-m", "benchmarks.driver", self.peer.module],
+                env=self._env,
+                cwd=self.folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                bufsize=1,
+                start_new_session=True,
+            )
+        try:
+            yield driver
+        finally:
+            driver.kill()
+            driver.wait()
+            for pipe in (driver.stdin, driver.stdout):
+                if pipe:
+                    pipe.close()
+
+    def _answered(self) -> tuple[Any, float]:
+        assert self._driver.stdout is not None
+        line = self._driver.stdout.readline()
+        if not line:
+            raise PeerError(f"its driver ended: {last_line(self.log)}")
+        said = json.loads(line)
+        if "error" in said:
+            with self.log.open("a") as log:
+                log.write(said["error"])
+            raise PeerError(last_line(self.log))
+        return said["value"], said["seconds"]
+
+    def timed(self, do: str, **arguments: Any) -> tuple[Any, float]:
+        """Call a function of the peer's module; return what it returned and the seconds it took there."""
+        assert self._driver.stdin is not None
+        print(json.dumps({"do": do, "with": arguments}), file=self._driver.stdin)
+        return self._answered()
+
+    def call(self, do: str, **arguments: Any) -> Any:
+        """Call a function of the peer's module and return what it returned."""
+        return self.timed(do, **arguments)[0]
+
+    def fill(self, count: int, body: str = "noop", first: int = 0) -> None:
+        """Enqueue tasks and let the store settle."""
+        self.call("send_many", first=first, count=count, body=body)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let the store write down what it has to, and know what it has."""
+        if self.postgres:
+            self.postgres.settle(self.url)
+
+    def counters(self) -> Counters | None:
+        """Return what the peer's database has counted, if it is in PostgreSQL."""
+        return self.postgres.counters(self.database) if self.postgres else None
+
+    @contextmanager
+    def workers(self, processes: int, slots: int | None = None) -> Iterator[tuple[Group, int]]:
+        """Run the peer's workers during the block; yield them, and how many bodies run at once in all."""
+        commands, at_once = self.call("workers", processes=self.peer.processes or processes, slots=slots)
+        with running(commands, self._env, self.folder, self.log) as group:
+            yield group, at_once
+
+    def wait_until_begun(self, group: Group, first: int, count: int) -> None:
+        """Wait until so many bodies have begun."""
+        self._wait(group, self._yet_to_begin(first, count), "bodies had not begun", 0.002)
+
+    def _yet_to_begin(self, first: int, count: int) -> Callable[[], int]:
+        """Return who tells how many have not begun; to count them takes time from the workers, so it is done seldom."""
+        known, when = count, 0.0
+
+        def left() -> int:
+            nonlocal known, when
+            if self.probe.at(first + count - 1) or time.monotonic() > when + 0.25:
+                known, when = count - self.probe.began(first, count), time.monotonic()
+            return known
+
+        return left
+
+    def wait_until_stored(self, group: Group) -> None:
+        """Wait until the peer's own store has every task as finished."""
+        self._wait(group, lambda: int(self.call("left")), "tasks were not stored as finished", 0.002)
+
+    def _wait(self, group: Group, left: Callable[[], int], what: str, pause: float) -> None:
+        """Wait until nothing is left. Raises PeerError if that comes no nearer for a while, or if a worker ends."""
+        least, since = left(), time.monotonic()
+        while least > 0:
+            group.check()
+            time.sleep(pause)
+            now_left = left()
+            if now_left < least:
+                least, since = now_left, time.monotonic()
+            elif time.monotonic() - since > STALL:
+                raise PeerError(f"{least} {what} for {STALL:.0f} s: {last_line(self.log)}")
+
+
+@contextmanager
+def staged(peer: Peer, python: Path, stores: Stores, needs: Needs) -> Iterator[Stage]:
+    """Set a peer up for the length of the block."""
+    with ExitStack() as stack:
+        yield Stage(peer, python, stores, needs, stack)

@@ -1,0 +1,42 @@
+"""A virtual environment for each peer, kept from run to run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import venv
+from importlib.metadata import distributions
+from pathlib import Path
+
+from .registry import Peer
+
+_DONE = "installed.json"
+
+
+class InstallError(Exception):
+    """pip could not install a peer."""
+
+
+def environment(peer: Peer, folder: Path, *, renew: bool = False) -> Path:
+    """Return the Python of the peer's environment, which is made if it is not there. Raises InstallError."""
+    key = hashlib.sha256(json.dumps([peer.requirements, sys.version]).encode()).hexdigest()[:8]
+    home = folder / "venvs" / f"{peer.module}-{sys.version_info[0]}{sys.version_info[1]}-{key}"
+    python = home / "bin" / "python"
+    if not renew and (home / _DONE).exists():
+        return python
+    venv.EnvBuilder(with_pip=True, clear=True, symlinks=True).create(home)
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *peer.requirements]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)  # noqa: S603
+    if done.returncode:
+        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        raise InstallError(next((line for line in reversed(lines) if "ERROR" in line), lines[-1] if lines else "pip"))
+    (home / _DONE).write_text(json.dumps(peer.requirements))
+    return python
+
+
+def versions(python: Path) -> dict[str, str]:
+    """Return what is installed beside a Python."""
+    packages = next((python.parent.parent / "lib").glob("python*/site-packages"))
+    return {found.metadata["Name"].lower(): found.version for found in distributions(path=[str(packages)])}
