@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import BooleanField, DateTimeField, F, Field, FloatField, Func, JSONField, Value
+from django.db.models import DateTimeField, F, Field, FloatField, Func, JSONField, Lookup, Value
 from django.db.models.sql.compiler import SQLCompiler
 
 _Compiled = tuple[str, tuple[Any, ...]]
@@ -121,29 +121,27 @@ class FromMap(Func):
         return self._render(compiler, connection, f"JSON_UNQUOTE({extract})")
 
 
-class IsAmong(Func):
-    """Whether the primary key is one of those in a JSON array that travels as one parameter.
+class IsAmong(Lookup):
+    """Whether the primary key is one of those in an array that travels as one parameter.
 
     Unlike ``pk__in`` it is the same text for any number of keys, so that a statement is compiled and planned once.
     """
 
-    arity = 1
-    conditional = True
-    output_field = BooleanField()
+    lookup_name = "among"
+    prepare_rhs = False
 
     def __init__(self, keys: Blank) -> None:
-        super().__init__(F("pk"))
-        self._keys = keys
+        super().__init__(F("pk"), keys)
 
     def _render(self, compiler: SQLCompiler, template: str) -> _Compiled:
-        key_sql, key_params = compiler.compile(self.get_source_expressions()[0])
-        return template.format(key=key_sql), (*key_params, self._keys)
+        key_sql, key_params = compiler.compile(self.lhs)
+        return template.format(key=key_sql), (*key_params, self.rhs)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """The array is PostgreSQL's own."""
         return self._render(compiler, "{key} = ANY(%s::uuid[])")
 
-    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """``json_each`` makes a table of the array."""
         return self._render(compiler, "{key} IN (SELECT value FROM json_each(%s))")
 

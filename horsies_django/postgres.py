@@ -40,8 +40,14 @@ _PLANS: Final = {
 
 
 def pin_plans(connection: BaseDatabaseWrapper) -> None:
-    """Let a connection that speaks to the queue's tables only go by their indexes, and keep the plans it is told to."""
+    """Let a connection that speaks to the queue's tables only go by their indexes, and keep the plans it is told to.
+
+    Not where a pooler stands between: what a session has set or prepared is another client's in the next transaction.
+    """
     with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        if cursor.fetchone() != (connection.connection.info.backend_pid,):
+            return
         settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _PLANS.items())
         cursor.execute(f"SELECT {settings}")
     connection.connection.prepare_threshold = 0

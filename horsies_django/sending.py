@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 
 from . import postgres, waking
 from .calls import Arguments, Calls
@@ -123,7 +123,7 @@ class _Draft:
         try:
             along = [*told, postgres.notification(payload)]
             return Insert(TaskRow, values, self.database, returning=along).run()
-        except IntegrityError:
+        except (IntegrityError, DataError):
             raise
         except DatabaseError:
             # It was a transaction of its own, of which nothing is left. A task must not be lost for want of a word.

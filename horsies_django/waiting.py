@@ -131,8 +131,8 @@ class _Room:
                 self.leader = seat
             if self.leader is not seat:
                 return _Turn()
-            if called := [other for other in self.called if other in self.seats]:
-                self.called.clear()
+            called, self.called = [other for other in self.called if other in self.seats], []
+            if called:
                 return _Turn(called, now, is_for_all=False)
             soonest = min(other.deadline for other in self.seats)
             due = self.looked_at + max(_FIRST_LOOK, min(self.pace, soonest - self.looked_at))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Exists, F
+from django.db.models import F
 from django.db.models.sql.compiler import SQLCompiler
 
 from .. import lifecycle, postgres
@@ -69,8 +69,7 @@ class Exchange:
             self._record = Statement.insert(TaskAttempt, everything, attempt, prefix=just_completed)
             self._take = Statement.update(possible.filter(_IsPicked()), **started)
             self._from_the_first = self._as_one(self._pick.statement)
-            higher = tasks.claimable(is_async=is_async).filter(priority__gt=_MarksPriority())
-            onward = next_up.filter(_IsAfter(), ~Exists(higher), priority=_MarksPriority())
+            onward = next_up.filter(_IsAfter(), priority=_MarksPriority())
             self._onward = self._as_one(Selection(onward.lock(), CLAIMED_COLUMNS, _ROOM).statement)
             self._mark: ClaimedTask | None = None
             self._onward_until = float("-inf")
@@ -103,9 +102,9 @@ class Exchange:
         """Claim from where the last claim has ended, as long as that is worth it.
 
         A claim that begins with the first row walks over the index entries of all that was claimed before, as long as
-        some old transaction keeps vacuum from removing them. So it is made no more often than costs a tenth of the
-        time. What it would have found is a task whose transaction took longer than those of its neighbours; one of a
-        higher priority is seen from the mark as well.
+        some old transaction keeps vacuum from removing them, and over the rows of queues that are not served here. So
+        it is made no more often than costs a tenth of the time: a task that comes before the mark, for its priority or
+        because its transaction took longer than those of its neighbours, waits some ten milliseconds more as a rule.
         """
         claims: list[ClaimedTask] = []
         room = given[_ROOM.name]

@@ -53,7 +53,8 @@ class TaskViews(models.QuerySet["Task"]):
 
     def claimable(self, *, is_async: bool = False) -> Self:
         """Due tasks of one kind, as the index of claims has them."""
-        return self.due().filter(deferred=False, is_async=is_async)
+        # As a list: a bare NOT is no equality to SQLite, and then the index gives it no order.
+        return self.due().filter(deferred=False, is_async__in=[is_async])
 
     def next_up(self, *, is_async: bool = False) -> Self:
         """What can be claimed, in the order in which it is: priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23)."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -31,7 +30,7 @@ _HEAD: Final = 8
 
 def new_memory() -> int:
     """Return a descriptor of pages to share. Raises OSError."""
-    if sys.platform == "linux":
+    if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("horsies-begun")
         os.ftruncate(descriptor, Begun.SIZE)
         return descriptor

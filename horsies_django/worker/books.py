@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, transaction
@@ -32,9 +31,6 @@ from .lanes import Lane
 from .outcome import Outcome
 from .plan import Plan
 from .run import Run
-
-#: Seconds for which it is remembered which queues are paused.
-PAUSES_VALID: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +60,7 @@ class Books:
         self._plan = plan
         self._runner = runner
         self._served = plan.served()
-        self._paused: list[str] = []
-        self._paused_read_at = float("-inf")
-        self._exchanges: dict[bool, tuple[tuple[str, ...], Exchange]] = {}
+        self._exchanges: dict[bool, Exchange] = {}
 
     def register(self) -> bool:
         """Write the worker's row."""
@@ -86,11 +80,9 @@ class Books:
 
     def look(self, lanes: Sequence[Lane]) -> View:
         """See, in one statement and with no lock, what there is to do."""
-        paused = Queue.objects.using(self._plan.database).filter(paused=True).values("name")
-        served = self._tasks().filter(self._served, ~Q(queue_name__in=paused))
-        ready = [Exists(served.claimable(is_async=lane.is_async)) for lane in lanes]
+        ready = [Exists(self._open_tasks().claimable(is_async=lane.is_async)) for lane in lanes]
         wait = SecondsUntil("enqueued_at")
-        deferred = served.pending().filter(deferred=True).order_by("enqueued_at").values_list(wait)[:1]
+        deferred = self._open_tasks().pending().filter(deferred=True).order_by("enqueued_at").values_list(wait)[:1]
         row = self._workers.filter(pk=self._runner.worker_id).values_list(*ready, Subquery(deferred)).first()
         if row is None:  # somebody removed the row; the next look sees
             self.register()
@@ -178,20 +170,17 @@ class Books:
 
     def exchange(self, lane: Lane, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
         """Store successes and start what is next up for a lane, in one statement where the database can."""
-        unpaused, paused = self._unpaused(), tuple(self._paused)
-        if self._exchanges.get(lane.is_async, (None, None))[0] != paused:
+        if lane.is_async not in self._exchanges:
             with self.transaction():  # else Django writes no SELECT … FOR UPDATE
-                exchange = Exchange(self._tasks().filter(unpaused), self._runner, is_async=lane.is_async)
-            self._exchanges[lane.is_async] = (paused, exchange)
-        return self._exchanges[lane.is_async][1].run(ends, room)
+                exchange = Exchange(self._open_tasks(), self._runner, is_async=lane.is_async)
+            self._exchanges[lane.is_async] = exchange
+        return self._exchanges[lane.is_async].run(ends, room)
 
     def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
         """Claim for a lane, and return what has started and what was prefetched."""
         start = max(0, lane.free - len(lane.prefetched))
-        claims = (
-            self._tasks()
-            .filter(self._unpaused())
-            .claim(self._runner.worker_id, start=start, prefetch=lane.room - start, is_async=lane.is_async)
+        claims = self._open_tasks().claim(
+            self._runner.worker_id, start=start, prefetch=lane.room - start, is_async=lane.is_async
         )
         return claims[:start], claims[start:]
 
@@ -234,13 +223,10 @@ class Books:
     def _workers(self) -> WorkerQuerySet:
         return Worker.objects.using(self._plan.database)
 
-    def _unpaused(self) -> Q:
-        """The rows that may be claimed, as far as their queue goes."""
-        if time.monotonic() - self._paused_read_at > PAUSES_VALID:
-            queues = Queue.objects.using(self._plan.database)
-            self._paused = sorted(queues.filter(paused=True).values_list("name", flat=True))
-            self._paused_read_at = time.monotonic()
-        return self._served & ~Q(queue_name__in=self._paused) if self._paused else self._served
+    def _open_tasks(self) -> TaskQuerySet:
+        """Those of the queues that are served and not paused."""
+        paused = Queue.objects.using(self._plan.database).filter(paused=True).values("name")
+        return self._tasks().filter(self._served, ~Q(queue_name__in=paused))
 
 
 def latest(ends: Sequence[Ended]) -> list[Ended]:

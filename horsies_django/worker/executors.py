@@ -115,10 +115,9 @@ class ThreadExecutor:
         except RuntimeError as error:  # the system gives no more; those that there are do the work
             with self._lock:
                 self._threads.remove(thread)
-                self._slots = len(self._threads)
             if not self._threads:
                 raise
-            logger.error("a thread can't be started, %d do the work: %s", self._slots, error)
+            logger.error("a thread can't be started, %d do the work for now: %s", len(self._threads), error)
             self._calls.put(True)
 
     def _loop(self) -> None:
@@ -131,7 +130,7 @@ class ThreadExecutor:
                 except IndexError:
                     break
                 self._call()
-                if run.may_begin:
+                if time.monotonic() < run.begins_by:
                     self._deliver(self._outcome_of(run))
                 else:
                     self._late.append(run)

@@ -11,7 +11,7 @@ from uuid import UUID
 from ..models.claims import ClaimedTask
 from .ahead import TOO_LONG, Ahead
 from .executors import Executor
-from .run import SURE, Run
+from .run import Run
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Lane:
         waiting = self.executor.waiting()
         if waiting is None:
             return float("inf")
-        return waiting.submitted + (TOO_LONG if self.free < 0 else SURE)
+        return waiting.submitted + TOO_LONG if self.free < 0 else waiting.begins_by
 
     def submit(self, runs: Collection[Run]) -> None:
         """Begin these bodies, as soon as there is a slot for each."""

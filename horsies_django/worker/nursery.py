@@ -110,12 +110,23 @@ class Nursery:
 
 
 def _may_fork() -> bool:
-    """Whether there is but one thread, of Python or not, and no connection. Elsewhere than on Linux nobody can say."""
+    """Whether there is but one thread, of Python or not, and no connection of any kind. Only Linux can say."""
     if sys.platform != "linux" or not _THREADS.exists() or len(list(_THREADS.iterdir())) > 1:
         return False
     is_connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
+    if _has_sockets():
+        return False
     reaps_by_itself = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN  # as a careless parent may have left it
     return not is_connected and not reaps_by_itself and _prctl(_SET_CHILD_SUBREAPER, 0)
+
+
+def _has_sockets() -> bool:
+    """Whether the project's code has opened one, which runners must not share. The first three may be the journal's."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the listing itself is gone
+            if int(descriptor) > 2 and os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+                return True
+    return False
 
 
 def _prctl(option: int, value: int | bytes) -> bool:

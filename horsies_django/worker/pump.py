@@ -26,7 +26,7 @@ from .listener import Listener
 from .outbox import Outbox
 from .outcome import Outcome
 from .plan import Plan, Until
-from .run import SURE, Run
+from .run import Run
 from .tick import Leaving, Tick
 from .watch import Watch
 
@@ -36,6 +36,9 @@ T = TypeVar("T")
 
 _FIRST_BACKOFF: Final = 0.1
 _LONGEST_BACKOFF: Final = 5.0
+
+#: Seconds from the beginning of a tick for which what it has claimed is surely still this worker's.
+SURE: Final = 0.5
 
 #: A prefetched task that has waited for its slot this many stale thresholds is given back, well beaten for or not.
 PATIENCE: Final = 10
@@ -114,11 +117,11 @@ class Pump:
         self._mind()
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
-        if self._is_time_to_look():
-            self._try(self._look)
         tick = self._try(self._transact) if self._has_work() else None
         if tick is not None:
             self._carry_out(tick)
+        if self._is_time_to_look():
+            self._try(self._look)
         self._done = self._is_done() or (self._stop_by is not None and time.monotonic() >= self._stop_by)
         return tick.claimed + tick.stored if tick else 0
 
@@ -408,6 +411,7 @@ class Pump:
         """Those that may begin: after a long pause (a stopped process, say) only what is still this worker's."""
         if not started or time.monotonic() - tick.began < SURE:
             return started
+        self._next_beat = time.monotonic()  # they are as old in the table as the tick is long
         mine = self._try(lambda: self._books.still_mine(started))
         self._in_doubt = self._in_doubt or mine is None
         return [claim for claim in started if (claim.task_id, claim.claim) in (mine or ())]

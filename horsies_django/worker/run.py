@@ -18,9 +18,6 @@ from ..exceptions import TaskInterrupt, TaskRevoked
 from ..models.claims import ClaimedTask, Runner
 from .begun import Place
 
-#: Seconds for which what was claimed is surely still this worker's.
-SURE: Final = 0.5
-
 #: Seconds that a body which was given a context has to see ``is_cancelled``, before it is interrupted.
 COURTESY: Final = 2.0
 
@@ -72,9 +69,9 @@ class Run:
         return float("inf") if self.time_limit is None else self.began + self.time_limit
 
     @property
-    def may_begin(self) -> bool:
-        """Whether no pause (of a stopped process, say) lies behind it that may have cost it its task."""
-        return time.monotonic() < self.submitted + SURE
+    def begins_by(self) -> float:
+        """Until when it may begin: after a longer pause, of a stopped process say, a reaper may have taken its task."""
+        return self.submitted + self.options.recovery.running_stale_threshold_ms / 2_000
 
     @property
     def has_begun(self) -> bool:

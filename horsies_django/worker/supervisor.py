@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from django.conf import settings
+from django.core.cache import caches
 from django.db import Error, connections
 
 from ..framework import own_logging
@@ -102,6 +103,7 @@ class Supervisor:
             raise RuntimeError("Runners are processes of their own: they need DJANGO_SETTINGS_MODULE.")
         if self._plan.fork:
             connections.close_all()
+            caches.close_all()
             self._nursery = Nursery.open()
         reaper = Reaper(self._plan.options, self._plan.backend)
         if self._plan.reaper:
@@ -155,8 +157,8 @@ class Supervisor:
             opened += (reading, writing)
             memory = new_memory()
             opened.append(memory)
-            process = self._fork((writing, memory)) or self._exec((writing, memory))
             begun = Begun(memory)
+            process = self._fork((writing, memory)) or self._exec((writing, memory))
             opened.remove(reading)
         except OSError as error:  # no more processes, or memory, for now: the runners that there are go on
             logger.error("a runner can't be started: %s", error)

@@ -1,0 +1,441 @@
+"""A claim is as dear in a deep table as in an empty one: counted, not clocked.
+
+On PostgreSQL in buffers and entries of an index, on SQLite in steps of its machine.
+"""
+
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from datetime import timedelta
+from random import Random
+from statistics import median
+from typing import NamedTuple
+
+import pytest
+from django.db import connection, connections, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.exchange import Exchange
+from horsies_django.worker.connection import own_connection
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: Tasks in one exchange.
+BATCH = 50
+
+#: The exchange is another's in each test.
+RUNNERS = [Runner(f"depth-{number}", "host", number) for number in range(1, 4)]
+
+AGES_AGO = timezone.now() - timedelta(days=30)
+
+
+def is_postgres():
+    return connection.vendor == "postgresql"
+
+
+def exchange_of(runner=RUNNERS[0], rows=None, *, is_async=False):
+    with transaction.atomic():  # else Django writes no SELECT … FOR UPDATE
+        return Exchange(Task.objects.all() if rows is None else rows, runner, is_async=is_async)
+
+
+def ends_of(claims):
+    return [Ended(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims]
+
+
+@pytest.fixture(autouse=True)
+def busy_connection(transactional_db):
+    """The connection of a pump, in a table that nobody else looks after."""
+    with own_connection("default", "depth", is_busy=True):
+        if is_postgres():
+            sweep(False)
+            yield
+            sweep(True)
+        else:
+            connections["default"].ensure_connection()
+            connections["default"].connection.set_progress_handler(steps, 100)
+            yield
+
+
+def sweep(is_on):
+    say(f"ALTER TABLE horsies_tasks SET (autovacuum_enabled = {is_on})")
+
+
+def say(sql, *params):
+    with connections["default"].cursor() as cursor:
+        cursor.execute(sql, params)
+        return cursor.fetchall() if cursor.description else None
+
+
+class Steps:
+    """Is called each hundredth step."""
+
+    count = 0
+
+    def __call__(self):
+        self.count += 1
+
+
+steps = Steps()
+
+
+class Counted(NamedTuple):
+    """Buffers of the tasks' table and its indexes, and entries of the index of claims, dead ones too.
+
+    On SQLite hundreds of steps stand for the buffers.
+    """
+
+    buffers: float
+    entries: float
+
+
+def touched():
+    """What was touched so far."""
+    if not is_postgres():
+        return Counted(steps.count, 0)
+    say("SELECT pg_stat_force_next_flush()")
+    ((buffers, entries),) = say(
+        "SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read,"
+        " pg_stat_get_tuples_returned('horsies_task_claim'::regclass)"
+        " FROM pg_statio_user_tables WHERE relname = 'horsies_tasks'"
+    )
+    return Counted(buffers, entries)
+
+
+class Drain:
+    """Exchanges one after the other, what they have claimed, and the buffers that each has touched."""
+
+    def __init__(self, exchange, room=BATCH):
+        self.exchange, self.room = exchange, room
+        self.claims, self.costs, self.held = [], [], []
+
+    def go_on(self, turns=10_000, *, and_then=lambda: None):
+        """Make so many exchanges, or as many as it takes until there is nothing left."""
+        for _ in range(turns):
+            before = touched()
+            self.held = self.exchange.run(ends_of(self.held), self.room)
+            after = touched()
+            self.costs.append(Counted(after.buffers - before.buffers, after.entries - before.entries))
+            self.claims += self.held
+            if not self.held:
+                break
+            and_then()
+        return self.held
+
+    def assert_all_ran_once(self):
+        ids = Counter(claimed.task_id for claimed in self.claims)
+        assert set(ids.values()) == {1}
+        assert set(Task.objects.values_list("pk", flat=True)) == set(ids)
+        assert not Task.objects.exclude(status=TaskStatus.COMPLETED).exists()
+        assert TaskAttempt.objects.count() == len(ids)
+
+
+def typical(costs):
+    """Now and then one looks from the first row, and the first few have plans to make."""
+    return Counted(*map(median, zip(*costs, strict=True)))
+
+
+def assert_is_flat(then, now):
+    print(f"{then} then, {now} now")
+    assert now.buffers <= 1.5 * then.buffers
+    assert now.entries <= 1.5 * then.entries + BATCH
+
+
+# Rows of every kind in front of, and behind, what is next.
+
+DEPTH = 20_000 if connection.vendor == "postgresql" else 5_000
+
+
+def in_depth(**columns):
+    tasks.noop.with_options(priority=100).send_many({} for _ in range(DEPTH))
+    Task.objects.filter(priority=100).update(**columns)
+
+
+def later():
+    tasks.noop.with_options(priority=100, run_after=timedelta(days=1)).send_many({} for _ in range(DEPTH))
+
+
+def retrying():
+    due = timezone.now() + timedelta(days=1)
+    in_depth(deferred=True, enqueued_at=due, next_retry_at=due, retry_count=1)
+
+
+def finished():
+    in_depth(status=TaskStatus.COMPLETED, completed_at=timezone.now())
+
+
+def failed():
+    in_depth(status=TaskStatus.FAILED, failed_at=timezone.now())
+
+
+def running():
+    in_depth(status=TaskStatus.RUNNING, claim=1, claimed_by_worker_id="another", started_at=timezone.now())
+
+
+def for_coroutines():
+    in_depth(is_async=True)
+
+
+def behind():
+    in_depth(priority=-100)
+
+
+def in_200_queues():
+    for number in range(200):
+        some = tasks.noop.with_options(queue_name=f"queue-{number}", priority=-1)
+        some.send_many({} for _ in range(DEPTH // 200))
+
+
+def older_ones_of_another_queue():
+    in_depth(queue_name="another", priority=0)
+
+
+def overdue():
+    in_depth(priority=0, good_until=AGES_AGO)
+
+
+def urgent_ones_of_another_queue():
+    in_depth(queue_name="another", enqueued_at=AGES_AGO)
+
+
+NO_MARK = pytest.mark.xfail(
+    connection.vendor == "sqlite", reason="there is no mark on SQLite, and each claim walks over them", strict=True
+)
+
+KINDS = [
+    later,
+    retrying,
+    finished,
+    failed,
+    running,
+    for_coroutines,
+    behind,
+    in_200_queues,
+    pytest.param(overdue, marks=NO_MARK),
+    pytest.param(older_ones_of_another_queue, marks=NO_MARK),
+    pytest.param(urgent_ones_of_another_queue, marks=NO_MARK),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_claim_touches_as_much_in_a_deep_table_as_in_an_empty_one(kind):
+    mine = Task.objects.exclude(queue_name="another")
+    tasks.noop.send_many({} for _ in range(600))
+    in_empty = Drain(exchange_of(rows=mine))
+    in_empty.go_on(12)
+    kind()
+    tasks.noop.send_many({} for _ in range(600))
+
+    in_deep = Drain(exchange_of(rows=mine))
+    in_deep.go_on(12)
+
+    assert len(in_deep.claims) == len(in_empty.claims) == 600
+    assert_is_flat(typical(in_empty.costs), typical(in_deep.costs))
+
+
+# While an old transaction keeps every version of every row.
+
+
+@contextmanager
+def old_transaction():
+    if not is_postgres():
+        yield
+        return
+    another = connections["default"].copy()
+    try:
+        with another.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SELECT count(*) FROM horsies_tasks")
+            yield
+    finally:
+        another.close()
+
+
+def test_while_an_old_transaction_stays_open_the_last_claims_touch_as_much_as_the_first():
+    count = 5_000 if is_postgres() else 500
+    tasks.noop.send_many({} for _ in range(count))
+    drain = Drain(exchange_of())
+
+    with old_transaction():
+        drain.go_on()
+
+    drain.assert_all_ran_once()
+    assert_is_flat(typical(drain.costs[5:25]), typical(drain.costs[-22:-2]))
+
+
+def test_while_an_old_transaction_stays_open_what_had_a_higher_priority_is_not_in_the_way():
+    count = 5_000 if is_postgres() else 500
+    tasks.noop.with_options(priority=1).send_many({} for _ in range(count))
+    Task.objects.update(enqueued_at=AGES_AGO)
+    tasks.noop.send_many({} for _ in range(count // 2))
+    drain = Drain(exchange_of())
+
+    with old_transaction():
+        drain.go_on()
+
+    drain.assert_all_ran_once()
+    assert_is_flat(typical(drain.costs[5:25]), typical(drain.costs[-22:-2]))
+
+
+def test_what_has_a_higher_priority_is_claimed_before_long():
+    """When a claim next begins with the first row: after ten times as long as the last such one took."""
+    tasks.noop.send_many({} for _ in range(2_000))
+    drain = Drain(exchange_of())
+
+    for priority in (1, 2, 3):
+        drain.go_on(1)
+        urgent = {tasks.noop.with_options(priority=priority).send().id for _ in range(2)}
+        since = time.monotonic()
+        while not urgent <= {claimed.task_id for claimed in drain.claims}:
+            assert drain.go_on(1), "all the others came before"
+        assert time.monotonic() - since < 1.5
+
+    drain.go_on()
+    drain.assert_all_ran_once()
+
+
+@contextmanager
+def sent_but_not_committed(count):
+    """Ids of tasks that another connection has sent; it commits when the block ends."""
+    ids, is_sent, may_commit = [], threading.Event(), threading.Event()
+
+    def send():
+        with transaction.atomic():
+            ids.extend(handle.id for handle in tasks.noop.send_many({} for _ in range(count)))
+            is_sent.set()
+            may_commit.wait(20)
+        connections.close_all()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert is_sent.wait(20)
+    try:
+        yield ids
+    finally:
+        may_commit.set()
+        thread.join(20)
+
+
+def test_what_is_committed_late_is_claimed_before_the_drain_is_over():
+    """The mark has passed it by then; it comes when a claim next begins with the first row."""
+    if not is_postgres():
+        return  # one writes at a time there
+    tasks.noop.send_many({} for _ in range(100))
+    drain = Drain(exchange_of())
+    with sent_but_not_committed(3) as late:
+        tasks.noop.send_many({} for _ in range(2_000))
+        drain.go_on(5)
+    assert drain.claims[-1].enqueued_at > Task.objects.get(pk=late[-1]).enqueued_at
+    passed = len(drain.claims)
+    assert not {claimed.task_id for claimed in drain.claims} & set(late)
+
+    def more():
+        """So that no claim gets less than it asks for, which would have the next begin with the first row."""
+        tasks.noop.send_many({} for _ in range(BATCH))
+
+    until = time.monotonic() + 10
+    while not set(late) <= {claimed.task_id for claimed in drain.claims[passed:]}:
+        assert time.monotonic() < until, "what is late waits for ever while there is enough else to do"
+        drain.go_on(1, and_then=more)
+
+    drain.go_on()
+    drain.assert_all_ran_once()
+
+
+def test_what_becomes_due_or_is_given_back_behind_the_mark_is_claimed_too():
+    tasks.noop.send_many({} for _ in range(1_000))
+    deferred = [handle.id for handle in tasks.noop.with_options(run_after=timedelta(days=1)).send_many([{}] * 5)]
+    drain = Drain(exchange_of(), room=20)
+    drain.go_on(5)
+    back, drain.held, drain.claims = drain.held[:7], drain.held[7:], drain.claims[:-20] + drain.held[7:]
+
+    Task.objects.unstart(back)
+    Task.objects.filter(pk__in=deferred).update(enqueued_at=AGES_AGO)
+    with transaction.atomic():
+        assert Task.objects.undefer() == 5
+    drain.go_on()
+
+    drain.assert_all_ran_once()
+
+
+# Many at once.
+
+
+class Worker:
+    """Drains in a thread of its own until it is quiet, and now and then gives back what has not begun."""
+
+    def __init__(self, runner, start, is_quiet):
+        self.runner, self.start, self.is_quiet, self.chance = runner, start, is_quiet, Random(runner.pid)
+        self.begun, self.held = [], []
+
+    def work(self):
+        with own_connection("default", self.runner.worker_id, is_busy=True):
+            exchange = exchange_of(self.runner)
+            self.start.wait(20)
+            while not self.turn(exchange):
+                pass
+
+    def turn(self, exchange):
+        was_quiet = self.is_quiet.is_set()
+        claims = exchange.run(ends_of(self.held), self.chance.randint(1, 2 * BATCH))
+        back = claims[::2] if self.chance.random() < 0.2 else []
+        assert Task.objects.unstart(back) == len(back)
+        self.held = [claimed for claimed in claims if claimed not in back]
+        self.begun += self.held
+        return was_quiet and not claims
+
+
+def disturb(seed):
+    """Send in transactions that take a while, and change what waits."""
+    chance = Random(seed)
+    for _ in range(40):
+        with transaction.atomic():
+            priority = chance.randint(-1, 1)
+            tasks.noop.with_options(priority=priority).send_many([{}] * chance.randint(1, 20))
+            some = Task.objects.pending().order_by("?").lock().values_list("pk", flat=True)[:5]
+            Task.objects.filter(pk__in=list(some)).update(priority=F("priority") + chance.choice([-1, 1]))
+            time.sleep(chance.random() / 200)
+
+
+class Thread(threading.Thread):
+    """Keeps what was raised in it."""
+
+    error = None
+
+    def run(self):
+        try:
+            super().run()
+        except BaseException as error:
+            self.error = error
+        finally:
+            connections.close_all()
+
+
+def test_runners_side_by_side_claim_each_task_once_and_leave_none():
+    """Ties in time, priorities that change, senders that commit late, tasks that go back: all while three drain."""
+    tasks.noop.send_many({} for _ in range(3_000 if is_postgres() else 300))
+    Task.objects.update(enqueued_at=AGES_AGO)  # a tie of all
+    start, is_quiet = threading.Barrier(len(RUNNERS)), threading.Event()
+    workers = [Worker(runner, start, is_quiet) for runner in RUNNERS]
+    working = [Thread(target=worker.work) for worker in workers]
+    sending = [Thread(target=disturb, args=[seed]) for seed in range(2)] if is_postgres() else []
+
+    for thread in [*working, *sending]:
+        thread.start()
+    for thread in sending:
+        thread.join(30)
+    is_quiet.set()
+    for thread in working:
+        thread.join(30)
+
+    assert [thread.error for thread in [*working, *sending] if thread.error] == []
+    assert not Task.objects.exclude(status=TaskStatus.COMPLETED).exists()
+    begun = [claimed for worker in workers for claimed in worker.begun]
+    assert Counter(claimed.task_id for claimed in begun) == Counter(Task.objects.values_list("pk", flat=True))
+    assert TaskAttempt.objects.filter(attempt=1).count() == TaskAttempt.objects.count() == len(begun)
+    assert sum(bool(worker.begun) for worker in workers) > 1 or not is_postgres(), "they were not side by side"
