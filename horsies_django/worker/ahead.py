@@ -31,13 +31,16 @@ class Ahead:
         self._slots = slots
         self._most = most
         self._waited = 0.0
+        self._seen = 0
         self._took = _UNKNOWN * WAIT * slots
         self.size = 0
 
     def learn(self, waited: float, took: float) -> None:
         """A body has waited for its slot, and taken it, for so long."""
-        self._waited += (waited - self._waited) * _WEIGHT
-        self._took += (took - self._took) * _WEIGHT
+        self._seen += 1
+        weight = max(_WEIGHT, 1 / self._seen)  # the first ones say it all
+        self._waited += (waited - self._waited) * weight
+        self._took += (took - self._took) * weight
 
     def adapt(self) -> None:
         """Set ``size`` by what was learned."""

@@ -40,6 +40,9 @@ _LONGEST_BACKOFF: Final = 5.0
 #: Seconds from the beginning of a tick for which what it has claimed is surely still this worker's.
 SURE: Final = 0.5
 
+#: Seconds between two ticks at least, while the slots have enough to do.
+GATHERING: Final = 0.002
+
 #: A prefetched task that has waited for its slot this many stale thresholds is given back, well beaten for or not.
 PATIENCE: Final = 10
 
@@ -84,6 +87,7 @@ class Pump:
         self._next_beat = time.monotonic() + self._beat_every
         self._longest_wait = PATIENCE * recovery.claimed_stale_threshold_ms / 1_000
         self._in_doubt = False
+        self._ticked_at = float("-inf")
         self._done = False
 
     def run(self) -> Leaving:
@@ -117,7 +121,7 @@ class Pump:
         self._mind()
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
-        tick = self._try(self._transact) if self._has_work() else None
+        tick = self._try(self._transact) if self._has_work() and time.monotonic() >= self._gathers_until() else None
         if tick is not None:
             self._carry_out(tick)
         if self._is_time_to_look():
@@ -169,13 +173,18 @@ class Pump:
         to_say = self._in_doubt or self._outbox.is_ready or hands_back
         return to_say or starts or claims or time.monotonic() >= self._next_beat
 
+    def _gathers_until(self) -> float:
+        """Until when to let ends come together: no slot waits for a tick as long as there is something ahead of it."""
+        is_fed = any(lane.executor.waiting() for lane in self._lanes) and self._stop_by is None
+        return self._ticked_at + GATHERING if is_fed else 0.0
+
     def _only_beats(self) -> bool:
         """Whether there is but a beat of an idle worker to write, which is one statement and needs no transaction."""
         return not self._is_holding and not any(lane.hot for lane in self._lanes)
 
     def _wait(self) -> float:
         if self._has_work() or self._is_time_to_look():
-            return 0.0
+            return max(0.0, self._gathers_until() - time.monotonic())
         moments = [self._next_beat, self._watch.next, self._outbox.look_at, time.monotonic() + LONGEST_WAIT]
         if self._stop_by is not None:
             moments.append(self._stop_by)
@@ -357,6 +366,7 @@ class Pump:
 
     def _carry_out(self, tick: Tick) -> None:
         """Do in memory what has been committed: forget, begin, tell."""
+        self._ticked_at = time.monotonic()
         ended = self._outbox.take(tick.stored)
         if tick.beat:
             self._next_beat = time.monotonic() + self._beat_every
