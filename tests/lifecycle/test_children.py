@@ -113,8 +113,9 @@ def test_scenario_39_replacing_runners_by_memory_under_load_loses_no_task(worker
 
     jobs.grow.send_many({"key": str(number), "megabytes": 40} for number in range(20))
 
-    all_have_run_once(20)
-    wait_until(lambda: "it is replaced" in process.output)
+    wait_until(lambda: "it is replaced" in process.output)  # it weighs itself once a second: all may be done by then
+    jobs.grow.send_many({"key": str(number), "megabytes": 40} for number in range(20, 25))
+    all_have_run_once(25)
     assert "runner died" not in process.output
     assert Entry.objects.values("pid").distinct().count() >= 2
 
