@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import DateTimeField, F, Field, FloatField, Func, JSONField, Lookup, Value
+from django.db.models import DateTimeField, Expression, F, Field, FloatField, Func, JSONField, Lookup, Value
 from django.db.models.sql.compiler import SQLCompiler
 
 _Compiled = tuple[str, tuple[Any, ...]]
@@ -20,6 +20,22 @@ class Blank:
     """Stands among a statement's parameters for one that each run of it gives, as the database takes it."""
 
     name: str
+
+
+class Given(Expression):
+    """A value that each run of a statement gives."""
+
+    def __init__(self, blank: Blank, output_field: Field[Any, Any]) -> None:
+        super().__init__(output_field=output_field)
+        self._blank = blank
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """Most databases find out what it is from what it is compared to."""
+        return "%s", (self._blank,)
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """PostgreSQL has to plan for it before it is given."""
+        return f"%s::{self.output_field.db_type(connection)}", (self._blank,)
 
 
 class FromNow(Func):

@@ -6,20 +6,21 @@ ORM once. PostgreSQL carries them out as one statement, its own transaction, in 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from django.db import connections, models, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
-from django.db.models.sql.compiler import SQLCompiler
 
 from .. import lifecycle, postgres
 from ..expressions import Blank, FromMap, IsAmong, json_array, json_object, spelled
 from ..states import AttemptOutcome, TaskStatus
 from .attempt import TaskAttempt, attempt_columns
 from .claims import ClaimedTask, ClaimLost, Ended, Runner
+from .course import Course
+from .picks import CANDIDATES, QUEUE, QUEUES, RANK, ROOM, Pick, among, in_order, of_one_queue, of_queues
 from .statements import Selection, Statement
 from .transitions import CLAIMED_COLUMNS, STARTED, completed_with, taken_by
 
@@ -29,119 +30,97 @@ if TYPE_CHECKING:
 _ENDED: Final = Blank("ended")
 _CLAIMS: Final = Blank("claims")
 _RESULTS: Final = Blank("results")
-_ROOM: Final = Blank("room")
 _PICKED: Final = Blank("picked")
-_MARK_PRIORITY: Final = Blank("mark_priority")
-_MARK_TIME: Final = Blank("mark_time")
-_MARK_ID: Final = Blank("mark_id")
+_NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}"}
 
-#: How many times as long as a claim from the first row takes the claims after it go on from where they were.
-_WORTH: Final = 10
-
-#: Seconds for which they do at most.
-_LONGEST: Final = 1.0
+#: How many times as many as there is room for are candidates, when there are several queues; and how many if that was
+#: not enough, for others were quicker.
+_CHOICE: Final = (2, 16)
 
 
-class Exchange:
+def exchange_of(tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> Exchange:
+    """Return what stores successes and claims what is next up of ``tasks`` for one runner.
+
+    To be called inside a transaction: elsewhere Django writes no SELECT … FOR UPDATE.
+    """
+    is_postgres = connections[tasks.db].vendor == "postgresql"
+    return (_OneStatement if is_postgres else _FourStatements)(tasks, runner, is_async=is_async)
+
+
+class Exchange(ABC):
     """Stores successes and claims what is next up of ``tasks`` for one runner."""
 
     def __init__(self, tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> None:
         self._alias = tasks.db
         self._connection = connections[tasks.db]
-        everything = tasks.rows()
-        held = everything.filter(IsAmong(_ENDED), claim=FromMap(_CLAIMS, models.IntegerField()))
+        rows = tasks.rows()
+        self._held = rows.filter(IsAmong(_ENDED), claim=FromMap(_CLAIMS, models.IntegerField()))
         self._complete = Statement.update(
-            held.filter(lifecycle.COMPLETE.is_possible),
+            self._held.filter(lifecycle.COMPLETE.is_possible),
             status=lifecycle.COMPLETE.target,
             **completed_with(_RESULTS, tasks.db),
         )
-        attempt = attempt_columns(AttemptOutcome.COMPLETED, hostname=runner.hostname, pid=runner.pid)
-        next_up = tasks.next_up(is_async=is_async)
-        self._is_one = self._connection.vendor == "postgresql"
-        if self._is_one:
-            next_up = next_up.filter(_IsStored())
-        self._pick = Selection(next_up.lock(), CLAIMED_COLUMNS, _ROOM)
-        started = {"status": lifecycle.CLAIM_AND_START.target, **taken_by(runner.worker_id), **STARTED}
-        possible = everything.filter(lifecycle.CLAIM_AND_START.is_possible)
-        if self._is_one:
-            # Inside that INSERT the table's name stands for the rows that were completed just now.
-            just_completed = f'WITH "{tasks.model._meta.db_table}" AS (SELECT * FROM completed) '  # noqa: S608  # our own
-            self._record = Statement.insert(TaskAttempt, everything, attempt, prefix=just_completed)
-            self._take = Statement.update(possible.filter(_IsPicked()), **started)
-            self._from_the_first = self._as_one(self._pick.statement)
-            onward = next_up.filter(_IsAfter(), priority=_MarksPriority())
-            self._onward = self._as_one(Selection(onward.lock(), CLAIMED_COLUMNS, _ROOM).statement)
-            self._mark: ClaimedTask | None = None
-            self._onward_until = float("-inf")
-        else:
-            completed = held.filter(status=TaskStatus.COMPLETED)
-            self._record = Statement.insert(TaskAttempt, completed, attempt)
-            self._take = Statement.update(possible.filter(IsAmong(_PICKED)), **started)
+        self._attempt = attempt_columns(AttemptOutcome.COMPLETED, hostname=runner.hostname, pid=runner.pid)
+        self._startable = rows.filter(lifecycle.CLAIM_AND_START.is_possible)
+        self._started = {"status": lifecycle.CLAIM_AND_START.target, **taken_by(runner.worker_id), **STARTED}
 
-    def run(self, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
-        """Store ``ends``, all of them successes, and return at most ``room`` tasks that have been started.
+    def run(self, ends: Sequence[Ended], room: int, queues: Sequence[str]) -> list[ClaimedTask]:
+        """Store ``ends``, all of them successes, start at most ``room`` tasks of ``queues`` and return those.
 
         What lost its claim meanwhile changes nothing. Raises :class:`ClaimLost`.
         """
         keys = spelled([end.task_id for end in ends], self._connection)
-        given: dict[str, Any] = {
+        given = {
             _ENDED.name: json_array(keys, self._connection),
             _CLAIMS.name: json_object(keys, [str(end.claim) for end in ends]),
             _RESULTS.name: json_object(keys, [end.result for end in ends]),
-            _ROOM.name: room,
+            ROOM.name: room,
         }
-        if self._is_one:
-            return self._run_as_one(given)
-        with transaction.atomic(using=self._alias):
-            if ends:
-                self._complete.run(self._alias, given)
-                self._record.run(self._alias, given)
-            return self._claim(given) if room else []
+        return self._run(given, queues)
 
-    def _run_as_one(self, given: dict[str, Any]) -> list[ClaimedTask]:
-        """Claim from where the last claim has ended, as long as that is worth it.
+    @abstractmethod
+    def _run(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]: ...
 
-        A claim that begins with the first row walks over the index entries of all that was claimed before, as long as
-        some old transaction keeps vacuum from removing them, and over the rows of queues that are not served here. So
-        it is made no more often than costs a tenth of the time: a task that comes before the mark, for its priority or
-        because its transaction took longer than those of its neighbours, waits some ten milliseconds more as a rule.
-        """
+
+class _OneStatement(Exchange):
+    """PostgreSQL's."""
+
+    def __init__(self, tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> None:
+        super().__init__(tasks, runner, is_async=is_async)
+        # Inside that INSERT the table's name stands for the rows that were completed just now.
+        just_completed = f'WITH "{tasks.model._meta.db_table}" AS (SELECT * FROM completed) '  # noqa: S608  # our own
+        self._record = Statement.insert(TaskAttempt, tasks.rows(), self._attempt, prefix=just_completed)
+        self._take = Statement.update(self._startable.filter(_IsPicked()), **self._started)
+        tasks = tasks.filter(_IsStored())
+        one, several = of_one_queue(tasks, is_async=is_async), of_queues(tasks, is_async=is_async)
+        self._reader = Selection(one.first.lock(), CLAIMED_COLUMNS, ROOM)
+        self._one, self._several = self._course(one), self._course(several)
+
+    def _run(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]:
+        if len(queues) < 2:
+            given[QUEUE.name] = queues[0] if queues else ""
+            return self._one.claim(self._say, given, _NOTHING)
         claims: list[ClaimedTask] = []
-        room = given[_ROOM.name]
-        if (mark := self._mark) is not None and room and time.monotonic() < self._onward_until:
-            position = (
-                (_MARK_PRIORITY.name, mark.priority),
-                (_MARK_TIME.name, mark.enqueued_at),
-                (_MARK_ID.name, mark.task_id),
-            )
-            claims = self._say(self._onward, given | dict(position))
+        room = given[ROOM.name]
+        given[QUEUES.name] = list(queues)
+        for choice in _CHOICE:
+            given[ROOM.name], given[CANDIDATES.name] = room - len(claims), room * choice
+            claims += self._several.claim(self._say, given, _NOTHING)
             if len(claims) == room:
-                self._mark = claims[-1]
-                return claims
-            given = given | {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}", _ROOM.name: room - len(claims)}
-        began = time.monotonic()
-        claims += self._say(self._from_the_first, given)
-        now = time.monotonic()
-        if room:
-            self._onward_until = now + min((now - began) * _WORTH, _LONGEST)
-            self._mark = claims[-1] if len(claims) == room else None
+                break
+            given |= _NOTHING
         return claims
 
     def _say(self, statement: Statement, given: dict[str, Any]) -> list[ClaimedTask]:
         with postgres.preparing_cursor(self._connection) as cursor:
-            rows = self._pick.read(cursor, statement, given)
+            rows = self._reader.read(cursor, statement, given)
         if rows and rows[0][-1] != len(rows):
             raise ClaimLost
         return [ClaimedTask._make(row[:-1]) for row in rows]
 
-    def _claim(self, given: dict[str, Any]) -> list[ClaimedTask]:
-        claims = list(map(ClaimedTask._make, self._pick.run(given)))
-        if claims:
-            keys = spelled([claim.task_id for claim in claims], self._connection)
-            given[_PICKED.name] = json_array(keys, self._connection)
-            if self._take.run(self._alias, given) != len(claims):
-                raise ClaimLost
-        return claims
+    def _course(self, pick: Pick) -> Course:
+        parts = [Selection(rows.lock(), CLAIMED_COLUMNS, ROOM).statement for rows in pick if rows is not None]
+        return Course(*map(self._as_one, parts))
 
     def _as_one(self, pick: Statement) -> Statement:
         """All four as one statement.
@@ -160,6 +139,43 @@ class Exchange:
         whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # the ORM's
         params = (*self._complete.params, *self._record.params, *pick.params, *self._take.params)
         return Statement(whole, params).settled()
+
+
+class _FourStatements(Exchange):
+    """That of others, in one transaction."""
+
+    def __init__(self, tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> None:
+        super().__init__(tasks, runner, is_async=is_async)
+        self._record = Statement.insert(TaskAttempt, self._held.filter(status=TaskStatus.COMPLETED), self._attempt)
+        self._take = Statement.update(self._startable.filter(IsAmong(_PICKED)), **self._started)
+        first = of_one_queue(tasks, is_async=is_async).first
+        self._pick = Selection(first.lock(), CLAIMED_COLUMNS, ROOM)
+        self._firsts = Selection(first, RANK, ROOM)
+        self._among = Selection(among(tasks, IsAmong(_PICKED)).lock(), CLAIMED_COLUMNS, ROOM)
+
+    def _run(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]:
+        with transaction.atomic(using=self._alias):
+            if given[_CLAIMS.name] != "{}":
+                self._complete.run(self._alias, given)
+                self._record.run(self._alias, given)
+            claims = self._next_up(given, queues) if given[ROOM.name] else []
+            if claims:
+                given[_PICKED.name] = self._listed(claim.task_id for claim in claims)
+                if self._take.run(self._alias, given) != len(claims):
+                    raise ClaimLost
+        return claims
+
+    def _next_up(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]:
+        pick = self._pick
+        if len(queues) == 1:
+            given[QUEUE.name] = queues[0]
+        else:
+            pick, firsts = self._among, [self._firsts.run(given | {QUEUE.name: queue}) for queue in queues]
+            given[_PICKED.name] = self._listed(in_order(*firsts)[: given[ROOM.name]])
+        return list(map(ClaimedTask._make, pick.run(given)))
+
+    def _listed(self, keys: Iterable[UUID]) -> str:
+        return json_array(spelled(keys, self._connection), self._connection)
 
 
 class _IsStored(models.Func):
@@ -182,28 +198,3 @@ class _IsPicked(models.Func):
 
     def __init__(self) -> None:
         super().__init__(F("pk"))
-
-
-class _IsAfter(models.Func):
-    """Whether a row comes after the mark, among those of the mark's priority."""
-
-    template = "(%(expressions)s)"
-    arg_joiner = ", "
-    conditional = True
-    output_field = models.BooleanField()
-
-    def __init__(self) -> None:
-        super().__init__(F("enqueued_at"), F("pk"))
-
-    def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
-        sql, params = super().as_sql(*args, **kwargs)
-        return f"{sql} > (%s::timestamptz, %s::uuid)", (*params, _MARK_TIME, _MARK_ID)
-
-
-class _MarksPriority(models.Expression):
-    """The priority at the mark."""
-
-    output_field = models.SmallIntegerField()
-
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        return "%s::smallint", (_MARK_PRIORITY,)

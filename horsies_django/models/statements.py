@@ -38,6 +38,13 @@ class Statement:
         return cls(sql, tuple(params))
 
     @classmethod
+    def select(cls, rows: models.QuerySet[Any], limit: Blank | None = None) -> Self:
+        """The SELECT that ``rows`` would be, of at most as many as each run says."""
+        sql, params = (rows if limit is None else rows[:_SOME]).query.get_compiler(rows.db).as_sql()
+        # Nothing that takes a parameter comes after the limit.
+        return cls(sql, tuple(params)) if limit is None else cls(sql.replace(str(_SOME), "%s"), (*params, limit))
+
+    @classmethod
     def insert(
         cls, model: type[models.Model], rows: models.QuerySet[Any], columns: Mapping[str, Any], prefix: str = ""
     ) -> Self:
@@ -79,12 +86,11 @@ class Selection:
     """A SELECT of at most as many rows as each run says."""
 
     def __init__(self, rows: models.QuerySet[Any], columns: Iterable[Any], limit: Blank) -> None:
-        limited = rows.values_list(*columns)[:_SOME]
+        selected = rows.values_list(*columns)
         self._alias = rows.db
-        self._compiler = limited.query.get_compiler(rows.db)
-        sql, params = self._compiler.as_sql()
-        # Nothing that takes a parameter comes after the limit.
-        self.statement = Statement(sql.replace(str(_SOME), "%s"), (*params, limit))
+        self.statement = Statement.select(selected, limit)
+        self._compiler = selected.query.get_compiler(rows.db)
+        self._compiler.pre_sql_setup()
         self._converters = self._compiler.get_converters([column for column, *_ in self._compiler.select])
 
     def run(self, given: Mapping[str, Any]) -> list[Any]:

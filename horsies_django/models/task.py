@@ -88,6 +88,7 @@ class Task(models.Model):
         indexes = [
             models.Index(
                 "is_async",
+                "queue_name",
                 F("priority").desc(),
                 "enqueued_at",
                 "id",

@@ -25,6 +25,7 @@ from ..states import AttemptOutcome, TaskStatus
 from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from .attempt import TaskAttempt, TaskAttemptQuerySet
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, error_result
+from .picks import RANK, among, in_order
 from .views import TaskViews, not_past_deadline
 
 #: Rows that one statement of a reaper's duty changes at most.
@@ -94,13 +95,27 @@ class TaskQuerySet(TaskViews):
         keys = list(due.lock().values_list("pk", flat=True)[:limit])
         return self.filter(pk__in=keys, status=TaskStatus.PENDING).update(deferred=False) if keys else 0
 
-    def claim(self, worker_id: str, *, start: int, prefetch: int = 0, is_async: bool = False) -> list[ClaimedTask]:
+    def claim(
+        self,
+        worker_id: str,
+        *,
+        start: int,
+        prefetch: int = 0,
+        is_async: bool = False,
+        queues: Sequence[str] | None = None,
+    ) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.
 
         In the order priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23). A task whose body starts as soon as the transaction
-        commits needs no second update on its way. Raises :class:`ClaimLost`.
+        commits needs no second update on its way. Without ``queues``, of any. Raises :class:`ClaimLost`.
         """
-        rows = self.next_up(is_async=is_async).lock().values_list(*CLAIMED_COLUMNS)[: start + prefetch]
+        next_up, count = self.next_up(is_async=is_async), start + prefetch
+        if queues is not None and len(queues) == 1:
+            next_up = next_up.filter(queue_name=queues[0])
+        elif queues is not None:
+            firsts = (next_up.filter(queue_name=queue).values_list(*RANK)[:count] for queue in queues)
+            next_up = among(self, Q(pk__in=in_order(*firsts)[:count]))
+        rows = next_up.lock().values_list(*CLAIMED_COLUMNS)[:count]
         claims = [ClaimedTask(*row) for row in rows]
         for change, batch, values in (
             (lifecycle.CLAIM_AND_START, claims[:start], taken_by(worker_id) | STARTED),

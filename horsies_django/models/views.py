@@ -51,14 +51,17 @@ class TaskViews(models.QuerySet["Task"]):
         """Tasks that succeeded and are kept (S2-07)."""
         return self.filter(status=TaskStatus.COMPLETED)
 
-    def claimable(self, *, is_async: bool = False) -> Self:
-        """Due tasks of one kind, as the index of claims has them."""
+    def waiting(self, *, is_async: bool) -> Self:
+        """What waits and is not deferred, of one kind, as the index of claims has it: queue by queue."""
         # As a list: a bare NOT is no equality to SQLite, and then the index gives it no order.
-        return self.due().filter(deferred=False, is_async__in=[is_async])
+        return self.pending().filter(deferred=False, is_async__in=[is_async])
 
     def next_up(self, *, is_async: bool = False) -> Self:
-        """What can be claimed, in the order in which it is: priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23)."""
-        return self.claimable(is_async=is_async).order_by("-priority", "enqueued_at", "pk")
+        """What can be claimed, in its order: priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23).
+
+        The index has it in this order for one queue; that of more than one has to be sorted.
+        """
+        return self.waiting(is_async=is_async).due().order_by("-priority", "enqueued_at", "pk")
 
     def held_by(self, worker_id: str) -> Self:
         """Tasks that this worker holds."""

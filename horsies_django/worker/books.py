@@ -9,14 +9,14 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, transaction
-from django.db.models import Exists, Q, Subquery
+from django.db.models import Q
 
 from .. import postgres
-from ..expressions import SecondsUntil
 from ..models import Heartbeat, Queue, Task, Worker
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Runner
-from ..models.exchange import Exchange
+from ..models.exchange import Exchange, exchange_of
+from ..models.survey import Survey
 from ..models.transitions import TaskQuerySet
 from ..models.worker import WorkerQuerySet
 from ..reaper import pruning
@@ -35,9 +35,9 @@ from .run import Run
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a look saw: for each lane whether something can be claimed, and in how many seconds more will be due."""
+    """What a look saw: for each lane the queues to claim from, and in how many seconds more will be due."""
 
-    due: tuple[bool, ...]
+    due: tuple[tuple[str, ...], ...]
     deferred_in: float | None
 
     @property
@@ -61,6 +61,7 @@ class Books:
         self._runner = runner
         self._served = plan.served()
         self._exchanges: dict[bool, Exchange] = {}
+        self._survey: Survey | None = None
 
     def register(self) -> bool:
         """Write the worker's row."""
@@ -80,14 +81,16 @@ class Books:
 
     def look(self, lanes: Sequence[Lane]) -> View:
         """See, in one statement and with no lock, what there is to do."""
-        ready = [Exists(self._open_tasks().claimable(is_async=lane.is_async)) for lane in lanes]
-        wait = SecondsUntil("enqueued_at")
-        deferred = self._open_tasks().pending().filter(deferred=True).order_by("enqueued_at").values_list(wait)[:1]
-        row = self._workers.filter(pk=self._runner.worker_id).values_list(*ready, Subquery(deferred)).first()
-        if row is None:  # somebody removed the row; the next look sees
-            self.register()
-            return View((True,) * len(lanes), 0.0)
-        return View(tuple(bool(due) for due in row[:-1]), row[-1])
+        if self._survey is None:
+            kinds = [lane.is_async for lane in lanes]
+            self._survey = Survey(self._tasks(), self._workers, self._runner.worker_id, kinds)
+        while (surveyed := self._survey.make()) is None:
+            self.register()  # somebody removed the row
+        serves = self._plan.serves
+        due = (
+            tuple(name for name, is_paused in waiting if not is_paused and serves(name)) for waiting in surveyed.queues
+        )
+        return View(tuple(due), surveyed.deferred_in)
 
     def beat(self, lanes: Sequence[Lane]) -> None:
         """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34)."""
@@ -158,8 +161,8 @@ class Books:
                     self.store([_unstorable(end, error)])
 
     def undefer(self) -> int:
-        """Let what has become due be claimed."""
-        return self._tasks().filter(self._served).undefer()
+        """Let what has become due be claimed, by whom it may."""
+        return self._tasks().undefer()
 
     def start(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Start prefetched tasks, and return those that may."""
@@ -171,16 +174,20 @@ class Books:
     def exchange(self, lane: Lane, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
         """Store successes and start what is next up for a lane, in one statement where the database can."""
         if lane.is_async not in self._exchanges:
-            with self.transaction():  # else Django writes no SELECT … FOR UPDATE
-                exchange = Exchange(self._open_tasks(), self._runner, is_async=lane.is_async)
+            with self.transaction():
+                exchange = exchange_of(self._open_tasks(), self._runner, is_async=lane.is_async)
             self._exchanges[lane.is_async] = exchange
-        return self._exchanges[lane.is_async].run(ends, room)
+        return self._exchanges[lane.is_async].run(ends, room, lane.queues)
 
     def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
         """Claim for a lane, and return what has started and what was prefetched."""
         start = max(0, lane.free - len(lane.prefetched))
         claims = self._open_tasks().claim(
-            self._runner.worker_id, start=start, prefetch=lane.room - start, is_async=lane.is_async
+            self._runner.worker_id,
+            start=start,
+            prefetch=lane.room - start,
+            is_async=lane.is_async,
+            queues=lane.queues,
         )
         return claims[:start], claims[start:]
 

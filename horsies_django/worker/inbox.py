@@ -5,21 +5,21 @@ from __future__ import annotations
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 
+from ..waking import Wake
 from .outcome import Outcome
 
 
 class Word(Enum):
     """What a pump can be told."""
 
-    WAKE = auto()  # there may be something to claim
-    LOOK = auto()  # something will be due later
+    LOOK = auto()  # there may be something to claim, or something will be due later
     REVOKED = auto()  # a task that runs may have been cancelled, or taken away
     PING = auto()  # the listener wants to hear something
     STOP = auto()  # claim no more, let the bodies finish
     ABORT = auto()  # hand back what runs, and go
 
 
-Item = Outcome | Word
+Item = Outcome | Word | Wake
 
 
 class Inbox:

@@ -18,10 +18,10 @@ from .run import Run
 class Lane:
     """One kind of body and the slots for it, so that sync and async tasks never wait for each other's slots.
 
-    ``hot`` says that there may be more to claim: a claim that got less than it asked for cools the lane, a wake or a
-    look that found something heats it. What runs is known by task and claim: a task that was taken back and claimed
-    anew has two bodies for a while, and each has its own slot. ``watched`` are the runs that have a time limit or were
-    told to stop.
+    It is ``hot`` while there may be more to claim, in ``queues``: a claim that got less than it asked for cools it, a
+    wake or a look that found something heats it. What runs is known by task and claim: a task that was taken back and
+    claimed anew has two bodies for a while, and each has its own slot. ``watched`` are the runs that have a time limit
+    or were told to stop.
     """
 
     is_async: bool
@@ -29,13 +29,23 @@ class Lane:
     prefetch: int
     executor: Executor
     ahead: Ahead
-    hot: bool = True
+    queues: tuple[str, ...] = ()
     running: dict[tuple[UUID, int], Run] = field(default_factory=dict)
     watched: set[Run] = field(default_factory=set)
     prefetched: deque[ClaimedTask] = field(default_factory=deque)
     moved_at: float = field(default_factory=time.monotonic)
     is_jammed: bool = False
     withdrawn: list[ClaimedTask] = field(default_factory=list)
+
+    @property
+    def hot(self) -> bool:
+        """Whether there may be something to claim."""
+        return bool(self.queues)
+
+    def heat(self, queue_name: str) -> None:
+        """There may be something in this queue."""
+        if queue_name not in self.queues:
+            self.queues += (queue_name,)
 
     @property
     def free(self) -> int:

@@ -92,7 +92,7 @@ class Listener:
     def _listen(self, bell: socket.socket) -> None:
         with postgres.Line(self._plan.database, postgres.CHANNEL, f"{self._worker_id} listener") as line:
             # What was told before is lost.
-            self._inbox.put(Word.WAKE)
+            self._inbox.put(Word.LOOK)
             self._inbox.put(Word.PING)
             while not self._stopped.is_set():
                 for payload in line.hear(min(self._teller.wait(), _LONGEST_WAIT), bell):
@@ -110,7 +110,7 @@ class Listener:
         elif payload == REVOKED:
             self._inbox.put(Word.REVOKED)
         elif self._plan.serves((wake := Wake.loads(payload)).queue_name):
-            self._inbox.put(Word.LOOK if wake.later else Word.WAKE)
+            self._inbox.put(Word.LOOK if wake.later else wake)
 
     def _ring(self) -> None:
         if self._clapper is not None:

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from django.db import Error, InterfaceError, OperationalError, connections
 
 from ..models.claims import ClaimedTask, ClaimLost, Ended, Runner
+from ..waking import ANY_QUEUE, Wake
 from .announcing import Announcer
 from .begun import Begun
 from .books import Books, is_refusal, latest
@@ -79,7 +80,7 @@ class Pump:
         self._cadence = Cadence(plan.poll_interval)
         self._outbox = Outbox()
         self._stop_by: float | None = None
-        self._must_look = False
+        self._must_look = True
         self._backoff = _FIRST_BACKOFF
         self._claimed = 0
         recovery = plan.options.recovery
@@ -210,8 +211,8 @@ class Pump:
                     if lane.forget(item.run) and item.run.has_begun:
                         lane.ahead.learn(item.run.began - item.run.submitted, item.duration)
                 self._outbox.put(item)
-            elif item is Word.WAKE:
-                self._heat([True] * len(self._lanes))
+            elif isinstance(item, Wake):
+                self._wake(item.queue_name)
                 self._cadence.stirred()
             elif item is Word.LOOK:
                 self._must_look = True
@@ -224,9 +225,12 @@ class Pump:
                 self.stop()
                 self._stop_by = 0.0 if item is Word.ABORT else self._stop_by
 
-    def _heat(self, due: Sequence[bool]) -> None:
-        for lane, is_due in zip(self._lanes, due, strict=True):
-            lane.hot = lane.hot or is_due
+    def _wake(self, queue_name: str) -> None:
+        if queue_name == ANY_QUEUE:
+            self._must_look = True
+            return
+        for lane in self._lanes:
+            lane.heat(queue_name)
 
     # Doing it.
 
@@ -270,8 +274,8 @@ class Pump:
         if is_overdue:
             with self._books.transaction():
                 self._must_look = self._books.undefer() > 0
-        for lane, is_due in zip(self._lanes, view.due, strict=True):
-            lane.hot = is_due
+        for lane, queues in zip(self._lanes, view.due, strict=True):
+            lane.queues = queues
         self._cadence.looked(found=view.anything, due_in=None if is_overdue else view.deferred_in)
         return True
 
@@ -386,7 +390,7 @@ class Pump:
 
     def _settle(self, tick: Tick) -> None:
         for lane in tick.cooled:
-            lane.hot = False
+            lane.queues = ()
         for lane in tick.handed_back:
             self._claimed -= len(lane.withdrawn)
             lane.withdrawn.clear()

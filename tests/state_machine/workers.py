@@ -34,7 +34,8 @@ class Workers(Base):
                 books.undefer()
             view = books.look([lane])
         claimable = self.model.claimable()
-        assert view.due == (bool(claimable),)
+        assert bool(view.due[0]) == bool(claimable)
+        lane.queues = view.due[0]
         if prefetch:
             with books.transaction():
                 started, prefetched = books.claim(lane)

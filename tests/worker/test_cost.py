@@ -87,7 +87,7 @@ def deep_queue():
 
 def test_the_hot_path_reads_its_own_indexes_only(deep_queue):
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
-        claims = Task.objects.claim("w", start=64, prefetch=16)
+        claims = Task.objects.claim("w", start=64, prefetch=16, queues=["default"])
         ends = [Ended(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims[:64]]
         Task.objects.complete(ends, Runner("w", "host", 1))
         Task.objects.start(claims[64:])
@@ -131,7 +131,7 @@ def test_future_and_finished_rows_are_not_in_the_way_of_a_claim(deep_queue):
 
 
 def _buffers_of_a_claim():
-    claim = Task.objects.claimable().order_by("-priority", "enqueued_at", "pk")[:50]
+    claim = Task.objects.next_up().filter(queue_name="default")[:50]
     sql, params = claim.query.sql_with_params()
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", params)

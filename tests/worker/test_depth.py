@@ -18,9 +18,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.models import Task, TaskAttempt
+from horsies_django.models import Task, TaskAttempt, exchange
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.models.exchange import Exchange
 from horsies_django.worker.connection import own_connection
 from tests.jobs import tasks
 
@@ -41,7 +40,7 @@ def is_postgres():
 
 def exchange_of(runner=RUNNERS[0], rows=None, *, is_async=False):
     with transaction.atomic():  # else Django writes no SELECT … FOR UPDATE
-        return Exchange(Task.objects.all() if rows is None else rows, runner, is_async=is_async)
+        return exchange.exchange_of(Task.objects.all() if rows is None else rows, runner, is_async=is_async)
 
 
 def ends_of(claims):
@@ -110,15 +109,15 @@ def touched():
 class Drain:
     """Exchanges one after the other, what they have claimed, and the buffers that each has touched."""
 
-    def __init__(self, exchange, room=BATCH):
-        self.exchange, self.room = exchange, room
+    def __init__(self, exchange, room=BATCH, queues=("default",)):
+        self.exchange, self.room, self.queues = exchange, room, queues
         self.claims, self.costs, self.held = [], [], []
 
     def go_on(self, turns=10_000, *, and_then=lambda: None):
         """Make so many exchanges, or as many as it takes until there is nothing left."""
         for _ in range(turns):
             before = touched()
-            self.held = self.exchange.run(ends_of(self.held), self.room)
+            self.held = self.exchange.run(ends_of(self.held), self.room, self.queues)
             after = touched()
             self.costs.append(Counted(after.buffers - before.buffers, after.entries - before.entries))
             self.claims += self.held
@@ -217,8 +216,8 @@ KINDS = [
     behind,
     in_200_queues,
     pytest.param(overdue, marks=NO_MARK),
-    pytest.param(older_ones_of_another_queue, marks=NO_MARK),
-    pytest.param(urgent_ones_of_another_queue, marks=NO_MARK),
+    older_ones_of_another_queue,
+    urgent_ones_of_another_queue,
 ]
 
 
@@ -236,6 +235,46 @@ def test_a_claim_touches_as_much_in_a_deep_table_as_in_an_empty_one(kind):
 
     assert len(in_deep.claims) == len(in_empty.claims) == 600
     assert_is_flat(typical(in_empty.costs), typical(in_deep.costs))
+
+
+@pytest.mark.parametrize(
+    "queues", [["default"], ["default", "emails", "none there"]], ids=["of one queue", "of several queues"]
+)
+def test_what_is_not_to_be_claimed_is_not_in_the_way_of_a_claim_that_finds_little(queues):
+    """Most claims of a worker that keeps up get less than they ask for, and so begin with the first row."""
+
+    def trickle(drain):
+        for _ in range(12):
+            tasks.noop.send_many([{}] * 3)
+            drain.go_on(1)
+        return typical(drain.costs)
+
+    mine = Task.objects.exclude(queue_name="another")
+    in_empty = trickle(Drain(exchange_of(rows=mine), queues=queues))
+    urgent = tasks.noop.with_options(priority=100, queue_name="another")
+    urgent.send_many({} for _ in range(DEPTH))
+
+    in_deep = trickle(drain := Drain(exchange_of(rows=mine), queues=queues))
+
+    assert len(drain.claims) == 36
+    assert_is_flat(in_empty, in_deep)
+
+
+def test_the_first_of_several_queues_come_in_their_order():
+    """priority ↓, enqueued_at ↑, id ↑, over all of them (S4-22, S4-23)."""
+    chance = Random(7)
+    queues = ["default", "emails", "reports"]
+    for _ in range(60):
+        some = tasks.noop.with_options(priority=chance.randint(-2, 2), queue_name=chance.choice(queues))
+        some.send_many([{}] * chance.randint(1, 9))
+    tasks.noop.with_options(priority=100, queue_name="another").send_many([{}] * 10)
+    wanted = Task.objects.filter(queue_name__in=queues).next_up()
+    in_order = list(wanted.values_list("pk", flat=True))
+
+    drain = Drain(exchange_of(rows=Task.objects.filter(queue_name__in=queues)), queues=queues)
+    drain.go_on()
+
+    assert [claimed.task_id for claimed in drain.claims] == in_order
 
 
 # While an old transaction keeps every version of every row.
@@ -382,7 +421,7 @@ class Worker:
 
     def turn(self, exchange):
         was_quiet = self.is_quiet.is_set()
-        claims = exchange.run(ends_of(self.held), self.chance.randint(1, 2 * BATCH))
+        claims = exchange.run(ends_of(self.held), self.chance.randint(1, 2 * BATCH), ["default"])
         back = claims[::2] if self.chance.random() < 0.2 else []
         assert Task.objects.unstart(back) == len(back)
         self.held = [claimed for claimed in claims if claimed not in back]

@@ -1,0 +1,102 @@
+"""The survey: in which queues there is something to claim, and when more will be.
+
+Their names are found by jumping from one to the next in an index: that costs as much as there are queues in which
+something waits, however deep they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.sql.compiler import SQLCompiler
+
+from .. import postgres
+from ..expressions import SecondsUntil
+from .queue import Queue
+from .statements import Statement
+
+if TYPE_CHECKING:
+    from .transitions import TaskQuerySet
+    from .worker import WorkerQuerySet
+
+
+class Waiting(NamedTuple):
+    """A queue in which something is due."""
+
+    queue_name: str
+    is_paused: bool
+
+
+class Surveyed(NamedTuple):
+    """For each kind of task the queues in which some are due; the seconds until what was sent for later is."""
+
+    queues: tuple[tuple[Waiting, ...], ...]
+    deferred_in: float | None
+
+
+class Survey:
+    """One statement, on a worker's own row, that takes no lock. Compiled once."""
+
+    def __init__(self, tasks: TaskQuerySet, workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]) -> None:
+        self._connection = connections[tasks.db]
+        self._is_prepared = self._connection.vendor == "postgresql"
+        deferred = tasks.pending().filter(deferred=True).order_by("enqueued_at")[:1]
+        in_seconds = deferred.values_list(SecondsUntil("enqueued_at"))
+        row = Statement.select(workers.filter(pk=worker_id).values_list("pk"))
+        parts = [*(self._waiting(tasks, is_async) for is_async in kinds), Statement.select(in_seconds)]
+        columns = ", ".join(f"({part.sql})" for part in parts)
+        params = [param for part in [*parts, row] for param in part.params]
+        whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # the ORM's
+        self._statement = whole.settled() if self._is_prepared else whole
+
+    def make(self) -> Surveyed | None:
+        """Make the survey; None if the worker has no row."""
+        connection = self._connection
+        with postgres.preparing_cursor(connection) if self._is_prepared else connection.cursor() as cursor:
+            cursor.execute(self._statement.sql, self._statement.params)
+            row = cursor.fetchone()
+        if row is None:
+            return None
+        *kinds, deferred_in = row
+        return Surveyed(tuple(map(_read, kinds)), deferred_in)
+
+    def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
+        """The queues in which something of this kind is due, as a JSON array of pairs."""
+        array_of, pair, text = _JSON[self._connection.vendor]
+        names = tasks.waiting(is_async=is_async).order_by("queue_name").values_list("queue_name")
+        first = Statement.select(names[:1])
+        following = Statement.select(names.filter(queue_name__gt=_Name())[:1])
+        is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=_Name(), paused=True).values_list("pk"))
+        due = Statement.select(tasks.waiting(is_async=is_async).due().filter(queue_name=_Name()).values_list("pk"))
+        sql = (
+            f"WITH RECURSIVE names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
+            f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"
+            f" SELECT CAST({array_of}({pair}(names.name, EXISTS ({is_paused.sql}))) AS {text})"
+            f" FROM names WHERE EXISTS ({due.sql})"
+        )
+        return Statement(sql, (*first.params, *following.params, *is_paused.params, *due.params))
+
+
+def _read(queues: str | None) -> tuple[Waiting, ...]:
+    return tuple(Waiting(*each) for each in json.loads(queues or "[]"))
+
+
+class _Name(models.Expression):
+    """The name at which the jumping is."""
+
+    output_field = models.CharField()
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        return "names.name", ()
+
+
+#: What makes an array of rows, what makes one of values, and what a text is, by the database's vendor.
+_JSON: Final = {
+    "postgresql": ("json_agg", "json_build_array", "text"),
+    "sqlite": ("json_group_array", "json_array", "text"),
+    "mysql": ("JSON_ARRAYAGG", "JSON_ARRAY", "CHAR"),
+}
