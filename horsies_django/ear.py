@@ -58,8 +58,11 @@ class Ear:
         try:
             with postgres.Line(self._database, postgres.ENDED, "ear") as line:
                 self._listen(line)
-        except Exception as error:  # noqa: BLE001  # who waits goes on looking
-            logger.info("nobody tells of tasks' ends, looking for them: %s", error)
+        except Exception as error:  # who waits goes on looking
+            if postgres.is_lost(error):
+                logger.info("nobody tells of tasks' ends, looking for them: %s", error)
+            else:
+                logger.exception("tasks' ends can't be listened to, looking for them")
             with self._lock:
                 self._is_on = False
                 self._not_before = time.monotonic() + self._pause

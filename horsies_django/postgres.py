@@ -108,6 +108,13 @@ def ping(alias: str, worker_id: str) -> None:
         notify(alias, PING + worker_id)
 
 
+def is_lost(error: Exception) -> bool:
+    """Whether an error says that the database is not to be had, or that a connection to it was lost."""
+    import psycopg
+
+    return isinstance(error, psycopg.Error | OSError)
+
+
 class Line:
     """A connection of its own that hears what is said in a channel, and can say something too.
 
