@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
+from django.db.models.sql.compiler import SQLCompiler
 
 from ..expressions import Blank, Given
+from .queue import Queue
 from .statements import Statement
 
 if TYPE_CHECKING:
@@ -37,16 +40,17 @@ class Pick(NamedTuple):
 
 
 def of_one_queue(tasks: TaskQuerySet, *, is_async: bool) -> Pick:
-    """What is next in a queue that each run names."""
-    next_up = tasks.next_up(is_async=is_async).filter(queue_name=Given(QUEUE, models.TextField()))
+    """What is next in a queue that each run names; nothing if it is paused."""
+    next_up = tasks.next_up(is_async=is_async).filter(queue_name=_IfItIsOpen(tasks.db))
     onward = next_up.filter(_IsAfter(), priority=Given(MARK_PRIORITY, models.SmallIntegerField()))
     return Pick(next_up, onward)
 
 
 def of_queues(tasks: TaskQuerySet, *, is_async: bool) -> Pick:
-    """What is next in several queues that each run names. Only PostgreSQL can join what is next in each of them.
+    """What is next in several queues that each run names, without those that are paused.
 
-    Of the ``CANDIDATES``, which are not locked, others may be quicker to lock some.
+    Only PostgreSQL can join what is next in each of them. Of the ``CANDIDATES``, which are not locked, others may be
+    quicker to lock some.
     """
     firsts = tasks.rows().next_up(is_async=is_async).filter(queue_name=_QueueName())
     return Pick(among(tasks, _IsAmongTheFirsts(firsts)))
@@ -81,6 +85,23 @@ class _IsAfter(models.Func):
         return f"{sql} > (%s::timestamptz, %s::uuid)", (*params, MARK_TIME, MARK_ID)
 
 
+class _IfItIsOpen(models.Expression):
+    """The queue that a run names; no queue if it is paused, so that its rows are not even looked at."""
+
+    output_field = models.TextField()
+
+    def __init__(self, database: str) -> None:
+        super().__init__()
+        name = Given(QUEUE, self.output_field)
+        self._name = name
+        self._paused = Statement.select(Queue.objects.using(database).filter(name=name, paused=True).values_list("pk"))
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        name, params = compiler.compile(self._name)
+        sql = f"(SELECT {name} WHERE NOT EXISTS ({self._paused.sql}))"  # the ORM's
+        return sql, (*params, *self._paused.params)
+
+
 class _QueueName(models.Expression):
     """The queue at hand."""
 
@@ -102,13 +123,16 @@ class _IsAmongTheFirsts(models.Func):
 
     def __init__(self, firsts: TaskQuerySet) -> None:
         super().__init__(F("pk"))
+        paused = Queue.objects.using(firsts.db).filter(paused=True).values_list("name")
+        self._paused = Statement.select(paused)
         self._firsts = Statement.select(firsts.values_list("pk", "priority", "enqueued_at"), limit=CANDIDATES)
 
     def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
         key, params = super().as_sql(*args, **kwargs)
         sql = (
-            f"{key} = ANY(ARRAY(SELECT first.id FROM unnest(%s::text[]) AS waiting (name)"  # noqa: S608  # the ORM's
+            f"{key} = ANY(ARRAY(SELECT first.id FROM"  # noqa: S608  # the ORM's
+            f" (SELECT unnest(%s::text[]) EXCEPT {self._paused.sql}) AS waiting (name)"
             f" CROSS JOIN LATERAL ({self._firsts.sql}) AS first (id, priority, enqueued_at)"
             " ORDER BY first.priority DESC, first.enqueued_at, first.id LIMIT %s))"
         )
-        return sql, (*params, QUEUES, *self._firsts.params, CANDIDATES)
+        return sql, (*params, QUEUES, *self._paused.params, *self._firsts.params, CANDIDATES)

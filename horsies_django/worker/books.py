@@ -9,7 +9,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, transaction
-from django.db.models import Q
 
 from .. import postgres
 from ..models import Heartbeat, Queue, Task, Worker
@@ -59,7 +58,6 @@ class Books:
     def __init__(self, plan: Plan, runner: Runner) -> None:
         self._plan = plan
         self._runner = runner
-        self._served = plan.served()
         self._exchanges: dict[bool, Exchange] = {}
         self._survey: Survey | None = None
 
@@ -175,19 +173,21 @@ class Books:
         """Store successes and start what is next up for a lane, in one statement where the database can."""
         if lane.is_async not in self._exchanges:
             with self.transaction():
-                exchange = exchange_of(self._open_tasks(), self._runner, is_async=lane.is_async)
+                exchange = exchange_of(self._tasks(), self._runner, is_async=lane.is_async)
             self._exchanges[lane.is_async] = exchange
         return self._exchanges[lane.is_async].run(ends, room, lane.queues)
 
     def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
         """Claim for a lane, and return what has started and what was prefetched."""
         start = max(0, lane.free - len(lane.prefetched))
-        claims = self._open_tasks().claim(
+        paused = Queue.objects.using(self._plan.database).filter(name__in=lane.queues, paused=True)
+        queues = set(lane.queues).difference(paused.values_list("name", flat=True))
+        claims = self._tasks().claim(
             self._runner.worker_id,
             start=start,
             prefetch=lane.room - start,
             is_async=lane.is_async,
-            queues=lane.queues,
+            queues=sorted(queues),
         )
         return claims[:start], claims[start:]
 
@@ -229,11 +229,6 @@ class Books:
     @property
     def _workers(self) -> WorkerQuerySet:
         return Worker.objects.using(self._plan.database)
-
-    def _open_tasks(self) -> TaskQuerySet:
-        """Those of the queues that are served and not paused."""
-        paused = Queue.objects.using(self._plan.database).filter(paused=True).values("name")
-        return self._tasks().filter(self._served, ~Q(queue_name__in=paused))
 
 
 def latest(ends: Sequence[Ended]) -> list[Ended]:

@@ -10,8 +10,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
-from django.db.models import Q
-
 from ..compat import task_backends
 from ..waking import ANY_QUEUE
 
@@ -77,11 +75,6 @@ class Plan:
     def database(self) -> str:
         """The alias of the queue's database."""
         return self.options.database
-
-    def served(self) -> Q:
-        """The rows of the queues that this worker serves."""
-        served = Q(queue_name__in=self.queues) if self.queues else Q()
-        return served & ~Q(queue_name__in=self.exclude_queues) if self.exclude_queues else served
 
     def serves(self, queue_name: str) -> bool:
         """Whether this worker serves the queue; it does serve what is said to be for any."""

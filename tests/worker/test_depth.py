@@ -18,7 +18,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.models import Task, TaskAttempt, exchange
+from horsies_django.models import Queue, Task, TaskAttempt, exchange
 from horsies_django.models.claims import Ended, Runner
 from horsies_django.worker.connection import own_connection
 from tests.jobs import tasks
@@ -38,9 +38,9 @@ def is_postgres():
     return connection.vendor == "postgresql"
 
 
-def exchange_of(runner=RUNNERS[0], rows=None, *, is_async=False):
+def exchange_of(runner=RUNNERS[0], *, is_async=False):
     with transaction.atomic():  # else Django writes no SELECT … FOR UPDATE
-        return exchange.exchange_of(Task.objects.all() if rows is None else rows, runner, is_async=is_async)
+        return exchange.exchange_of(Task.objects.all(), runner, is_async=is_async)
 
 
 def ends_of(claims):
@@ -223,14 +223,13 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_claim_touches_as_much_in_a_deep_table_as_in_an_empty_one(kind):
-    mine = Task.objects.exclude(queue_name="another")
     tasks.noop.send_many({} for _ in range(600))
-    in_empty = Drain(exchange_of(rows=mine))
+    in_empty = Drain(exchange_of())
     in_empty.go_on(12)
     kind()
     tasks.noop.send_many({} for _ in range(600))
 
-    in_deep = Drain(exchange_of(rows=mine))
+    in_deep = Drain(exchange_of())
     in_deep.go_on(12)
 
     assert len(in_deep.claims) == len(in_empty.claims) == 600
@@ -249,15 +248,30 @@ def test_what_is_not_to_be_claimed_is_not_in_the_way_of_a_claim_that_finds_littl
             drain.go_on(1)
         return typical(drain.costs)
 
-    mine = Task.objects.exclude(queue_name="another")
-    in_empty = trickle(Drain(exchange_of(rows=mine), queues=queues))
+    in_empty = trickle(Drain(exchange_of(), queues=queues))
     urgent = tasks.noop.with_options(priority=100, queue_name="another")
     urgent.send_many({} for _ in range(DEPTH))
 
-    in_deep = trickle(drain := Drain(exchange_of(rows=mine), queues=queues))
+    in_deep = trickle(drain := Drain(exchange_of(), queues=queues))
 
     assert len(drain.claims) == 36
     assert_is_flat(in_empty, in_deep)
+
+
+@pytest.mark.parametrize("queues", [["another"], ["default", "another"]], ids=["of one queue", "of several queues"])
+def test_a_queue_that_is_paused_while_it_is_drained_is_not_walked_over(queues):
+    tasks.noop.with_options(queue_name="another").send_many({} for _ in range(DEPTH))
+    drain = Drain(exchange_of(), queues=queues)
+    drain.go_on(4)
+    Queue.objects.create(name="another", paused=True)
+    tasks.noop.send()
+
+    before = touched()
+    claims = drain.go_on(1)
+    after = touched()
+
+    assert [claimed.queue_name for claimed in claims] == ["default"][: len(queues) - 1]
+    assert after.buffers - before.buffers <= 2 * typical(drain.costs[:4]).buffers
 
 
 def test_the_first_of_several_queues_come_in_their_order():
@@ -271,7 +285,7 @@ def test_the_first_of_several_queues_come_in_their_order():
     wanted = Task.objects.filter(queue_name__in=queues).next_up()
     in_order = list(wanted.values_list("pk", flat=True))
 
-    drain = Drain(exchange_of(rows=Task.objects.filter(queue_name__in=queues)), queues=queues)
+    drain = Drain(exchange_of(), queues=queues)
     drain.go_on()
 
     assert [claimed.task_id for claimed in drain.claims] == in_order

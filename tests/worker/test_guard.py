@@ -190,7 +190,8 @@ def exchanges(queues=("default",)):
 
 
 def indexes(nodes):
-    return {node["Index Name"] for node in nodes if "Index Name" in node}
+    """Those of the table of tasks. In that of queues there is a row or two."""
+    return {node["Index Name"] for node in nodes if node.get("Index Name", "").startswith("horsies_task")}
 
 
 @pytest.mark.parametrize("is_busy", [True, False], ids=["prepared", "behind a pooler"])
@@ -243,7 +244,9 @@ def test_an_exchange_of_some_queues_reads_the_first_rows_of_each(deep_queue, is_
     assert "horsies_task_claim" in indexes(picked)
     if is_busy:
         assert indexes(picked) == {"horsies_task_claim", "horsies_tasks_pkey"}
-    firsts = sum(node["Actual Rows"] * node["Actual Loops"] for node in picked if node.get("Relation Name"))
+    firsts = sum(
+        node["Actual Rows"] * node["Actual Loops"] for node in picked if node.get("Relation Name") == "horsies_tasks"
+    )
     print(f"{firsts} rows for {BATCH}")
     assert firsts <= (2 + 2 + 1) * 2 * BATCH
 
