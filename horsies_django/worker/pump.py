@@ -34,6 +34,9 @@ logger = logging.getLogger("horsies_django.worker")
 
 T = TypeVar("T")
 
+#: For which kinds of bodies there may be something to claim.
+_WAKES: Final = {Word.WAKE: (False, True), Word.WAKE_SYNC: (False,), Word.WAKE_ASYNC: (True,)}
+
 _FIRST_BACKOFF: Final = 0.1
 _LONGEST_BACKOFF: Final = 5.0
 
@@ -210,8 +213,8 @@ class Pump:
                     if lane.forget(item.run) and item.run.has_begun:
                         lane.ahead.learn(item.run.began - item.run.submitted, item.duration)
                 self._outbox.put(item)
-            elif item is Word.WAKE:
-                self._heat([True] * len(self._lanes))
+            elif item in _WAKES:
+                self._heat([lane.is_async in _WAKES[item] for lane in self._lanes])
                 self._cadence.stirred()
             elif item is Word.LOOK:
                 self._must_look = True
