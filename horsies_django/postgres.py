@@ -116,12 +116,16 @@ class OwnLine:
 
     def fileno(self) -> int | None:
         """Return what becomes readable when something is said; None while there is no connection."""
-        return None if self._wrapper.connection is None else int(self._wrapper.connection.fileno())
+        return int(self._wrapper.connection.fileno()) if self._is_there else None
+
+    @property
+    def _is_there(self) -> bool:
+        return self._wrapper.connection is not None and not self._wrapper.connection.closed
 
     def listen(self) -> bool:
         """LISTEN if the connection is a new one; return whether it is."""
         connection = self._wrapper.connection
-        if connection is None or connection is self._listening or self._wrapper.in_atomic_block:
+        if not self._is_there or connection is self._listening or self._wrapper.in_atomic_block:
             return False
         self._listening = connection  # whatever comes of it: who can't listen is not asked again
         self._heard.clear()
@@ -132,7 +136,7 @@ class OwnLine:
 
     def hear(self, *, is_readable: bool) -> list[str]:
         """Return what has been said, without waiting: what came beside answers, and what there is to be read."""
-        if self._wrapper.connection is None:
+        if not self._is_there:
             return []
         pgconn = self._wrapper.connection.pgconn
         if is_readable:

@@ -4,7 +4,7 @@ import socket
 import threading
 
 import pytest
-from django.db import connection, connections
+from django.db import Error, connection, connections
 
 from horsies_django import postgres
 from horsies_django.waking import Wake
@@ -121,6 +121,25 @@ def test_a_connection_listens_once_and_the_next_one_anew(own_line):
     assert own_line.listen()
     say("again")
     assert wait_until(lambda: own_line.hear(is_readable=True)) == ["again"]
+
+
+def test_a_connection_that_is_lost_is_an_error_once_and_then_gone(own_line):
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+    with postgres.Line("default", None, "test") as line:
+        line._connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    def hear():
+        try:
+            return own_line.hear(is_readable=True)
+        except Error as error:
+            return [error]
+
+    (lost,) = wait_until(hear)
+    assert isinstance(lost, Error)
+    assert own_line.fileno() is None
+    assert own_line.hear(is_readable=True) == []
 
 
 @pytest.mark.django_db(transaction=True)
