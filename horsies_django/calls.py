@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -16,6 +16,7 @@ from django.db.models.lookups import GreaterThan
 from . import hints
 from .conf import Options
 from .expressions import FromNow
+from .inserts import Insert
 from .retention import stored_retention
 from .serializers import check_size, dumps, encode
 from .tasks import HorsiesTask
@@ -36,15 +37,31 @@ class Arguments(NamedTuple):
 class Calls:
     """Calls of one task: what they have in common is found out once."""
 
-    def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
+    def __init__(self, task: HorsiesTask[..., Any], *, rich: bool, limit: int | None) -> None:
         self._task = task
-        self._rich = options.serializer == "rich"
-        self._limit = options.max_payload_bytes
+        self._rich = rich
+        self._limit = limit
         self._parameters = _parameters(task.func, task.takes_context)
         self._rules = hints.rules_of(task.func)
+        self._inserts: dict[Hashable, Insert] = {}
 
-    def columns(self) -> dict[str, Any]:
-        """Return the values of the row's columns, beside its arguments, that are not the model's defaults."""
+    @classmethod
+    def of(cls, task: HorsiesTask[..., Any], options: Options) -> Calls:
+        """Return the calls of a task, the same ones as the last time if nothing can have changed since."""
+        rich = options.serializer == "rich"
+        if task.metadata is not None:  # a dict, which its owner may change
+            return cls(task, rich=rich, limit=options.max_payload_bytes)
+        return _kept(_Itself(task), rich, options.max_payload_bytes)
+
+    def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert:
+        """Return the INSERT that was made for such a call before, else make one."""
+        if (found := self._inserts.get(key)) is None:
+            found = self._inserts[key] = make()
+        return found
+
+    @functools.cached_property
+    def columns(self) -> Mapping[str, Any]:
+        """The values of the row's columns, beside its arguments, that are not the model's defaults."""
         task = self._task
         policy = task.stored_policy()
         columns = {
@@ -122,6 +139,26 @@ class Calls:
             except ValueError as found:
                 return ValueError(f"{where} can't be written as JSON: {found}")
         return ValueError(f"Unsupported value: the arguments of {self._task.module_path}: {error}")
+
+
+class _Itself:
+    """A task as a key: the very object, for to compare all of its options takes longer than to send it."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: HorsiesTask[..., Any]) -> None:
+        self.task = task
+
+    def __hash__(self) -> int:
+        return id(self.task)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.task is other.task
+
+
+@functools.lru_cache(maxsize=256)
+def _kept(itself: _Itself, rich: bool, limit: int | None) -> Calls:  # a key
+    return Calls(itself.task, rich=rich, limit=limit)
 
 
 def _times(run_after: datetime | timedelta | None) -> dict[str, Any]:

@@ -6,13 +6,16 @@ leaves it to the database, is not in the statement.
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self, cast
 
 from django.db import connections, models
 from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLInsertCompiler
+
+from .expressions import Blank
 
 
 class Piece(NamedTuple):
@@ -38,8 +41,8 @@ class Insert:
         source: Piece | None = None,
         returning: Sequence[Piece] = (),
     ) -> None:
-        self._connection = connections[alias]
-        self._compiler: SQLInsertCompiler | None = None
+        connection = connections[alias]
+        compiler = cast("SQLInsertCompiler", InsertQuery(model).get_compiler(connection=connection))
         self._returns = bool(returning)
         names: list[str] = []
         pieces: list[Piece] = []
@@ -47,30 +50,38 @@ class Insert:
             value = values.get(field.attname, otherwise)
             if value is not None:
                 names.append(name)
-                pieces.append(value if type(value) is Piece else self._piece(field, value))
+                pieces.append(value if type(value) is Piece else _piece(field, value, compiler))
         rows = f"VALUES ({_listed(pieces)})"
         if source:
             rows = f"SELECT {_listed(pieces)} FROM {source.sql}"  # noqa: S608  # our own
             pieces.append(source)
-        self.sql = f"INSERT INTO {self._connection.ops.quote_name(model._meta.db_table)} ({', '.join(names)}) {rows}"
+        self.sql = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({', '.join(names)}) {rows}"
         if returning:
             self.sql += f" RETURNING {_listed(returning)}"
             pieces += returning
-        self.params = [param for piece in pieces for param in piece.params]
+        self.params: Sequence[Any] = [param for piece in pieces for param in piece.params]
 
-    def run(self) -> Sequence[Any]:
-        """Run it, and return what it gives back for a row."""
-        with self._connection.cursor() as cursor:
-            cursor.execute(self.sql, self.params)
+    def settled(self, literal: Callable[[Any], str]) -> Self:
+        """Return it with numbers and texts written out by ``literal``: what is the same each time is quoted once."""
+        first, *rest = self.sql.split("%s")
+        texts = [literal(param) if isinstance(param, str | int) else "%s" for param in self.params]
+        settled = copy.copy(self)
+        settled.sql = first + "".join(text + after for text, after in zip(texts, rest, strict=True))
+        settled.params = [param for param in self.params if not isinstance(param, str | int)]
+        return settled
+
+    def run(self, alias: str, given: Mapping[str, Any] | None = None) -> Sequence[Any]:
+        """Run it, with what is to stand in its blanks, and return what it gives back for a row."""
+        params = [given[param.name] if given and type(param) is Blank else param for param in self.params]
+        with connections[alias].cursor() as cursor:
+            cursor.execute(self.sql, params)
             return cast("Sequence[Any]", cursor.fetchone()) if self._returns else ()
 
-    def _piece(self, field: models.Field[Any, Any], value: Any) -> Piece:
-        if not hasattr(value, "resolve_expression"):
-            return Piece("%s", (field.get_db_prep_save(value, self._connection),))
-        if self._compiler is None:
-            query = InsertQuery(field.model)
-            self._compiler = cast("SQLInsertCompiler", query.get_compiler(connection=self._connection))
-        return Piece(*self._compiler.compile(self._compiler.prepare_value(field, value)))
+
+def _piece(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler) -> Piece:
+    if not hasattr(value, "resolve_expression"):
+        return Piece("%s", (field.get_db_prep_save(value, compiler.connection),))
+    return Piece(*compiler.compile(compiler.prepare_value(field, value)))
 
 
 def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> list[Piece]:

@@ -6,12 +6,11 @@ The only module that speaks to psycopg.
 from __future__ import annotations
 
 import selectors
-import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
-from django.db import connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
@@ -86,11 +85,6 @@ def notification(payload: str) -> Piece:
     return Piece("pg_notify(%s, %s)", (CHANNEL, payload))
 
 
-def json_columns(alias: str, texts: Mapping[str, str]) -> dict[str, Piece]:
-    """Return columns of JSON whose text is at hand; elsewhere none, for there its spelling is the field's to choose."""
-    return {name: Piece("%s", (text,)) for name, text in texts.items()} if can_listen(alias) else {}
-
-
 def sent_rows(ids: Iterable[UUID], kwargs: Iterable[str]) -> Piece:
     """Return a source of rows ``sent (id, kwargs)``, in their order.
 
@@ -115,14 +109,64 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, psycopg.Error | OSError)
 
 
+class OwnLine:
+    """This thread's own connection of Django's, which hears what is said in a channel between its statements.
+
+    Raises django.db.Error when it is lost, and closes it then, so that the next statement makes a new one.
+    """
+
+    def __init__(self, alias: str, channel: str) -> None:
+        self._wrapper = connections[alias]
+        self._channel = channel
+        self._listening: Any = None
+        self._heard: list[str] = []
+
+    def fileno(self) -> int | None:
+        """Return what becomes readable when something is said; None while there is no connection."""
+        return int(self._wrapper.connection.fileno()) if self._is_there else None
+
+    @property
+    def _is_there(self) -> bool:
+        return self._wrapper.connection is not None and not self._wrapper.connection.closed
+
+    def listen(self) -> bool:
+        """LISTEN if the connection is a new one; return whether it is."""
+        connection = self._wrapper.connection
+        if not self._is_there or connection is self._listening or self._wrapper.in_atomic_block:
+            return False
+        self._listening = connection  # whatever comes of it: who can't listen is not asked again
+        self._heard.clear()
+        connection.add_notify_handler(lambda notice: self._heard.append(notice.payload))
+        with self._wrapper.cursor() as cursor:
+            cursor.execute(f"LISTEN {self._channel}")
+        return True
+
+    def hear(self, *, is_readable: bool) -> list[str]:
+        """Return what has been said, without waiting: what came beside answers, and what there is to be read."""
+        if not self._is_there:
+            return []
+        pgconn = self._wrapper.connection.pgconn
+        if is_readable:
+            try:
+                with self._wrapper.wrap_database_errors:
+                    pgconn.consume_input()
+            except Error:
+                self._wrapper.close()
+                raise
+        while notice := pgconn.notifies():
+            self._heard.append(notice.extra.decode())
+        heard, self._heard[:] = self._heard[:], []
+        return heard
+
+
 class Line:
-    """A connection of its own that hears what is said in a channel, and can say something too.
+    """A connection of its own that hears what is said in a channel, if one is given, and can say something.
 
     Outside Django's wrapper and any pool, for one thread. It hears whatever is told once it is there, and raises
     psycopg.Error when it is lost.
     """
 
-    def __init__(self, alias: str, channel: str, name: str) -> None:
+    def __init__(self, alias: str, channel: str | None, name: str) -> None:
         import psycopg
 
         parameters: dict[str, Any] = connections[alias].get_connection_params()
@@ -135,7 +179,8 @@ class Line:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._connection, selectors.EVENT_READ)
         try:
-            self._connection.execute(f"LISTEN {channel}")
+            if channel is not None:
+                self._connection.execute(f"LISTEN {channel}")
         except psycopg.Error:
             self.close()
             raise
@@ -151,10 +196,8 @@ class Line:
         self._selector.close()
         self._connection.close()
 
-    def hear(self, timeout: float, bell: socket.socket | None = None) -> list[str]:
-        """Wait for something to be said, or for the ``bell`` to become readable, for at most ``timeout`` seconds."""
-        if bell is not None and bell not in self._selector.get_map():
-            self._selector.register(bell, selectors.EVENT_READ)
+    def hear(self, timeout: float) -> list[str]:
+        """Wait for something to be said, for at most ``timeout`` seconds."""
         if not self._heard and self._selector.select(timeout):
             self._connection.pgconn.consume_input()
             while notice := self._connection.pgconn.notifies():

@@ -17,7 +17,7 @@ from . import postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
 from .exceptions import PayloadMismatch
-from .expressions import FromNow
+from .expressions import Blank, FromNow
 from .ids import uuid7, uuid7s
 from .inserts import Insert, Piece, columns_of, read
 from .states import TASK_LIVE_STATES
@@ -73,10 +73,10 @@ def insert(
     The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one. Raises
     PayloadMismatch if there is another call under its ``task_id``, and what :meth:`Calls.arguments` raises.
     """
-    calls = Calls(options, task)
+    calls = Calls.of(task, options)
     arguments = calls.arguments(args, kwargs)
-    values = {"id": task.task_id or uuid7(), **calls.columns(), "args": arguments.args, "kwargs": arguments.kwargs}
-    draft = _Draft(options.database, values, arguments, with_row)
+    values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
+    draft = _Draft(options.database, calls, values, arguments, with_row)
     if task.unique_key is None and task.task_id is None:
         return draft.insert()
     return _insert_once(draft)
@@ -87,6 +87,7 @@ class _Draft:
     """A row that is to be."""
 
     database: str
+    calls: Calls
     values: dict[str, Any]
     arguments: Arguments
     with_row: bool
@@ -98,31 +99,23 @@ class _Draft:
 
     def insert(self) -> Sent:
         """Insert it, and wake who waits for it, if possible in the same round trip."""
-        from .models import Task as TaskRow
-
         database = self.database
         wake = _wake(self.values)
-        told = columns_of(TaskRow, _TOLD, database) if self.with_row else []
         is_alone = connections[database].get_autocommit()
         payload = waking.to_go_along(database, wake) if is_alone else None
         with transaction.mark_for_rollback_on_error(using=database):
-            given = self._run(told, payload)
+            told = self._run(payload)
         if not is_alone:
-            waking.wake_after_commit(database, wake.queue_name, later=wake.later)
+            waking.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
         elif payload is not None:
             waking.went_along(database, payload)
-        return Sent(self.id, self._row(given[: len(told)]) if self.with_row else None)
+        return Sent(self.id, self._row(told[: len(_TOLD)]) if self.with_row else None)
 
-    def _run(self, told: Sequence[Piece], payload: str | None) -> Sequence[Any]:
-        from .models import Task as TaskRow
-
-        texts = {"args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
-        values = self.values | postgres.json_columns(self.database, texts)
+    def _run(self, payload: str | None) -> Sequence[Any]:
         if payload is None:
-            return Insert(TaskRow, values, self.database, returning=told).run()
+            return self._insert(None)
         try:
-            along = [*told, postgres.notification(payload)]
-            return Insert(TaskRow, values, self.database, returning=along).run()
+            return self._insert(payload)
         except (IntegrityError, DataError):
             raise
         except DatabaseError:
@@ -130,7 +123,26 @@ class _Draft:
             if not connections[self.database].is_usable():
                 raise
             logger.warning("task id=%s is inserted without its notification", self.id, exc_info=True)
-            return self._run(told, None)
+            return self._insert(None)
+
+    def _insert(self, payload: str | None) -> Sequence[Any]:
+        """Run the INSERT and return what it gives back. PostgreSQL's is written once for all calls like this."""
+        if not postgres.can_listen(self.database):
+            return self._written(self.values, payload).run(self.database)
+        texts = {"id": self.id, "args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
+        blanks = {name: Piece("%s", (Blank(name),)) for name in texts}
+        insert = self.calls.insert(
+            (self.database, self.with_row, payload),
+            lambda: self._written({**self.calls.columns, **blanks}, payload).settled(postgres.literal),
+        )
+        return insert.run(self.database, texts)
+
+    def _written(self, values: Mapping[str, Any], payload: str | None) -> Insert:
+        from .models import Task as TaskRow
+
+        told = columns_of(TaskRow, _TOLD, self.database) if self.with_row else []
+        said = [] if payload is None else [postgres.notification(payload)]
+        return Insert(TaskRow, values, self.database, returning=[*told, *said])
 
     def _row(self, told: Sequence[Any]) -> TaskRow:
         from .models import Task as TaskRow
@@ -153,20 +165,20 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
-    checks, database = Calls(options, task), options.database
+    checks, database = Calls.of(task, options), options.database
     checked = (checks.arguments((), kwargs) for kwargs in calls)
     ahead = _taken(checked, CALLS_AHEAD, TEXT_AHEAD)
     if not ahead:
         return []
     further = list(itertools.islice(checked, 1))
-    columns, ids = checks.columns(), list[UUID]()
+    columns, ids = checks.columns, list[UUID]()
     with _all_or_none(database, ahead, is_all=not further):
         ids += _insert_rows(database, columns, ahead)
         rest = itertools.chain(further, checked)
         while ahead := _taken(rest, CALLS_AHEAD, TEXT_AHEAD):
             ids += _insert_rows(database, columns, ahead)
         wake = _wake(columns)
-        waking.wake_after_commit(database, wake.queue_name, later=wake.later)
+        waking.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return ids
 
 
@@ -208,13 +220,14 @@ def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Argu
     for batch in _batches(calls):
         its_own = itertools.islice(keys, len(batch))
         source = postgres.sent_rows(its_own, [arguments.kwargs_text for arguments in batch])
-        Insert(TaskRow, values, database, source=source).run()
+        Insert(TaskRow, values, database, source=source).run(database)
     return ids
 
 
 def _wake(columns: Mapping[str, Any]) -> Wake:
     # Only a time that is asked for can be later, and whether it is may be for the database to say.
-    return Wake(columns["queue_name"], later=bool(columns.get("deferred")))
+    later = bool(columns.get("deferred"))
+    return Wake(columns["queue_name"], later, columns["is_async"])
 
 
 def _insert_once(draft: _Draft) -> Sent:

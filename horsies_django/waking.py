@@ -21,6 +21,10 @@ QUIET: Final = 0.01
 ANY_QUEUE: Final = "*"
 
 
+#: What a payload begins with that tells of something to be run now: of either kind, of functions, of coroutines.
+_KINDS: Final = {None: "=", False: "-", True: "~"}
+
+
 class _Limiter:
     """Says whether enough time has passed since the same was last said."""
 
@@ -42,19 +46,24 @@ _limiter: Final = _Limiter()
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """What a notification says: which queue, and whether its news is due now or only later."""
+    """What a notification says: which queue, whether its news is due now or only later, and for which kind of body.
+
+    Who has slots for both kinds need not ask for the other one then, at the moment when time counts.
+    """
 
     queue_name: str
     later: bool = False
+    is_async: bool | None = None
 
     def dumps(self) -> str:
         """Return the payload."""
-        return ("+" if self.later else "=") + self.queue_name
+        return ("+" if self.later else _KINDS[self.is_async]) + self.queue_name
 
     @classmethod
     def loads(cls, payload: str) -> Wake:
         """Read a payload."""
-        return cls(payload[1:], later=payload.startswith("+"))
+        is_async = next((kind for kind, mark in _KINDS.items() if payload.startswith(mark)), None)
+        return cls(payload[1:], payload.startswith("+"), is_async)
 
 
 #: The payload that tells workers to look whether they still hold what they run.
@@ -67,13 +76,13 @@ def revoke_after_commit(alias: str) -> None:
         transaction.on_commit(partial(_notify, alias, REVOKED), using=alias, robust=True)
 
 
-def wake_after_commit(alias: str, queue_name: str, *, later: bool = False) -> None:
+def wake_after_commit(alias: str, queue_name: str, *, later: bool = False, is_async: bool | None = None) -> None:
     """Wake the workers of a queue once the current transaction has committed.
 
     A failure is logged and no more: the rows are there, and workers find them when they next look.
     """
     if postgres.can_listen(alias):
-        wake = Wake(queue_name, later)
+        wake = Wake(queue_name, later, is_async)
         transaction.on_commit(partial(_notify, alias, wake.dumps()), using=alias, robust=True)
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import selectors
+import socket
+from contextlib import suppress
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
 
 from ..waking import Wake
 from .outcome import Outcome
+
+#: A wait shorter than this is exact and hears nothing: a selector counts in whole milliseconds.
+_SHORT: Final = 0.003
 
 
 class Word(Enum):
@@ -22,19 +29,83 @@ class Word(Enum):
 Item = Outcome | Word | Wake
 
 
+class Hearing(Protocol):
+    """Hears in the pump's own thread, while that waits."""
+
+    def fileno(self) -> int | None:
+        """Return what becomes readable when there is something to hear; None while nothing can be heard."""
+
+    def hear(self, *, is_readable: bool) -> None:
+        """Put what has been said into the inbox. Waits for nothing."""
+
+
 class Inbox:
-    """A queue that many threads fill and the pump empties. ``put`` may be called from a signal handler."""
+    """A queue that many threads fill and the pump empties. ``put`` may be called from a signal handler.
+
+    While the pump waits it hears what the database says as well: no other thread has to be woken for that first.
+    """
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Item] = SimpleQueue()
-        self.put = self._queue.put
+        self._hearing: Hearing | None = None
+        self._waits = False
+
+    def put(self, item: Item) -> None:
+        """Put something in."""
+        self._queue.put(item)
+        if self._waits:  # who begins to wait says so first and looks at the queue then
+            self._waits = False
+            with suppress(OSError):  # full: it rings already
+                self._clapper.send(b".")
+
+    def attend(self, hearing: Hearing) -> None:
+        """Wait for what is heard from now on, too."""
+        self._bell, self._clapper = socket.socketpair()
+        for end in (self._bell, self._clapper):
+            end.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._hearing = hearing
+
+    def ignore(self) -> None:
+        """Hear nothing any more."""
+        if self._hearing is not None:
+            self._hearing = None
+            self._selector.close()
+            self._bell.close()
+            self._clapper.close()
 
     def take(self, timeout: float) -> list[Item]:
         """Wait for something, at most ``timeout`` seconds, and return all that is there."""
+        if self._hearing is not None:
+            self._hearing.hear(is_readable=False)
+            if timeout >= _SHORT:
+                self._wait(self._hearing, timeout)
+                timeout = 0.0
         items: list[Item] = []
-        try:
-            items.append(self._queue.get(timeout=max(timeout, 0.0)) if timeout > 0 else self._queue.get_nowait())
+        with suppress(Empty):
+            items.append(self._queue.get(timeout=timeout) if timeout > 0 else self._queue.get_nowait())
             items.extend(self._queue.get_nowait() for _ in range(self._queue.qsize()))
-        except Empty:
-            pass
         return items
+
+    def _wait(self, hearing: Hearing, timeout: float) -> None:
+        self._waits = True
+        try:
+            rings = self._rings(hearing.fileno(), timeout) if self._queue.empty() else []
+        finally:
+            self._waits = False
+        for end in rings:
+            if end is self._bell:
+                self._bell.recv(4096)
+            else:
+                hearing.hear(is_readable=True)
+
+    def _rings(self, heard: int | None, timeout: float) -> list[Any]:
+        """Wait, and return what has become readable."""
+        if heard is not None:  # each time anew, for it may be another connection under the same number
+            self._selector.register(heard, selectors.EVENT_READ)
+        try:
+            return [key.fileobj for key, _ in self._selector.select(timeout)]
+        finally:
+            if heard is not None:
+                self._selector.unregister(heard)

@@ -212,7 +212,7 @@ class Pump:
                         lane.ahead.learn(item.run.began - item.run.submitted, item.duration)
                 self._outbox.put(item)
             elif isinstance(item, Wake):
-                self._wake(item.queue_name)
+                self._wake(item)
                 self._cadence.stirred()
             elif item is Word.LOOK:
                 self._must_look = True
@@ -225,12 +225,13 @@ class Pump:
                 self.stop()
                 self._stop_by = 0.0 if item is Word.ABORT else self._stop_by
 
-    def _wake(self, queue_name: str) -> None:
-        if queue_name == ANY_QUEUE:
+    def _wake(self, wake: Wake) -> None:
+        if wake.queue_name == ANY_QUEUE:
             self._must_look = True
             return
         for lane in self._lanes:
-            lane.heat(queue_name)
+            if wake.is_async in (None, lane.is_async):
+                lane.heat(wake.queue_name)
 
     # Doing it.
 

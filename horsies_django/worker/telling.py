@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from queue import Empty, SimpleQueue
 from typing import Final
 from uuid import UUID
 
-from .. import ends
+from django.db import connections
+
+from .. import ends, postgres
+
+logger = logging.getLogger("horsies_django.worker")
 
 #: Seconds between two notifications of one process: each takes a lock that the whole cluster shares.
 QUIET: Final = 0.01
 
+#: Seconds until it is tried anew when it can't be told.
+_PAUSE: Final = 1.0
+
 
 class Teller:
-    """What the listener's thread has to tell. The pump's own connection, and its time, are not spent on it."""
+    """Tells in a thread and on a connection that are there only while somebody wants to know.
 
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
+    The pump's own connection, and its time, are not spent on it.
+    """
+
+    def __init__(self, database: str, name: str) -> None:
+        self._database = database
+        self._name = f"{name} teller"
         self._asked_until = float("-inf")
-        self._told_at = float("-inf")
-        self._ended: deque[UUID] = deque()
+        self._ended: SimpleQueue[UUID | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_on = False
 
     @property
     def is_asked(self) -> bool:
@@ -30,21 +44,46 @@ class Teller:
 
     def asked(self) -> None:
         """Somebody waits."""
-        self._asked_until = time.monotonic() + ends.TOLD_FOR
+        with self._lock:
+            self._asked_until = time.monotonic() + ends.TOLD_FOR
+            starts, self._is_on = not self._is_on, True
+        if starts:
+            threading.Thread(target=self._run, name="horsies-teller", daemon=True).start()
 
     def ended(self, keys: Iterable[UUID]) -> None:
-        """These tasks have ended, for good and in the table. May be called from another thread."""
+        """These tasks have ended, for good and in the table."""
         if self.is_asked:
-            self._ended.extend(keys)
-            self._ring()
+            for key in keys:
+                self._ended.put(key)
 
-    def wait(self) -> float:
-        """Return the seconds until there is something to say."""
-        return max(0.0, self._told_at + QUIET - time.monotonic()) if self._ended else float("inf")
+    def close(self) -> None:
+        """Tell what there is to tell, and end soon."""
+        with self._lock:
+            self._asked_until = float("-inf")
+        self._ended.put(None)
 
-    def payloads(self) -> list[str]:
-        """Return what is to be said now."""
-        if self.wait() > 0:
-            return []
-        self._told_at = time.monotonic()
-        return ends.dumps([self._ended.popleft() for _ in range(len(self._ended))])
+    def _run(self) -> None:
+        while self._goes_on():
+            try:
+                with postgres.Line(self._database, None, self._name) as line:
+                    while self._goes_on():
+                        self._tell(line)
+            except Exception as error:  # noqa: BLE001  # who waits goes on looking
+                logger.info("nobody is told of tasks' ends: %s", error)
+                time.sleep(_PAUSE)
+        connections.close_all()
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            self._is_on = self._is_on and self.is_asked
+            return self._is_on
+
+    def _tell(self, line: postgres.Line) -> None:
+        """Wait for ends, tell of all that there are, and keep quiet for a while."""
+        try:
+            keys = [self._ended.get(timeout=max(0.0, self._asked_until - time.monotonic()))]
+            keys.extend(self._ended.get_nowait() for _ in range(self._ended.qsize()))
+        except (Empty, ValueError):
+            return
+        line.say(postgres.ENDED, ends.dumps([key for key in keys if key is not None]))
+        time.sleep(QUIET)

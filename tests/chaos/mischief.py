@@ -96,7 +96,9 @@ class Mischief:
 
     def _terminate_listeners(self) -> bool:
         """What is notified until they are back is lost."""
-        return self._terminate("query LIKE 'LISTEN%%'", one=False)
+        return self._terminate(
+            "application_name IN (SELECT left('horsies ' || id, 63) FROM horsies_workers)", one=False
+        )
 
     def _lose_answers(self) -> bool:
         return self._wire.lose_answers() > 0

@@ -115,3 +115,29 @@ def test_parameters_that_the_server_binds_are_taken_too():
     assert (rows[handle.id].args, rows[handle.id].timeout) == ([{"x": "%s"}], 30)
     assert [rows[one.id].kwargs for one in later] == [{"a": [None, "é"]}, {}]
     assert {rows[one.id].deferred for one in later} == {True}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_kept_of_a_call_is_not_what_may_have_changed_since():
+    notes = {"trace": 1}
+    job = jobs.triple.with_options(metadata=notes)
+
+    first = job.send(1)
+    notes["trace"] = 2
+    second = job.send(2)
+
+    assert [Task.objects.get(pk=handle.id).metadata for handle in (first, second)] == [{"trace": 1}, {"trace": 2}]
+    assert [Task.objects.get(pk=handle.id).args for handle in (first, second)] == [[1], [2]]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_calls_of_one_task_that_is_sent_again_and_again_have_rows_of_their_own():
+    job = jobs.triple.with_options(queue_name="a '100%' \\ \"queue\"", priority=-3, timeout=2.5)
+
+    handles = [job.send(number) for number in range(3)]
+    handles += [job.enqueue(3)]
+
+    rows = [Task.objects.get(pk=handle.id) for handle in handles]
+    assert [row.args for row in rows] == [[0], [1], [2], [3]]
+    assert {(row.queue_name, row.priority, row.timeout) for row in rows} == {(job.queue_name, -3, 2.5)}
+    assert len({row.pk for row in rows}) == 4

@@ -48,7 +48,7 @@ def test_a_call_outside_a_transaction_is_told(heard, request):
 
     job.send(1)
 
-    assert heard() == [f"={job.queue_name}"]
+    assert heard() == [f"-{job.queue_name}"]
 
 
 def test_a_call_for_later_is_told_as_one(heard, request):
@@ -67,7 +67,7 @@ def test_a_call_in_a_transaction_is_told_when_that_has_committed(heard, request)
         job.send(2)
         inside = heard()
 
-    assert (inside, heard()) == ([], [f"={job.queue_name}"])
+    assert (inside, heard()) == ([], [f"-{job.queue_name}"])
 
 
 def test_a_call_that_is_rolled_back_is_not_told(heard, request):
@@ -85,7 +85,7 @@ def test_many_calls_are_told_once_and_after_the_commit(heard, request):
 
     job.send_many({"a": number} for number in range(2_500))
 
-    assert heard() == [f"={job.queue_name}"]
+    assert heard() == [f"-{job.queue_name}"]
 
 
 def test_calls_in_quick_succession_are_told_once_in_a_while_and_in_no_statement_more(
@@ -136,3 +136,11 @@ def test_a_task_is_not_lost_with_its_notification(heard, request, caplog):
 
     assert (handle.status(), other.status()) == ("PENDING", "PENDING")
     assert "too many notifications" in caplog.text
+
+
+def test_what_is_told_says_for_which_kind_of_body_it_is(heard, request):
+    job = jobs.acoroutine.with_options(queue_name=request.node.name[:90])
+
+    job.send(1)
+
+    assert heard() == [f"~{job.queue_name}"]

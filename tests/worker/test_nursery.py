@@ -82,7 +82,8 @@ def test_each_runner_has_a_connection_and_a_chance_of_its_own(worker):
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT count(DISTINCT application_name) FROM pg_stat_activity WHERE application_name ~ 'listener'"
+                "SELECT count(DISTINCT pid) FROM pg_stat_activity WHERE application_name IN"
+                " (SELECT left('horsies ' || id, 63) FROM horsies_workers)"
             )
             assert cursor.fetchone() == (2,)
 
