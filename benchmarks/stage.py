@@ -24,6 +24,10 @@ from .servers import Counters, Postgres
 STALL: Final = 30.0
 
 
+#: How the databases made here are called, for no database that anyone else made may be dropped.
+_PREFIX: Final = "horsies_django_benchmark_"
+
+
 class PeerError(Exception):
     """A peer did not do what its documents say."""
 
@@ -52,7 +56,7 @@ class Stage:
         self.peer = peer
         self.postgres = stores.postgres if peer.store == POSTGRES else None
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-")))
-        self.database = "bench_" + re.sub(r"\W", "_", peer.name)
+        self.database = _PREFIX + re.sub(r"\W", "_", peer.name)
         self.log = self.folder / "log"
         self._python = python
         self.logs = needs.logs
@@ -61,8 +65,8 @@ class Stage:
         self.url = stack.enter_context(self.postgres.database(self.database)) if self.postgres else ""
         self._env = self._environment(stores, needs.threads)
         stack.push(self._keep_log)
-        self._driver = stack.enter_context(self._started_driver())
-        self._answered()
+        self._drivers = stack.enter_context(ExitStack())
+        self._start_driver()
         self.call("setup")
 
     def _environment(self, stores: Stores, threads: int) -> dict[str, str]:
@@ -90,6 +94,10 @@ class Stage:
         if kind is not None and issubclass(kind, Exception):
             self.logs.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.log, self.logs / f"{self.peer.name}.log")
+
+    def _start_driver(self) -> None:
+        self._driver = self._drivers.enter_context(self._started_driver())
+        self._answered()
 
     @contextmanager
     def _started_driver(self) -> Iterator[subprocess.Popen[str]]:
@@ -140,6 +148,20 @@ class Stage:
         """Enqueue tasks and let the store settle."""
         self.call("send_many", first=first, count=count, body=body)
         self.settle()
+
+    def begin_with(self, key: str, fill: Callable[[], None]) -> None:
+        """Begin with a database as ``fill`` leaves it. That is called once in a run; later, what it made is copied."""
+        assert self.postgres is not None
+        if not self.postgres.kept(self.database, key):
+            self.call("clear")
+            fill()
+            self.settle()
+            self._drivers.close()
+            self.postgres.keep(self.database, key)
+        self._drivers.close()
+        self.postgres.copy(self.database, key)
+        self._start_driver()
+        self.probe.clear()
 
     def settle(self) -> None:
         """Let the store write down what it has to, and know what it has."""

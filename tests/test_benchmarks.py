@@ -29,7 +29,7 @@ def results() -> Results:
     for peer, rates in {"rq": [120.0, 110.0, 130.0], "horsies-django": [9_000.0, 12_000.0, 10_000.0]}.items():
         found.versions[peer] = "1.0"
         for rate in rates:
-            found.add("drain", peer, {"tasks/s": rate})
+            found.add("drain", peer, {"tasks/s": rate}, 2.5)
     found.fail("drain", "celery", "RuntimeError: no broker")
     return found
 

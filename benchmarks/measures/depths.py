@@ -1,8 +1,9 @@
-"""Whether what lies about in the tables slows a drain: rows behind, rows that have ended, rows that are not yet due."""
+"""Whether what lies about in the tables slows a drain: rows behind, in front, ended, not yet due."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -11,8 +12,9 @@ if TYPE_CHECKING:
     from ..options import Options
     from ..stage import Stage
 
-#: What lies about: pending behind the drained ones, ended, due tomorrow with the highest priority.
-KINDS: Final = ("pending", "finished", "scheduled")
+#: What lies about: pending behind the drained ones, ended, due tomorrow with the highest priority, and, in front of the
+#: drained ones, pending in a queue that the worker does not serve.
+KINDS: Final = ("pending", "finished", "scheduled", "unserved")
 
 #: A pinned drain is this many times as long as any other, for what it looks for comes with time.
 PINNED: Final = 5
@@ -23,20 +25,23 @@ def depth(stage: Stage, options: Options) -> dict[str, float]:
     count = options.tasks
     rates: dict[str, float] = {}
     for kind in ("", *KINDS):
-        stage.call("clear")
-        stage.probe.clear()
-        if kind and kind != "pending":
-            stage.call("lie", kind=kind, count=options.depth, number=count)
-        stage.fill(count)
-        if kind == "pending":
-            stage.call("lie", kind=kind, count=options.depth, number=count)
-            stage.settle()
+        stage.begin_with(kind or "empty", partial(_lay, stage, kind, options))
         rates[kind] = _rate(_drained(stage, options, count))
     return {
         **{f"{kind} rows about, ratio": rates[kind] / rates[""] for kind in KINDS},
         "tasks/s, empty": rates[""],
         "rows": options.depth,
     }
+
+
+def _lay(stage: Stage, kind: str, options: Options) -> None:
+    """Enqueue what is drained, and what lies about: behind it, or else before it."""
+    count = options.tasks
+    if kind and kind != "pending":
+        stage.call("lie", kind=kind, count=options.depth, number=count)
+    stage.call("send_many", first=0, count=count, body="noop")
+    if kind == "pending":
+        stage.call("lie", kind=kind, count=options.depth, number=count)
 
 
 def pinned(stage: Stage, options: Options) -> dict[str, float]:
