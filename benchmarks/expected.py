@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -18,12 +18,12 @@ _UNKNOWN: Final = 15.0
 def expected(turns: Iterable[tuple[str, Peer]], folder: Path) -> str:
     """Tell how many minutes the turns will take, in all and for each measure."""
     known = seconds(folder)
-    spent: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
     unknown = 0
     for measure, peer in turns:
         unknown += (measure, peer.name) not in known
         spent[measure] += known.get((measure, peer.name), _UNKNOWN)
-    told = f"some {math.ceil(spent.total() / 60)} minutes ("
+    told = f"some {math.ceil(sum(spent.values()) / 60)} minutes ("
     told += ", ".join(f"{measure} {took / 60:.1f}" for measure, took in spent.items()) + ")"
     return f"{told}; {unknown} turns are of what was never measured here" if unknown else told
 

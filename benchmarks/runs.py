@@ -30,7 +30,7 @@ def run(options: Options, keep: Callable[[Results], None]) -> Results:
         stores = Stores(server, redis_url)
         results = Results(machine(options.folder), settings(options, server), interrupted=True)
         try:
-            pythons = _installed(options, stores, results)
+            pythons = installed(options, stores, results)
             for name, peer in turns(options):
                 if peer.name in pythons:
                     _measure(name, peer, pythons[peer.name], stores, options, results)
@@ -56,13 +56,14 @@ def _turns(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:
     return peers[shift:] + peers[:shift]
 
 
-def _installed(options: Options, stores: Stores, results: Results) -> dict[str, Path]:
+def installed(options: Options, stores: Stores, results: Results) -> dict[str, Path]:
+    """Install those that take part, and return the Python of each that could be."""
     pythons: dict[str, Path] = {}
     renewed: set[str] = set()
     wanted = {peer for _, peer in turns(options)}
     for peer in filter(wanted.__contains__, options.peers):
         if peer.store == REDIS and stores.redis is None:
-            results.fail("install", peer.name, "skipped: no redis-server is installed here")
+            results.fail("install", peer.name, "it needs Redis, and no redis-server was found that starts here")
             say(f"{peer.name}: {results.failures['install'][peer.name]}")
             continue
         try:

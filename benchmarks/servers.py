@@ -84,9 +84,11 @@ class Postgres:
 
     def close(self) -> None:
         """Leave the server as it was."""
-        with self._connection:
-            for name in self._kept:
-                self._drop(name)
+        try:
+            while self._kept:
+                self._drop(self._kept.pop())
+        finally:
+            self._connection.close()
 
     def settings(self) -> dict[str, str]:
         """Return the version, and the settings that rates depend on."""
@@ -215,7 +217,7 @@ def postgres(url: str | None) -> Iterator[Postgres]:
 
 @contextmanager
 def redis(wanted: bool) -> Iterator[str | None]:
-    """Yield the URL of a Redis that is started here, or None where none is wanted or none is installed."""
+    """Yield the URL of a Redis that is started here, or None where none is wanted, installed or able to start."""
     program = shutil.which("redis-server") if wanted else None
     if program is None:
         yield None
@@ -225,8 +227,7 @@ def redis(wanted: bool) -> Iterator[str | None]:
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
         try:
-            _wait_for(port)
-            yield f"redis://127.0.0.1:{port}/0"
+            yield f"redis://127.0.0.1:{port}/0" if _answers(port) else None
         finally:
             server.terminate()
             server.wait()
@@ -238,13 +239,13 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _wait_for(port: int) -> None:
+def _answers(port: int) -> bool:
     until = time.monotonic() + 10
-    while True:
+    while time.monotonic() < until:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
-            return
         except OSError:
-            if time.monotonic() > until:
-                raise
             time.sleep(0.02)
+        else:
+            return True
+    return False

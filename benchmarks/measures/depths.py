@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 #: drained ones, pending in a queue that the worker does not serve.
 KINDS: Final = ("pending", "finished", "scheduled", "unserved")
 
+#: Seconds after which a rate is told by what was drained so far.
+_SEEN: Final = 10.0
+
 #: A pinned drain is this many times as long as any other, for what it looks for comes with time.
 PINNED: Final = 5
 
@@ -26,7 +30,7 @@ def depth(stage: Stage, options: Options) -> dict[str, float]:
     rates: dict[str, float] = {}
     for kind in ("", *KINDS):
         stage.begin_with(kind or "empty", partial(_lay, stage, kind, options))
-        rates[kind] = _rate(_drained(stage, options, count))
+        rates[kind] = _rate(_drained(stage, options, count, _SEEN))
     return {
         **{f"{kind} rows about, ratio": rates[kind] / rates[""] for kind in KINDS},
         "tasks/s, empty": rates[""],
@@ -59,9 +63,9 @@ def pinned(stage: Stage, options: Options) -> dict[str, float]:
     return {"last tenth to first": _rate(last) / _rate(first), "tasks/s": _rate(moments), "tasks": count}
 
 
-def _drained(stage: Stage, options: Options, count: int) -> list[float]:
+def _drained(stage: Stage, options: Options, count: int, within: float = math.inf) -> list[float]:
     with stage.workers(options.processes) as (group, _):
-        stage.wait_until_begun(group, 0, count)
+        stage.wait_until_begun(group, 0, count, within)
     return stage.probe.times(0, count)
 
 
