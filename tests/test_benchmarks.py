@@ -25,7 +25,7 @@ from benchmarks.runs import installed, turns
 from benchmarks.servers import Postgres, ServerError, redis
 from benchmarks.stage import Needs, PeerError, Stores, staged
 from benchmarks.table import markdown
-from benchmarks.venvs import InstallError, environment
+from benchmarks.venvs import DONE, InstallError, environment, home_of
 from tests.conftest import database_url
 
 OURS = PEERS["horsies-django-sqlite"]
@@ -212,17 +212,18 @@ def test_a_peer_that_pip_can_not_install_says_why(tmp_path):
         environment(peer, tmp_path)
 
 
-def test_what_can_not_be_renewed_stays_as_it_was(tmp_path, monkeypatch):
-    peer = replace(OURS, requirements=("pip",))
-    python = environment(peer, tmp_path)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FORCE_REINSTALL", "1")
+def test_what_can_not_be_renewed_stays_as_it_was(tmp_path):
+    peer = replace(OURS, requirements=("-e", str(tmp_path / "nowhere")))
+    home = home_of(peer, tmp_path)
+    home.mkdir(parents=True)
+    (home / DONE).write_text("of old")
 
     with pytest.raises(InstallError):
         environment(peer, tmp_path, renew=True)
 
-    assert environment(peer, tmp_path) == python
-    assert [path.name for path in (tmp_path / "venvs").iterdir()] == [python.parent.parent.name]
+    assert environment(peer, tmp_path) == home / "bin" / "python"
+    assert (home / DONE).read_text() == "of old"
+    assert list(home.parent.iterdir()) == [home]
 
 
 def test_a_worker_that_ends_is_noticed_with_the_last_it_said(tmp_path):
