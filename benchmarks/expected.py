@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,24 +16,38 @@ from .registry import Peer
 _UNKNOWN: Final = 15.0
 
 
+#: Seconds of one turn after which a peer has no further turn of that measure.
+_LONG: Final = 30.0
+
+
+def enough(peer: Peer, took: Iterable[float]) -> bool:
+    """Return whether a peer's turns of a measure were long enough; those that are measured in depth have all of them."""
+    return not peer.deep and max(took, default=0.0) > _LONG
+
+
 def expected(turns: Iterable[tuple[str, Peer]], folder: Path) -> str:
     """Tell how many minutes the turns will take, in all and for each measure."""
     known = seconds(folder)
-    spent: defaultdict[str, float] = defaultdict(float)
+    took: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     unknown = 0
     for measure, peer in turns:
-        unknown += (measure, peer.name) not in known
-        spent[measure] += known.get((measure, peer.name), _UNKNOWN)
+        key = measure, peer.name
+        if not enough(peer, took[key]):
+            unknown += key not in known
+            took[key].append(known.get(key, _UNKNOWN))
+    spent: defaultdict[str, float] = defaultdict(float)
+    for (measure, _), turns_took in took.items():
+        spent[measure] += sum(turns_took)
     told = f"some {math.ceil(sum(spent.values()) / 60)} minutes ("
-    told += ", ".join(f"{measure} {took / 60:.1f}" for measure, took in spent.items()) + ")"
+    told += ", ".join(f"{measure} {all_ / 60:.1f}" for measure, all_ in spent.items()) + ")"
     return f"{told}; {unknown} turns are of what was never measured here" if unknown else told
 
 
 def seconds(folder: Path) -> dict[tuple[str, str], float]:
-    """Return how long each peer last took for each measure, its slowest round."""
+    """Return how long each peer last took for each measure, on average."""
     found: dict[tuple[str, str], float] = {}
     for path in sorted(folder.glob("*.json")):
         for measure, peers in json.loads(path.read_text()).get("seconds", {}).items():
             for peer, took in peers.items():
-                found[measure, peer] = max(took)
+                found[measure, peer] = statistics.mean(took)
     return found

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .expected import enough
 from .measures import MEASURES
 from .options import Options
 from .registry import REDIS, Peer
@@ -32,7 +33,7 @@ def run(options: Options, keep: Callable[[Results], None]) -> Results:
         try:
             pythons = installed(options, stores, results)
             for name, peer in turns(options):
-                if peer.name in pythons:
+                if peer.name in pythons and not enough(peer, results.seconds[name][peer.name]):
                     _measure(name, peer, pythons[peer.name], stores, options, results)
                     keep(results)
             results.interrupted = False

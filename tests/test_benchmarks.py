@@ -94,10 +94,18 @@ def test_a_variant_is_left_out_where_it_is_alike():
 
 def test_how_long_it_will_take_is_told_from_what_is_stored(tmp_path, results):
     store(tmp_path / "2026-01-01", results)
-    asked = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "30"])
+    asked = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "12"])
 
-    assert expected(turns(asked), tmp_path) == "some 3 minutes (drain 2.5)"
-    assert "60 turns are of what was never measured" in expected(turns(asked), tmp_path / "nowhere")
+    assert expected(turns(asked), tmp_path) == "some 1 minutes (drain 1.0)"
+    assert "turns are of what was never measured" in expected(turns(asked), tmp_path / "nowhere")
+
+
+def test_a_slow_peer_has_fewer_turns_but_those_measured_in_depth_have_all(tmp_path, results):
+    results.seconds["drain"] = {"rq": [40.0], "horsies-django": [40.0]}
+    store(tmp_path / "2026-01-01", results)
+    asked = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "5"])
+
+    assert expected(turns(asked), tmp_path) == "some 4 minutes (drain 4.0)"
 
 
 def test_what_was_measured_so_far_is_stored_as_interrupted(tmp_path, results):
