@@ -21,7 +21,7 @@ _LONG: Final = 30.0
 
 
 def enough(peer: Peer, took: Iterable[float]) -> bool:
-    """Return whether a peer's turns of a measure were long enough; those that are measured in depth have all of them."""
+    """Return whether a peer has had turns enough of a measure. Those that are measured in depth have all."""
     return not peer.deep and max(took, default=0.0) > _LONG
 
 
