@@ -38,6 +38,9 @@ def main() -> int:
     except (ServerError, psycopg.OperationalError) as error:
         say(f"no server to measure on: {error}")
         return 1
+    except KeyboardInterrupt:
+        say("interrupted before anything was measured, or while it was being ended")
+        return 130
     if results.rounds or results.failures:
         store(path, results)
         print(markdown(results))

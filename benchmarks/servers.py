@@ -225,7 +225,10 @@ def redis(wanted: bool) -> Iterator[str | None]:
     with tempfile.TemporaryDirectory(prefix="benchmarks-redis-") as folder:
         port = _free_port()
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+        # In a session of its own, for an interrupt from the keyboard is not meant for it.
+        server = subprocess.Popen(  # noqa: S603
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         try:
             yield f"redis://127.0.0.1:{port}/0" if _answers(port) else None
         finally:
