@@ -65,7 +65,7 @@ def _huey(store: str, **more: Any) -> Peer:
 
 def _horsies(name: str, **more: Any) -> Peer:
     requirements = ("horsies[pg-binary]",)
-    return Peer(name, "horsies", requirements, "horsies", POSTGRES, "result, attempts", share=0.02, **more)
+    return Peer(name, "horsies", requirements, "horsies", POSTGRES, "result, attempts", share=0.01, **more)
 
 
 _ALL: Final = [

@@ -82,6 +82,7 @@ MEASURES: Final = {
         naps.naps,
         lambda options: naps.MOST,
         "share of the ideal",
+        rounds=2,
     ),
     "cost": Measure(
         "what a task costs PostgreSQL",
@@ -106,6 +107,7 @@ MEASURES: Final = {
         lambda options: options.tasks + 1,
         "pending rows about, ratio",
         _told_deep,
+        rounds=2,
     ),
     "pinned": Measure(
         "a drain while one old transaction stays open",
@@ -113,5 +115,6 @@ MEASURES: Final = {
         lambda options: depths.PINNED * options.tasks,
         "last tenth to first",
         _told_deep,
+        rounds=2,
     ),
 }
