@@ -48,6 +48,5 @@ def seconds(folder: Path) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], float] = {}
     for path in sorted(folder.glob("*.json")):
         for measure, peers in json.loads(path.read_text()).get("seconds", {}).items():
-            for peer, took in peers.items():
-                found[measure, peer] = statistics.mean(took)
+            found |= {(measure, peer): statistics.mean(took) for peer, took in peers.items() if took}
     return found

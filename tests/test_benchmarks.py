@@ -101,7 +101,7 @@ def test_how_long_it_will_take_is_told_from_what_is_stored(tmp_path, results):
 
 
 def test_a_slow_peer_has_fewer_turns_but_those_measured_in_depth_have_all(tmp_path, results):
-    results.seconds["drain"] = {"rq": [40.0], "horsies-django": [40.0]}
+    results.seconds["drain"] = {"rq": [40.0], "horsies-django": [40.0], "oban": []}
     store(tmp_path / "2026-01-01", results)
     asked = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "5"])
 
