@@ -54,7 +54,6 @@ MEASURES: Final = {
         drains.drain,
         lambda options: options.tasks,
         "tasks/s",
-        rounds=5,
     ),
     "sqlite": Measure(
         "the same on SQLite, one worker process",
@@ -62,7 +61,6 @@ MEASURES: Final = {
         lambda options: options.tasks,
         "tasks/s",
         _on_sqlite,
-        rounds=5,
     ),
     "latency": Measure(
         "from the call of enqueue to the begin of the body, the workers idle",
