@@ -30,6 +30,7 @@ class Options:
     database_url: str | None
     renew: bool
     lock: Path | None
+    minutes: float
     dry: bool = False
 
     def rounds_of(self, measure: str) -> int:
@@ -61,6 +62,7 @@ def parsed(arguments: Sequence[str]) -> Options:
         database_url=given.database_url,
         renew=given.renew,
         lock=given.lock,
+        minutes=given.minutes,
         dry=given.dry,
     )
 
@@ -79,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", type=_names, metavar="A,B", help="these peers")
     add("--measure", type=_names, metavar="A,B", help="these measures, in this order")
     add("--rounds", type=int, metavar="N", help="how often each is measured (3 with --quick; else by measure)")
+    add("--minutes", type=float, default=40.0, metavar="N", help="begin nothing more after so many (%(default)g)")
     add("--tasks", type=int, default=20_000, metavar="N", help="tasks of a drain; the slow drain a share (%(default)s)")
     add("--threads", type=int, default=32, metavar="N", help="--threads of our worker in a drain (%(default)s)")
     add("--processes", type=int, default=2, metavar="N", help="worker processes of each peer (%(default)s)")

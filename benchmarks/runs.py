@@ -32,7 +32,11 @@ def run(options: Options, keep: Callable[[Results], None]) -> Results:
         results = Results(machine(options.folder), settings(options, server), interrupted=True)
         try:
             pythons = installed(options, stores, results)
+            until = time.monotonic() + 60 * options.minutes
             for name, peer in turns(options):
+                if time.monotonic() > until:
+                    results.settings["ended"] = f"after {options.minutes:g} minutes, before the last rounds"
+                    break
                 if peer.name in pythons and not enough(peer, results.seconds[name][peer.name]):
                     _measure(name, peer, pythons[peer.name], stores, options, results)
                     keep(results)
@@ -44,11 +48,13 @@ def run(options: Options, keep: Callable[[Results], None]) -> Results:
 
 def turns(options: Options) -> Iterator[tuple[str, Peer]]:
     """Tell what is measured of whom, one after the other."""
-    for name in options.measures:
-        for round_ in range(options.rounds_of(name)):
-            for peer in _turns(options.peers, round_):
-                if MEASURES[name].takes_part(peer) and name not in peer.alike:
-                    yield name, peer
+    # Round by round, so that what ends early has something of everything.
+    for round_ in range(max(map(options.rounds_of, options.measures), default=0)):
+        for name in options.measures:
+            if round_ < options.rounds_of(name):
+                for peer in _turns(options.peers, round_):
+                    if MEASURES[name].takes_part(peer) and name not in peer.alike:
+                        yield name, peer
 
 
 def _turns(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:

@@ -82,6 +82,12 @@ def test_rates_take_more_rounds_than_counts_unless_a_number_is_asked_for():
     assert {parsed(["--rounds", "2"]).rounds_of(name) for name in MEASURES} == {2}
 
 
+def test_everything_is_measured_once_before_anything_is_measured_again():
+    names = [name for name, _ in turns(parsed(["--only", "oban", "--measure", "drain,sleep,idle"]))]
+
+    assert names == ["drain", "sleep", "idle", "drain", "sleep", "drain"]
+
+
 def test_a_variant_is_left_out_where_it_is_alike():
     measured = set(turns(parsed(["--only", "pgqueuer,pgqueuer-100", "--measure", "drain,enqueue", "--rounds", "1"])))
 
