@@ -21,7 +21,7 @@ class Options:
 
     peers: tuple[Peer, ...]
     measures: tuple[str, ...]
-    rounds: int
+    rounds: int | None
     tasks: int
     threads: int
     processes: int
@@ -30,6 +30,12 @@ class Options:
     database_url: str | None
     renew: bool
     lock: Path | None
+    minutes: float
+    dry: bool = False
+
+    def rounds_of(self, measure: str) -> int:
+        """Return how often a measure is taken."""
+        return self.rounds or MEASURES[measure].rounds
 
 
 def parsed(arguments: Sequence[str]) -> Options:
@@ -47,7 +53,7 @@ def parsed(arguments: Sequence[str]) -> Options:
     return Options(
         peers=tuple(PEERS[name] for name in names),
         measures=tuple(measures),
-        rounds=given.rounds or (3 if quick else 5),
+        rounds=given.rounds or (3 if quick else None),
         tasks=given.tasks,
         threads=given.threads,
         processes=given.processes,
@@ -56,6 +62,8 @@ def parsed(arguments: Sequence[str]) -> Options:
         database_url=given.database_url,
         renew=given.renew,
         lock=given.lock,
+        minutes=given.minutes,
+        dry=given.dry,
     )
 
 
@@ -72,7 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="this queue, PgQueuer and procrastinate, in less than three minutes")
     add("--only", type=_names, metavar="A,B", help="these peers")
     add("--measure", type=_names, metavar="A,B", help="these measures, in this order")
-    add("--rounds", type=int, metavar="N", help="how often each is measured (5; 3 with --quick)")
+    add("--rounds", type=int, metavar="N", help="how often each is measured (3 with --quick; else by measure)")
+    add("--minutes", type=float, default=40.0, metavar="N", help="begin nothing more after so many (%(default)g)")
     add("--tasks", type=int, default=20_000, metavar="N", help="tasks of a drain; the slow drain a share (%(default)s)")
     add("--threads", type=int, default=32, metavar="N", help="--threads of our worker in a drain (%(default)s)")
     add("--processes", type=int, default=2, metavar="N", help="worker processes of each peer (%(default)s)")
@@ -102,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="hold a lock on this file during each timed run, for machines that several people measure on",
     )
+    add("--dry", action="store_true", help="only tell how long it would take, by the runs that are stored")
     return parser
 
 

@@ -20,7 +20,7 @@ class Peer:
 
     Peers with one ``module`` share a virtual environment and differ by ``variant``. ``share`` is the part of the
     tasks that a slow one drains: a rate does not need as many to be told. A ``deep`` one has ``lie()`` and ``clear()``.
-    A ``wide`` one is another of the peers but for its batches, which only a full queue fills.
+    ``alike`` names the measures in which it can not but be like the other of its module, and so is left out.
     """
 
     name: str
@@ -35,11 +35,12 @@ class Peer:
     quick: bool = False
     processes: int | None = None
     deep: bool = False
-    wide: bool = False
+    alike: frozenset[str] = frozenset()
 
 
 _OURS: Final = ("-e", str(CHECKOUT))
 _OURS_KEEPS: Final = "result, attempt, all times"
+_SENDS: Final = frozenset({"enqueue", "bulk"})
 _DJANGO: Final = ("Django>=6,<6.2", "psycopg[binary]")
 
 
@@ -64,15 +65,15 @@ def _huey(store: str, **more: Any) -> Peer:
 
 def _horsies(name: str, **more: Any) -> Peer:
     requirements = ("horsies[pg-binary]",)
-    return Peer(name, "horsies", requirements, "horsies", POSTGRES, "result, attempts", share=0.02, **more)
+    return Peer(name, "horsies", requirements, "horsies", POSTGRES, "result, attempts", share=0.01, **more)
 
 
 _ALL: Final = [
     _ours("horsies-django", quick=True, deep=True),
-    _ours("horsies-django-8", variant="default"),
+    _ours("horsies-django-8", variant="default", alike=_SENDS | {"sleep"}),
     _ours("horsies-django-sqlite", SQLITE, processes=1),
     _pgqueuer("pgqueuer", deep=True),
-    _pgqueuer("pgqueuer-100", variant="batch100", deep=True, wide=True),
+    _pgqueuer("pgqueuer-100", variant="batch100", alike=_SENDS | {"latency", "sleep", "idle"}),
     Peer(
         "procrastinate",
         "procrastinate",
@@ -83,18 +84,18 @@ _ALL: Final = [
         share=0.1,
         quick=True,
     ),
-    Peer("oban", "oban", ("oban",), "oban", POSTGRES, "row, times, no result", share=0.5),
-    _django("django-tasks-db", "result, times", 0.05),
-    _django("django-ox", "result, times", 0.1),
-    _django("dj-queue", "result, times", 0.05),
-    _django("django-q2", "result, times", 0.03),
+    Peer("oban", "oban", ("oban",), "oban", POSTGRES, "row, times, no result", share=0.25),
+    _django("django-tasks-db", "result, times", 0.04),
+    _django("django-ox", "result, times", 0.05),
+    _django("dj-queue", "result, times", 0.03),
+    _django("django-q2", "result, times", 0.02),
     _horsies("horsies"),
-    _horsies("horsies-tuned", variant="tuned"),
-    _huey(REDIS),
-    _huey(POSTGRES, share=0.25),
+    _horsies("horsies-tuned", variant="tuned", alike=_SENDS | {"idle"}),
+    _huey(REDIS, share=0.5),
+    _huey(POSTGRES, share=0.15),
     _huey(SQLITE, processes=1),
-    Peer("celery", "celery", ("celery[redis]",), "celery", REDIS, "result", share=0.25),
-    Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", share=0.5),
+    Peer("celery", "celery", ("celery[redis]",), "celery", REDIS, "result", share=0.15),
+    Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", share=0.25),
     Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", share=0.01),
 ]
 

@@ -34,11 +34,13 @@ class Results:
     rounds: dict[str, dict[str, list[Mapping[str, float]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
+    seconds: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     failures: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
 
-    def add(self, measure: str, peer: str, figures: Mapping[str, float]) -> None:
-        """Keep the numbers of one round."""
+    def add(self, measure: str, peer: str, figures: Mapping[str, float], seconds: float) -> None:
+        """Keep the numbers of one round, and how long it took from first to last."""
         self.rounds[measure][peer].append(figures)
+        self.seconds[measure][peer].append(round(seconds, 1))
 
     def fail(self, measure: str, peer: str, reason: str) -> None:
         """Keep why there are none."""
@@ -65,5 +67,6 @@ class Results:
             "interrupted": self.interrupted,
             "versions": self.versions,
             "rounds": {measure: dict(peers) for measure, peers in self.rounds.items()},
+            "seconds": {measure: dict(peers) for measure, peers in self.seconds.items()},
             "failures": {measure: dict(peers) for measure, peers in self.failures.items()},
         }

@@ -7,10 +7,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .expected import enough
 from .measures import MEASURES
 from .options import Options
 from .registry import REDIS, Peer
@@ -20,25 +21,40 @@ from .stage import Needs, Stores, staged
 from .venvs import InstallError, environment, versions
 
 
-def run(options: Options) -> Results:
-    """Measure all that is asked for, or as much as there is time for before someone interrupts."""
-    needs_redis = any(peer.store == REDIS for peer in options.peers)
+def run(options: Options, keep: Callable[[Results], None]) -> Results:
+    """Measure all that is asked for, or as much as there is time for before someone interrupts.
+
+    ``keep`` is given the results as they grow: whatever ends a run, what it has measured is not lost.
+    """
+    needs_redis = any(peer.store == REDIS for _, peer in turns(options))
     with postgres(options.database_url) as server, redis(needs_redis) as redis_url:
         stores = Stores(server, redis_url)
-        results = Results(machine(options.folder), settings(options, server))
+        results = Results(machine(options.folder), settings(options, server), interrupted=True)
         try:
-            _measure_all(_installed(options, stores, results), stores, options, results)
+            pythons = installed(options, stores, results)
+            until = time.monotonic() + 60 * options.minutes
+            for name, peer in turns(options):
+                if time.monotonic() > until:
+                    results.settings["ended"] = f"after {options.minutes:g} minutes, before the last rounds"
+                    break
+                if peer.name in pythons and not enough(peer, results.seconds[name][peer.name]):
+                    _measure(name, peer, pythons[peer.name], stores, options, results)
+                    keep(results)
+            results.interrupted = False
         except KeyboardInterrupt:
-            results.interrupted = True
+            say("interrupted")
     return results
 
 
-def _measure_all(pythons: dict[str, Path], stores: Stores, options: Options, results: Results) -> None:
-    for name in options.measures:
-        for round_ in range(options.rounds):
-            for peer in _turns(options.peers, round_):
-                if peer.name in pythons and MEASURES[name].takes_part(peer):
-                    _measure(name, peer, pythons[peer.name], stores, options, results)
+def turns(options: Options) -> Iterator[tuple[str, Peer]]:
+    """Tell what is measured of whom, one after the other."""
+    # Round by round, so that what ends early has something of everything.
+    for round_ in range(max(map(options.rounds_of, options.measures), default=0)):
+        for name in options.measures:
+            if round_ < options.rounds_of(name):
+                for peer in _turns(options.peers, round_):
+                    if MEASURES[name].takes_part(peer) and name not in peer.alike:
+                        yield name, peer
 
 
 def _turns(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:
@@ -47,15 +63,19 @@ def _turns(peers: tuple[Peer, ...], round_: int) -> tuple[Peer, ...]:
     return peers[shift:] + peers[:shift]
 
 
-def _installed(options: Options, stores: Stores, results: Results) -> dict[str, Path]:
-    pythons = {}
-    for peer in options.peers:
+def installed(options: Options, stores: Stores, results: Results) -> dict[str, Path]:
+    """Install those that take part, and return the Python of each that could be."""
+    pythons: dict[str, Path] = {}
+    renewed: set[str] = set()
+    wanted = {peer for _, peer in turns(options)}
+    for peer in filter(wanted.__contains__, options.peers):
         if peer.store == REDIS and stores.redis is None:
-            results.fail("install", peer.name, "skipped: no redis-server is installed here")
+            results.fail("install", peer.name, "it needs Redis, and no redis-server was found that starts here")
             say(f"{peer.name}: {results.failures['install'][peer.name]}")
             continue
         try:
-            python = environment(peer, options.folder, renew=options.renew)
+            python = environment(peer, options.folder, renew=options.renew and peer.module not in renewed)
+            renewed.add(peer.module)
         except InstallError as error:
             results.fail("install", peer.name, str(error))
             say(f"{peer.name}: {error}")
@@ -72,15 +92,18 @@ def _measure(name: str, peer: Peer, python: Path, stores: Stores, options: Optio
     measure = MEASURES[name]
     try:
         needs = Needs(measure.slots(options), options.threads, options.folder / "logs")
-        with held(options.lock), staged(peer, python, stores, needs) as stage:
-            figures = measure.run(stage, options)
+        with held(options.lock):
+            began = time.monotonic()
+            with staged(peer, python, stores, needs) as stage:
+                figures = measure.run(stage, options)
+            seconds = time.monotonic() - began
     except Exception as error:  # noqa: BLE001 - one peer's failure is a line of the table, and the others go on
         reason = (str(error).strip().splitlines() or [repr(error)])[-1]
         results.fail(name, peer.name, reason)
         say(f"{name} {peer.name}: {reason}")
         return
-    results.add(name, peer.name, figures)
-    say(f"{name} {peer.name}: " + ", ".join(f"{value:,.4g} {what}" for what, value in figures.items()))
+    results.add(name, peer.name, figures, seconds)
+    say(f"{name} {peer.name}, {seconds:.0f} s: " + ", ".join(f"{value:,.4g} {what}" for what, value in figures.items()))
 
 
 def say(line: str) -> None:
@@ -136,7 +159,7 @@ def settings(options: Options, server: Postgres) -> dict[str, object]:
     """Return how it was run."""
     found = server.settings()
     told = {
-        "rounds": options.rounds,
+        "rounds": ", ".join(f"{name} {options.rounds_of(name)}" for name in options.measures),
         "tasks": f"{options.tasks:,}",
         "worker processes": options.processes,
         "threads of ours in a drain": options.threads,
@@ -144,4 +167,6 @@ def settings(options: Options, server: Postgres) -> dict[str, object]:
     }
     if lax := [name for name, value in DURABLE.items() if found.get(name) != value]:
         told["not durable"] = ", ".join(lax)
+    if not server.checkpoints:
+        told["no checkpoint before a drain"] = "the role may not; GRANT pg_checkpoint would let it"
     return told

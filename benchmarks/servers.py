@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import psycopg
 from psycopg import sql
@@ -21,7 +21,14 @@ from psycopg import sql
 #: What a durable server has on. A run on anything else says so in its table.
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 
+#: What a URL says of encryption.
+_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+
 _TOLD = ("shared_buffers", "max_wal_size", "wal_compression", "autovacuum", "jit")
+
+
+class ServerError(Exception):
+    """A server that nothing can be measured on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +39,56 @@ class Counters:
     wal_bytes: int
 
 
+def _whole(info: psycopg.ConnectionInfo) -> str:
+    """Return the URL of a connection with all that was taken from the environment or a file of passwords.
+
+    The drivers of the peers look for that in other places, or not at all.
+    """
+    login = quote(info.user, safe="") + (f":{quote(info.password, safe='')}" if info.password else "")
+    more = {name: value for name, value in info.get_parameters().items() if name in _TLS}
+    if info.host.startswith("/"):
+        place, more = "", {"host": info.host, "port": str(info.port)} | more
+    else:
+        place = f"[{info.host}]:{info.port}" if ":" in info.host else f"{info.host}:{info.port}"
+    return f"postgresql://{login}@{place}/{quote(info.dbname, safe='')}" + (f"?{urlencode(more)}" if more else "")
+
+
 class Postgres:
     """A PostgreSQL server, and the databases of the peers in it."""
 
     def __init__(self, url: str, log: Path | None = None) -> None:
-        self.url = url
         self._log = log
+        self._kept: set[str] = set()
         self._connection = psycopg.connect(url, autocommit=True)
+        self.url = _whole(self._connection.info)
+        try:
+            self._refuse_what_may_not_create_databases()
+            self.checkpoints = self._may_checkpoint()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _refuse_what_may_not_create_databases(self) -> None:
+        row: Any = self._connection.execute(
+            "SELECT rolcreatedb OR rolsuper, rolname FROM pg_roles WHERE rolname = current_user"
+        ).fetchone()
+        if not row[0]:
+            raise ServerError(f"role {row[1]} may not create databases; ALTER ROLE {row[1]} CREATEDB would let it")
+
+    def _may_checkpoint(self) -> bool:
+        try:
+            self._connection.execute("CHECKPOINT")
+        except psycopg.errors.InsufficientPrivilege:
+            return False
+        return True
 
     def close(self) -> None:
-        """Leave the server."""
-        self._connection.close()
+        """Leave the server as it was."""
+        try:
+            while self._kept:
+                self._drop(self._kept.pop())
+        finally:
+            self._connection.close()
 
     def settings(self) -> dict[str, str]:
         """Return the version, and the settings that rates depend on."""
@@ -62,6 +108,28 @@ class Postgres:
         finally:
             self._drop(name)
 
+    def kept(self, name: str, key: str) -> bool:
+        """Return whether a database was kept under this key."""
+        return f"{name}_{key}" in self._kept
+
+    def keep(self, name: str, key: str) -> None:
+        """Keep a database as it is, to be copied until the server is left. Who is still connected to it is put out."""
+        template = f"{name}_{key}"
+        self._drop(template)
+        self._connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        statement = sql.SQL("ALTER DATABASE {} RENAME TO {}")
+        self._connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
+        self._kept.add(template)
+
+    def copy(self, name: str, key: str) -> None:
+        """Make a database anew, as a copy of what was kept."""
+        self._drop(name)
+        # Before 15 there was no other; it does not write each page to the log.
+        strategy = "STRATEGY FILE_COPY" if self._connection.info.server_version >= 150_000 else ""
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} {}")
+        template = sql.Identifier(f"{name}_{key}")
+        self._connection.execute(statement.format(sql.Identifier(name), template, sql.SQL(strategy)))
+
     def _drop(self, name: str) -> None:
         self._connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
@@ -69,7 +137,8 @@ class Postgres:
         """Begin from a clean state: statistics as autovacuum would have them, nothing left to be written."""
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM (ANALYZE)")
-        self._connection.execute("CHECKPOINT")
+        if self.checkpoints:
+            self._connection.execute("CHECKPOINT")
 
     def counters(self, name: str) -> Counters:
         """Read what has been counted. Only the ended backends of a database have told everything."""
@@ -148,7 +217,7 @@ def postgres(url: str | None) -> Iterator[Postgres]:
 
 @contextmanager
 def redis(wanted: bool) -> Iterator[str | None]:
-    """Yield the URL of a Redis that is started here, or None where none is wanted or none is installed."""
+    """Yield the URL of a Redis that is started here, or None where none is wanted, installed or able to start."""
     program = shutil.which("redis-server") if wanted else None
     if program is None:
         yield None
@@ -156,10 +225,12 @@ def redis(wanted: bool) -> Iterator[str | None]:
     with tempfile.TemporaryDirectory(prefix="benchmarks-redis-") as folder:
         port = _free_port()
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+        # In a session of its own, for an interrupt from the keyboard is not meant for it.
+        server = subprocess.Popen(  # noqa: S603
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         try:
-            _wait_for(port)
-            yield f"redis://127.0.0.1:{port}/0"
+            yield f"redis://127.0.0.1:{port}/0" if _answers(port) else None
         finally:
             server.terminate()
             server.wait()
@@ -171,13 +242,13 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _wait_for(port: int) -> None:
+def _answers(port: int) -> bool:
     until = time.monotonic() + 10
-    while True:
+    while time.monotonic() < until:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
-            return
         except OSError:
-            if time.monotonic() > until:
-                raise
             time.sleep(0.02)
+        else:
+            return True
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -22,6 +23,13 @@ from .servers import Counters, Postgres
 
 #: Seconds in which a peer has to come at least a little further.
 STALL: Final = 30.0
+
+#: And seconds until it begins with the first: some start a process for each slot.
+START: Final = 60.0
+
+
+#: How the databases made here are called, for no database that anyone else made may be dropped.
+_PREFIX: Final = "horsies_django_benchmark_"
 
 
 class PeerError(Exception):
@@ -52,7 +60,7 @@ class Stage:
         self.peer = peer
         self.postgres = stores.postgres if peer.store == POSTGRES else None
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-")))
-        self.database = "bench_" + re.sub(r"\W", "_", peer.name)
+        self.database = _PREFIX + re.sub(r"\W", "_", peer.name)
         self.log = self.folder / "log"
         self._python = python
         self.logs = needs.logs
@@ -61,8 +69,8 @@ class Stage:
         self.url = stack.enter_context(self.postgres.database(self.database)) if self.postgres else ""
         self._env = self._environment(stores, needs.threads)
         stack.push(self._keep_log)
-        self._driver = stack.enter_context(self._started_driver())
-        self._answered()
+        self._drivers = stack.enter_context(ExitStack())
+        self._start_driver()
         self.call("setup")
 
     def _environment(self, stores: Stores, threads: int) -> dict[str, str]:
@@ -90,6 +98,10 @@ class Stage:
         if kind is not None and issubclass(kind, Exception):
             self.logs.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.log, self.logs / f"{self.peer.name}.log")
+
+    def _start_driver(self) -> None:
+        self._driver = self._drivers.enter_context(self._started_driver())
+        self._answered()
 
     @contextmanager
     def _started_driver(self) -> Iterator[subprocess.Popen[str]]:
@@ -141,6 +153,20 @@ class Stage:
         self.call("send_many", first=first, count=count, body=body)
         self.settle()
 
+    def begin_with(self, key: str, fill: Callable[[], None]) -> None:
+        """Begin with a database as ``fill`` leaves it. That is called once in a run; later, what it made is copied."""
+        assert self.postgres is not None
+        if not self.postgres.kept(self.database, key):
+            self.call("clear")
+            fill()
+            self.settle()
+            self._drivers.close()
+            self.postgres.keep(self.database, key)
+        self._drivers.close()
+        self.postgres.copy(self.database, key)
+        self._start_driver()
+        self.probe.clear()
+
     def settle(self) -> None:
         """Let the store write down what it has to, and know what it has."""
         if self.postgres:
@@ -157,16 +183,20 @@ class Stage:
         with running(commands, self._env, self.folder, self.log) as group:
             yield group, at_once
 
-    def wait_until_begun(self, group: Group, first: int, count: int) -> None:
-        """Wait until so many bodies have begun."""
-        self._wait(group, self._yet_to_begin(first, count), "bodies had not begun", 0.002)
+    def wait_until_begun(self, group: Group, first: int, count: int, within: float = math.inf) -> None:
+        """Wait until so many bodies have begun, or until so many seconds have passed since the first."""
+        self._wait(group, self._yet_to_begin(first, count, within), "bodies had not begun", 0.002, count)
 
-    def _yet_to_begin(self, first: int, count: int) -> Callable[[], int]:
+    def _yet_to_begin(self, first: int, count: int, within: float) -> Callable[[], int]:
         """Return who tells how many have not begun; to count them takes time from the workers, so it is done seldom."""
-        known, when = count, 0.0
+        known, when, until = count, 0.0, math.inf
 
         def left() -> int:
-            nonlocal known, when
+            nonlocal known, when, until
+            if known < count:
+                until = min(until, time.monotonic() + within)
+            if time.monotonic() > until:
+                return 0
             if self.probe.at(first + count - 1) or time.monotonic() > when + 0.25:
                 known, when = count - self.probe.began(first, count), time.monotonic()
             return known
@@ -177,7 +207,7 @@ class Stage:
         """Wait until the peer's own store has every task as finished."""
         self._wait(group, lambda: int(self.call("left")), "tasks were not stored as finished", 0.002)
 
-    def _wait(self, group: Group, left: Callable[[], int], what: str, pause: float) -> None:
+    def _wait(self, group: Group, left: Callable[[], int], what: str, pause: float, all_: int = 0) -> None:
         """Wait until nothing is left. Raises PeerError if that comes no nearer for a while, or if a worker ends."""
         least, since = left(), time.monotonic()
         while least > 0:
@@ -186,8 +216,8 @@ class Stage:
             now_left = left()
             if now_left < least:
                 least, since = now_left, time.monotonic()
-            elif time.monotonic() - since > STALL:
-                raise PeerError(f"{least} {what} for {STALL:.0f} s: {last_line(self.log)}")
+            elif time.monotonic() - since > (patience := START if least == all_ else STALL):
+                raise PeerError(f"{least} {what} for {patience:.0f} s: {last_line(self.log)}")
 
 
 @contextmanager

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
+from django.db import connection
 
 from benchmarks import probe
+from benchmarks.__main__ import main, store
 from benchmarks.chart import svg
+from benchmarks.expected import expected
+from benchmarks.measures import MEASURES
 from benchmarks.measures.drains import drain
 from benchmarks.options import QUICK_MEASURES, parsed
 from benchmarks.processes import last_line, running
 from benchmarks.registry import PEERS
 from benchmarks.results import Results
+from benchmarks.runs import installed, turns
+from benchmarks.servers import Postgres, ServerError, redis
 from benchmarks.stage import Needs, PeerError, Stores, staged
 from benchmarks.table import markdown
-from benchmarks.venvs import InstallError, environment
+from benchmarks.venvs import DONE, InstallError, environment, home_of
+from tests.conftest import database_url
 
 OURS = PEERS["horsies-django-sqlite"]
 NOWHERE = Stores(postgres=None, redis=None)
@@ -29,7 +38,7 @@ def results() -> Results:
     for peer, rates in {"rq": [120.0, 110.0, 130.0], "horsies-django": [9_000.0, 12_000.0, 10_000.0]}.items():
         found.versions[peer] = "1.0"
         for rate in rates:
-            found.add("drain", peer, {"tasks/s": rate})
+            found.add("drain", peer, {"tasks/s": rate}, 2.5)
     found.fail("drain", "celery", "RuntimeError: no broker")
     return found
 
@@ -68,6 +77,136 @@ def test_quick_is_three_projects_and_what_is_asked_for_beside_it_wins():
     assert parsed(["--quick", "--rounds", "1", "--measure", "drain"]).rounds == 1
 
 
+def test_rates_take_more_rounds_than_counts_unless_a_number_is_asked_for():
+    assert parsed([]).rounds_of("drain") > parsed([]).rounds_of("cost")
+    assert {parsed(["--rounds", "2"]).rounds_of(name) for name in MEASURES} == {2}
+
+
+def test_everything_is_measured_once_before_anything_is_measured_again():
+    names = [name for name, _ in turns(parsed(["--only", "oban", "--measure", "drain,sleep,idle"]))]
+
+    assert names == ["drain", "sleep", "idle", "drain", "sleep", "drain"]
+
+
+def test_a_variant_is_left_out_where_it_is_alike():
+    measured = set(turns(parsed(["--only", "pgqueuer,pgqueuer-100", "--measure", "drain,enqueue", "--rounds", "1"])))
+
+    assert {(name, peer.name) for name, peer in measured} == {
+        ("drain", "pgqueuer"),
+        ("drain", "pgqueuer-100"),
+        ("enqueue", "pgqueuer"),
+    }
+
+
+def test_how_long_it_will_take_is_told_from_what_is_stored(tmp_path, results):
+    store(tmp_path / "2026-01-01", results)
+    asked = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "12"])
+
+    assert expected(turns(asked), tmp_path) == "some 1 minutes (drain 1.0)"
+    assert "turns are of what was never measured" in expected(turns(asked), tmp_path / "nowhere")
+
+
+def test_a_slow_peer_has_fewer_turns_but_those_measured_in_depth_have_all(tmp_path, results):
+    results.seconds["drain"] = {"rq": [40.0], "horsies-django": [40.0], "oban": []}
+    store(tmp_path / "2026-01-01", results)
+    asked = parsed(["--only", "rq,horsies-django", "--measure", "drain", "--rounds", "5"])
+
+    assert expected(turns(asked), tmp_path) == "some 4 minutes (drain 4.0)"
+
+
+def test_what_was_measured_so_far_is_stored_as_interrupted(tmp_path, results):
+    results.interrupted = True
+    store(tmp_path / "run", results)
+
+    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "run.md", "run.svg"}
+    assert (tmp_path / "run.md").read_text().startswith("# Benchmarks, interrupted before the end")
+    assert json.loads((tmp_path / "run.json").read_text())["seconds"]["drain"]["rq"] == [2.5, 2.5, 2.5]
+
+
+def test_peers_that_need_redis_are_left_out_with_the_reason_where_there_is_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    left_out = Results({}, {})
+    with redis(True) as url:
+        asked = parsed(["--only", "rq,celery,dramatiq,huey-redis", "--folder", str(tmp_path)])
+        pythons = installed(asked, Stores(None, url), left_out)
+
+    assert not pythons
+    assert set(left_out.failures["install"]) == {"rq", "celery", "dramatiq", "huey-redis"}
+    assert "rq: it needs Redis, and no redis-server was found" in capsys.readouterr().err
+    assert "rq: it needs Redis" in markdown(left_out)
+
+
+def test_peers_and_measures_that_do_not_meet_are_told(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--only", "rq", "--measure", "sqlite"])
+
+    assert main() == 1
+    assert "none of these peers takes part" in capsys.readouterr().err
+
+
+def test_a_server_that_can_not_be_reached_is_one_line(monkeypatch, capsys, tmp_path):
+    url = f"postgresql://me@/postgres?host={tmp_path}"
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--only", "oban", "--database-url", url, "--folder", str(tmp_path)])
+
+    assert main() == 1
+    assert "no server to measure on: connection" in capsys.readouterr().err
+
+
+@pytest.fixture
+def server(django_db_setup):
+    if connection.vendor != "postgresql":
+        pytest.skip("about PostgreSQL")
+    server = Postgres(database_url())
+    yield server
+    server.close()
+
+
+def databases(server):
+    with psycopg.connect(server.url) as asked:
+        return {name for (name,) in asked.execute("SELECT datname FROM pg_database")}
+
+
+def test_what_was_kept_of_a_database_is_copied_and_gone_in_the_end(server):
+    name = "horsies_django_benchmark_test"
+    with server.database(name) as url, psycopg.connect(url, autocommit=True) as left_open:
+        left_open.execute("CREATE TABLE kept AS SELECT 1 AS number")
+        server.keep(name, "one")
+        for _ in range(2):
+            server.copy(name, "one")
+            with psycopg.connect(url, autocommit=True) as copy:
+                assert copy.execute("SELECT number FROM kept").fetchall() == [(1,)]
+                copy.execute("DROP TABLE kept")
+        assert server.kept(name, "one")
+        assert {name, f"{name}_one"} <= databases(server)
+    server.close()
+
+    assert not {name, f"{name}_one"} & {*databases(server)}
+
+
+def test_a_role_that_may_not_create_databases_is_told_so(server):
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE horsies_benchmark_guest LOGIN PASSWORD 'a/b c'")
+        try:
+            url = server.url.replace(f"//{admin.info.user}", "//horsies_benchmark_guest:a%2Fb%20c", 1)
+            with pytest.raises(ServerError, match="ALTER ROLE horsies_benchmark_guest CREATEDB"):
+                Postgres(url)
+        finally:
+            admin.execute("DROP ROLE horsies_benchmark_guest")
+
+
+def test_the_url_of_a_server_is_whole_whatever_was_left_to_the_environment(server, monkeypatch):
+    with psycopg.connect(server.url) as asked:
+        info = asked.info
+        left_out = {"PGUSER": info.user, "PGHOST": info.host, "PGPORT": str(info.port)}
+        for name, value in left_out.items():
+            monkeypatch.setenv(name, value)
+        whole = Postgres(f"postgresql:///{info.dbname}")
+    whole.close()
+    for name in left_out:
+        monkeypatch.delenv(name)
+
+    assert databases(whole)
+
+
 def test_the_probe_tells_when_each_body_began_and_which_began_twice(tmp_path, monkeypatch):
     probe.create(tmp_path / "probe", 3)
     monkeypatch.setenv(probe.VARIABLE, str(tmp_path / "probe"))
@@ -85,6 +224,20 @@ def test_a_peer_that_pip_can_not_install_says_why(tmp_path):
 
     with pytest.raises(InstallError, match="nowhere"):
         environment(peer, tmp_path)
+
+
+def test_what_can_not_be_renewed_stays_as_it_was(tmp_path):
+    peer = replace(OURS, requirements=("-e", str(tmp_path / "nowhere")))
+    home = home_of(peer, tmp_path)
+    home.mkdir(parents=True)
+    (home / DONE).write_text("of old")
+
+    with pytest.raises(InstallError):
+        environment(peer, tmp_path, renew=True)
+
+    assert environment(peer, tmp_path) == home / "bin" / "python"
+    assert (home / DONE).read_text() == "of old"
+    assert list(home.parent.iterdir()) == [home]
 
 
 def test_a_worker_that_ends_is_noticed_with_the_last_it_said(tmp_path):

@@ -27,10 +27,6 @@ def _told_deep(peer: Peer) -> bool:
     return peer.deep
 
 
-def _not_wide(peer: Peer) -> bool:
-    return peer.store != SQLITE and not peer.wide
-
-
 def _on_sqlite(peer: Peer) -> bool:
     return peer.store == SQLITE
 
@@ -39,7 +35,8 @@ def _on_sqlite(peer: Peer) -> bool:
 class Measure:
     """One measure: who takes part, how many bodies it may number, and what it is told as.
 
-    ``figure`` is the one of its numbers that peers are compared by.
+    ``figure`` is the one of its numbers that peers are compared by. ``rounds`` is how often it is taken unless someone
+    says otherwise: rates need more rounds than counts, which come out the same each time.
     """
 
     about: str
@@ -48,10 +45,16 @@ class Measure:
     figure: str
     takes_part: Callable[[Peer], bool] = _everywhere_but_sqlite
     less_is_better: bool = False
+    rounds: int = 3
 
 
 MEASURES: Final = {
-    "drain": Measure("how fast a full queue of no-ops empties", drains.drain, lambda options: options.tasks, "tasks/s"),
+    "drain": Measure(
+        "how fast a full queue of no-ops empties",
+        drains.drain,
+        lambda options: options.tasks,
+        "tasks/s",
+    ),
     "sqlite": Measure(
         "the same on SQLite, one worker process",
         drains.drain,
@@ -64,7 +67,6 @@ MEASURES: Final = {
         latencies.latency,
         lambda options: latencies.WARM_UP + latencies.SAMPLES,
         "p50 ms",
-        _not_wide,
         less_is_better=True,
     ),
     "enqueue": Measure(
@@ -78,13 +80,24 @@ MEASURES: Final = {
         naps.naps,
         lambda options: naps.MOST,
         "share of the ideal",
-        _not_wide,
+        rounds=2,
     ),
     "cost": Measure(
-        "what a task costs PostgreSQL", costs.cost, lambda options: options.tasks, "WAL bytes/task", _on_postgres, True
+        "what a task costs PostgreSQL",
+        costs.cost,
+        lambda options: options.tasks,
+        "WAL bytes/task",
+        _on_postgres,
+        less_is_better=True,
+        rounds=1,
     ),
     "idle": Measure(
-        "a worker that has nothing to do", idles.idle, lambda options: idles.WARM_UP, "MiB", less_is_better=True
+        "a worker that has nothing to do",
+        idles.idle,
+        lambda options: idles.WARM_UP,
+        "MiB",
+        less_is_better=True,
+        rounds=1,
     ),
     "depth": Measure(
         "a drain with many rows about, against an empty table",
@@ -92,6 +105,7 @@ MEASURES: Final = {
         lambda options: options.tasks + 1,
         "pending rows about, ratio",
         _told_deep,
+        rounds=2,
     ),
     "pinned": Measure(
         "a drain while one old transaction stays open",
@@ -99,5 +113,6 @@ MEASURES: Final = {
         lambda options: depths.PINNED * options.tasks,
         "last tenth to first",
         _told_deep,
+        rounds=2,
     ),
 }

@@ -1,8 +1,10 @@
-"""Whether what lies about in the tables slows a drain: rows behind, rows that have ended, rows that are not yet due."""
+"""Whether what lies about in the tables slows a drain: rows behind, in front, ended, not yet due."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -11,8 +13,12 @@ if TYPE_CHECKING:
     from ..options import Options
     from ..stage import Stage
 
-#: What lies about: pending behind the drained ones, ended, due tomorrow with the highest priority.
-KINDS: Final = ("pending", "finished", "scheduled")
+#: What lies about: pending behind the drained ones, ended, due tomorrow with the highest priority, and, in front of the
+#: drained ones, pending in a queue that the worker does not serve.
+KINDS: Final = ("pending", "finished", "scheduled", "unserved")
+
+#: Seconds after which a rate is told by what was drained so far.
+_SEEN: Final = 10.0
 
 #: A pinned drain is this many times as long as any other, for what it looks for comes with time.
 PINNED: Final = 5
@@ -23,20 +29,23 @@ def depth(stage: Stage, options: Options) -> dict[str, float]:
     count = options.tasks
     rates: dict[str, float] = {}
     for kind in ("", *KINDS):
-        stage.call("clear")
-        stage.probe.clear()
-        if kind and kind != "pending":
-            stage.call("lie", kind=kind, count=options.depth, number=count)
-        stage.fill(count)
-        if kind == "pending":
-            stage.call("lie", kind=kind, count=options.depth, number=count)
-            stage.settle()
-        rates[kind] = _rate(_drained(stage, options, count))
+        stage.begin_with(kind or "empty", partial(_lay, stage, kind, options))
+        rates[kind] = _rate(_drained(stage, options, count, _SEEN))
     return {
         **{f"{kind} rows about, ratio": rates[kind] / rates[""] for kind in KINDS},
         "tasks/s, empty": rates[""],
         "rows": options.depth,
     }
+
+
+def _lay(stage: Stage, kind: str, options: Options) -> None:
+    """Enqueue what is drained, and what lies about: behind it, or else before it."""
+    count = options.tasks
+    if kind and kind != "pending":
+        stage.call("lie", kind=kind, count=options.depth, number=count)
+    stage.call("send_many", first=0, count=count, body="noop")
+    if kind == "pending":
+        stage.call("lie", kind=kind, count=options.depth, number=count)
 
 
 def pinned(stage: Stage, options: Options) -> dict[str, float]:
@@ -54,9 +63,9 @@ def pinned(stage: Stage, options: Options) -> dict[str, float]:
     return {"last tenth to first": _rate(last) / _rate(first), "tasks/s": _rate(moments), "tasks": count}
 
 
-def _drained(stage: Stage, options: Options, count: int) -> list[float]:
+def _drained(stage: Stage, options: Options, count: int, within: float = math.inf) -> list[float]:
     with stage.workers(options.processes) as (group, _):
-        stage.wait_until_begun(group, 0, count)
+        stage.wait_until_begun(group, 0, count, within)
     return stage.probe.times(0, count)
 
 

@@ -9,8 +9,11 @@ if TYPE_CHECKING:
     from ..stage import Stage
 
 WARM_UP: Final = 50
-SINGLE: Final = 2_000
+SINGLE: Final = 1_000
 BULK: Final = 50_000
+
+#: The most for a peer that is not among the fastest: enough to be seen.
+_BULK_OF_SLOWER: Final = 10_000
 
 
 def single(stage: Stage, options: Options) -> dict[str, float]:
@@ -22,7 +25,8 @@ def single(stage: Stage, options: Options) -> dict[str, float]:
 
 def bulk(stage: Stage, options: Options) -> dict[str, float]:
     """Enqueue many in the way that the peer documents for many."""
-    count = max(500, int(BULK * stage.peer.share))
+    share = stage.peer.share
+    count = BULK if share == 1 else min(_BULK_OF_SLOWER, max(500, int(BULK * share)))
     stage.call("send_many", first=0, count=WARM_UP, body="noop")
     _, seconds = stage.timed("send_many", first=WARM_UP, count=count, body="noop")
     return {"tasks/s": count / seconds, "tasks": count}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Seconds of rest before it counts, and seconds that count.
 _SETTLE: Final = 5.0
-_WATCH: Final = 20.0
+_WATCH: Final = 10.0
 WARM_UP: Final = 20
 
 

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 #: Bodies at once, over all processes of a peer that lets one choose.
 SLOTS: Final = 16
 
-#: Naps for each slot.
+#: Naps for each slot; fewer where the slots are far from busy, which is seen soon.
 _EACH: Final = 150
+_EACH_OF_SLOW: Final = 50
+_SLOW: Final = 0.05
 
 #: The most that any peer's slots come to.
 MOST: Final = _EACH * 4 * SLOTS
@@ -24,7 +26,7 @@ MOST: Final = _EACH * 4 * SLOTS
 def naps(stage: Stage, options: Options) -> dict[str, float]:
     """Empty a queue of naps."""
     _, at_once = stage.call("workers", processes=options.processes, slots=SLOTS // options.processes)
-    count = min(MOST, _EACH * at_once)
+    count = min(MOST, (_EACH_OF_SLOW if stage.peer.share <= _SLOW else _EACH) * at_once)
     stage.fill(count, "nap")
     with stage.workers(options.processes, SLOTS // options.processes) as (group, slots):
         stage.wait_until_begun(group, 0, count)

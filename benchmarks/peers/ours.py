@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import cast
 
 from django.utils import timezone
 
@@ -11,7 +10,6 @@ from . import site  # first, for it sets Django up
 from .base import THREADS, VARIANT, Workers, chunks
 
 from benchmarks.jobs.ours import BODIES  # isort: skip
-from horsies_django.tasks import HorsiesTask  # isort: skip
 
 
 def setup() -> None:
@@ -32,8 +30,11 @@ def clear() -> None:
 
 
 def lie(kind: str, count: int, number: int) -> None:
-    later = BODIES["noop"].using(priority=100, run_after=timezone.now() + timedelta(days=1))
-    task = cast("HorsiesTask[[int], int]", later) if kind == "scheduled" else BODIES["noop"]
+    task = BODIES["noop"]
+    if kind == "scheduled":
+        task = task.with_options(priority=100, run_after=timezone.now() + timedelta(days=1))
+    if kind == "unserved":
+        task = task.with_options(queue_name="other")
     for numbers in chunks(0, count, 20_000):
         task.send_many({"number": number} for _ in numbers)
     if kind == "finished":
@@ -49,5 +50,6 @@ def left() -> int:
 
 def workers(processes: int, slots: int | None) -> Workers:
     threads = slots or (8 if VARIANT == "default" else THREADS)
-    command = site.manage("horsies_worker", "--processes", str(processes), "--threads", str(threads))
+    command = site.manage("horsies_worker", "--queues", "default")
+    command += ["--processes", str(processes), "--threads", str(threads)]
     return Workers([command], threads * processes)

@@ -95,13 +95,15 @@ def lie(kind: str, count: int, number: int) -> None:
         return
     later = timedelta(days=1) if kind == "scheduled" else None
     priority = 100 if kind == "scheduled" else 0
+    # A worker takes the entrypoints that it has.
+    entrypoint = "other" if kind == "unserved" else "noop"
 
     async def enqueue() -> None:
         queries = await _queries()
         for numbers in chunks(0, count, 1_000):
             size = len(numbers)
             await queries.enqueue(
-                ["noop"] * size, [str(number).encode()] * size, [priority] * size, execute_after=[later] * size
+                [entrypoint] * size, [str(number).encode()] * size, [priority] * size, execute_after=[later] * size
             )
 
     _runner.run(enqueue())

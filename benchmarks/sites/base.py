@@ -36,6 +36,7 @@ def _database() -> dict[str, Any]:
         "PASSWORD": parts.get("password", ""),
         "HOST": parts.get("host", ""),
         "PORT": str(parts.get("port", "")),
+        "OPTIONS": {name: value for name, value in parts.items() if name.startswith("ssl")},
         "CONN_MAX_AGE": None,
     }
 

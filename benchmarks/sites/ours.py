@@ -4,4 +4,4 @@ from .base import *  # noqa: F403
 from .base import INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "horsies_django"]
-TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": ["default"]}}
+TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": ["default", "other"]}}
