@@ -18,12 +18,11 @@ from ..context import TaskContext
 from ..exceptions import Snooze, TaskRevoked
 from ..framework import resolve, result_of
 from ..models import Task
-from ..models.claims import ClaimedTask
 from ..results import OperationalCode
 from ..serializers import decode_call
 from ..states import TaskStatus
 from ..tasks import HorsiesTask
-from . import announcing, verdict
+from . import announcing, console, verdict
 from .announcing import UNTIL_IT_IS_BACK
 from .outcome import Outcome
 from .run import Run
@@ -43,7 +42,7 @@ def run(run: Run) -> Outcome:
     call = None
     run.begin()
     try:
-        call = _prepare(run.claim)
+        call = _prepare(run)
         announcing.started(run.claim, run.database)
         if isinstance(call.task, HorsiesTask) and call.task.atomic:
             return _run_atomic(run, call)
@@ -57,7 +56,7 @@ async def arun(run: Run) -> Outcome:
     call = None
     run.begin()
     try:
-        call = _prepare(run.claim)
+        call = _prepare(run)
         if announcing.wants_started(run.claim):
             await sync_to_async(announcing.started)(run.claim, run.database)
         context = [await sync_to_async(_context)(run)] if call.task.takes_context else []
@@ -126,13 +125,15 @@ def _require(run: Run, is_held: object) -> None:
         run.check()
 
 
-def _prepare(claim: ClaimedTask) -> _Call:
-    logger.info(
+def _prepare(run: Run) -> _Call:
+    claim = run.claim
+    console.say(
         "task started id=%s name=%s queue=%s attempt=%d",
         claim.task_id,
         claim.task_name,
         claim.queue_name,
         claim.attempt,
+        is_last=not run.is_followed,
     )
     try:
         task = resolve(claim.task_name)

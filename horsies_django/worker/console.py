@@ -3,9 +3,99 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+import os
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Final, TextIO
+
+logger = logging.getLogger("horsies_django.worker")
+
+#: What the project's LOGGING would set up; our own loggers are below it.
+_ours = logging.getLogger("horsies_django")
 
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
+
+#: Characters that are written at once: so many a pipe takes in one piece, whoever else writes into it.
+_PIECE: Final = 4_096
+
+_Line = tuple[float, str, tuple[object, ...]]
+
+
+class Console(logging.StreamHandler[TextIO]):
+    """Writes our lines to stderr, and those of many short tasks together.
+
+    A record for each, and a write for each, would take longer than the tasks. So what is ``said`` waits, for
+    milliseconds, until somebody flushes; any record that comes meanwhile is written after it. Whatever happens to the
+    stream stays in here.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+        self._said: deque[_Line] = deque()
+        self._second = 0
+        self._before = self._after = ""
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._said.clear)  # its parent writes them
+
+    def say(self, message: str, *args: object) -> None:
+        """Take a line at INFO, to be written by the next ``flush``."""
+        self._said.append((time.time(), message, args))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, after what was said before it."""
+        self.flush()
+        super().emit(record)
+
+    def flush(self) -> None:
+        """Write what was said."""
+        self.acquire()
+        try:
+            lines = [self._said.popleft() for _ in range(len(self._said))]
+            try:
+                self._write(lines)
+                super().flush()
+            except Exception:  # noqa: BLE001  # as from any handler, nothing gets out to who logs
+                self.handleError(logging.makeLogRecord({"msg": "%d lines are lost", "args": (len(lines),)}))
+        finally:
+            self.release()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's own name
+        """Tell of an error on stderr, if that still can be had."""
+        with suppress(Exception):
+            super().handleError(record)
+
+    def _write(self, lines: list[_Line]) -> None:
+        piece: list[str] = []
+        size = 0
+        for line in map(self._formatted, lines):
+            size += len(line)
+            if size > _PIECE:
+                self.stream.write("".join(piece))
+                piece, size = [], len(line)
+            piece.append(line)
+        if piece:
+            self.stream.write("".join(piece))
+
+    def _formatted(self, line: _Line) -> str:
+        created, message, args = line
+        if self._second != int(created):
+            self._second = int(created)
+            moment = {"created": self._second, "msecs": 0, "msg": ""}
+            record = logging.makeLogRecord({"name": logger.name, "levelname": "INFO", **moment})
+            self._before, _, self._after = self.format(record).partition(",000")
+        return f"{self._before},{int(created % 1 * 1_000):03d}{self._after}{message % args}\n"
+
+    def is_alone(self) -> bool:
+        """Whether a record of our logger comes here and nowhere else, so that nobody misses it."""
+        return (
+            _ours.handlers == [self]
+            and not (logger.handlers or logger.filters or self.filters)
+            and not (_ours.propagate and logging.getLogger().handlers)
+            and logging.getLogRecordFactory() is logging.LogRecord
+            and logger.callHandlers.__module__ == logging.__name__  # or some tool for errors listens in there
+        )
 
 
 def log_to_console(verbosity: int) -> None:
@@ -13,10 +103,33 @@ def log_to_console(verbosity: int) -> None:
 
     ``hasHandlers()`` would not do: Django's own default handler belongs to ``django`` and is silent in production.
     """
-    logger = logging.getLogger("horsies_django")
-    if logger.handlers or logging.getLogger().handlers:
+    if _ours.handlers or logging.getLogger().handlers:
         return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
+    _ours.addHandler(Console())
+    _ours.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
+
+
+def say(message: str, *args: object, is_last: bool) -> None:
+    """Log at INFO what short tasks would log thousands of times a second.
+
+    On our own console, and only there, it may wait for the next line that is the last, or for ``flush``.
+    """
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    console = _console()
+    if console is None or not console.is_alone():
+        logger.info(message, *args, stacklevel=2)
+        return
+    console.say(message, *args)
+    if is_last:
+        console.flush()
+
+
+def flush() -> None:
+    """Write what was said and is not written yet."""
+    if (console := _console()) is not None:
+        console.flush()
+
+
+def _console() -> Console | None:
+    return next((handler for handler in _ours.handlers if isinstance(handler, Console)), None)

@@ -129,6 +129,7 @@ class ThreadExecutor:
                     run = self._waiting.popleft()
                 except IndexError:
                     break
+                run.is_followed = bool(self._waiting)
                 self._call()
                 if time.monotonic() < run.begins_by:
                     self._deliver(self._outcome_of(run))
@@ -221,7 +222,8 @@ class LoopExecutor:
                     logger.exception("a coroutine's own task tried to end the event loop; it goes on")
 
     def _begin(self, loop: asyncio.AbstractEventLoop, runs: Collection[Run]) -> None:
-        for run in runs:
+        for number, run in enumerate(runs, start=1):
+            run.is_followed = number < len(runs)
             task = loop.create_task(self._run(run))
             self._bodies.add(task)
             task.add_done_callback(self._bodies.discard)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from typing import Final
 
 from ..exceptions import TaskRevoked
 from ..models.claims import ClaimedTask, Ended
+from . import console
 from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
+
+_ENDED: Final = "task %s id=%s name=%s queue=%s attempt=%d duration=%.3fs%s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +42,16 @@ class Outcome:
         return self.ended.again_in is None
 
     def log(self) -> None:
-        """Write the line of a body's end, or of its retry."""
+        """Log a body's end, or its retry. The lines of several are there once the console is flushed."""
         claim, ended = self.claim, self.ended
         error = f" error={ended.error.code}" if ended.error else ""
         again = "" if ended.again_in is None else f" in={ended.again_in:.1f}s"
+        values = claim.task_id, claim.task_name, claim.queue_name, claim.attempt, self.duration, error + again
         if self.run.told is TaskRevoked and not self.is_stored:
-            level, word = logging.WARNING, "revoked"
+            logger.warning(_ENDED, "revoked", *values)
         elif ended.error is None:
-            level, word = logging.INFO, "snoozes" if again else "completed"
+            console.say(_ENDED, "snoozes" if again else "completed", *values, is_last=False)
+        elif again:
+            logger.warning(_ENDED, "retries", *values)
         else:
-            level, word = (logging.WARNING, "retries") if again else (logging.ERROR, "failed")
-        if logger.isEnabledFor(level):
-            logger.log(
-                level,
-                "task %s id=%s name=%s queue=%s attempt=%d duration=%.3fs%s",
-                word,
-                claim.task_id,
-                claim.task_name,
-                claim.queue_name,
-                claim.attempt,
-                self.duration,
-                error + again,
-                exc_info=self.exception if word == "failed" else None,
-            )
+            logger.error(_ENDED, "failed", *values, exc_info=self.exception)

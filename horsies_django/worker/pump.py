@@ -17,6 +17,7 @@ from django.db import Error, InterfaceError, OperationalError, connections
 
 from ..models.claims import ClaimedTask, ClaimLost, Ended, Runner
 from ..waking import ANY_QUEUE, Wake
+from . import console
 from .announcing import Announcer
 from .begun import Begun
 from .books import Books, is_refusal, latest
@@ -127,6 +128,7 @@ class Pump:
             self._carry_out(tick)
         if self._is_time_to_look():
             self._try(self._look)
+        console.flush()
         self._done = self._is_done() or (self._stop_by is not None and time.monotonic() >= self._stop_by)
         return tick.claimed + tick.stored if tick else 0
 

@@ -39,6 +39,7 @@ class Run:
     submitted: float = field(default_factory=time.monotonic)
     began: float = float("inf")
     place: Place | None = None
+    is_followed: bool = False  # another body begins right behind it, or is waiting to
     told: type[TaskInterrupt] | None = None
     told_at: float = 0.0
     tried_at: float = 0.0

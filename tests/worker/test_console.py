@@ -1,0 +1,219 @@
+"""The lines that an operator sees: one as each body begins, one as it ends, whatever the rate."""
+
+import io
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from datetime import datetime
+
+import pytest
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task
+from horsies_django.worker import console
+from horsies_django.worker.console import Console
+from tests.conftest import ROOT, database_url, wait_until
+from tests.jobs import tasks
+
+#: Enough no-ops for many to begin and end within one turn of the pump.
+MANY = 600
+
+OF_A_TASK = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) INFO    horsies_django\.worker "
+    r"task (?P<word>started|completed) id=(?P<id>[-0-9a-f]{36}) name=tests\.jobs\.tasks\.noop queue=default attempt=1"
+    r"( duration=\d+\.\d{3}s)?"
+)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("runners", ["1", "2"])
+def test_a_real_worker_tells_of_each_task_in_whole_lines(manage, runners):
+    handles = tasks.noop.send_many({} for _ in range(MANY))
+
+    process = manage("horsies_worker", "--drain", "--processes", runners)
+
+    assert process.wait(60) == 0, process.output
+    words, times = defaultdict(list), defaultdict(list)
+    for line in process.output.splitlines():
+        if " task " in line:
+            match = OF_A_TASK.fullmatch(line)
+            assert match, line
+            words[match["id"]].append(match["word"])
+            times[match["id"]].append(match["time"])
+    assert words == {str(handle.id): ["started", "completed"] for handle in handles}
+    assert all(started <= completed for started, completed in times.values())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_line_of_a_body_is_there_while_it_runs_and_if_it_kills_its_process(worker, tmp_path):
+    process = worker("--threads", "8")
+    held = [tasks.hold.send(str(number), str(tmp_path / "gate")) for number in range(8)]
+    wait_until(lambda: all(f"task started id={handle.id}" in process.output for handle in held))
+    (tmp_path / "gate").touch()
+
+    fatal = tasks.hard_exit.send("fatal")
+
+    wait_until(lambda: "runner died" in process.output)
+    assert f"task started id={fatal.id}" in process.output
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that can't be written to")
+def test_a_stderr_that_takes_nothing_hurts_no_task():
+    tasks.noop.send_many({} for _ in range(MANY))
+    environment = {**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"}
+
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "manage.py", "horsies_worker", "--drain"]
+        subprocess.run(command, cwd=ROOT, env=environment, stderr=full, timeout=60)
+
+    assert not Task.objects.exclude(status=TaskStatus.COMPLETED).exists()
+    assert Task.objects.count() == MANY
+
+
+# The console by itself.
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Open a stream with a console on it, which is then all that listens to us: pytest does, as a test begins."""
+
+    def opened():
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+        monkeypatch.setattr(console, "_console", Console())
+        ours = logging.getLogger("horsies_django")
+        monkeypatch.setattr(ours, "handlers", [console._console])
+        monkeypatch.setattr(ours, "propagate", False)
+        ours.setLevel(logging.INFO)
+        return sys.stderr
+
+    before = logging.getLogger("horsies_django").level
+    yield opened
+    logging.getLogger("horsies_django").setLevel(before)
+
+
+def own_console():
+    return console._console
+
+
+def shown(stream):
+    """What is there, without the time."""
+    return [line.split(" ", 2)[2] for line in stream.getvalue().splitlines()]
+
+
+def test_what_may_wait_is_written_before_whatever_comes_after_it(terminal):
+    stream = terminal()
+    console.say("task %s", "a", is_last=False)
+    assert not stream.getvalue()
+
+    logging.getLogger("horsies_django.worker").warning("careful")
+    console.say("task %s", "b", is_last=False)
+    console.say("task %s", "c", is_last=True)
+    console.say("task %s", "d", is_last=False)
+    console.flush()
+
+    info = "INFO    horsies_django.worker task"
+    careful = "WARNING horsies_django.worker careful"
+    assert shown(stream) == [f"{info} a", careful, f"{info} b", f"{info} c", f"{info} d"]
+
+
+def test_a_line_looks_as_its_record_would(terminal):
+    stream = terminal()
+    console.say("task %s took %.3fs", "a", 0.25, is_last=True)
+
+    (line,) = stream.getvalue().splitlines()
+    created = datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f").timestamp()
+    record = {"name": "horsies_django.worker", "levelname": "INFO", "msg": "task a took 0.250s"}
+    moment = {"created": created, "msecs": float(line[20:23])}
+    assert line == own_console().format(logging.makeLogRecord(record | moment))
+    assert abs(created - time.time()) < 60
+
+
+@pytest.mark.parametrize("where", [None, "horsies_django", "horsies_django.worker"])
+def test_who_else_listens_gets_records(terminal, where, monkeypatch):
+    stream = terminal()
+    records = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logger = logging.getLogger(where)
+    monkeypatch.setattr(logging.getLogger("horsies_django"), "propagate", True)
+    monkeypatch.setattr(logger, "handlers", [*logger.handlers, handler])
+
+    console.say("task %s", "a", is_last=False)
+
+    (record,) = records
+    assert (record.name, record.levelno, record.msg, record.args) == (
+        "horsies_django.worker",
+        logging.INFO,
+        "task %s",
+        ("a",),
+    )
+    assert (record.funcName, record.module) == ("test_who_else_listens_gets_records", "test_console")
+    assert shown(stream) == ["INFO    horsies_django.worker task a"]
+
+
+def test_a_filter_and_a_record_factory_are_asked(terminal, monkeypatch):
+    terminal()
+    asked = []
+    logger = logging.getLogger("horsies_django.worker")
+    logger.addFilter(asked.append)
+    console.say("task a", is_last=True)
+    logger.removeFilter(asked.append)
+    factory = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(lambda *args, **kwargs: asked.append(None) or factory(*args, **kwargs))
+    console.say("task b", is_last=True)
+    logging.setLogRecordFactory(factory)
+
+    assert len(asked) == 2
+
+
+def test_nothing_is_said_below_the_level(terminal):
+    stream = terminal()
+    logging.getLogger("horsies_django").setLevel(logging.WARNING)
+
+    console.say("task a", is_last=True)
+
+    assert not stream.getvalue()
+
+
+def test_a_stream_that_is_closed_raises_nothing(terminal):
+    stream = terminal()
+    stream.close()
+
+    console.say("task a", is_last=True)
+    console.say("task b", is_last=False)
+    logging.getLogger("horsies_django.worker").error("so it goes")
+    console.flush()
+
+    assert not own_console()._said
+
+
+def test_many_lines_are_written_in_few_pieces_each_of_whole_lines(terminal, monkeypatch):
+    terminal()
+    pieces = []
+    monkeypatch.setattr(own_console(), "stream", type("Stream", (), {"write": staticmethod(pieces.append)}))
+
+    for number in range(1_000):
+        console.say("task number %d", number, is_last=False)
+    console.flush()
+
+    assert all(piece.endswith("\n") and len(piece) <= 4_096 for piece in pieces)
+    assert len(pieces) < 30
+    assert [int(line.split()[-1]) for line in "".join(pieces).splitlines()] == list(range(1_000))
+
+
+def test_a_fork_does_not_write_what_its_parent_will(terminal):
+    stream = terminal()
+    console.say("task a", is_last=False)
+
+    pid = os.fork()
+    if not pid:
+        os._exit(len(own_console()._said))
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    console.flush()
+    assert shown(stream) == ["INFO    horsies_django.worker task a"]
