@@ -49,6 +49,7 @@ class Inbox:
         self._queue: SimpleQueue[Item] = SimpleQueue()
         self._hearing: Hearing | None = None
         self._waits = False
+        self._first = 0.0
 
     def put(self, item: Item) -> None:
         """Put something in."""
@@ -77,11 +78,19 @@ class Inbox:
 
     def take(self, timeout: float) -> list[Item]:
         """Wait for something, at most ``timeout`` seconds, and return all that is there."""
-        if self._hearing is not None:
-            self._hearing.hear(is_readable=False)
-            if timeout >= _SHORT:
-                self._wait(self._hearing, timeout)
-                timeout = 0.0
+        if self._hearing is None:
+            return self._taken(timeout)
+        self._hearing.hear(is_readable=False)
+        is_short = timeout < _SHORT
+        items = self._taken(timeout if is_short else self._first)
+        if not items and not is_short:
+            self._wait(self._hearing, timeout - self._first)
+            items = self._taken(0.0)
+        # Where ends come one after the other, to ring for the first would take the interpreter from who has the next.
+        self._first = _SHORT if items else 0.0
+        return items
+
+    def _taken(self, timeout: float) -> list[Item]:
         items: list[Item] = []
         with suppress(Empty):
             items.append(self._queue.get(timeout=timeout) if timeout > 0 else self._queue.get_nowait())
