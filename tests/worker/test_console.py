@@ -84,9 +84,8 @@ def terminal(monkeypatch):
 
     def opened():
         monkeypatch.setattr(sys, "stderr", io.StringIO())
-        monkeypatch.setattr(console, "_console", Console())
         ours = logging.getLogger("horsies_django")
-        monkeypatch.setattr(ours, "handlers", [console._console])
+        monkeypatch.setattr(ours, "handlers", [Console()])
         monkeypatch.setattr(ours, "propagate", False)
         ours.setLevel(logging.INFO)
         return sys.stderr
@@ -97,7 +96,7 @@ def terminal(monkeypatch):
 
 
 def own_console():
-    return console._console
+    return console._console()
 
 
 def shown(stream):
