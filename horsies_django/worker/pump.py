@@ -10,17 +10,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Final, TypeVar
 
 from django.db import Error, InterfaceError, OperationalError, connections
 
-from ..models.claims import ClaimedTask, ClaimLost, Ended, Runner
+from ..models.claims import ClaimedTask, ClaimLost, Runner
 from ..waking import ANY_QUEUE, Wake
 from . import console
+from .allowance import Allowance
 from .announcing import Announcer
 from .begun import Begun
-from .books import Books, is_refusal, latest
+from .books import Books
 from .cadence import WOKEN, Cadence
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
@@ -31,6 +31,7 @@ from .plan import Plan, Until
 from .run import Run
 from .tick import Leaving, Tick
 from .watch import Watch
+from .writer import Writer
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -44,9 +45,6 @@ SURE: Final = 0.5
 
 #: Seconds between two ticks at least, while the slots have enough to do.
 GATHERING: Final = 0.002
-
-#: A prefetched task that has waited for its slot this many stale thresholds is given back, well beaten for or not.
-PATIENCE: Final = 10
 
 #: Seconds that this thread waits at most. A signal may reach another thread, and the one that handles it, the main one,
 #: looks only when its wait ends.
@@ -70,35 +68,31 @@ class Pump:
         self._runner = runner
         self._inbox = inbox
         self._lanes = lanes
-        self._turns = list(lanes)
         self._listener = listener
         self._watch = Watch(plan, lanes)
         self._retire = retire
         self._begun = begun
-        self._retired: Leaving | None = None
         self._books = Books(plan, runner)
         self._announcer = Announcer(plan.database)
         self._cadence = Cadence(plan.poll_interval)
         self._outbox = Outbox()
-        self._stop_by: float | None = None
+        self._allowance = Allowance(plan, lanes, self._watch)
+        self._writer = Writer(plan, self._books, lanes, self._outbox, self._allowance)
         self._must_look = True
         self._backoff = _FIRST_BACKOFF
-        self._claimed = 0
         recovery = plan.options.recovery
         self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
         self._next_beat = time.monotonic() + self._beat_every
-        self._longest_wait = PATIENCE * recovery.claimed_stale_threshold_ms / 1_000
-        self._in_doubt = False
         self._ticked_at = float("-inf")
         self._done = False
 
     def run(self) -> Leaving:
         """Register, work until done, hand back what was not begun, and leave; return why."""
-        while not self._try(self._books.register) and self._stop_by is None:
+        while not self._try(self._books.register) and self._allowance.stop_by is None:
             pass  # each try waits
         while not self._done:
             self.run_once()
-        leaving = self._leaving()
+        leaving = self._allowance.leaving
         # A supervisor recovers what is stuck here once this process is gone; nobody else would.
         if leaving is not Leaving.STUCK and self._is_holding:
             self._try(self._give_up)
@@ -107,15 +101,10 @@ class Pump:
             self._try(self._books.leave)
         return leaving
 
-    def _leaving(self) -> Leaving:
-        if self._stop_by is not None:
-            return Leaving.DONE
-        return self._retired or (Leaving.SPENT if self._is_spent else Leaving.DONE)
-
     @property
     def _is_holding(self) -> bool:
         is_busy = any(lane.running or lane.prefetched or lane.withdrawn for lane in self._lanes)
-        return self._in_doubt or bool(self._outbox) or is_busy
+        return self._writer.in_doubt or bool(self._outbox) or is_busy
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
@@ -123,85 +112,66 @@ class Pump:
         self._mind()
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
-        tick = self._try(self._transact) if self._has_work() and time.monotonic() >= self._gathers_until() else None
+        tick = self._try(self._tick) if self._has_work() and time.monotonic() >= self._gathers_until() else None
         if tick is not None:
             self._carry_out(tick)
         if self._is_time_to_look():
             self._try(self._look)
         console.flush()
-        self._done = self._is_done() or (self._stop_by is not None and time.monotonic() >= self._stop_by)
+        self._done = self._is_done() or (
+            self._allowance.stop_by is not None and time.monotonic() >= self._allowance.stop_by
+        )
         return tick.claimed + tick.stored if tick else 0
 
     def stop(self) -> None:
         """Claim no more; wait for the bodies that run, for the plan's ``shutdown_timeout`` at most."""
-        if self._stop_by is None:
+        if self._allowance.stop_by is None:
             running = sum(len(lane.running) for lane in self._lanes)
             logger.info("worker stopping id=%s running=%d", self._runner.worker_id, running)
-            self._stop_by = time.monotonic() + self._plan.shutdown_timeout
+            self._allowance.stop_by = time.monotonic() + self._plan.shutdown_timeout
             for lane in self._lanes:
                 self._withdraw(lane)
 
     # What to do, and when.
 
-    @property
-    def _may_claim(self) -> bool:
-        once = self._plan.until is Until.ONE_CLAIM and self._claimed > 0
-        return self._stop_by is None and self._retired is None and not self._is_spent and not once
-
-    @property
-    def _is_spent(self) -> bool:
-        limit = self._plan.max_tasks_per_child
-        return (limit is not None and self._claimed >= limit) or (self._watch.is_too_large and self._claimed > 0)
-
-    def _room(self) -> bool:
-        return self._may_claim and any(lane.room for lane in self._lanes)
-
-    def _room_in(self, lane: Lane) -> int:
-        limit = self._plan.max_tasks_per_child
-        return lane.room if limit is None else min(lane.room, max(0, limit - self._claimed))
-
     def _is_time_to_look(self) -> bool:
         """Whether to look: when the cadence says so, and from time to time even if the slots are never idle."""
-        if not self._room():
+        if not self._allowance.has_room():
             return False
         if any(lane.hot and lane.room for lane in self._lanes):
             return self._cadence.cannot_wait()
         return self._must_look or self._cadence.is_due()
 
     def _has_work(self) -> bool:
-        may = self._may_claim
+        may = self._allowance.may_claim
         hands_back = any(lane.withdrawn or (lane.prefetched and not may) for lane in self._lanes)
         starts = any(lane.startable for lane in self._lanes)
         claims = may and any(lane.hot and lane.room for lane in self._lanes)
-        to_say = self._in_doubt or self._outbox.is_ready or hands_back
+        to_say = self._writer.in_doubt or self._outbox.is_ready or hands_back
         return to_say or starts or claims or time.monotonic() >= self._next_beat
 
     def _gathers_until(self) -> float:
         """Until when to let ends come together: no slot waits for a tick as long as there is something ahead of it."""
-        is_fed = any(lane.executor.waiting() for lane in self._lanes) and self._stop_by is None
+        is_fed = any(lane.executor.waiting() for lane in self._lanes) and self._allowance.stop_by is None
         return self._ticked_at + GATHERING if is_fed else 0.0
-
-    def _only_beats(self) -> bool:
-        """Whether there is but a beat of an idle worker to write, which is one statement and needs no transaction."""
-        return not self._is_holding and not any(lane.hot for lane in self._lanes)
 
     def _wait(self) -> float:
         if self._has_work() or self._is_time_to_look():
             return max(0.0, self._gathers_until() - time.monotonic())
         moments = [self._next_beat, self._watch.next, self._outbox.look_at, time.monotonic() + LONGEST_WAIT]
-        if self._stop_by is not None:
-            moments.append(self._stop_by)
+        if self._allowance.stop_by is not None:
+            moments.append(self._allowance.stop_by)
         moments += [lane.gives_back_at for lane in self._lanes]
-        if self._room():
+        if self._allowance.has_room():
             moments.append(self._cadence.next_look)
         return max(0.0, min(moments) - time.monotonic())
 
     def _is_done(self) -> bool:
-        if self._retired and not self._outbox and not self._watch.hopeful():
+        if self._allowance.retired and not self._outbox and not self._watch.hopeful():
             return True
         if self._is_holding:
             return False
-        if not self._may_claim:
+        if not self._allowance.may_claim:
             return True
         looked_in_vain = not self._must_look and not any(lane.hot for lane in self._lanes)
         return self._plan.until is not Until.STOPPED and looked_in_vain
@@ -225,7 +195,7 @@ class Pump:
                 self._try(self._books.ping)
             else:
                 self.stop()
-                self._stop_by = 0.0 if item is Word.ABORT else self._stop_by
+                self._allowance.stop_by = 0.0 if item is Word.ABORT else self._allowance.stop_by
 
     def _wake(self, wake: Wake) -> None:
         if wake.queue_name == ANY_QUEUE:
@@ -243,8 +213,8 @@ class Pump:
             if time.monotonic() >= lane.gives_back_at:
                 lane.ahead.forget()
                 self._withdraw(lane)
-        if self._watch.is_due() and self._watch.stop_bodies() and self._retired is None:
-            self._retired = Leaving.STUCK if self._retire() else Leaving.SPENT
+        if self._watch.is_due() and self._watch.stop_bodies() and self._allowance.retired is None:
+            self._allowance.retired = Leaving.STUCK if self._retire() else Leaving.SPENT
         if self._watch.wants_check():
             self._try(self._check)
 
@@ -282,94 +252,10 @@ class Pump:
         self._cadence.looked(found=view.anything, due_in=None if is_overdue else view.deferred_in)
         return True
 
-    def _transact(self) -> Tick:
-        if self._only_beats():
-            self._books.beat(self._lanes)
-            self._in_doubt = self._books.holds_anything()
-            return Tick(beat=True)
-        batch = self._outbox.batch()
-        ends = latest([outcome.ended for outcome in batch if not outcome.is_stored])
-        successes = [end for end in ends if end.is_success]
-        others = [end for end in ends if not end.is_success]
-        noted = [outcome.run for outcome in batch if outcome.run.progress is not None]
-        tick = Tick(stored=len(batch), beat=time.monotonic() >= self._next_beat)
-        is_rare = self._in_doubt or others or noted or tick.beat or self._has_more_than_exchanges()
-        try:
-            with self._books.transaction() if is_rare else nullcontext():
-                if is_rare:
-                    self._write_rarities(others, noted, is_beat_due=tick.beat)
-                for lane in self._turns if is_rare else self._next_turn():
-                    if self._fill(lane, tick, successes):
-                        successes = []
-                if successes:
-                    self._books.exchange(self._lanes[0], successes, 0)
-        except Error as error:
-            self._in_doubt = True  # the answer may be lost, and the transaction may be there all the same
-            if not (ends and is_refusal(error)):
-                raise
-            logger.exception("%d results were refused together; storing them one by one", len(ends))
-            self._books.store_singly(ends)
-            return Tick(stored=len(batch))
-        self._must_look = self._must_look or self._in_doubt  # what was handed back can be claimed anew
-        self._in_doubt = False
-        return tick
-
-    def _write_rarities(self, ends: Sequence[Ended], noted: Sequence[Run], *, is_beat_due: bool) -> None:
-        if self._in_doubt or is_beat_due:  # what was in doubt may have been committed later still
-            self._books.hand_back_unknown(self._known())
-        self._books.note_progress(noted)
-        self._books.store(ends)
-        if is_beat_due:
-            self._books.beat(self._lanes)
-
-    def _next_turn(self) -> Sequence[Lane]:
-        """One lane at a time: what has been claimed for it begins before the next one is asked for."""
-        return [lane for lane in self._turns if lane.hot and self._room_in(lane)][:1]
-
-    def _pass_turn(self, lane: Lane, found: int, *, is_cooled: bool) -> None:
-        """Next time, begin with the lane for which something came last; but two that are busy take turns."""
-        self._turns.remove(lane)
-        self._turns.insert(0 if found and is_cooled else len(self._turns), lane)
-
-    def _has_more_than_exchanges(self) -> bool:
-        return any(lane.withdrawn or lane.prefetched or lane.prefetch for lane in self._lanes)
-
-    def _known(self) -> list[ClaimedTask]:
-        """Every claim that is in this runner's hands."""
-        running = [run.claim for lane in self._lanes for run in lane.running.values()]
-        prefetched = [claim for lane in self._lanes for claim in lane.prefetched]
-        return [*running, *prefetched, *(outcome.claim for outcome in self._outbox.all)]
-
-    def _fill(self, lane: Lane, tick: Tick, successes: Sequence[Ended]) -> bool:
-        """Start and claim for one lane, or give back what it holds if no more is to begin.
-
-        Return whether ``successes`` were stored with that.
-        """
-        if lane.withdrawn:
-            self._books.hand_back(lane.withdrawn)
-            tick.handed_back.append(lane)
-        if not self._may_claim or lane.stall(self._longest_wait):
-            if lane.prefetched:
-                self._books.release(list(lane.prefetched))
-                tick.prefetched.append((lane, []))
-            return False
-        if startable := lane.startable:
-            tick.started.append((lane, self._books.start(startable)))
-            tick.prefetched.append((lane, list(lane.prefetched)[len(startable) :]))
-            return False
-        room = self._room_in(lane)
-        if not (lane.hot and room):
-            return False
-        if lane.prefetch:
-            started, prefetched = self._books.claim(lane)
-            tick.prefetched.append((lane, [*lane.prefetched, *prefetched]))
-        else:
-            started, prefetched = self._books.exchange(lane, successes, room), []
-        tick.claimed += len(started) + len(prefetched)
-        tick.started.append((lane, started))
-        if len(started) + len(prefetched) < room:
-            tick.cooled.append(lane)
-        return not lane.prefetch
+    def _tick(self) -> Tick:
+        if not self._is_holding and not any(lane.hot for lane in self._lanes):
+            return self._writer.beat()
+        return self._writer.write(is_beat_due=time.monotonic() >= self._next_beat)
 
     def _carry_out(self, tick: Tick) -> None:
         """Do in memory what has been committed: forget, begin, tell."""
@@ -378,14 +264,15 @@ class Pump:
         if tick.beat:
             self._next_beat = time.monotonic() + self._beat_every
         self._settle(tick)
+        self._must_look = self._must_look or tick.doubted  # what was handed back can be claimed anew
         if tick.stored or tick.claimed or tick.handed_back:
             # Who is to leave once nothing is due has to look after the last thing that it did.
             self._must_look = self._must_look or self._plan.until is Until.DRAINED
         if tick.claimed:
-            self._claimed += tick.claimed
+            self._allowance.claimed += tick.claimed
             self._cadence.found()
         for lane, started in tick.started:
-            self._pass_turn(lane, len(started), is_cooled=lane in tick.cooled)
+            self._writer.pass_turn(lane, len(started), is_cooled=lane in tick.cooled)
             lane.ahead.adapt()
             lane.submit(list(map(self._begin, self._confirmed(started, tick))))
         self._sweep(ended)
@@ -395,7 +282,7 @@ class Pump:
         for lane in tick.cooled:
             lane.queues = ()
         for lane in tick.handed_back:
-            self._claimed -= len(lane.withdrawn)
+            self._allowance.claimed -= len(lane.withdrawn)
             lane.withdrawn.clear()
         for lane, prefetched in tick.prefetched:
             if len(prefetched) > len(lane.prefetched):
@@ -430,13 +317,15 @@ class Pump:
             return started
         self._next_beat = time.monotonic()  # they are as old in the table as the tick is long
         mine = self._try(lambda: self._books.still_mine(started))
-        self._in_doubt = self._in_doubt or mine is None
+        self._writer.in_doubt = self._writer.in_doubt or mine is None
         return [claim for claim in started if (claim.task_id, claim.claim) in (mine or ())]
 
     def _give_up(self) -> bool:
-        if self._in_doubt or any(lane.withdrawn for lane in self._lanes):  # those bodies never began: that is no crash
+        if self._writer.in_doubt or any(
+            lane.withdrawn for lane in self._lanes
+        ):  # those bodies never began: that is no crash
             with self._books.transaction():
-                self._books.hand_back_unknown(self._known())
+                self._books.hand_back_unknown(self._writer.known())
         count = self._books.give_up()
         logger.warning("worker gave up id=%s tasks=%d: put back as if it had crashed", self._runner.worker_id, count)
         return True
@@ -446,7 +335,7 @@ class Pump:
         try:
             done = action()
         except ClaimLost:
-            self._in_doubt = True
+            self._writer.in_doubt = True
             return None
         except Error as error:
             if connections[self._plan.database].in_atomic_block:

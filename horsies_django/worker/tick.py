@@ -26,6 +26,7 @@ class Tick:
     stored: int = 0
     claimed: int = 0
     beat: bool = False
+    doubted: bool = False
     started: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
     prefetched: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
     cooled: list[Lane] = field(default_factory=list)

@@ -1,0 +1,128 @@
+"""The writer: what one tick of a pump says to the database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Final
+
+from django.db import Error
+
+from ..models.claims import ClaimedTask, Ended
+from .allowance import Allowance
+from .books import Books, is_refusal, latest
+from .lanes import Lane
+from .outbox import Outbox
+from .plan import Plan
+from .run import Run
+from .tick import Tick
+
+logger = logging.getLogger("horsies_django.worker")
+
+#: A prefetched task that has waited for its slot this many stale thresholds is given back, well beaten for or not.
+PATIENCE: Final = 10
+
+
+class Writer:
+    """Writes ticks, and changes nothing in memory but whether something is ``in_doubt``: committed, with no answer."""
+
+    def __init__(self, plan: Plan, books: Books, lanes: Sequence[Lane], outbox: Outbox, allowance: Allowance) -> None:
+        self._books = books
+        self._lanes = lanes
+        self._turns = list(lanes)
+        self._outbox = outbox
+        self._allowance = allowance
+        self._longest_wait = PATIENCE * plan.options.recovery.claimed_stale_threshold_ms / 1_000
+        self.in_doubt = False
+
+    def beat(self) -> Tick:
+        """Write the beat of an idle worker, which is one statement and needs no transaction."""
+        self._books.beat(self._lanes)
+        self.in_doubt = self._books.holds_anything()
+        return Tick(beat=True)
+
+    def write(self, *, is_beat_due: bool) -> Tick:
+        """Write all that there is to write, and claim."""
+        batch = self._outbox.batch()
+        ends = latest([outcome.ended for outcome in batch if not outcome.is_stored])
+        successes = [end for end in ends if end.is_success]
+        others = [end for end in ends if not end.is_success]
+        noted = [outcome.run for outcome in batch if outcome.run.progress is not None]
+        tick = Tick(stored=len(batch), beat=is_beat_due, doubted=self.in_doubt)
+        is_rare = self.in_doubt or others or noted or tick.beat or self._has_more_than_exchanges()
+        try:
+            with self._books.transaction() if is_rare else nullcontext():
+                if is_rare:
+                    self._write_rarities(others, noted, is_beat_due=tick.beat)
+                for lane in self._turns if is_rare else self._next_turn():
+                    if self._fill(lane, tick, successes):
+                        successes = []
+                if successes:
+                    self._books.exchange(self._lanes[0], successes, 0)
+        except Error as error:
+            self.in_doubt = True  # the answer may be lost, and the transaction may be there all the same
+            if not (ends and is_refusal(error)):
+                raise
+            logger.exception("%d results were refused together; storing them one by one", len(ends))
+            self._books.store_singly(ends)
+            return Tick(stored=len(batch))
+        self.in_doubt = False
+        return tick
+
+    def pass_turn(self, lane: Lane, found: int, *, is_cooled: bool) -> None:
+        """Next time, begin with the lane for which something came last; but two that are busy take turns."""
+        self._turns.remove(lane)
+        self._turns.insert(0 if found and is_cooled else len(self._turns), lane)
+
+    def known(self) -> list[ClaimedTask]:
+        """Every claim that is in this runner's hands."""
+        running = [run.claim for lane in self._lanes for run in lane.running.values()]
+        prefetched = [claim for lane in self._lanes for claim in lane.prefetched]
+        return [*running, *prefetched, *(outcome.claim for outcome in self._outbox.all)]
+
+    def _write_rarities(self, ends: Sequence[Ended], noted: Sequence[Run], *, is_beat_due: bool) -> None:
+        if self.in_doubt or is_beat_due:  # what was in doubt may have been committed later still
+            self._books.hand_back_unknown(self.known())
+        self._books.note_progress(noted)
+        self._books.store(ends)
+        if is_beat_due:
+            self._books.beat(self._lanes)
+
+    def _next_turn(self) -> Sequence[Lane]:
+        """One lane at a time: what has been claimed for it begins before the next one is asked for."""
+        return [lane for lane in self._turns if lane.hot and self._allowance.room_in(lane)][:1]
+
+    def _has_more_than_exchanges(self) -> bool:
+        return any(lane.withdrawn or lane.prefetched or lane.prefetch for lane in self._lanes)
+
+    def _fill(self, lane: Lane, tick: Tick, successes: Sequence[Ended]) -> bool:
+        """Start and claim for one lane, or give back what it holds if no more is to begin.
+
+        Return whether ``successes`` were stored with that.
+        """
+        if lane.withdrawn:
+            self._books.hand_back(lane.withdrawn)
+            tick.handed_back.append(lane)
+        if not self._allowance.may_claim or lane.stall(self._longest_wait):
+            if lane.prefetched:
+                self._books.release(list(lane.prefetched))
+                tick.prefetched.append((lane, []))
+            return False
+        if startable := lane.startable:
+            tick.started.append((lane, self._books.start(startable)))
+            tick.prefetched.append((lane, list(lane.prefetched)[len(startable) :]))
+            return False
+        room = self._allowance.room_in(lane)
+        if not (lane.hot and room):
+            return False
+        if lane.prefetch:
+            started, prefetched = self._books.claim(lane)
+            tick.prefetched.append((lane, [*lane.prefetched, *prefetched]))
+        else:
+            started, prefetched = self._books.exchange(lane, successes, room), []
+        tick.claimed += len(started) + len(prefetched)
+        tick.started.append((lane, started))
+        if len(started) + len(prefetched) < room:
+            tick.cooled.append(lane)
+        return not lane.prefetch
