@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -27,15 +27,16 @@ class Inputs:
     flaws: tuple[Flaw, ...]
 
 
-def inputs_of(node: CallNode[Any], callee: Callee) -> Inputs:
-    """Judge what a node gives to what it calls."""
+def inputs_of(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
+    """Judge what a node gives to what it calls; ``sources`` tells for which nodes it waits."""
     flaws: list[Flaw] = []
     later: Set[str] = _NONE
     param = None
     if node.args_from or node.values_from or node.workflow_ctx_from is not None or isinstance(node, MapNode):
         param = _param(node, callee, flaws) if isinstance(node, MapNode) else None
         later = _given_later(node, param, callee)
-        flaws += _from_nodes(node, callee)
+        # One that is not in the workflow at all was found before.
+        flaws += _from_nodes(node, callee, {*sources(), *node.waits_for})
     if META_PARAM in callee.parameters.by_name:
         later = later | {META_PARAM}
     if node.args:
@@ -50,8 +51,9 @@ def inputs_of(node: CallNode[Any], callee: Callee) -> Inputs:
         )
     except (TypeError, ValueError) as error:
         found = list(_flaws(node, callee, later))
-        # Of arguments of which each is right by itself, all together may be too many bytes.
-        return Inputs("{}", param, (*flaws, *(found or [(MistakeCode.NOT_SERIALIZABLE, str(error))])))
+        if not found and not node.args:  # each argument is right by itself; all together may be too many bytes
+            found = [(MistakeCode.NOT_SERIALIZABLE, str(error))]
+        return Inputs("{}", param, (*flaws, *found))
 
 
 def _given_later(node: CallNode[Any], param: str | None, callee: Callee) -> Set[str]:
@@ -69,16 +71,15 @@ def _param(node: MapNode[Any], callee: Callee, flaws: list[Flaw]) -> str | None:
     param = node.param if node.param is not None else next(iter(names), None)
     if param is None or (param not in names and not callee.parameters.takes_any):
         flaws.append((MistakeCode.INVALID_MAP, f"param is {shown(param)}; allowed: {', '.join(names) or 'none'}."))
-        return None
+        return next(iter(names), None)
     if param in node.kwargs or param in node.args_from or param in node.values_from:
         problem = f"{param!r} takes the items and is an argument too; allowed: one of them."
         flaws.append((MistakeCode.GIVEN_TWICE, problem))
     return param
 
 
-def _from_nodes(node: CallNode[Any], callee: Callee) -> Iterator[Flaw]:
+def _from_nodes(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[Flaw]:
     """Yield what is wrong with the parameters that other nodes give."""
-    waits_for = frozenset(node.waits_for)
     own = callee.parameters.by_name
     hints = hints_of(callee.func)
     for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
@@ -131,7 +132,7 @@ def _typed(name: str, param: str, source: Source, hints: Mapping[str, Any]) -> I
         yield MistakeCode.SOURCE_TYPE, problem
 
 
-def _context(node: CallNode[Any], callee: Callee, waits_for: frozenset[Node[Any]]) -> Iterator[Flaw]:
+def _context(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[Flaw]:
     if node.workflow_ctx_from is None:
         return
     for source in node.workflow_ctx_from:

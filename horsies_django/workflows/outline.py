@@ -30,6 +30,10 @@ class Outline:
     dependents: tuple[tuple[int, ...], ...]
     by_id: Mapping[str, int]
 
+    def sources_of(self, index: int) -> set[Node[Any]]:
+        """Return the nodes for which a node waits."""
+        return {self.nodes[source] for source in self.waits_for[index]}
+
 
 def outline(slug: str, given: Any, mistakes: Mistakes) -> Outline:
     """Return the shape of what a workflow was given as its nodes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.utils import timezone
@@ -40,7 +41,7 @@ def _blueprint(index: int, node: Node[Any], outline: Outline, terms: TermsOfNode
         values |= _step_options(node, len(waits_for), flaws)
     if isinstance(node, CallNode):
         assert own.callee is not None  # there is something to call
-        inputs = inputs_of(node, own.callee)
+        inputs = inputs_of(node, own.callee, partial(outline.sources_of, index))
         flaws += inputs.flaws
         values["kwargs"] = inputs.kwargs
         if node.args_from or node.values_from or node.workflow_ctx_from is not None:

@@ -75,11 +75,11 @@ class TermsOfNodes:
         self.flaws: list[Flaw] = []
         self._known: dict[Any, Terms] = {}
         self._options: dict[str, Options] = {}
+        self._own = Options()
         try:
-            self._own = self._options_of(alias)
+            self._own = self._options[alias] = _options_of(alias)
         except (InvalidTask, ImproperlyConfigured) as error:
             self.flaws.append((MistakeCode.INVALID_BACKEND, str(error)))
-            self._own = Options()
         wrong = dict(self._problems_of(inherited))
         self.flaws += [(_CODES.get(name, MistakeCode.INVALID_OPTION), text) for name, text in wrong.items()]
         self._inherited = {name: value for name, value in inherited.items() if name not in wrong}
@@ -142,12 +142,13 @@ class TermsOfNodes:
     def _options_of(self, alias: str) -> Options:
         """Return the options of a backend. Raises InvalidTask if a workflow can't have its rows there."""
         if alias not in self._options:
-            self._options[alias] = options = _options_of(alias)
-            if (other := self._options[self.alias].database) != options.database:
+            options = _options_of(alias)
+            if self.alias in self._options and options.database != self._own.database:
                 raise InvalidTask(
-                    f"TASKS[{alias!r}] has its rows in the database {options.database!r}, the workflow in {other!r}; "
-                    "allowed: one database."
+                    f"TASKS[{alias!r}] has its rows in the database {options.database!r}, "
+                    f"the workflow in {self._own.database!r}; allowed: one database."
                 )
+            self._options[alias] = options
         return self._options[alias]
 
     def _problems_of(self, inherited: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

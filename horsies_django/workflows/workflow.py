@@ -99,13 +99,11 @@ class Workflow(Generic[T]):
         if unknown := options.keys() - _CHANGEABLE:
             names, allowed = ", ".join(sorted(unknown)), ", ".join(sorted(_CHANGEABLE - {"name"}))
             raise TypeError(f"Workflow() got unknown option {names}; allowed: {allowed}.")
-        self._set(WorkflowOptions(name=name, nodes=nodes, **options))
+        self._set(WorkflowOptions(name=name, nodes=_kept(nodes), **options))
 
     def _set(self, options: WorkflowOptions) -> None:
-        built = build(options)
-        # A generator is used up; what comes of it is not.
-        object.__setattr__(self, "_options", replace(options, nodes=_kept(options.nodes, built)))
-        object.__setattr__(self, "_built", built)
+        object.__setattr__(self, "_options", options)
+        object.__setattr__(self, "_built", build(options))
 
     def with_options(self, **options: Any) -> Workflow[T]:
         """Return a copy with other options: those of the constructor, but for the nodes. None clears one.
@@ -184,7 +182,8 @@ class Workflow(Generic[T]):
         return f"<Workflow {self.name!r}: {len(self.nodes):,} nodes>"
 
 
-def _kept(nodes: Nodes, built: Built) -> Nodes:
-    if isinstance(nodes, Part | Mapping):
-        return nodes if isinstance(nodes, Part) else dict(nodes)
-    return tuple(nodes)
+def _kept(nodes: Any) -> Any:
+    """Return what nobody else can change, or use up."""
+    if isinstance(nodes, Part | str) or not isinstance(nodes, Iterable):
+        return nodes
+    return dict(nodes) if isinstance(nodes, Mapping) else tuple(nodes)
