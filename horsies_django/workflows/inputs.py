@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ..calls import Callee
-from ..hints import hints_of
 from . import kinds
 from .mistakes import Flaw, MistakeCode, shown
 from .nodes import CallNode, MapNode, Node, Source, SubWorkflowNode, TaskNode, nodes_in
@@ -16,6 +15,7 @@ from .states import Join, NodeKind
 CTX_PARAM: Final = "workflow_ctx"
 META_PARAM: Final = "workflow_meta"
 _NONE: Final[frozenset[str]] = frozenset()
+_ANYTHING: Final = kinds.Taker()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _param(node: MapNode[Any], callee: Callee, flaws: list[Flaw]) -> str | None:
 def _from_nodes(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[Flaw]:
     """Yield what is wrong with the parameters that other nodes give."""
     own = callee.parameters.by_name
-    hints = hints_of(callee.func)
+    takers = kinds.takers(callee.func)
     for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
         for param, source in sources.items():
             if strangers := [one for one in nodes_in(source) if one not in waits_for]:
@@ -90,7 +90,7 @@ def _from_nodes(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) 
                 )
                 yield MistakeCode.INVALID_ARGS_FROM, problem
             if param in own:
-                yield from _typed(name, param, source, hints)
+                yield from _typed(name, param, source, takers.get(param, _ANYTHING))
             if _may_be_left_out(node, name, source) and param in callee.parameters.required:
                 problem = (
                     f"{param!r} has no default, and {name} may have nothing for it: {_why(node)}; "
@@ -114,21 +114,18 @@ def _why(node: CallNode[Any]) -> str:
     return "allow_failed_deps" if node.join == Join.ALL else f"join is {str(node.join)!r}"
 
 
-def _typed(name: str, param: str, source: Source, hints: Mapping[str, Any]) -> Iterator[Flaw]:
-    hint = hints.get(param, Any)
-    found: kinds.Kinds
-    if isinstance(source, tuple):
-        found, what = frozenset({list}), "a list of nodes"
-    elif name == "args_from":
-        if not kinds.takes_result(hint):
-            problem = f"{param!r} takes {kinds.words(kinds.taken(hint))}, and args_from gives a TaskResult; allowed: "
+def _typed(name: str, param: str, source: Source, taker: kinds.Taker) -> Iterator[Flaw]:
+    if name == "args_from" and not isinstance(source, tuple):
+        if not taker.takes_result:
+            problem = f"{param!r} takes {kinds.words(taker.kinds)}, and args_from gives a TaskResult; allowed: "
             yield MistakeCode.SOURCE_TYPE, f"{problem}values_from, or TaskResult as its hint."
         return
-    else:
-        found, what = value_kinds(source), repr(source)
-    taken = kinds.taken(hint)
-    if kinds.clash(found, taken):
-        problem = f"{param!r} takes {kinds.words(taken)}, and {what} gives {kinds.words(found)}; allowed: the same."
+    found = frozenset({list}) if isinstance(source, tuple) else value_kinds(source)
+    if kinds.clash(found, taker.kinds):
+        what = "a list of nodes" if isinstance(source, tuple) else repr(source)
+        problem = (
+            f"{param!r} takes {kinds.words(taker.kinds)}, and {what} gives {kinds.words(found)}; allowed: the same."
+        )
         yield MistakeCode.SOURCE_TYPE, problem
 
 

@@ -9,6 +9,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
 
 from ..hints import hints_of, unwrapped
@@ -49,6 +50,20 @@ def given(hint: Any) -> Kinds:
 def returned(func: Callable[..., Any]) -> Kinds:
     """Return the kinds of ok values of a function."""
     return None if hasattr(func, "__wrapped__") else given(hints_of(func).get("return", Any))
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """What a parameter takes: values of these kinds, and whether a TaskResult."""
+
+    kinds: Kinds = None
+    takes_result: bool = True
+
+
+@functools.cache
+def takers(func: Callable[..., Any]) -> Mapping[str, Taker]:
+    """Return what the hinted parameters of a function take; the others take anything."""
+    return {name: Taker(taken(hint), takes_result(hint)) for name, hint in hints_of(func).items()}
 
 
 def clash(source: Kinds, target: Kinds) -> bool:

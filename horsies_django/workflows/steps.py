@@ -22,7 +22,7 @@ from .states import Join
 from .terms import TermsOfNodes
 
 EVENT_NAME_LENGTH: Final = 100
-_JOINS: Final = {text: str(join) for join in Join for text in (str(join), join.name)}
+_JOINS: Final = frozenset(Join.values)
 #: Stand for the columns of a node whose options are wrong: its blueprint is not used.
 _NO_COLUMNS: Final = {"backend": "", "queue_name": "", "priority": 0, "rich": False}
 
@@ -79,7 +79,7 @@ def _has_step_options(node: Node[Any]) -> bool:
 
 
 def _step_options(node: Node[Any], deps: int, flaws: list[Flaw]) -> dict[str, Any]:
-    join = _JOINS.get(node.join) if isinstance(node.join, str) else None
+    join = str(node.join) if isinstance(node.join, str) and node.join in _JOINS else None
     flaws += _flaws_of_join(node, join, deps)
     if not isinstance(node.allow_failed_deps, bool):
         problem = f"allow_failed_deps is {shown(node.allow_failed_deps)}; allowed: True or False."
