@@ -28,7 +28,7 @@ T_co = TypeVar("T_co", covariant=True)
 Source: TypeAlias = "Node[Any] | tuple[Node[Any], ...]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, NodeKey[str]("…") would raise before Python 3.13
 class NodeKey(Generic[T_co]):
     """A node's id, and the type of its value: for who asks for its result without holding the node (W-27).
 
