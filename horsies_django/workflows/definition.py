@@ -27,9 +27,10 @@ _RESERVED: Final = frozenset({"build", "build_with", "node"})
 class WorkflowDefinition(Generic[T]):
     """A workflow that has a class; ``T`` is the type of its output.
 
-    Attributes that are nodes are its nodes, and their names the ids; attributes that are flows (``order = a >> b``)
-    say what comes after what. ``class Meta`` has a ``definition_key`` and what else is in
-    :class:`~horsies_django.workflows.meta.DefinitionOptions`. For parameters, override :meth:`build_with`.
+    Attributes that are nodes are its nodes, and their names the ids, but for a node with a ``node_id`` of its own.
+    Attributes that are flows (``order = a >> b``) say what comes after what. ``class Meta`` has a ``definition_key``
+    and what else is in :class:`~horsies_django.workflows.meta.DefinitionOptions`. For parameters, override
+    :meth:`build_with`.
     """
 
     _meta: ClassVar[DefinitionMeta]

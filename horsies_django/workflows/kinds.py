@@ -31,6 +31,7 @@ _KINDS: Final[dict[Any, frozenset[type]]] = {
     Mapping: frozenset({dict}),
     None: frozenset({type(None)}),
     type(None): frozenset({type(None)}),
+    TaskResult: frozenset({TaskResult}),
 }
 #: What a value of the hint is at its narrowest: a float is no int, and an int no bool.
 _GIVEN: Final[dict[Any, frozenset[type]]] = _KINDS | {int: frozenset({int}), float: frozenset({float})}
@@ -78,10 +79,7 @@ def words(kinds: Kinds) -> str:
 
 def takes_result(hint: Any) -> bool:
     """Whether a parameter with this hint takes a TaskResult."""
-    if get_origin(hint) in (Union, types.UnionType):
-        return any(map(takes_result, get_args(hint)))
-    # A kind that JSON knows is none; a class that it does not know may be a base of it.
-    return get_origin(hint) is TaskResult or hint is TaskResult or taken(hint) is None
+    return (found := taken(hint)) is None or TaskResult in found
 
 
 def _kinds(hint: Any, known: Mapping[Any, frozenset[type]]) -> Kinds:

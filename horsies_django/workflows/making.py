@@ -35,7 +35,7 @@ class TaskNodeFactory(Generic[P, T_co]):
     task: HorsiesTask[P, Any]
     options: Mapping[str, Any]
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskNode[T_co]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskNode[T_co]:
         """Return a node.
 
         Arguments go by name. One that is a node, or a list of nodes, is what will have come out of it; so is
@@ -51,7 +51,7 @@ class SubWorkflowNodeFactory(Generic[T_co]):
     definition: type[WorkflowDefinition[Any]]
     options: Mapping[str, Any]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> SubWorkflowNode[T_co]:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> SubWorkflowNode[T_co]:
         """Return a node. See :meth:`TaskNodeFactory.__call__`."""
         return SubWorkflowNode(definition=self.definition, **_fields(self.options, args, kwargs))
 
@@ -77,12 +77,16 @@ def mapped(
 ) -> MapNode[Any]:
     """Return the node of ``task.map()``. Raises TypeError for an unknown option."""
     _check_names("map()", options, TaskNodeOptions.__optional_keys__)
+    flaws: list[Flaw] = []
+    if not isinstance(kwargs, Mapping | None):
+        flaws.append((MistakeCode.INVALID_MAP, f"kwargs is {shown(kwargs)}; allowed: a dict of arguments."))
+        kwargs = None
     fields = _fields(options, (), kwargs or {})
     if isinstance(over, Node):
         fields["waits_for"] = (*fields.get("waits_for", ()), over)
     else:
-        flaw = (MistakeCode.INVALID_MAP, f"over is {shown(over)}; allowed: a node whose value is a list.")
-        fields["flaws"] = (*fields.get("flaws", ()), flaw)
+        flaws.append((MistakeCode.INVALID_MAP, f"over is {shown(over)}; allowed: a node whose value is a list."))
+    fields["flaws"] = (*fields.get("flaws", ()), *flaws)
     return MapNode(task=task, over=over if isinstance(over, Node) else None, param=param, **fields)
 
 
@@ -164,7 +168,9 @@ def _sources(name: str, value: Any, flaws: list[Flaw]) -> Iterator[tuple[str, So
         )
         return
     for param, given in value.items():
-        if isinstance(param, str) and (source := _source(given)):
+        source = _source(given)
+        # In args_from a node is its result, with or without the mark for that.
+        if isinstance(param, str) and source and (source[0] is Node or name == "args_from"):
             yield param, source[1]
         else:
             problem = f"{name}[{param!r}] is {shown(given)}; {_ONE_OR_MORE}"

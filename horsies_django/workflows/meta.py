@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar, get_args, get_origin
 
 from .mistakes import Flaw, MistakeCode, shown
@@ -59,8 +59,9 @@ class DefinitionMeta:
 def meta_of(cls: type, generic: type, flaws: list[Flaw], *, takes_params: bool) -> DefinitionMeta:
     """Return what is known of ``cls``, a subclass of ``generic``."""
     options = _options_of(cls, flaws)
-    if not isinstance(options.cases, list | tuple) or not all(isinstance(case, Mapping) for case in options.cases):
+    if not isinstance(options.cases, list | tuple):
         flaws.append((MistakeCode.INVALID_CASE, f"cases is {shown(options.cases)}; allowed: a list of dicts."))
+        options = replace(options, cases=())
     name = options.name if options.name is not None else cls.__name__
     path = f"{cls.__module__}.{cls.__qualname__}"
     return DefinitionMeta(path, name, options, _output_hint(cls, generic), takes_params, tuple(flaws))

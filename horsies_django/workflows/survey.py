@@ -41,6 +41,10 @@ def _of_definition(definition: type[WorkflowDefinition[Any]]) -> Iterator[Mistak
 
 
 def _of_builder(builder: Builder) -> Iterator[Mistake]:
+    if not isinstance(builder.cases, list | tuple):
+        problem = f"cases is {shown(builder.cases)}; allowed: a list of dicts."
+        yield Mistake(MistakeCode.INVALID_CASE, builder.path, None, problem)
+        return
     if not builder.cases and _needs_arguments(builder.func):
         problem = f"it takes {inspect.signature(builder.func)} and has no cases; allowed: at least one."
         yield Mistake(MistakeCode.BUILDER_WITHOUT_CASES, builder.path, None, problem)

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from ..compat import DEFAULT_TASK_BACKEND_ALIAS
+from ..exceptions import InvalidWorkflow
 from ..serializers import clean_text
 from .blueprint import WorkflowBlueprint
-from .mistakes import MistakeCode, Mistakes, shown
+from .mistakes import Mistake, MistakeCode, Mistakes, shown
 from .nodes import Node, NodeKey, TaskNode
 from .outline import Outline, outline, slug_of
 from .policies import SuccessCase, SuccessPolicy
@@ -72,6 +74,17 @@ def build(options: WorkflowOptions) -> Built:
     )
     mistakes.raise_if_any()
     return Built(shape, blueprint)
+
+
+def workflow_id(given: object, name: str) -> UUID | None:
+    """Return the id that a workflow is to have. Raises InvalidWorkflow for what is none (HRS-032)."""
+    if given is None or isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given if isinstance(given, str) else "")
+    except ValueError:
+        problem = f"workflow_id is {shown(given)}; allowed: a UUID, or its text."
+        raise InvalidWorkflow([Mistake(MistakeCode.INVALID_WORKFLOW_ID, name, None, problem)]) from None
 
 
 def _judge_texts(options: WorkflowOptions, mistakes: Mistakes) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar, cast, overload
 from uuid import UUID
 
 from ..results import TaskError, TaskResult
+from . import validation
 from .blueprint import WorkflowBlueprint
 from .flow import Part
 from .nodes import Node, NodeKey, NodeRef
@@ -127,6 +128,7 @@ class Workflow(Generic[T]):
 
     def start(self, workflow_id: UUID | str | None = None) -> Any:
         """Start it as part of the current transaction and return its handle."""
+        validation.workflow_id(workflow_id, self.name)
         raise NotImplementedError
 
     async def astart(self, workflow_id: UUID | str | None = None) -> Any:

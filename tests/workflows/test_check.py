@@ -86,6 +86,27 @@ def test_hrs_028_a_case_that_the_builder_does_not_take(cases):
     assert codes() == ["HRS-028"]
 
 
+@pytest.mark.parametrize("cases", [5, "x", {"day": 1}])
+def test_hrs_028_cases_that_are_no_list(cases):
+    @workflow_builder(cases=cases)
+    def build(day="x"):
+        raise AssertionError("it is not called")
+
+    class Daily(WorkflowDefinition):
+        only = jobs.nothing.node()()
+
+        class Meta:
+            definition_key = "daily"
+
+    Daily.Meta.cases = cases
+
+    class Other(Daily):
+        class Meta(Daily.Meta):
+            definition_key = "other"
+
+    assert codes() == ["HRS-028", "HRS-028"]
+
+
 def test_hrs_029_a_builder_that_raises_or_returns_something_else():
     @workflow_builder(cases=[{"what": "raise"}, {"what": "none"}, {"what": "workflow"}, {"what": "mistake"}])
     def build(what):

@@ -41,6 +41,7 @@ class Person:
         (Annotated[str, "x"], int),
         (TaskResult[str, TaskError[Any]], int),
         (TaskResult[str, TaskError[Any]] | str, int),
+        (str, TaskResult[str, TaskError[Any]]),
     ],
 )
 def test_these_can_not_be_the_same(source, target):

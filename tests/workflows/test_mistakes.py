@@ -135,6 +135,15 @@ def test_hrs_008_a_source_that_is_no_node(source):
     assert only("008", [jobs.count.node(values_from={"number": source})()]).problem.startswith("values_from['number']")
 
 
+def test_hrs_008_a_result_is_no_value():
+    page = jobs.fetch.node()(url="x")
+
+    assert (
+        "ResultOf"
+        in only("008", [page, jobs.count.node(waits_for=page, values_from={"number": page.result})()]).problem
+    )
+
+
 def test_hrs_009_a_context_source_that_is_not_waited_for():
     page = jobs.fetch.node(node_id="page")(url="x")
 
@@ -351,6 +360,7 @@ def test_hrs_024_a_source_of_another_type():
     assert (
         "takes str, and args_from gives a TaskResult" in only("024", [page, jobs.save.node()(data=page.result)]).problem
     )
+    assert "takes TaskResult, and" in only("024", [page, jobs.judge.node()(outcome=page)]).problem
     assert "a list of nodes gives list" in only("024", [page, jobs.save.node()(data=[page, page])]).problem
     pause = sleep(1)
     assert "gives None" in only("024", [pause, jobs.save.node()(data=pause)]).problem
@@ -394,6 +404,14 @@ def test_hrs_031_too_many_bytes(settings):
     settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"max_payload_bytes": 1024}}}
 
     assert "allowed: 1,024" in only("031", [jobs.unhinted.node()(value="x" * 2000)]).problem
+
+
+@pytest.mark.parametrize("workflow_id", ["abc", 5, ""])
+def test_hrs_032_bad_workflow_id(workflow_id):
+    (mistake,) = mistakes_of(Workflow("import", [jobs.nothing.node()()]).start, workflow_id)
+
+    assert mistake.code == MistakeCode.INVALID_WORKFLOW_ID
+    assert mistake.problem == f"workflow_id is {workflow_id!r}; allowed: a UUID, or its text."
 
 
 @pytest.mark.parametrize(
@@ -463,6 +481,7 @@ def test_hrs_042_what_is_wrong_with_the_calls_of_a_map():
 
     assert "'url' takes the items" in only("021", [urls, jobs.fetch.map(over=urls, kwargs={"url": "x"})]).problem
     assert "needs 'url'" in only("020", [urls, jobs.fetch.map(over=urls, param="tries")]).problem
+    assert "kwargs is 5; allowed: a dict" in only("042", [urls, jobs.fetch.map(over=urls, kwargs=5)]).problem
     assert "'color'" in only("019", [urls, jobs.fetch.map(over=urls, kwargs={"color": "x"})]).problem
 
 
