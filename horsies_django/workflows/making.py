@@ -58,13 +58,13 @@ class SubWorkflowNodeFactory(Generic[T_co]):
 
 def task_nodes(task: HorsiesTask[P, Any], options: Mapping[str, Any]) -> TaskNodeFactory[P, Any]:
     """Return what makes nodes of a task. Raises TypeError for an unknown option."""
-    _check_names("node()", options, TaskNodeOptions.__optional_keys__)
+    check_names("node()", options, TaskNodeOptions.__optional_keys__)
     return TaskNodeFactory(task, options)
 
 
 def subworkflow_nodes(definition: type[Any], options: Mapping[str, Any]) -> SubWorkflowNodeFactory[Any]:
     """Return what makes nodes of a subworkflow. Raises TypeError for an unknown option."""
-    _check_names("node()", options, SubWorkflowNodeOptions.__optional_keys__)
+    check_names("node()", options, SubWorkflowNodeOptions.__optional_keys__)
     return SubWorkflowNodeFactory(definition, options)
 
 
@@ -76,7 +76,7 @@ def mapped(
     options: Mapping[str, Any],
 ) -> MapNode[Any]:
     """Return the node of ``task.map()``. Raises TypeError for an unknown option."""
-    _check_names("map()", options, TaskNodeOptions.__optional_keys__)
+    check_names("map()", options, TaskNodeOptions.__optional_keys__)
     flaws: list[Flaw] = []
     if not isinstance(kwargs, Mapping | None):
         flaws.append((MistakeCode.INVALID_MAP, f"kwargs is {shown(kwargs)}; allowed: a dict of arguments."))
@@ -95,7 +95,7 @@ def sleep(until: float | timedelta | datetime, **options: Unpack[StepOptions]) -
 
     No worker is held. Its value is None.
     """
-    _check_names("sleep()", options, STEP_OPTIONS)
+    check_names("sleep()", options, STEP_OPTIONS)
     return SleepNode(until=until, **_fields(options, (), {}))
 
 
@@ -104,11 +104,12 @@ def wait_for_event(name: str, timeout: float | timedelta | None = None, **option
 
     No worker is held; an event that was sent before counts. Its value is the payload.
     """
-    _check_names("wait_for_event()", options, STEP_OPTIONS)
+    check_names("wait_for_event()", options, STEP_OPTIONS)
     return EventNode(event_name=name, timeout=timeout, **_fields(options, (), {}))
 
 
-def _check_names(where: str, options: Mapping[str, Any], allowed: frozenset[str]) -> None:
+def check_names(where: str, options: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    """Raise TypeError for an option that is not allowed."""
     if unknown := options.keys() - allowed:
         names, others = ", ".join(sorted(unknown)), ", ".join(sorted(allowed))
         raise TypeError(f"{where} got unknown option {names}; allowed: {others}.")

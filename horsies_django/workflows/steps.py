@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
+from ..calls import Callee
 from ..conf import LONGEST_DURATION
 from ..serializers import clean_text
 from .blueprint import NodeBlueprint, SourceIndex
@@ -34,24 +35,13 @@ def blueprints(outline: Outline, terms: TermsOfNodes, mistakes: Mistakes) -> tup
 
 def _blueprint(index: int, node: Node[Any], outline: Outline, terms: TermsOfNodes, mistakes: Mistakes) -> NodeBlueprint:
     own = terms.of(node)
-    waits_for = outline.waits_for[index]
     flaws: list[Flaw] = [*node.flaws, *own.flaws]
     values = {**(own.columns or _NO_COLUMNS), "join": "all"}
     if _has_step_options(node):
-        values |= _step_options(node, len(waits_for), flaws)
+        values |= _step_options(node, len(outline.waits_for[index]), flaws)
     if isinstance(node, CallNode):
         assert own.callee is not None  # there is something to call
-        inputs = inputs_of(node, own.callee, partial(outline.sources_of, index))
-        flaws += inputs.flaws
-        values["kwargs"] = inputs.kwargs
-        if node.args_from or node.values_from or node.workflow_ctx_from is not None:
-            values |= _sources(node, outline)
-        if isinstance(node, MapNode):
-            values |= {"param": inputs.param, "over": outline.index.get(node.over) if node.over else None}
-            flaws += _flaws_of_map(node)
-        elif isinstance(node, SubWorkflowNode):
-            values["definition_key"] = node.definition._meta.options.definition_key
-            flaws += _flaws_of_definition(node)
+        values |= _call(index, node, own.callee, outline, flaws)
     elif isinstance(node, SleepNode):
         values |= _sleep(node, flaws)
     elif isinstance(node, EventNode):
@@ -62,10 +52,25 @@ def _blueprint(index: int, node: Node[Any], outline: Outline, terms: TermsOfNode
         index=index,
         node_id=outline.ids[index],
         kind=node.kind.value,
-        waits_for=waits_for,
+        waits_for=outline.waits_for[index],
         dependents=outline.dependents[index],
         **values,
     )
+
+
+def _call(index: int, node: CallNode[Any], callee: Callee, outline: Outline, flaws: list[Flaw]) -> dict[str, Any]:
+    inputs = inputs_of(node, callee, partial(outline.sources_of, index))
+    flaws += inputs.flaws
+    values: dict[str, Any] = {"kwargs": inputs.kwargs}
+    if node.args_from or node.values_from or node.workflow_ctx_from is not None:
+        values |= _sources(node, outline)
+    if isinstance(node, MapNode):
+        values |= {"param": inputs.param, "over": outline.index.get(node.over) if node.over else None}
+        flaws += _flaws_of_map(node)
+    elif isinstance(node, SubWorkflowNode):
+        values["definition_key"] = node.definition._meta.options.definition_key
+        flaws += _flaws_of_definition(node)
+    return values
 
 
 def _has_step_options(node: Node[Any]) -> bool:

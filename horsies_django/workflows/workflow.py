@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar, cast, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from ..results import TaskError, TaskResult
 from . import validation
 from .blueprint import WorkflowBlueprint
 from .flow import Part
+from .making import check_names
 from .nodes import Node, NodeKey, NodeRef
 from .policies import SuccessPolicy
 from .states import OnError
@@ -26,7 +27,25 @@ Nodes = Part | Iterable[Part] | Mapping[str, Part]
 #: What a workflow without an output gives: the result of each node for which none waits, by id.
 Results = dict[str, TaskResult[Any, TaskError[Any]]]
 
-_CHANGEABLE: Final = frozenset(entry.name for entry in fields(WorkflowOptions)) - {"nodes"}
+
+class WorkflowKeywords(TypedDict, total=False):
+    """What a workflow takes beside its name, its nodes and its output."""
+
+    on_error: OnError
+    success_policy: SuccessPolicy | None
+    good_until: datetime | None
+    priority: int | None
+    queue_name: str | None
+    unique_key: str | None
+    definition_key: str | None
+    backend: str | None
+
+
+class OtherKeywords(WorkflowKeywords, total=False):
+    """What a copy of a workflow may have otherwise."""
+
+    name: str
+    output: NodeRef[Any] | None
 
 
 class Workflow(Generic[T]):
@@ -54,14 +73,7 @@ class Workflow(Generic[T]):
         nodes: Nodes,
         *,
         output: Node[T] | NodeKey[T],
-        on_error: OnError = ...,
-        success_policy: SuccessPolicy | None = ...,
-        good_until: datetime | None = ...,
-        priority: int | None = ...,
-        queue_name: str | None = ...,
-        unique_key: str | None = ...,
-        definition_key: str | None = ...,
-        backend: str | None = ...,
+        **options: Unpack[WorkflowKeywords],
     ) -> None: ...
     @overload
     def __init__(
@@ -70,50 +82,27 @@ class Workflow(Generic[T]):
         nodes: Nodes,
         *,
         output: None = ...,
-        on_error: OnError = ...,
-        success_policy: SuccessPolicy | None = ...,
-        good_until: datetime | None = ...,
-        priority: int | None = ...,
-        queue_name: str | None = ...,
-        unique_key: str | None = ...,
-        definition_key: str | None = ...,
-        backend: str | None = ...,
+        **options: Unpack[WorkflowKeywords],
     ) -> None: ...
     @overload
     def __init__(
-        self: Workflow[Any],
-        name: str,
-        nodes: Nodes,
-        *,
-        output: str,
-        on_error: OnError = ...,
-        success_policy: SuccessPolicy | None = ...,
-        good_until: datetime | None = ...,
-        priority: int | None = ...,
-        queue_name: str | None = ...,
-        unique_key: str | None = ...,
-        definition_key: str | None = ...,
-        backend: str | None = ...,
+        self: Workflow[Any], name: str, nodes: Nodes, *, output: str, **options: Unpack[WorkflowKeywords]
     ) -> None: ...
     def __init__(self, name: str, nodes: Nodes, **options: Any) -> None:
         """Raise InvalidWorkflow with every mistake there is, and TypeError for an unknown option."""
-        if unknown := options.keys() - _CHANGEABLE:
-            names, allowed = ", ".join(sorted(unknown)), ", ".join(sorted(_CHANGEABLE - {"name"}))
-            raise TypeError(f"Workflow() got unknown option {names}; allowed: {allowed}.")
+        check_names("Workflow()", options, WorkflowKeywords.__optional_keys__ | {"output"})
         self._set(WorkflowOptions(name=name, nodes=_kept(nodes), **options))
 
     def _set(self, options: WorkflowOptions) -> None:
         object.__setattr__(self, "_options", options)
         object.__setattr__(self, "_built", build(options))
 
-    def with_options(self, **options: Any) -> Workflow[T]:
+    def with_options(self, **options: Unpack[OtherKeywords]) -> Workflow[T]:
         """Return a copy with other options: those of the constructor, but for the nodes. None clears one.
 
         Raises TypeError for any other name, and InvalidWorkflow.
         """
-        if unknown := options.keys() - _CHANGEABLE:
-            names, allowed = ", ".join(sorted(unknown)), ", ".join(sorted(_CHANGEABLE))
-            raise TypeError(f"with_options() got unknown option {names}; allowed: {allowed}.")
+        check_names("with_options()", options, OtherKeywords.__optional_keys__)
         copy: Workflow[T] = object.__new__(Workflow)
         copy._set(replace(self._options, **options))
         return copy
