@@ -1,34 +1,75 @@
 """A task queue and workflow engine that is nothing but a Django app, in the project's own database."""
 
 from .context import TaskContext
-from .exceptions import Discard, Retry, Snooze
+from .exceptions import Discard, InvalidWorkflow, Retry, Snooze
 from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .retries import RetryPolicy
 from .states import TASK_TERMINAL_STATES, TaskStatus
 from .tasks import HorsiesTask, task
+from .workflows.builders import workflow_builder
+from .workflows.context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
+from .workflows.definition import WorkflowDefinition
+from .workflows.flow import together
+from .workflows.making import sleep, wait_for_event
+from .workflows.nodes import EventNode, MapNode, Node, NodeKey, SleepNode, SubWorkflowNode, TaskNode
+from .workflows.policies import SuccessCase, SuccessPolicy
+from .workflows.states import (
+    WORKFLOW_TASK_TERMINAL_STATES,
+    WORKFLOW_TERMINAL_STATES,
+    Join,
+    OnError,
+    WorkflowStatus,
+    WorkflowTaskStatus,
+)
+from .workflows.workflow import Workflow
 
 __version__ = "0.1.0"
 
 __all__ = [
     "TASK_TERMINAL_STATES",
+    "WORKFLOW_TASK_TERMINAL_STATES",
+    "WORKFLOW_TERMINAL_STATES",
     "ContractCode",
     "Discard",
+    "EventNode",
     "HorsiesTask",
+    "InvalidWorkflow",
+    "Join",
+    "MapNode",
+    "Node",
+    "NodeKey",
+    "OnError",
     "OperationalCode",
     "OutcomeCode",
     "Progress",
     "RetrievalCode",
     "Retry",
     "RetryPolicy",
+    "SleepNode",
     "Snooze",
+    "SubWorkflowNode",
+    "SubWorkflowSummary",
+    "SuccessCase",
+    "SuccessPolicy",
     "TaskContext",
     "TaskError",
     "TaskHandle",
     "TaskInfo",
+    "TaskNode",
     "TaskResult",
     "TaskStatus",
+    "Workflow",
+    "WorkflowContext",
+    "WorkflowDefinition",
+    "WorkflowMeta",
+    "WorkflowStatus",
+    "WorkflowTaskStatus",
     "reclaim",
+    "sleep",
     "task",
+    "together",
+    "wait_for_event",
+    "workflow_builder",
 ]

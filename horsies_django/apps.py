@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.core.checks import register
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
@@ -19,3 +20,4 @@ class HorsiesConfig(AppConfig):
         from . import checks, compat  # noqa: F401
 
         autodiscover_modules("tasks")
+        register(checks.check_workflows)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from django.db.models import BooleanField, Case, DateTimeField, Value, When
 from django.db.models.functions import Now
@@ -20,6 +20,8 @@ from .inserts import Insert
 from .retention import stored_retention
 from .serializers import check_size, dumps, encode
 from .tasks import HorsiesTask
+
+T = TypeVar("T")
 
 #: Types of values that are JSON already, whatever the value.
 _AS_THEY_ARE: Final = frozenset({int, bool, type(None)})
@@ -34,24 +36,107 @@ class Arguments(NamedTuple):
     kwargs_text: str
 
 
-class Calls:
-    """Calls of one task: what they have in common is found out once."""
+class Callee:
+    """A function that rows name: what its calls have in common is found out once."""
 
-    def __init__(self, task: HorsiesTask[..., Any], *, rich: bool, limit: int | None) -> None:
+    def __init__(self, options: Options, func: Callable[..., Any], path: str, *, takes_context: bool = False) -> None:
+        self.func = func
+        self.path = path
+        self.parameters = parameters_of(func, takes_context)
+        self.rules = hints.rules_of(func)
+        self._rich = options.serializer == "rich"
+        self._limit = options.max_payload_bytes
+
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments of a call.
+
+        Raises TypeError for arguments that the function does not take or that its type hints rule out, and TypeError
+        or ValueError for a value that can't be stored; each names the parameter. Raises ValueError for more bytes than
+        ``max_payload_bytes``.
+        """
+        if args or type(kwargs) is not dict or not self.parameters.take(kwargs.keys()):
+            names = self.parameters.names(args, kwargs, self.path)
+        else:
+            names = []
+        return self._stored(names, args, kwargs)
+
+    def arguments_so_far(self, kwargs: Mapping[str, Any], later: Set[str]) -> Arguments:
+        """Return the arguments of a call whose parameters ``later`` are given when it is made. Raises as above."""
+        if not self.parameters.take(kwargs.keys() | later if later else kwargs.keys()):
+            self.parameters.names((), {**kwargs, **dict.fromkeys(later)}, self.path)
+        return self._stored([], (), kwargs)
+
+    def _stored(self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        if self.rules and not hints.fit(self.rules, names, args, kwargs):
+            mismatches = "; ".join(hints.mismatches(self.func, names, args, kwargs))
+            raise TypeError(f"{self.path}: {mismatches}.")
+        positional = [self._encoded(value, name) for name, value in zip(names, args, strict=True)] if args else []
+        named = {}
+        for name, value in kwargs.items():
+            if name not in self.parameters.by_name:
+                name = encode(name, rich=False, where=f"argument name {name!r}")
+            named[name] = self._encoded(value, name)
+        return self._written(names, positional, named)
+
+    def mismatch(self, name: str, value: Any) -> str | None:
+        """Return a clause if a value can't be of its parameter's type."""
+        return next(hints.mismatches(self.func, (), (), {name: value}), None)
+
+    def check(self, value: Any, name: str) -> None:
+        """Raise TypeError or ValueError, naming the parameter, for a value that can't be stored."""
+        self._written([], [], {name: self._encoded(value, name)})
+
+    def _encoded(self, value: Any, name: str) -> Any:
+        if type(value) in _AS_THEY_ARE:
+            return value
+        where = f"argument {name!r}"
+        try:
+            return encode(value, rich=self._rich, where=where)
+        except RecursionError:
+            raise ValueError(f"Unsupported value: {where} is nested too deeply.") from None
+        except ValueError as error:
+            if where in str(error):
+                raise
+            raise ValueError(f"Unsupported value: {where} can't be written as JSON: {error}") from error
+
+    def _written(self, names: Sequence[str], positional: list[Any], named: dict[str, Any]) -> Arguments:
+        try:
+            texts = dumps(positional) if positional else "[]", dumps(named) if named else "{}"
+        except (ValueError, RecursionError) as error:
+            raise self._unwritable(error, names, positional, named) from error
+        if self._limit is not None and (len(texts[0]) + len(texts[1])) * 4 > self._limit:
+            check_size("".join(texts), self._limit, f"the payload of {self.path}")
+        return Arguments(positional, named, *texts)
+
+    def _unwritable(
+        self, error: Exception, names: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]
+    ) -> ValueError:
+        """Return an error that names the argument which JSON's own encoder refuses."""
+        for name, value in (*zip(names, positional, strict=True), *named.items()):
+            where = f"Unsupported value: argument {name!r}"
+            try:
+                dumps(value)
+            except RecursionError:
+                return ValueError(f"{where} is nested too deeply.")
+            except ValueError as found:
+                return ValueError(f"{where} can't be written as JSON: {found}")
+        return ValueError(f"Unsupported value: the arguments of {self.path}: {error}")
+
+
+class Calls(Callee):
+    """Calls of one task."""
+
+    def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
+        super().__init__(options, task.func, task.module_path, takes_context=task.takes_context)
         self._task = task
-        self._rich = rich
-        self._limit = limit
-        self._parameters = _parameters(task.func, task.takes_context)
-        self._rules = hints.rules_of(task.func)
         self._inserts: dict[Hashable, Insert] = {}
 
     @classmethod
     def of(cls, task: HorsiesTask[..., Any], options: Options) -> Calls:
         """Return the calls of a task, the same ones as the last time if nothing can have changed since."""
-        rich = options.serializer == "rich"
         if task.metadata is not None:  # a dict, which its owner may change
-            return cls(task, rich=rich, limit=options.max_payload_bytes)
-        return _kept(_Itself(task), rich, options.max_payload_bytes)
+            return cls(options, task)
+        return _kept(_Itself(task), _Itself(options))
 
     def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert:
         """Return the INSERT that was made for such a call before, else make one."""
@@ -65,7 +150,7 @@ class Calls:
         task = self._task
         policy = task.stored_policy()
         columns = {
-            "task_name": task.module_path,
+            "task_name": self.path,
             "queue_name": task.queue_name,
             "backend": task.backend,
             "priority": int(task.priority),
@@ -81,84 +166,25 @@ class Calls:
         }
         return columns | _times(task.run_after)
 
-    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments of a call.
 
-        Raises TypeError for arguments that the function does not take or that its type hints rule out, and TypeError
-        or ValueError for a value that can't be stored; each names the parameter. Raises ValueError for more bytes than
-        ``max_payload_bytes``.
-        """
-        parameters = self._parameters
-        if args or type(kwargs) is not dict or not parameters.take(kwargs):
-            names = parameters.names(args, kwargs, self._task.module_path)
-        else:
-            names = []
-        if self._rules and not hints.fit(self._rules, names, args, kwargs):
-            mismatches = "; ".join(hints.mismatches(self._task.func, names, args, kwargs))
-            raise TypeError(f"{self._task.module_path}: {mismatches}.")
-        positional = [self._encoded(value, name) for name, value in zip(names, args, strict=True)] if args else []
-        named = {}
-        for name, value in kwargs.items():
-            if name not in parameters.by_name:
-                name = encode(name, rich=False, where=f"argument name {name!r}")
-            named[name] = self._encoded(value, name)
-        return self._written(names, positional, named)
+class _Itself(Generic[T]):
+    """A key that is the very object: to compare all options of two tasks takes longer than to send one."""
 
-    def _written(self, names: Sequence[str], positional: list[Any], named: dict[str, Any]) -> Arguments:
-        try:
-            texts = dumps(positional) if positional else "[]", dumps(named) if named else "{}"
-        except (ValueError, RecursionError) as error:
-            raise self._unwritable(error, names, positional, named) from error
-        if self._limit is not None and (len(texts[0]) + len(texts[1])) * 4 > self._limit:
-            check_size("".join(texts), self._limit, f"the payload of {self._task.module_path}")
-        return Arguments(positional, named, *texts)
+    __slots__ = ("it",)
 
-    def _encoded(self, value: Any, name: str) -> Any:
-        if type(value) in _AS_THEY_ARE:
-            return value
-        where = f"argument {name!r}"
-        try:
-            return encode(value, rich=self._rich, where=where)
-        except RecursionError:
-            raise ValueError(f"Unsupported value: {where} is nested too deeply.") from None
-        except ValueError as error:
-            if where in str(error):
-                raise
-            raise ValueError(f"Unsupported value: {where} can't be written as JSON: {error}") from error
-
-    def _unwritable(
-        self, error: Exception, names: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]
-    ) -> ValueError:
-        """Return an error that names the argument which JSON's own encoder refuses."""
-        for name, value in (*zip(names, positional, strict=True), *named.items()):
-            where = f"Unsupported value: argument {name!r}"
-            try:
-                dumps(value)
-            except RecursionError:
-                return ValueError(f"{where} is nested too deeply.")
-            except ValueError as found:
-                return ValueError(f"{where} can't be written as JSON: {found}")
-        return ValueError(f"Unsupported value: the arguments of {self._task.module_path}: {error}")
-
-
-class _Itself:
-    """A task as a key: the very object, for to compare all of its options takes longer than to send it."""
-
-    __slots__ = ("task",)
-
-    def __init__(self, task: HorsiesTask[..., Any]) -> None:
-        self.task = task
+    def __init__(self, it: T) -> None:
+        self.it = it
 
     def __hash__(self) -> int:
-        return id(self.task)
+        return id(self.it)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.task is other.task
+        return isinstance(other, _Itself) and self.it is other.it
 
 
 @functools.lru_cache(maxsize=256)
-def _kept(itself: _Itself, rich: bool, limit: int | None) -> Calls:  # a key
-    return Calls(itself.task, rich=rich, limit=limit)
+def _kept(task: _Itself[HorsiesTask[..., Any]], options: _Itself[Options]) -> Calls:
+    return Calls(options.it, task.it)
 
 
 def _times(run_after: datetime | timedelta | None) -> dict[str, Any]:
@@ -174,17 +200,19 @@ def _times(run_after: datetime | timedelta | None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parameters:
+class Parameters:
     """The parameters of a function, without the context."""
 
     signature: inspect.Signature
     takes_context: bool
+    own: tuple[str, ...]
     by_name: frozenset[str]
     required: frozenset[str]
+    takes_any: bool
 
-    def take(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call with these arguments alone is surely right."""
-        return kwargs.keys() <= self.by_name and self.required <= kwargs.keys()
+    def take(self, names: Set[str]) -> bool:
+        """Whether a call with these keyword arguments alone is surely right."""
+        return names <= self.by_name and self.required <= names
 
     def names(self, args: Sequence[Any], kwargs: Mapping[str, Any], path: str) -> list[str]:
         """Return the names of the parameters that take ``args``. Raises TypeError naming what is wrong."""
@@ -204,10 +232,12 @@ class _Parameters:
 
 
 @functools.cache
-def _parameters(func: Callable[..., Any], takes_context: bool) -> _Parameters:
+def parameters_of(func: Callable[..., Any], takes_context: bool) -> Parameters:
+    """Return what a function takes."""
     signature = inspect.signature(func)
     own = list(signature.parameters.values())[int(takes_context) :]
     by_name = frozenset(one.name for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
     plain = [one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     required = frozenset(one.name for one in plain if one.default is one.empty)
-    return _Parameters(signature, takes_context, by_name, required)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in own)
+    return Parameters(signature, takes_context, tuple(one.name for one in own), by_name, required, takes_any)

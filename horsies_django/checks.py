@@ -99,3 +99,10 @@ def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:
             obj=alias,
             id="horsies.W003",
         )
+
+
+def check_workflows(**kwargs: Any) -> list[CheckMessage]:
+    """Return every mistake of the workflows that have been imported; none of them is started."""
+    from .workflows.survey import mistakes
+
+    return [Error(str(mistake), hint=mistake.hint, obj=None, id="horsies.E004") for mistake in mistakes()]

@@ -13,10 +13,14 @@ from uuid import UUID
 
 if TYPE_CHECKING:
     from .results import TaskError
+    from .workflows.mistakes import Mistake
 
 
 #: The longest time that a body may put itself off.
 LONGEST_DELAY: Final = timedelta(days=365)
+
+#: Mistakes of a workflow that its exception prints; all of them are in the exception.
+MISTAKES_SHOWN: Final = 50
 
 
 class HorsiesError(Exception):
@@ -72,6 +76,20 @@ class PayloadMismatch(HorsiesError):
         )
         self.task_id = task_id
         self.differing = tuple(differing)
+
+
+class InvalidWorkflow(HorsiesError):
+    """A workflow's definition has mistakes; nothing was started.
+
+    ``mistakes`` are all of them, each with its ``code``, ``workflow``, ``node``, ``problem`` and ``hint``.
+    """
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        lines = [f"{mistake} {mistake.hint}" for mistake in mistakes[:MISTAKES_SHOWN]]
+        if len(mistakes) > len(lines):
+            lines.append(f"… and {len(mistakes) - len(lines):,} more (see .mistakes).")
+        super().__init__("\n".join(lines))
+        self.mistakes = tuple(mistakes)
 
 
 class TaskInterrupt(BaseException):

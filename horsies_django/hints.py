@@ -54,7 +54,7 @@ class Rule:
 def rules_of(func: Callable[..., Any]) -> Mapping[str, Rule]:
     """Return the rules of a function's parameters, by name; nothing for what is not hinted."""
     rules: dict[str, Rule] = {}
-    hints = _hints(func)
+    hints = hints_of(func)
     for name, parameter in inspect.signature(func).parameters.items():
         is_single = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_single and (rule := _rule(hints.get(name, Any))):
@@ -66,14 +66,14 @@ def rules_of(func: Callable[..., Any]) -> Mapping[str, Rule]:
 @functools.cache
 def return_rule(func: Callable[..., Any]) -> Rule | None:
     """Return the rule of what a function returns; of a wrapped one that is its wrapper's to say."""
-    hint = _unwrapped(_hints(func).get("return", Any))
+    hint = unwrapped(hints_of(func).get("return", Any))
     rule = _rule(hint)
     if rule is None or hasattr(func, "__wrapped__"):
         return None
     return replace(rule, words=inspect.formatannotation(hint))
 
 
-def _hints(func: Callable[..., Any]) -> Mapping[str, Any]:
+def hints_of(func: Callable[..., Any]) -> Mapping[str, Any]:
     """Hints that can't be resolved at run time count as none."""
     try:
         return get_type_hints(func, include_extras=True)
@@ -90,12 +90,12 @@ def _or_default(test: Test, default: Any) -> Test:
     )
 
 
-def _unwrapped(hint: Any) -> Any:
+def unwrapped(hint: Any) -> Any:
     """``TaskResult[T, E]`` says of the ok value that it is a T."""
     if get_origin(hint) is TaskResult:
         return get_args(hint)[0]
     if get_origin(hint) in (Union, types.UnionType):
-        return functools.reduce(operator.or_, map(_unwrapped, get_args(hint)))
+        return functools.reduce(operator.or_, map(unwrapped, get_args(hint)))
     return Any if hint is TaskResult else hint
 
 

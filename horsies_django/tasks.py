@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
@@ -22,11 +22,18 @@ from .context import TaskContext
 from .retries import ANY_CODE, RetryPolicy
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from .backend import HorsiesBackend
     from .handle import TaskHandle
+    from .results import TaskResult
+    from .workflows.making import TaskNodeFactory
+    from .workflows.nodes import MapNode, Node
+    from .workflows.options import TaskNodeOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
+V = TypeVar("V")
 
 #: ``(exception, task_result) -> seconds``, or None to give up.
 Backoff = Callable[[BaseException | None, Any], float | None]
@@ -124,6 +131,69 @@ class HorsiesTask(_GenericTask[P, T]):
     async def asend_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """See :meth:`send_many`."""
         return await self._horsies().asend_many(self, calls)
+
+    @overload
+    def node(
+        self: HorsiesTask[P, Coroutine[Any, Any, TaskResult[V, Any]]], **options: Unpack[TaskNodeOptions]
+    ) -> TaskNodeFactory[P, V]: ...
+    @overload
+    def node(
+        self: HorsiesTask[P, Coroutine[Any, Any, V]], **options: Unpack[TaskNodeOptions]
+    ) -> TaskNodeFactory[P, V]: ...
+    @overload
+    def node(self: HorsiesTask[P, TaskResult[V, Any]], **options: Unpack[TaskNodeOptions]) -> TaskNodeFactory[P, V]: ...
+    @overload
+    def node(self, **options: Unpack[TaskNodeOptions]) -> TaskNodeFactory[P, T]: ...
+    def node(self, **options: Any) -> Any:
+        """Return what makes nodes of this task for a workflow: ``save.node(timeout=5)(data=fetch.value)``.
+
+        Takes ``node_id``, ``waits_for``, ``args_from``, ``values_from``, ``workflow_ctx_from``, ``join``,
+        ``min_success``, ``allow_failed_deps``, ``run_when``, ``skip_when``, and of a call's own options
+        ``queue_name``, ``priority``, ``good_until``, ``retry_policy``, ``timeout``, ``retention`` and ``metadata``.
+        Raises TypeError for any other name; bad values are told with the rest of the workflow.
+        """
+        from .workflows.making import task_nodes
+
+        return task_nodes(self, options)
+
+    @overload
+    def map(
+        self: HorsiesTask[..., Coroutine[Any, Any, V]],
+        *,
+        over: Node[Any],
+        param: str | None = ...,
+        kwargs: Mapping[str, Any] | None = ...,
+        **options: Unpack[TaskNodeOptions],
+    ) -> MapNode[V]: ...
+    @overload
+    def map(
+        self: HorsiesTask[..., TaskResult[V, Any]],
+        *,
+        over: Node[Any],
+        param: str | None = ...,
+        kwargs: Mapping[str, Any] | None = ...,
+        **options: Unpack[TaskNodeOptions],
+    ) -> MapNode[V]: ...
+    @overload
+    def map(
+        self,
+        *,
+        over: Node[Any],
+        param: str | None = ...,
+        kwargs: Mapping[str, Any] | None = ...,
+        **options: Unpack[TaskNodeOptions],
+    ) -> MapNode[T]: ...
+    def map(
+        self, *, over: Any, param: str | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Return a node that calls this task once for each item of the list that the node ``over`` gives.
+
+        An item goes to the parameter ``param``, by default the first; ``kwargs`` are the other arguments, the same for
+        each call. Options are those of :meth:`node`. The node's value is the list of theirs, in order.
+        """
+        from .workflows.making import mapped
+
+        return mapped(self, over, param, kwargs, options)
 
     def stored_policy(self) -> RetryPolicy | None:
         """The retry policy as a row stores it; a ``backoff`` that only code can compute is approximated."""

@@ -19,6 +19,10 @@ from horsies_django import (
     lifecycle,
 )
 from horsies_django.reaper.duties import DUTIES
+from horsies_django.workflows.meta import DefinitionOptions
+from horsies_django.workflows.mistakes import MistakeCode
+from horsies_django.workflows.options import TaskNodeOptions
+from horsies_django.workflows.workflow import WorkflowKeywords
 from tests.conftest import ROOT
 
 PAGES = {path.stem: path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]}
@@ -82,6 +86,14 @@ def test_the_page_of_tasks_has_every_option():
     options = {entry.name for entry in dataclasses.fields(HorsiesTask)} - {"func", "run_after"}
 
     assert all(f"`{name}`" in PAGES["tasks"] for name in options)
+
+
+def test_the_page_of_workflows_has_every_option_and_every_mistake():
+    options = {*TaskNodeOptions.__optional_keys__, *WorkflowKeywords.__optional_keys__, "output"}
+    options |= {entry.name for entry in dataclasses.fields(DefinitionOptions)}
+
+    assert all(f"`{name}`" in PAGES["workflows"] for name in options)
+    assert all(f"`{code}`" in PAGES["workflows"] for code in MistakeCode)
 
 
 def test_links_between_pages_lead_somewhere():

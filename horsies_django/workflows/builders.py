@@ -1,0 +1,44 @@
+"""Functions that build a workflow from parameters (W-03)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar, overload
+
+from .registry import registry
+from .workflow import Workflow
+
+P = ParamSpec("P")
+W = TypeVar("W", bound=Workflow[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """A function that returns a workflow, and the arguments with which ``manage.py check`` calls it."""
+
+    func: Callable[..., Any]
+    cases: Sequence[Mapping[str, Any]]
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return f"{self.func.__module__}.{self.func.__qualname__}"
+
+
+@overload
+def workflow_builder(function: Callable[P, W], /) -> Callable[P, W]: ...
+@overload
+def workflow_builder(*, cases: Sequence[Mapping[str, Any]] = ...) -> Callable[[Callable[P, W]], Callable[P, W]]: ...
+def workflow_builder(function: Any = None, /, *, cases: Sequence[Mapping[str, Any]] = ()) -> Any:
+    """Register a function that returns a :class:`Workflow`; it stays what it is.
+
+    ``manage.py check`` calls it with the arguments of each of ``cases``, and sends nothing that it sends.
+    """
+
+    def register(func: Callable[..., Any]) -> Callable[..., Any]:
+        builder = Builder(func, cases)
+        registry.builders[builder.path] = builder
+        return func
+
+    return register if function is None else register(function)

@@ -1,0 +1,84 @@
+"""What the function of a node is given that wants to know its place, or what came before (W-26)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import UUID
+
+from ..results import TaskError, TaskResult
+from .nodes import Node, NodeKey, NodeRef
+from .states import WorkflowStatus
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowMeta:
+    """Where a node is: what the parameter ``workflow_meta`` gets."""
+
+    workflow_id: UUID
+    task_index: int
+    task_name: str
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubWorkflowSummary:
+    """How a subworkflow ended: how many nodes of how many, and its error in words."""
+
+    workflow_id: UUID | None
+    status: WorkflowStatus
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowContext:
+    """What the parameter ``workflow_ctx`` gets: the results of the nodes of ``workflow_ctx_from``, and no others.
+
+    Nodes are named by id, by :class:`~horsies_django.NodeKey`, or as themselves if they have a ``node_id`` or belong to
+    a definition.
+    """
+
+    workflow_id: UUID
+    task_index: int
+    task_name: str
+    node_id: str
+    results: Mapping[str, TaskResult[Any, TaskError[Any]]] = field(default_factory=dict)
+    summaries: Mapping[str, SubWorkflowSummary] = field(default_factory=dict)
+    #: The ids of nodes that have none of their own, where the definition is known.
+    node_ids: Mapping[Node[Any], str] = field(default_factory=dict)
+
+    def result_for(self, node: NodeRef[T]) -> TaskResult[T, TaskError[Any]]:
+        """Return a node's result. Raises KeyError for one that is not in ``workflow_ctx_from``."""
+        return self.results[self._listed(node, self.results)]
+
+    def has_result(self, node: NodeRef[Any]) -> bool:
+        """Whether there is a result of this node."""
+        return self._id_of(node) in self.results
+
+    def summary_for(self, node: NodeRef[Any]) -> SubWorkflowSummary:
+        """Return how a subworkflow ended. Raises KeyError for one that is not in ``workflow_ctx_from``."""
+        return self.summaries[self._listed(node, self.summaries)]
+
+    def has_summary(self, node: NodeRef[Any]) -> bool:
+        """Whether there is a summary of this node."""
+        return self._id_of(node) in self.summaries
+
+    def _listed(self, node: NodeRef[Any], known: Mapping[str, Any]) -> str:
+        if (node_id := self._id_of(node)) in known:
+            return node_id
+        allowed = ", ".join(map(repr, known)) or "none"
+        raise KeyError(f"{node_id!r} is not in the workflow_ctx_from of node {self.node_id!r}; there are: {allowed}.")
+
+    def _id_of(self, node: NodeRef[Any]) -> str:
+        if isinstance(node, str):
+            return node
+        if isinstance(node, NodeKey):
+            return node.node_id
+        return self.node_ids.get(node) or node.key.node_id

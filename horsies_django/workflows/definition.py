@@ -1,0 +1,149 @@
+"""A workflow as a class: its nodes are attributes, and it can be a step of another one (W-02)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
+
+from ..exceptions import InvalidWorkflow
+from .flow import Part
+from .inputs import value_kinds
+from .kinds import clash, given, words
+from .making import SubWorkflowNodeFactory, subworkflow_nodes
+from .meta import DefinitionMeta, meta_of
+from .mistakes import Flaw, MistakeCode, Mistakes, shown
+from .options import SubWorkflowNodeOptions
+from .registry import registry
+from .workflow import Workflow
+
+T = TypeVar("T")
+
+#: What the class needs for itself.
+_RESERVED: Final = frozenset({"build", "build_with", "node"})
+
+
+class WorkflowDefinition(Generic[T]):
+    """A workflow that has a class; ``T`` is the type of its output.
+
+    Attributes that are nodes are its nodes, and their names the ids, but for a node with a ``node_id`` of its own.
+    Attributes that are flows (``order = a >> b``) say what comes after what. ``class Meta`` has a ``definition_key``
+    and what else is in :class:`~horsies_django.workflows.meta.DefinitionOptions`. For parameters, override
+    :meth:`build_with`.
+    """
+
+    _meta: ClassVar[DefinitionMeta]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        flaws: list[Flaw] = []
+        for name in vars(cls).keys() & _RESERVED:
+            if isinstance(vars(cls)[name], Part):
+                problem = f"a node can't be named {name!r}; allowed: any other name."
+                flaws.append((MistakeCode.INVALID_NODE_ID, problem))
+        if own := vars(cls).get("build_with"):
+            flaws += _flaws_of_build_with(own)
+            if isinstance(own, classmethod):
+                setattr(cls, "build_with", classmethod(_judged(own.__func__)))  # noqa: B010  # mypy allows no other way
+        takes_params = any("build_with" in vars(kind) for kind in cls.__mro__ if kind is not WorkflowDefinition)
+        cls._meta = meta_of(cls, WorkflowDefinition, flaws, takes_params=takes_params)
+        if not cls._meta.options.abstract:
+            registry.add(cls)
+
+    @classmethod
+    def build(cls) -> Workflow[T]:
+        """Return the workflow. Raises InvalidWorkflow with every mistake there is."""
+        return cls.build_with()
+
+    @classmethod
+    def build_with(cls, *args: Any, **params: Any) -> Workflow[T]:
+        """Return the workflow for these parameters; override it as a classmethod that takes some.
+
+        An override returns a workflow that it makes, its name and nodes as it likes; the definition's key is put on it.
+        """
+        if args or params:
+            raise TypeError(f"{cls.__qualname__} takes no parameters: it does not override build_with().")
+        meta = cls._meta
+        mistakes = _mistakes_of(cls)
+        try:
+            workflow = Workflow[T](
+                meta.name, _parts_of(cls), definition_key=meta.options.definition_key, **meta.options.for_workflow()
+            )
+        except InvalidWorkflow as error:
+            raise InvalidWorkflow([*mistakes, *error.mistakes]) from error
+        _judge_output(cls, workflow, mistakes)
+        mistakes.raise_if_any()
+        return workflow
+
+    @classmethod
+    def node(cls, **options: Unpack[SubWorkflowNodeOptions]) -> SubWorkflowNodeFactory[T]:
+        """Return what makes nodes of this workflow: ``Import.node(waits_for=[a])(day="…")``. See ``task.node()``."""
+        return subworkflow_nodes(cls, options)
+
+
+def _parts_of(cls: type[WorkflowDefinition[Any]]) -> dict[str, Part]:
+    """Return nodes and flows by the names of their attributes, those of base classes first."""
+    parts: dict[str, Part] = {}
+    for kind in reversed(cls.__mro__):
+        for name, value in vars(kind).items():
+            if isinstance(value, Part):
+                parts[name] = value
+            else:
+                parts.pop(name, None)  # a subclass may put something else there, or nothing
+    return parts
+
+
+def _mistakes_of(cls: type[WorkflowDefinition[Any]]) -> Mistakes:
+    """Return what is wrong with the class itself."""
+    meta = cls._meta
+    mistakes = Mistakes(meta.name)
+    key = meta.options.definition_key
+    if key is None:
+        mistakes.add(MistakeCode.NO_DEFINITION_KEY, f"{meta.path} has no definition_key; allowed: a text.")
+    elif others := [one._meta.path for one in registry.with_key(key) if one is not cls]:
+        problem = f"definition_key {key!r} of {meta.path} is that of {', '.join(others)} too; allowed: one of them."
+        mistakes.add(MistakeCode.DUPLICATE_DEFINITION_KEY, problem)
+    for code, problem in meta.flaws:
+        mistakes.add(code, problem)
+    return mistakes
+
+
+def _flaws_of_build_with(own: Any) -> Iterator[Flaw]:
+    if not isinstance(own, classmethod):
+        yield MistakeCode.INVALID_BUILD_WITH, f"build_with is {shown(own)}; allowed: a classmethod."
+        return
+    for parameter in list(inspect.signature(own.__func__).parameters.values())[1:]:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            problem = (
+                f"build_with has the parameter '{parameter}', which goes by place; allowed: those that go by name."
+            )
+            yield MistakeCode.INVALID_BUILD_WITH, problem
+
+
+def _judged(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
+    """Wrap a ``build_with``: what it returns is judged as the rest of the class, and has the definition's key."""
+
+    @functools.wraps(function)
+    def build_with(cls: type[WorkflowDefinition[Any]], *args: Any, **params: Any) -> Workflow[Any]:
+        mistakes = _mistakes_of(cls)
+        try:
+            workflow = function(cls, *args, **params)
+        except InvalidWorkflow as error:
+            raise InvalidWorkflow([*mistakes, *error.mistakes]) from error
+        if isinstance(workflow, Workflow):
+            _judge_output(cls, workflow, mistakes)
+        else:
+            problem = f"build_with returned {shown(workflow)}; allowed: a Workflow."
+            mistakes.add(MistakeCode.INVALID_BUILD_WITH, problem)
+        mistakes.raise_if_any()
+        return cast("Workflow[Any]", workflow.with_key(cls._meta.options.definition_key))
+
+    return build_with
+
+
+def _judge_output(cls: type[WorkflowDefinition[Any]], workflow: Workflow[Any], mistakes: Mistakes) -> None:
+    promised = given(cls._meta.output_hint)
+    if workflow.output is not None and clash(found := value_kinds(workflow.output), promised):
+        problem = f"the output gives {words(found)}, and the definition names {words(promised)}; allowed: the same."
+        mistakes.add(MistakeCode.OUTPUT_TYPE, problem, workflow.key(workflow.output).node_id)

@@ -1,0 +1,181 @@
+"""What a node gives to the function it calls: values, values of other nodes, and contexts (W-10 … W-13, P-04)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from ..calls import Callee
+from . import kinds
+from .mistakes import Flaw, MistakeCode, shown
+from .nodes import CallNode, MapNode, Node, Source, SubWorkflowNode, TaskNode, nodes_in
+from .states import Join, NodeKind
+
+CTX_PARAM: Final = "workflow_ctx"
+META_PARAM: Final = "workflow_meta"
+_NONE: Final[frozenset[str]] = frozenset()
+_ANYTHING: Final = kinds.Taker()
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of a node, as a blueprint has them, and what is wrong with them."""
+
+    kwargs: str
+    param: str | None
+    flaws: tuple[Flaw, ...]
+
+
+def inputs_of(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
+    """Judge what a node gives to what it calls; ``sources`` tells for which nodes it waits."""
+    flaws: list[Flaw] = []
+    later: Set[str] = _NONE
+    param = None
+    if node.args_from or node.values_from or node.workflow_ctx_from is not None or isinstance(node, MapNode):
+        param = _param(node, callee, flaws) if isinstance(node, MapNode) else None
+        later = _given_later(node, param, callee)
+        # One that is not in the workflow at all was found before.
+        flaws += _from_nodes(node, callee, {*sources(), *node.waits_for})
+    if META_PARAM in callee.parameters.by_name:
+        later = later | {META_PARAM}
+    if node.args:
+        problem = f"it is given {shown(node.args)}; allowed: arguments by name."
+        flaws.append((MistakeCode.POSITIONAL_ARGUMENTS, problem))
+    if isinstance(node, SubWorkflowNode) and not node.definition._meta.takes_params:
+        flaws += _params_for_nothing(node, node.kwargs.keys() | later)
+        return Inputs("{}", None, tuple(flaws))
+    try:
+        return Inputs(
+            callee.arguments_so_far(cast("dict[str, Any]", node.kwargs), later).kwargs_text, param, tuple(flaws)
+        )
+    except (TypeError, ValueError) as error:
+        found = list(_flaws(node, callee, later))
+        if not found and not node.args:  # each argument is right by itself; all together may be too many bytes
+            found = [(MistakeCode.NOT_SERIALIZABLE, str(error))]
+        return Inputs("{}", param, (*flaws, *found))
+
+
+def _given_later(node: CallNode[Any], param: str | None, callee: Callee) -> Set[str]:
+    later = {*node.args_from, *node.values_from}
+    if node.workflow_ctx_from is not None and CTX_PARAM in callee.parameters.by_name:
+        later.add(CTX_PARAM)
+    if param is not None:
+        later.add(param)
+    return later
+
+
+def _param(node: MapNode[Any], callee: Callee, flaws: list[Flaw]) -> str | None:
+    """Return the parameter that takes an item: the one that is named, else the first."""
+    names = [name for name in callee.parameters.own if name in callee.parameters.by_name]
+    param = node.param if node.param is not None else next(iter(names), None)
+    if param is None or (param not in names and not callee.parameters.takes_any):
+        flaws.append((MistakeCode.INVALID_MAP, f"param is {shown(param)}; allowed: {', '.join(names) or 'none'}."))
+        return next(iter(names), None)
+    if param in node.kwargs or param in node.args_from or param in node.values_from:
+        problem = f"{param!r} takes the items and is an argument too; allowed: one of them."
+        flaws.append((MistakeCode.GIVEN_TWICE, problem))
+    return param
+
+
+def _from_nodes(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[Flaw]:
+    """Yield what is wrong with the parameters that other nodes give."""
+    own = callee.parameters.by_name
+    takers = kinds.takers(callee.func)
+    for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
+        for param, source in sources.items():
+            if strangers := [one for one in nodes_in(source) if one not in waits_for]:
+                problem = (
+                    f"{name}[{param!r}] is {strangers[0]!r}, which it does not wait for; allowed: nodes of waits_for."
+                )
+                yield MistakeCode.INVALID_ARGS_FROM, problem
+            if param in own:
+                yield from _typed(name, param, source, takers.get(param, _ANYTHING))
+            if _may_be_left_out(node, name, source) and param in callee.parameters.required:
+                problem = (
+                    f"{param!r} has no default, and {name} may have nothing for it: {_why(node)}; "
+                    "allowed: a parameter with a default."
+                )
+                yield MistakeCode.MISSING_PARAMETER, problem
+    yield from _context(node, callee, waits_for)
+
+
+def _may_be_left_out(node: CallNode[Any], name: str, source: Source) -> bool:
+    """Whether a node may run before a source has ended, or without the ok value of one that failed (W-23).
+
+    A list is given all the same: of what there is.
+    """
+    if isinstance(source, tuple):
+        return False
+    return node.join != Join.ALL or (name == "values_from" and bool(node.allow_failed_deps))
+
+
+def _why(node: CallNode[Any]) -> str:
+    return "allow_failed_deps" if node.join == Join.ALL else f"join is {str(node.join)!r}"
+
+
+def _typed(name: str, param: str, source: Source, taker: kinds.Taker) -> Iterator[Flaw]:
+    if name == "args_from" and not isinstance(source, tuple):
+        if not taker.takes_result:
+            problem = f"{param!r} takes {kinds.words(taker.kinds)}, and args_from gives a TaskResult; allowed: "
+            yield MistakeCode.SOURCE_TYPE, f"{problem}values_from, or TaskResult as its hint."
+        return
+    found = frozenset({list}) if isinstance(source, tuple) else value_kinds(source)
+    if kinds.clash(found, taker.kinds):
+        what = "a list of nodes" if isinstance(source, tuple) else repr(source)
+        problem = (
+            f"{param!r} takes {kinds.words(taker.kinds)}, and {what} gives {kinds.words(found)}; allowed: the same."
+        )
+        yield MistakeCode.SOURCE_TYPE, problem
+
+
+def _context(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[Flaw]:
+    if node.workflow_ctx_from is None:
+        return
+    for source in node.workflow_ctx_from:
+        if source not in waits_for:
+            problem = f"workflow_ctx_from has {source!r}, which it does not wait for; allowed: nodes of waits_for."
+            yield MistakeCode.INVALID_CTX_FROM, problem
+    if CTX_PARAM not in callee.parameters.by_name:
+        problem = f"{callee.path} has no parameter {CTX_PARAM!r} for workflow_ctx_from; allowed: a function with one."
+        yield MistakeCode.CTX_PARAM_MISSING, problem
+
+
+def _flaws(node: CallNode[Any], callee: Callee, later: Set[str]) -> Iterator[Flaw]:
+    """Yield what keeps the arguments from being stored, one by one."""
+    parameters = callee.parameters
+    given = node.kwargs.keys() | later
+    names = ", ".join(sorted(parameters.by_name)) or "none"
+    for name in sorted(given - parameters.by_name) if not parameters.takes_any else ():
+        yield MistakeCode.UNKNOWN_PARAMETER, f"{callee.path} has no parameter {name!r}; allowed: {names}."
+    # Which of them the positional ones were meant for, nobody knows.
+    for name in sorted(parameters.required - given) if not node.args else ():
+        hint = "; workflow_ctx_from fills it" if name == CTX_PARAM else ""
+        yield (
+            MistakeCode.MISSING_PARAMETER,
+            f"{callee.path} needs {name!r}, which nothing gives{hint}; allowed: a value.",
+        )
+    for name, value in node.kwargs.items():
+        if problem := callee.mismatch(name, value):
+            yield MistakeCode.ARGUMENT_TYPE, f"{problem}."
+        try:
+            callee.check(value, name)
+        except (TypeError, ValueError) as error:
+            yield MistakeCode.NOT_SERIALIZABLE, str(error)
+
+
+def _params_for_nothing(node: SubWorkflowNode[Any], names: Set[str]) -> Iterator[Flaw]:
+    for name in sorted(names):
+        problem = f"it is given {name!r}, and {node.label} does not override build_with; allowed: no parameters."
+        yield MistakeCode.PARAMS_WITHOUT_BUILD_WITH, problem
+
+
+def value_kinds(node: Node[Any]) -> kinds.Kinds:
+    """Return the kinds of ok values that a node has, as far as hints tell."""
+    if isinstance(node, MapNode):
+        return frozenset({list})
+    if isinstance(node, TaskNode):
+        return kinds.returned(node.task.func)
+    if isinstance(node, SubWorkflowNode):
+        return kinds.given(node.definition._meta.output_hint)
+    return frozenset({type(None)}) if node.kind == NodeKind.SLEEP else None

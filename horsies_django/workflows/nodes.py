@@ -1,0 +1,176 @@
+"""The nodes of a workflow, as a user writes them.
+
+A node is frozen from its making on, and judged together with the workflow it goes into: what is wrong with it already
+is in its ``flaws``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
+
+from ..results import TaskError, TaskResult
+from .flow import Part
+from .mistakes import Flaw
+from .options import Condition
+from .states import Join, NodeKind
+
+if TYPE_CHECKING:
+    from ..tasks import HorsiesTask
+    from .definition import WorkflowDefinition
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+#: The node, or the nodes, from which a parameter has its value.
+Source: TypeAlias = "Node[Any] | tuple[Node[Any], ...]"
+
+
+@dataclass(frozen=True)  # with slots, NodeKey[str]("…") would raise before Python 3.13
+class NodeKey(Generic[T_co]):
+    """A node's id, and the type of its value: for who asks for its result without holding the node (W-27).
+
+    >>> REPORT: NodeKey[str] = NodeKey("report")
+    """
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultOf:
+    """What ``node.result`` is at run time: the mark that a parameter wants the TaskResult rather than the ok value."""
+
+    node: Node[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Node(Part, Generic[T_co]):
+    """A step of a workflow; ``T`` is the type of its ok value. Two nodes are the same if they are one object."""
+
+    #: What it does when its time comes.
+    kind: ClassVar[NodeKind]
+
+    node_id: str | None = None
+    waits_for: tuple[Node[Any], ...] = ()
+    allow_failed_deps: bool = False
+    join: Join = Join.ALL
+    min_success: int | None = None
+    run_when: Condition | None = None
+    skip_when: Condition | None = None
+    flaws: tuple[Flaw, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What it is, in words, where it has no name."""
+        raise NotImplementedError
+
+    @property
+    def value(self) -> T_co:
+        """Its ok value, as an argument of a later node: ``save.node()(data=fetch.value)``.
+
+        To a type checker it is the value; it really is this node, and ``data=fetch`` says the same.
+        """
+        return cast("T_co", self)
+
+    @property
+    def result(self) -> TaskResult[T_co, TaskError[Any]]:
+        """Its TaskResult, ok or err, as an argument of a later node: ``report.node()(outcome=fetch.result)``."""
+        return cast("TaskResult[T_co, TaskError[Any]]", ResultOf(self))
+
+    @property
+    def key(self) -> NodeKey[T_co]:
+        """Its key. Raises ValueError for a node without a ``node_id`` of its own; ``Workflow.key(node)`` knows it."""
+        if self.node_id is None:
+            raise ValueError(f"{self!r} has no node_id of its own; Workflow.key(node) tells the one it has there.")
+        return NodeKey(self.node_id)
+
+    def __repr__(self) -> str:
+        name = f" {self.node_id!r}" if self.node_id is not None else ""
+        return f"<{type(self).__name__}{name}: {self.label}>"
+
+
+#: A node of a workflow, in any of the ways to name it.
+NodeRef: TypeAlias = Node[T] | NodeKey[T] | str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class CallNode(Node[T_co]):
+    """A node that calls something: ``kwargs`` are the values it is given, the other three what comes from nodes."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    args_from: Mapping[str, Source] = field(default_factory=dict)
+    values_from: Mapping[str, Source] = field(default_factory=dict)
+    workflow_ctx_from: tuple[Node[Any], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class TaskNode(CallNode[T_co]):
+    """The call of a task, as ``task.node(**options)(**kwargs)`` makes it; ``options`` are in place of the task's."""
+
+    task: HorsiesTask[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    kind = NodeKind.TASK
+
+    @property
+    def label(self) -> str:
+        return self.task.module_path
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class MapNode(TaskNode[list[T]], Generic[T]):
+    """One call of a task for each item of the list that ``over`` gives (P-07); its value are theirs, in order."""
+
+    over: Node[Any] | None
+    param: str | None = None
+
+    kind = NodeKind.MAP
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class SubWorkflowNode(CallNode[T_co]):
+    """A workflow as a step of another one: ``Import.node(**options)(**params)`` makes one; its value is the output."""
+
+    definition: type[WorkflowDefinition[Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    kind = NodeKind.SUBWORKFLOW
+
+    @property
+    def label(self) -> str:
+        return self.definition._meta.path
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class SleepNode(Node[None]):
+    """A time to wait that holds no worker (P-08); :func:`sleep` makes one."""
+
+    until: float | timedelta | datetime
+
+    kind = NodeKind.SLEEP
+
+    @property
+    def label(self) -> str:
+        return f"sleep({self.until!r})"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class EventNode(Node[Any]):
+    """Waits for an event, and holds no worker (P-08); :func:`wait_for_event` makes one. Its value is the payload."""
+
+    event_name: str
+    timeout: float | timedelta | None = None
+
+    kind = NodeKind.EVENT
+
+    @property
+    def label(self) -> str:
+        return f"wait_for_event({self.event_name!r})"
+
+
+def nodes_in(source: Source) -> Sequence[Node[Any]]:
+    """Return the nodes of a source."""
+    return source if isinstance(source, tuple) else (source,)

@@ -1,0 +1,32 @@
+"""What the tests of definitions share."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from horsies_django import InvalidWorkflow, Workflow
+from horsies_django.workflows.mistakes import Mistake
+from horsies_django.workflows.registry import registry
+
+
+@pytest.fixture(autouse=True)
+def _own_registry() -> Iterator[None]:
+    """Forget what a test defines."""
+    definitions, builders = dict(registry.definitions), dict(registry.builders)
+    yield
+    registry.definitions, registry.builders = definitions, builders
+
+
+def mistakes_of(build: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Mistake]:
+    """Return the mistakes with which something can't be built."""
+    with pytest.raises(InvalidWorkflow) as caught:
+        build(*args, **kwargs)
+    return list(caught.value.mistakes)
+
+
+def only(code: str, nodes: Any, **options: Any) -> Mistake:
+    """Return the one mistake of a workflow, which has this code."""
+    found = mistakes_of(Workflow, "import", nodes, **options)
+    assert [str(mistake.code) for mistake in found] == [f"HRS-{code}"], "\n".join(map(str, found))
+    return found[0]

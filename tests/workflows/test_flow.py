@@ -1,0 +1,107 @@
+"""``>>`` says what comes after what, and changes no node."""
+
+import functools
+import operator
+
+import pytest
+
+from horsies_django import Workflow, together
+from tests.workflows import jobs
+
+
+@pytest.fixture
+def nodes():
+    return [jobs.nothing.node(node_id=name)() for name in "abcdef"]
+
+
+def order(*parts):
+    """Return for each node the ids of those that it waits for."""
+    blueprint = Workflow("flow", list(parts)).blueprint()
+    ids = [node.node_id for node in blueprint.nodes]
+    return {node.node_id: "".join(sorted(ids[index] for index in node.waits_for)) for node in blueprint.nodes}
+
+
+def test_a_chain(nodes):
+    a, b, c, *_ = nodes
+
+    assert order(a >> b >> c) == {"a": "", "b": "a", "c": "b"}
+
+
+def test_a_fan_out_and_a_fan_in(nodes):
+    a, b, c, d, *_ = nodes
+
+    assert order(a >> [b, c] >> d) == {"a": "", "b": "a", "c": "a", "d": "bc"}
+    assert order([a, b] >> c) == {"a": "", "b": "", "c": "ab"}
+
+
+def test_flows_within_flows(nodes):
+    a, b, c, d, e, f = nodes
+
+    assert order(a >> [b >> c, d] >> e >> f) == {"a": "", "b": "a", "c": "b", "d": "a", "e": "cd", "f": "e"}
+    assert order((a >> b) >> (c >> d)) == order(a >> b >> c >> d)
+
+
+def test_two_lists_after_each_other(nodes):
+    a, b, c, d, *_ = nodes
+
+    assert order(together(a, b) >> [c, d]) == {"a": "", "b": "", "c": "ab", "d": "ab"}
+    with pytest.raises(TypeError):
+        [a, b] >> [c, d]  # noqa: B018
+
+
+def test_an_empty_list_parts_nothing(nodes):
+    a, b, *_ = nodes
+
+    assert order(a >> [] >> b) == {"a": "", "b": "a"}
+    assert order([] >> a >> b) == {"a": "", "b": "a"}
+
+
+def test_several_flows_in_one_workflow_share_nodes(nodes):
+    a, b, c, d, *_ = nodes
+
+    assert order(a >> c, b >> c, c >> d, a >> d) == {"a": "", "c": "ab", "b": "", "d": "ac"}
+
+
+def test_an_order_that_is_said_twice_counts_once(nodes):
+    a, b, *_ = nodes
+    c = jobs.nothing.node(node_id="c", waits_for=[a, a])()
+
+    assert order(a >> c, a >> c, b) == {"a": "", "c": "a", "b": ""}
+
+
+def test_a_generator_of_nodes_is_a_list(nodes):
+    a, b, c, *_ = nodes
+
+    assert order((one for one in (a, b)) >> c) == {"a": "", "b": "", "c": "ab"}
+
+
+@pytest.mark.parametrize("other", [5, "b", [5], None, jobs.nothing])
+def test_what_is_no_node_has_no_place_in_a_flow(nodes, other):
+    with pytest.raises(TypeError):
+        nodes[0] >> other
+    with pytest.raises(TypeError):
+        other >> nodes[0]
+    with pytest.raises(TypeError):
+        together(nodes[0], other)
+
+
+def test_a_node_goes_into_several_workflows_and_has_its_own_order_in_each(nodes):
+    a, b, c, *_ = nodes
+
+    assert order(a >> b) == {"a": "", "b": "a"}
+    assert order(b >> a) == {"b": "", "a": "b"}
+    assert order(a, b, c) == {"a": "", "b": "", "c": ""}
+    assert a.waits_for == b.waits_for == ()
+
+
+def test_a_chain_of_ten_thousand_nodes_is_no_matter_of_depth():
+    nodes = [jobs.nothing.node()() for _ in range(10_000)]
+
+    workflow = Workflow("chain", functools.reduce(operator.rshift, nodes))
+    values = [jobs.unhinted.node()(value=0)]
+    for _ in range(9_999):
+        values.append(jobs.unhinted.node()(value=values[-1]))
+
+    assert [node.waits_for for node in workflow.blueprint().nodes[1:]] == [(index,) for index in range(9_999)]
+    assert Workflow("values", values).blueprint().nodes[-1].values_from == {"value": 9_998}
+    assert len(repr(values[-1])) < 100

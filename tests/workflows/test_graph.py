@@ -1,0 +1,54 @@
+"""Adjacency and cycles, against a plain reading of what they are."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horsies_django.workflows.graph import cycles_in, dependents_of
+
+SIZE = 12
+
+
+@st.composite
+def graphs(draw):
+    """Return for each node which it waits for; any graph at all."""
+    size = draw(st.integers(0, SIZE))
+    sources = st.lists(st.integers(0, size - 1), max_size=4, unique=True) if size else st.nothing()
+    return [tuple(draw(sources)) for _ in range(size)]
+
+
+def is_acyclic(waits_for, without=frozenset()):
+    """Take away what waits for nothing that is left, until nothing changes."""
+    left = set(range(len(waits_for))) - without
+    while ready := {index for index in left if not left & set(waits_for[index])}:
+        left -= ready
+    return not left
+
+
+@given(graphs())
+def test_dependents_are_the_other_way_round(waits_for):
+    dependents = dependents_of(waits_for)
+
+    pairs = {(source, index) for index, sources in enumerate(waits_for) for source in sources}
+    assert pairs == {(source, index) for source, found in enumerate(dependents) for index in found}
+    assert all(found == sorted(set(found)) for found in dependents)
+
+
+@given(graphs())
+def test_cycles_are_cycles_and_without_their_nodes_there_is_none(waits_for):
+    cycles = cycles_in(waits_for, dependents_of(waits_for))
+
+    for cycle in cycles:
+        assert all(before in waits_for[after] for before, after in zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    nodes = [index for cycle in cycles for index in cycle]
+    assert len(nodes) == len(set(nodes))
+    assert is_acyclic(waits_for, frozenset(nodes))
+    assert bool(cycles) == (not is_acyclic(waits_for))
+
+
+def test_a_cycle_of_a_hundred_thousand_nodes():
+    size = 100_000
+    waits_for = [((index - 1) % size,) for index in range(size)]
+
+    (cycle,) = cycles_in(waits_for, dependents_of(waits_for))
+
+    assert len(cycle) == size

@@ -1,0 +1,96 @@
+"""Which hints can't be the same value, and only those."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NewType, TypedDict, TypeVar
+
+import pytest
+
+from horsies_django import TaskError, TaskResult
+from horsies_django.workflows.kinds import clash, given, taken, takes_result
+
+UserId = NewType("UserId", int)
+T = TypeVar("T")
+
+
+class Movie(TypedDict):
+    name: str
+
+
+@dataclass
+class Person:
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (str, int),
+        (int, str),
+        (int, bool),
+        (float, int),
+        (None, str),
+        (list[str], str),
+        (str, list[str]),
+        (dict, list),
+        (str, int | None),
+        (list[int] | None, str),
+        (UserId, str),
+        (Literal["a"], int),
+        (Movie, str),
+        (Annotated[str, "x"], int),
+        (TaskResult[str, TaskError[Any]], int),
+        (TaskResult[str, TaskError[Any]] | str, int),
+        (str, TaskResult[str, TaskError[Any]]),
+    ],
+)
+def test_these_can_not_be_the_same(source, target):
+    assert clash(given(source), taken(target))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (str, str),
+        (int, float),
+        (bool, int),
+        (str | None, str),
+        (str, str | None),
+        (tuple[int, int], list[int]),
+        (list[int], Sequence[int]),
+        (str, Sequence[str]),
+        (dict[str, int], Iterable[str]),
+        (dict, Mapping[str, Any]),
+        (Movie, dict),
+        (Any, int),
+        (int, Any),
+        (object, int),
+        (Person, str),
+        (str, Person),
+        (T, int),
+        ("no type", int),
+        (UserId, int),
+        (TaskResult[str, TaskError[Any]], str),
+        (TaskResult, int),
+        ([1], int),
+    ],
+)
+def test_these_may_be(source, target):
+    assert not clash(given(source), taken(target))
+
+
+@pytest.mark.parametrize(
+    ("hint", "answer"),
+    [
+        (TaskResult, True),
+        (TaskResult[str, TaskError[Any]], True),
+        (TaskResult[str, TaskError[Any]] | None, True),
+        (Any, True),
+        (object, True),
+        (str, False),
+        (str | None, False),
+        (list[TaskResult], False),
+    ],
+)
+def test_whether_a_parameter_takes_a_result(hint, answer):
+    assert takes_result(hint) is answer

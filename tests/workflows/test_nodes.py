@@ -1,0 +1,215 @@
+"""What an argument, an option, a map, a sleep and an event of a node come to in its blueprint."""
+
+import dataclasses
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from horsies_django import Join, NodeKey, RetryPolicy, Workflow, sleep, wait_for_event
+from horsies_django.models import Task
+from tests.workflows import jobs
+
+TOMORROW = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def last(*nodes, **options):
+    """Return the blueprint of the last node."""
+    return Workflow("import", list(nodes), **options).blueprint().nodes[-1]
+
+
+def test_values_are_stored_as_a_send_stores_them():
+    node = last(jobs.fetch.node()(url="https://ü", tries=5))
+
+    assert (node.kind, node.task_name) == ("task", "tests.workflows.jobs.fetch")
+    assert json.loads(node.kwargs) == {"url": "https://ü", "tries": 5}
+
+
+def test_a_node_as_an_argument_is_its_value_and_is_waited_for():
+    page = jobs.fetch.node()(url="x")
+
+    for argument in (page, page.value):
+        node = last(page, jobs.save.node()(data=argument, table="t"))
+        assert (node.values_from, node.args_from, node.waits_for) == ({"data": 0}, {}, (0,))
+        assert json.loads(node.kwargs) == {"table": "t"}
+
+
+def test_the_result_of_a_node_as_an_argument():
+    page = jobs.fetch.node()(url="x")
+
+    node = last(page, jobs.judge.node()(outcome=page.result))
+
+    assert (node.args_from, node.values_from, node.waits_for) == ({"outcome": 0}, {}, (0,))
+
+
+def test_a_list_of_nodes_as_an_argument():
+    pages = [jobs.fetch.node()(url=str(number)) for number in range(3)]
+
+    assert last(*pages, jobs.report.node()(pages=pages)).values_from == {"pages": (0, 1, 2)}
+    assert last(*pages, jobs.report.node()(pages=(pages[2].value, pages[0].value))).values_from == {"pages": (2, 0)}
+    node = last(*pages, jobs.judge_all.node()(outcomes=[page.result for page in pages]))
+    assert (node.args_from, node.waits_for) == ({"outcomes": (0, 1, 2)}, (0, 1, 2))
+
+
+def test_sources_as_options():
+    page = jobs.fetch.node()(url="x")
+
+    assert last(page, jobs.save.node(waits_for=[page], values_from={"data": page})()).values_from == {"data": 0}
+    assert last(page, jobs.judge.node(waits_for=page, args_from={"outcome": page})()).args_from == {"outcome": 0}
+    assert last(page, jobs.judge.node(waits_for=page, args_from={"outcome": page.result})()).args_from == {"outcome": 0}
+
+
+def test_an_order_of_a_flow_counts_as_waited_for():
+    page = jobs.fetch.node()(url="x")
+    save = jobs.look_back.node(workflow_ctx_from=[page])()
+
+    assert last(page >> save).ctx_from == (0,)
+
+
+def test_contexts_are_given_by_the_engine():
+    page = jobs.fetch.node()(url="x")
+
+    assert last(page, jobs.look_back.node(waits_for=page, workflow_ctx_from=page)(note="x")).ctx_from == (0,)
+    assert last(jobs.look_back.node(workflow_ctx_from=[])()).ctx_from == ()
+    assert last(page).ctx_from is None
+    assert last(jobs.where.node()()).kwargs == "{}"
+    assert json.loads(last(jobs.with_context.node()(data="x")).kwargs) == {"data": "x"}
+
+
+def test_any_keyword_goes_to_a_function_that_takes_any():
+    page = jobs.fetch.node()(url="x")
+
+    node = last(page, jobs.anything.node()(a=1, b=page))
+
+    assert (json.loads(node.kwargs), node.values_from) == ({"a": 1}, {"b": 0})
+
+
+def test_options_of_a_node():
+    a, b = jobs.nothing.node()(), jobs.nothing.node()()
+
+    node = last(
+        a,
+        b,
+        jobs.nothing.node(
+            node_id="c",
+            waits_for=[a, b],
+            join="quorum",
+            min_success=2,
+            allow_failed_deps=True,
+            run_when=jobs.is_wanted,
+            skip_when=jobs.is_wanted,
+        )(),
+    )
+
+    assert (node.node_id, node.waits_for, node.join, node.min_success) == ("c", (0, 1), "quorum", 2)
+    assert (node.allow_failed_deps, node.run_when) == (True, "tests.workflows.jobs.is_wanted")
+    assert node.skip_when == node.run_when
+    assert last(a, jobs.nothing.node(waits_for=a, join=Join.ANY)()).join == "any"
+
+
+@pytest.mark.django_db
+def test_a_node_has_the_columns_that_a_send_has():
+    options = {
+        "queue_name": "fast",
+        "priority": -3,
+        "timeout": 5,
+        "retention": "7d",
+        "metadata": {"team": "a"},
+        "good_until": TOMORROW,
+        "retry_policy": RetryPolicy.exponential(auto_retry_for=["DOWN"]),
+    }
+
+    for task, own in ((jobs.slow, {}), (jobs.slow, options), (jobs.afetch, {}), (jobs.fetch, {"timeout": None})):
+        row = Task.objects.get(pk=task.with_options(**own).send(url="x").id)
+        node = last(task.node(**own)(url="x"))
+        for column in (
+            *("task_name", "backend", "queue_name", "priority", "is_async", "rich", "max_retries"),
+            *("timeout", "retention", "good_until", "metadata"),
+        ):
+            assert getattr(node, column) == getattr(row, column), column
+        assert json.loads(node.kwargs) == row.kwargs
+        assert json.loads(json.dumps(node.retry_policy)) == row.retry_policy
+
+
+def test_nodes_inherit_what_neither_they_say():
+    node, own = jobs.slow.node()(url="x"), jobs.slow.node(queue_name="fast", priority=1, good_until=None)(url="x")
+
+    first, second = Workflow("x", [node, own], queue_name="w", priority=9, good_until=TOMORROW).blueprint().nodes
+
+    assert (first.queue_name, first.priority, first.good_until, first.timeout) == ("w", 9, TOMORROW, 30)
+    assert (second.queue_name, second.priority, second.good_until) == ("fast", 1, None)
+    alone = last(node)
+    assert (alone.queue_name, alone.priority, alone.good_until) == ("slow", 7, None)
+
+
+def test_a_map():
+    urls, other = jobs.links.node()(page="x"), jobs.count.node()()
+
+    node = last(urls, jobs.fetch.map(over=urls))
+    full = last(urls, other, jobs.fetch.map(over=urls, param="url", kwargs={"tries": other}, timeout=5, node_id="m"))
+
+    assert (node.kind, node.over, node.param, node.waits_for, node.kwargs) == ("map", 0, "url", (0,), "{}")
+    assert (full.node_id, full.timeout, full.values_from, full.waits_for) == ("m", 5, {"tries": 1}, (1, 0))
+    by_default = last(urls, jobs.with_context.map(over=urls))
+    assert by_default.param == "data"
+
+
+def test_a_map_over_a_map_and_over_an_event():
+    first = jobs.links.map(over=wait_for_event("pages"), param="page")
+
+    assert last(first.over, first, jobs.unhinted.map(over=first)).over == 1
+
+
+@pytest.mark.parametrize(
+    ("until", "seconds", "moment"),
+    [(5, 5.0, None), (timedelta(hours=1), 3600.0, None), (0, 0.0, None), (TOMORROW, None, TOMORROW)],
+)
+def test_a_sleep(until, seconds, moment):
+    page = jobs.fetch.node()(url="x")
+
+    node = last(page, sleep(until, node_id="nap", waits_for=page), queue_name="w", priority=4)
+
+    assert (node.kind, node.node_id, node.seconds, node.until) == ("sleep", "nap", seconds, moment)
+    assert (node.task_name, node.queue_name, node.priority, node.backend) == (None, "w", 4, "default")
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(None, None), (5, 5.0), (timedelta(minutes=1), 60.0)])
+def test_an_event(timeout, seconds):
+    node = last(wait_for_event("approved", timeout))
+
+    assert (node.kind, node.event_name, node.event_timeout, node.task_name) == ("event", "approved", seconds, None)
+    event = wait_for_event("approved")
+    assert last(event, jobs.unhinted.node()(value=event)).values_from == {"value": 0}
+
+
+def test_nodes_are_frozen_and_the_same_only_as_themselves():
+    one, other = jobs.fetch.node()(url="x"), jobs.fetch.node()(url="x")
+
+    assert one != other
+    assert len({one, other, one}) == 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.node_id = "x"
+
+
+def test_a_workflow_keeps_what_it_was_given_as_it_was():
+    table = {"name": "pages"}
+    nodes = [jobs.unhinted.node()(value=table)]
+    workflow = Workflow("import", nodes)
+
+    table["name"] = "changed"
+    nodes.clear()
+
+    assert json.loads(workflow.blueprint().nodes[0].kwargs) == {"value": {"name": "pages"}}
+    with pytest.raises(AttributeError, match="can't be changed"):
+        workflow.anything = 1
+    with pytest.raises(AttributeError, match="can't be changed"):
+        workflow._built = None
+
+
+def test_a_key_names_a_node_without_it():
+    node, named = jobs.fetch.node()(url="x"), jobs.fetch.node(node_id="named")(url="x")
+
+    assert named.key == NodeKey("named")
+    assert Workflow("import", [named, node]).key(node) == NodeKey("import:1")
+    with pytest.raises(ValueError, match=r"has no node_id of its own; Workflow.key\(node\) tells"):
+        node.key  # noqa: B018

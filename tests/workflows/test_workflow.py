@@ -1,0 +1,113 @@
+"""A workflow as a whole: ids, places, output, policy, copies."""
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from horsies_django import InvalidWorkflow, NodeKey, OnError, SuccessCase, SuccessPolicy, Workflow
+from tests.workflows import jobs
+
+TOMORROW = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def nodes():
+    return [jobs.fetch.node()(url=name) for name in "abc"]
+
+
+@pytest.mark.parametrize(
+    ("name", "node_id"),
+    [
+        ("import", "import:0"),
+        ("Import Pages!", "import-pages:0"),
+        ("日本", "workflow:0"),
+        ("x" * 255, "x" * 112 + ":0"),
+    ],
+)
+def test_a_node_without_an_id_has_the_slug_of_the_name_and_its_place(name, node_id):
+    assert Workflow(name, [jobs.nothing.node()()]).node_ids == (node_id,)
+
+
+def test_ids_come_from_the_node_then_from_the_dict_then_from_the_place(nodes):
+    a, b, _ = nodes
+    own = jobs.nothing.node(node_id="own")()
+
+    assert Workflow("w", {"a": a, "b": own}).node_ids == ("a", "own")
+    assert Workflow("w", {"a": a, "order": a >> b}).node_ids == ("a", "w:1")
+
+
+def test_places_are_those_of_the_list(nodes):
+    a, b, c = nodes
+    workflow = Workflow("w", [c, a >> b])
+
+    assert workflow.nodes == (c, a, b)
+    assert [workflow.index(node) for node in nodes] == [1, 2, 0]
+    assert workflow.index("w:0") == workflow.index(NodeKey("w:0")) == 0
+    with pytest.raises(KeyError, match="is not in <Workflow 'w': 3 nodes>"):
+        workflow.index("d")
+    blueprint = workflow.blueprint()
+    assert [node.index for node in blueprint.nodes] == [0, 1, 2]
+    assert [node.dependents for node in blueprint.nodes] == [(), (2,), ()]
+
+
+def test_nodes_may_be_one_node_or_one_flow_or_come_from_a_generator(nodes):
+    a, b, _ = nodes
+
+    assert Workflow("w", a).nodes == (a,)
+    assert Workflow("w", a >> b).nodes == (a, b)
+    assert Workflow("w", (node for node in nodes)).with_options(priority=3).nodes == tuple(nodes)
+
+
+def test_the_output_and_the_policy_go_by_place(nodes):
+    a, b, c = nodes
+    policy = SuccessPolicy([SuccessCase(required=[b], optional=["a"]), SuccessCase([NodeKey("a")])])
+
+    workflow = Workflow("w", {"a": a, "b": b, "c": c}, output=b, success_policy=policy)
+
+    assert workflow.output is b
+    assert workflow.blueprint().output_index == 1
+    assert workflow.blueprint().success_policy == [
+        {"required": [1], "optional": [0]},
+        {"required": [0], "optional": []},
+    ]
+    for output in ("b", NodeKey("b")):
+        assert workflow.with_options(output=output).output is b
+
+
+def test_what_is_not_said_is_none(nodes):
+    blueprint = Workflow("w", nodes).blueprint()
+
+    assert (blueprint.name, blueprint.on_error, blueprint.backend) == ("w", "FAIL", "default")
+    for name in ("definition_key", "output_index", "success_policy", "good_until", "unique_key"):
+        assert getattr(blueprint, name) is None
+
+
+@pytest.mark.parametrize("on_error", [OnError.PAUSE, "PAUSE", "pause"])
+def test_on_error(nodes, on_error):
+    assert Workflow("w", nodes, on_error=on_error).blueprint().on_error == "PAUSE"
+
+
+def test_a_copy_has_other_options_and_leaves_the_first_as_it_is(nodes):
+    first = Workflow("w", nodes, priority=3, output=nodes[0])
+
+    copy = first.with_options(priority=5, unique_key="today", good_until=TOMORROW, output=None)
+
+    assert [node.priority for node in first.blueprint().nodes] == [3, 3, 3]
+    assert [node.priority for node in copy.blueprint().nodes] == [5, 5, 5]
+    assert (copy.blueprint().unique_key, copy.blueprint().good_until) == ("today", TOMORROW)
+    assert (first.output, copy.output, copy.nodes) == (nodes[0], None, first.nodes)
+    with pytest.raises(InvalidWorkflow, match="HRS-015"):
+        first.with_options(priority=500)
+
+
+@pytest.mark.slow
+def test_ten_thousand_nodes_are_built_in_half_a_second():
+    def build():
+        began = time.process_time()
+        pages = [jobs.fetch.node()(url=str(number)) for number in range(10_000)]
+        blueprint = Workflow("fan", [jobs.report.node()(pages=pages), *pages]).blueprint()
+        assert len(blueprint.nodes[0].waits_for) == 10_000
+        return time.process_time() - began
+
+    assert min(build() for _ in range(3)) < 0.5

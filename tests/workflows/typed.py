@@ -1,0 +1,130 @@
+"""Workflows as a type checker sees them; mypy reads this file, and a test builds what is in it.
+
+Where there is an ``ignore``, mypy has to complain: it tells of one that is not needed.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, assert_type
+
+from horsies_django import (
+    Join,
+    MapNode,
+    NodeKey,
+    OnError,
+    SubWorkflowNode,
+    SuccessCase,
+    SuccessPolicy,
+    TaskContext,
+    TaskError,
+    TaskNode,
+    TaskResult,
+    Workflow,
+    WorkflowDefinition,
+    sleep,
+    task,
+    together,
+    wait_for_event,
+    workflow_builder,
+)
+
+
+@task
+def fetch(url: str, tries: int = 3) -> str:
+    return url * tries
+
+
+@task
+async def links(page: str) -> list[str]:
+    return page.split()
+
+
+@task
+def checked(url: str) -> TaskResult[int, TaskError[Any]]:
+    return TaskResult(ok=len(url))
+
+
+@task(takes_context=True)
+def save(context: TaskContext, data: str) -> bool:
+    return bool(data)
+
+
+@task
+def report(pages: list[str]) -> str:
+    return " ".join(pages)
+
+
+@task
+def judge(outcome: TaskResult[str, TaskError[Any]]) -> bool:
+    return outcome.is_ok()
+
+
+page = fetch.node(node_id="page", timeout=30)(url="https://x")
+found = links.node()(page=page.value)
+size = checked.node()(url="https://x")
+stored = save.node(waits_for=[size])(data=page.value)
+pages = fetch.map(over=found, param="url")
+told = report.node(join=Join.ANY, allow_failed_deps=True)(pages=[page.value, page.value])
+outcome = judge.node()(outcome=page.result)
+
+assert_type(page, TaskNode[str])
+assert_type(found, TaskNode[list[str]])
+assert_type(size, TaskNode[int])
+assert_type(stored, TaskNode[bool])
+assert_type(pages, MapNode[str])
+assert_type(pages.value, list[str])
+assert_type(page.key, NodeKey[str])
+
+whole = Workflow("typed", [page >> [found, size] >> stored, pages, told, outcome], output=told)
+assert_type(whole, Workflow[str])
+assert_type(whole.key(size), NodeKey[int])
+paused = Workflow(
+    "typed",
+    [together(page, size) >> [stored, outcome] >> sleep(timedelta(hours=1)) >> wait_for_event("go", timeout=60)],
+    on_error=OnError.PAUSE,
+    success_policy=SuccessPolicy([SuccessCase(required=[stored], optional=["page", NodeKey[str]("page")])]),
+)
+
+
+def mistakes() -> None:
+    """What a type checker finds before the code runs."""
+    fetch.node(tiemout=30)  # type: ignore[call-arg]
+    fetch.node()(uri="https://x")  # type: ignore[call-arg]
+    fetch.node()()  # type: ignore[call-arg]
+    save.node()(data=size.value)  # type: ignore[arg-type]
+    judge.node()(outcome=page.value)  # type: ignore[arg-type]
+    Workflow("typed", [page, 5])  # type: ignore[list-item]
+    Workflow("typed", page, on_eror=OnError.FAIL)  # type: ignore[call-overload]
+    page >> 5  # type: ignore[operator]
+
+
+class Import(WorkflowDefinition[bool]):
+    page = fetch.node()(url="https://x")
+    stored = save.node()(data=page.value)
+
+    class Meta:
+        definition_key = "tests.typed.import"
+        output = "stored"
+
+
+class Daily(WorkflowDefinition[str]):
+    class Meta:
+        definition_key = "tests.typed.daily"
+        cases = [{"day": "2026-01-01"}]
+
+    @classmethod
+    def build_with(cls, *, day: str) -> Workflow[str]:
+        page = fetch.node()(url=day)
+        return Workflow("daily", page, output=page)
+
+
+@workflow_builder(cases=[{"day": "2026-01-01"}])
+def build_day(day: str) -> Workflow[str]:
+    return Daily.build_with(day=day)
+
+
+assert_type(Import.build(), Workflow[bool])
+assert_type(Daily.node()(day="2026-01-01"), SubWorkflowNode[str])
+assert_type(build_day("2026-01-01"), Workflow[str])
+nested = Workflow("nested", [Import.node()() >> Daily.node()(day="2026-01-01")])
