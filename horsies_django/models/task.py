@@ -68,6 +68,9 @@ class Task(models.Model):
     retention = models.DurationField(_("retention"), null=True, blank=True)
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
     metadata = models.JSONField(_("metadata"), null=True, blank=True)
+    workflow_id = models.UUIDField(
+        _("workflow"), null=True, blank=True, help_text=_("The root of the workflow that it is a node of.")
+    )
     progress = models.JSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))
     checkpoint = models.JSONField(_("checkpoint"), null=True, blank=True, help_text=_("For its next attempt."))
     kept_until = models.DateTimeField(

@@ -1,0 +1,113 @@
+"""Workflows: one row for each run, locked by whoever changes anything of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Self
+from uuid import UUID
+
+from django.db import connections, models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from ..ids import uuid7
+from ..workflows.states import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
+
+_LIVE = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
+
+
+class WorkflowQuerySet(models.QuerySet["Workflow"]):
+    """Workflows by what is to be done with them."""
+
+    def live(self) -> Self:
+        """Those that have not ended."""
+        return self.filter(status__in=_LIVE)
+
+    def lock(self, roots: Collection[UUID], *, skip: bool = False) -> set[UUID]:
+        """Lock the rows of the trees with these roots and return which: it comes before any other row of theirs (P-03).
+
+        In the order of their ids, so no two wait for each other. With ``skip`` those that somebody has locked are left.
+        """
+        features = connections[self.db].features
+        rows = self.filter(pk__in=roots).order_by("pk")
+        if features.has_select_for_update:
+            skip = skip and features.has_select_for_update_skip_locked
+            rows = rows.select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
+        return set(rows.values_list("pk", flat=True))
+
+
+class Workflow(models.Model):
+    """One run of a workflow. Only the engine changes ``status``.
+
+    A subworkflow has a row of its own; ``root_id`` is the workflow at the top of the tree, whose row is the lock of all.
+    """
+
+    id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(_("name"), max_length=255)
+    definition_key = models.CharField(_("definition"), max_length=255, null=True, blank=True)
+    backend = models.CharField(_("backend"), max_length=64, default="default")
+    status = models.CharField(
+        _("status"), max_length=9, choices=WorkflowStatus.choices, default=WorkflowStatus.PENDING
+    )
+    on_error = models.CharField(_("on error"), max_length=5, choices=OnError.choices, default=OnError.FAIL)
+    success_policy = models.JSONField(_("success policy"), null=True, blank=True)
+    output_index = models.PositiveIntegerField(_("output"), null=True, blank=True)
+
+    root_id = models.UUIDField(_("root"))
+    parent = models.ForeignKey(
+        "horsies_django.WorkflowTask",
+        models.CASCADE,
+        db_constraint=False,
+        db_index=False,
+        null=True,
+        blank=True,
+        related_name="children",
+        verbose_name=_("parent node"),
+    )
+    depth = models.PositiveSmallIntegerField(_("depth"), default=0)
+
+    queue_name = models.CharField(_("queue"), max_length=100, null=True, blank=True)
+    priority = models.SmallIntegerField(_("priority"), null=True, blank=True)
+    good_until = models.DateTimeField(_("good until"), null=True, blank=True)
+    unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
+
+    node_count = models.PositiveIntegerField(_("nodes"), default=0)
+    open_count = models.PositiveIntegerField(_("open nodes"), default=0, help_text=_("Those that have not ended."))
+    failed_index = models.PositiveIntegerField(_("first failed node"), null=True, blank=True)
+
+    sent_at = models.DateTimeField(_("sent at"), db_default=Now())
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
+    paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
+    completed_at = models.DateTimeField(_("completed at"), null=True, blank=True)
+    cancelled_at = models.DateTimeField(_("cancelled at"), null=True, blank=True)
+    kept_until = models.DateTimeField(_("kept until"), null=True, blank=True)
+
+    result = models.JSONField(_("result"), null=True, blank=True)
+    error = models.JSONField(_("error"), null=True, blank=True)
+
+    objects = WorkflowQuerySet.as_manager()
+
+    class Meta:
+        db_table = "horsies_workflows"
+        verbose_name = _("workflow")
+        verbose_name_plural = _("workflows")
+        indexes = [
+            models.Index(fields=["status", "id"], condition=Q(status__in=_LIVE), name="horsies_workflow_live"),
+            models.Index(fields=["root_id"], condition=Q(depth__gt=0), name="horsies_workflow_tree"),
+            models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="horsies_workflow_parent"),
+            models.Index(fields=["kept_until"], condition=Q(kept_until__isnull=False), name="horsies_workflow_kept"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(status__in=WorkflowStatus.values), name="horsies_workflow_status_is_known"
+            ),
+            models.UniqueConstraint(
+                fields=["unique_key"],
+                condition=Q(status__in=_LIVE, unique_key__isnull=False),
+                name="horsies_live_workflow_has_its_key_alone",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.pk})"

@@ -1,0 +1,33 @@
+"""Events that were sent to workflows."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+
+class WorkflowEvent(models.Model):
+    """An event: one that is sent before its node waits is kept for it (P-08). Of two with one name the later counts."""
+
+    id = models.BigAutoField(primary_key=True)
+    workflow = models.ForeignKey(
+        "horsies_django.Workflow",
+        models.CASCADE,
+        db_constraint=False,
+        db_index=False,
+        related_name="events",
+        verbose_name=_("workflow"),
+    )
+    name = models.CharField(_("name"), max_length=255)
+    payload = models.JSONField(_("payload"), null=True, blank=True)
+    sent_at = models.DateTimeField(_("sent at"), db_default=Now())
+
+    class Meta:
+        db_table = "horsies_workflow_events"
+        verbose_name = _("workflow event")
+        verbose_name_plural = _("workflow events")
+        constraints = [models.UniqueConstraint(fields=["workflow", "name"], name="horsies_event_is_there_once")]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.workflow_id})"

@@ -1,0 +1,105 @@
+"""The nodes of workflows."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from ..workflows.states import Join, NodeKind, WorkflowTaskStatus
+
+
+class WorkflowTask(models.Model):
+    """A node of one run of a workflow. Only the engine changes it.
+
+    From ``task_name`` to ``metadata`` it has the columns of the task that it is to have. How many of the nodes that it
+    waits for are still open, and how many have completed, is counted here as they end, so the end of one never looks at
+    the others.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    workflow = models.ForeignKey(
+        "horsies_django.Workflow",
+        models.CASCADE,
+        db_constraint=False,
+        db_index=False,
+        related_name="nodes",
+        verbose_name=_("workflow"),
+    )
+    task_index = models.PositiveIntegerField(_("index"), help_text=_("Its place in the list of nodes."))
+    node_id = models.CharField(_("node"), max_length=128)
+    kind = models.CharField(_("kind"), max_length=11, choices=NodeKind.choices, default=NodeKind.TASK)
+    status = models.CharField(
+        _("status"), max_length=9, choices=WorkflowTaskStatus.choices, default=WorkflowTaskStatus.PENDING
+    )
+    task = models.ForeignKey(
+        "horsies_django.Task",
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        null=True,
+        blank=True,
+        related_name="+",
+        verbose_name=_("task"),
+    )
+    map_index = models.PositiveIntegerField(_("map"), null=True, blank=True, help_text=_("The node whose item it is."))
+
+    waits_for = models.JSONField(_("waits for"), default=list, blank=True)
+    dependents = models.JSONField(_("dependents"), default=list, blank=True)
+    args_from = models.JSONField(_("results from"), default=dict, blank=True)
+    values_from = models.JSONField(_("values from"), default=dict, blank=True)
+    ctx_from = models.JSONField(_("context from"), null=True, blank=True)
+    join = models.CharField(_("join"), max_length=6, choices=Join.choices, default=Join.ALL)
+    min_success = models.PositiveIntegerField(_("min success"), null=True, blank=True)
+    allow_failed_deps = models.BooleanField(_("allow failed dependencies"), default=False)
+    open_deps = models.PositiveIntegerField(_("open dependencies"), default=0)
+    ok_deps = models.PositiveIntegerField(_("completed dependencies"), default=0)
+    open_ctx = models.PositiveIntegerField(_("open context"), default=0)
+    run_when = models.CharField(_("run when"), max_length=255, null=True, blank=True)
+    skip_when = models.CharField(_("skip when"), max_length=255, null=True, blank=True)
+    is_decided = models.BooleanField(_("decided"), default=False, help_text=_("Its conditions let it run."))
+
+    over_index = models.PositiveIntegerField(_("over"), null=True, blank=True)
+    param = models.CharField(_("parameter"), max_length=255, null=True, blank=True)
+    seconds = models.FloatField(_("seconds"), null=True, blank=True)
+    until = models.DateTimeField(_("until"), null=True, blank=True)
+    event_name = models.CharField(_("event"), max_length=255, null=True, blank=True)
+    event_timeout = models.FloatField(_("event timeout"), null=True, blank=True)
+    definition_key = models.CharField(_("definition"), max_length=255, null=True, blank=True)
+
+    task_name = models.CharField(_("task name"), max_length=255, null=True, blank=True)
+    backend = models.CharField(_("backend"), max_length=64, default="default")
+    queue_name = models.CharField(_("queue"), max_length=100, default="default")
+    priority = models.SmallIntegerField(_("priority"), default=0)
+    is_async = models.BooleanField(_("async"), default=False)
+    rich = models.BooleanField(_("rich values"), default=False)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+    max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
+    retry_policy = models.JSONField(_("retry policy"), null=True, blank=True)
+    timeout = models.FloatField(_("timeout"), null=True, blank=True)
+    retention = models.DurationField(_("retention"), null=True, blank=True)
+    good_until = models.DateTimeField(_("good until"), null=True, blank=True)
+    metadata = models.JSONField(_("metadata"), null=True, blank=True)
+
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
+    completed_at = models.DateTimeField(_("completed at"), null=True, blank=True)
+    result = models.JSONField(_("result"), null=True, blank=True)
+    error_code = models.CharField(_("error code"), max_length=100, null=True, blank=True)
+
+    class Meta:
+        db_table = "horsies_workflow_tasks"
+        verbose_name = _("workflow task")
+        verbose_name_plural = _("workflow tasks")
+        indexes = [
+            models.Index(fields=["task"], condition=Q(task__isnull=False), name="horsies_node_task"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["workflow", "task_index"], name="horsies_node_has_its_place_alone"),
+            models.UniqueConstraint(fields=["workflow", "node_id"], name="horsies_node_has_its_id_alone"),
+            models.CheckConstraint(
+                condition=Q(status__in=WorkflowTaskStatus.values), name="horsies_node_status_is_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node_id} ({self.workflow_id})"
