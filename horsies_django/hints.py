@@ -74,7 +74,7 @@ def return_rule(func: Callable[..., Any]) -> Rule | None:
 
 
 def hints_of(func: Callable[..., Any]) -> Mapping[str, Any]:
-    """Hints that can't be resolved at run time count as none."""
+    """Return the hints of a function; those that can't be resolved at run time count as none."""
     try:
         return get_type_hints(func, include_extras=True)
     except Exception:  # noqa: BLE001  # a name that only a type checker imports, a hint that is no expression: no hint
@@ -91,7 +91,7 @@ def _or_default(test: Test, default: Any) -> Test:
 
 
 def unwrapped(hint: Any) -> Any:
-    """``TaskResult[T, E]`` says of the ok value that it is a T."""
+    """Return what a hint says of the ok value: ``TaskResult[T, E]`` says that it is a T."""
     if get_origin(hint) is TaskResult:
         return get_args(hint)[0]
     if get_origin(hint) in (Union, types.UnionType):

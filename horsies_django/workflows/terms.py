@@ -71,7 +71,7 @@ class TermsOfNodes:
     """
 
     def __init__(self, alias: str, inherited: Mapping[str, Any]) -> None:
-        self.alias = alias
+        self.alias = alias if isinstance(alias, str) else ""
         self.flaws: list[Flaw] = []
         self._known: dict[Any, Terms] = {}
         self._options: dict[str, Options] = {}
@@ -171,7 +171,7 @@ class TermsOfNodes:
 
 
 def _options_of(alias: str) -> Options:
-    if alias not in task_backends.settings:
+    if not isinstance(alias, str) or alias not in task_backends.settings:
         known = " or ".join(map(repr, task_backends.settings))
         raise InvalidTask(f"backend is {shown(alias)}; allowed: {known}.")
     backend = task_backends[alias]

@@ -1,0 +1,104 @@
+"""Whatever is put where: a workflow is built, or InvalidWorkflow says why not. Nothing else is raised."""
+
+import datetime
+import math
+
+import pytest
+
+from horsies_django import (
+    InvalidWorkflow,
+    Join,
+    NodeKey,
+    SuccessCase,
+    SuccessPolicy,
+    Workflow,
+    WorkflowDefinition,
+    sleep,
+    wait_for_event,
+)
+from horsies_django.workflows.meta import DefinitionOptions
+from horsies_django.workflows.options import StepOptions, SubWorkflowNodeOptions, TaskNodeOptions
+from horsies_django.workflows.workflow import OtherKeywords
+from tests.workflows import jobs
+
+PAGE = jobs.fetch.node(node_id="page")(url="x")
+JUNK = [
+    *(None, True, 0, -1, 10**30, 1.5, math.nan, math.inf, "", "a", "a\0", "\ud800", "x" * 10_000, b"a", object(), len),
+    *([], [1], (), {}, {"a": 1}, {1: 2}, {"value": None}, {1, 2}, [[]], {"value": [PAGE, 1]}, {"value": PAGE.result}),
+    *(PAGE, [PAGE], [PAGE, PAGE], {"value": PAGE}, {"value": [PAGE]}, PAGE >> PAGE, NodeKey("page"), NodeKey(5)),
+    *(jobs.fetch, jobs.fetch.node(), Workflow, Join, Join.ANY, datetime.timedelta(days=-1), datetime.datetime.max),
+    *(SuccessPolicy(5), SuccessPolicy([SuccessCase(5, 5)]), SuccessCase([]), lambda: None, iter([PAGE]), range(3)),
+]
+
+
+class Plain(WorkflowDefinition):
+    only = jobs.nothing.node()()
+
+    class Meta:
+        definition_key = "tests.junk.plain"
+
+
+def judge(build, *args, **options):
+    """Build something, or be told of every mistake in words."""
+    mistakes = "none"
+    try:
+        build(*args, **options).blueprint()
+    except InvalidWorkflow as error:
+        mistakes = "".join(map(str, error.mistakes)) and str(error)
+    assert mistakes
+
+
+def build(*parts, **options):
+    judge(Workflow, "junk", [PAGE, *parts], **options)
+
+
+@pytest.mark.parametrize("option", sorted(TaskNodeOptions.__optional_keys__))
+def test_in_an_option_of_a_node(option):
+    for value in JUNK:
+        build(jobs.unhinted.node(**{option: value})(value=1))
+        build(jobs.unhinted.node(**{option: value})())
+        build(jobs.look_back.map(over=PAGE, **{option: value}))
+
+
+@pytest.mark.parametrize("option", sorted(SubWorkflowNodeOptions.__optional_keys__))
+def test_in_an_option_of_a_subworkflow(option):
+    for value in JUNK:
+        build(Plain.node(**{option: value})())
+
+
+@pytest.mark.parametrize("option", sorted(StepOptions.__optional_keys__))
+def test_in_an_option_of_a_sleep_or_an_event(option):
+    for value in JUNK:
+        build(sleep(1, **{option: value}), wait_for_event("a", **{option: value}))
+
+
+def test_in_the_arguments_of_a_node():
+    for value in JUNK:
+        build(jobs.unhinted.node()(value=value))
+        build(jobs.fetch.node()(url=value, tries=value))
+        build(jobs.judge.node()(value))
+        build(jobs.report.node()(pages=[value, PAGE]))
+        build(jobs.unhinted.map(over=value, param=value, kwargs=value))
+        build(sleep(value), wait_for_event(value, timeout=value))
+        build(Plain.node()(value, value=value))
+
+
+@pytest.mark.parametrize("option", sorted(OtherKeywords.__optional_keys__ - {"name"}))
+def test_in_an_option_of_a_workflow(option):
+    for value in JUNK:
+        build(**{option: value})
+
+
+def test_in_the_place_of_a_name_and_of_nodes():
+    for value in JUNK:
+        for name, nodes in ((value, [PAGE]), ("junk", value), ("junk", {"a": value}), ("junk", [value])):
+            judge(Workflow, name, nodes)
+
+
+@pytest.mark.parametrize("option", list(DefinitionOptions.__dataclass_fields__))
+def test_in_meta(option):
+    for value in JUNK:
+        stated = {"definition_key": "tests.junk.other", option: value}
+        definition = type("Junk", (WorkflowDefinition,), {"only": PAGE, "Meta": type("Meta", (), stated)})
+        judge(definition.build)
+        build(definition.node()())
