@@ -96,7 +96,12 @@ class SecondsUntil(Func):
         )
 
 
-_POSTGRES_CASTS: Final = {"IntegerField": "bigint", "FloatField": "double precision", "TextField": "text"}
+_POSTGRES_CASTS: Final = {
+    "IntegerField": "bigint",
+    "FloatField": "double precision",
+    "TextField": "text",
+    "UUIDField": "uuid",
+}
 
 
 class FromMap(Func):
@@ -108,7 +113,7 @@ class FromMap(Func):
 
     arity = 1
 
-    def __init__(self, entries: Mapping[UUID, str] | Blank, output_field: Field[Any, Any]) -> None:
+    def __init__(self, entries: Mapping[UUID, str] | Mapping[int, str] | Blank, output_field: Field[Any, Any]) -> None:
         super().__init__(F("pk"), output_field=output_field)
         self._entries = entries
 
@@ -167,9 +172,11 @@ class IsAmong(Lookup):
         return self._render(compiler, f"{{key}} IN (SELECT value FROM {table})")  # noqa: S608  # a constant
 
 
-def spelled(keys: Iterable[UUID], connection: BaseDatabaseWrapper) -> list[str]:
+def spelled(keys: Iterable[UUID | int], connection: BaseDatabaseWrapper) -> list[str]:
     """Return primary keys as the database spells them where it makes texts of them."""
-    return [str(key) for key in keys] if connection.features.has_native_uuid_field else [key.hex for key in keys]
+    if connection.features.has_native_uuid_field:
+        return [str(key) for key in keys]
+    return [key.hex if isinstance(key, UUID) else str(key) for key in keys]
 
 
 def json_object(keys: Iterable[str], entries: Iterable[str]) -> str:

@@ -250,14 +250,7 @@ class TaskQuerySet(TaskViews):
 
         A body that runs is told to stop, within a second or so; what it still gives back is dropped.
         """
-        cancelled = {
-            "cancelled_at": Now(),
-            "error_code": OutcomeCode.TASK_CANCELLED.value,
-            "result": {
-                "err": TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.").as_json()
-            },
-            "kept_until": kept_until(TaskStatus.CANCELLED, self.db),
-        }
+        cancelled = self._cancelled()
         possible = lifecycle.CANCEL.is_possible
         if include_running:
             possible |= lifecycle.CANCEL_RUNNING.is_possible
@@ -267,6 +260,19 @@ class TaskQuerySet(TaskViews):
         if count and include_running:
             revoke_after_commit(self.db)
         return count
+
+    def cancel_quietly(self) -> int:
+        """PENDING, CLAIMED → CANCELLED for tasks of a workflow that takes them back itself."""
+        return self._move(lifecycle.CANCEL, **self._cancelled())
+
+    def _cancelled(self) -> dict[str, Any]:
+        error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.")
+        return {
+            "cancelled_at": Now(),
+            "error_code": OutcomeCode.TASK_CANCELLED.value,
+            "result": {"err": error.as_json()},
+            "kept_until": kept_until(TaskStatus.CANCELLED, self.db),
+        }
 
     def retry(self) -> int:
         """FAILED, CANCELLED, EXPIRED → PENDING with a fresh budget; return how many (S4-70, S4-71).

@@ -47,9 +47,7 @@ class Workflow(models.Model):
     name = models.CharField(_("name"), max_length=255)
     definition_key = models.CharField(_("definition"), max_length=255, null=True, blank=True)
     backend = models.CharField(_("backend"), max_length=64, default="default")
-    status = models.CharField(
-        _("status"), max_length=9, choices=WorkflowStatus.choices, default=WorkflowStatus.PENDING
-    )
+    status = models.CharField(_("status"), max_length=9, choices=WorkflowStatus.choices, default=WorkflowStatus.PENDING)
     on_error = models.CharField(_("on error"), max_length=5, choices=OnError.choices, default=OnError.FAIL)
     success_policy = models.JSONField(_("success policy"), null=True, blank=True)
     output_index = models.PositiveIntegerField(_("output"), null=True, blank=True)

@@ -30,4 +30,4 @@ class WorkflowEvent(models.Model):
         constraints = [models.UniqueConstraint(fields=["workflow", "name"], name="horsies_event_is_there_once")]
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.workflow_id})"
+        return self.name

@@ -54,6 +54,11 @@ class WorkflowTask(models.Model):
     allow_failed_deps = models.BooleanField(_("allow failed dependencies"), default=False)
     open_deps = models.PositiveIntegerField(_("open dependencies"), default=0)
     ok_deps = models.PositiveIntegerField(_("completed dependencies"), default=0)
+    bad_deps = models.PositiveIntegerField(
+        _("failed dependencies"),
+        default=0,
+        help_text=_("And skipped ones, but for those that their own condition skipped."),
+    )
     open_ctx = models.PositiveIntegerField(_("open context"), default=0)
     run_when = models.CharField(_("run when"), max_length=255, null=True, blank=True)
     skip_when = models.CharField(_("skip when"), max_length=255, null=True, blank=True)
@@ -102,4 +107,4 @@ class WorkflowTask(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.node_id} ({self.workflow_id})"
+        return self.node_id

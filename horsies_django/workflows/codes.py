@@ -1,0 +1,21 @@
+"""The codes of workflows, among those of the library."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class WorkflowCode(StrEnum):
+    """How a workflow, or a node of one, ended or stands, where no task says it."""
+
+    UPSTREAM_SKIPPED = "UPSTREAM_SKIPPED"
+    CONDITION_NOT_MET = "CONDITION_NOT_MET"
+    EVENT_TIMEOUT = "EVENT_TIMEOUT"
+    MAP_ITEM_FAILED = "MAP_ITEM_FAILED"
+    MAP_NOT_A_LIST = "MAP_NOT_A_LIST"
+    SUBWORKFLOW_FAILED = "SUBWORKFLOW_FAILED"
+    WORKFLOW_PAUSED = "WORKFLOW_PAUSED"
+    WORKFLOW_FAILED = "WORKFLOW_FAILED"
+    WORKFLOW_CANCELLED = "WORKFLOW_CANCELLED"
+    WORKFLOW_EXPIRED = "WORKFLOW_EXPIRED"
+    WORKFLOW_SUCCESS_CASE_NOT_MET = "WORKFLOW_SUCCESS_CASE_NOT_MET"

@@ -1,0 +1,195 @@
+"""Beginning: what a node does when its turn has come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import models
+from django.db.models import F, Q, TextField, Value
+from django.db.models.functions import Cast, Now
+
+from ...expressions import FromMap
+from ...models import Workflow, WorkflowEvent, WorkflowTask
+from ...serializers import dumps
+from ..codes import WorkflowCode
+from ..states import NodeKind, WorkflowTaskStatus
+from .ending import err
+from .enqueuing import enqueue, internal, later
+from .nodes import Node, NodeRows, Settled
+
+#: Our own tasks (see workflows/internal.py).
+_HERE: Final = "horsies_django.workflows.internal"
+
+_WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
+
+
+def begin(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
+    """Begin these nodes; return those that have ended with that."""
+    if not keys:
+        return []
+    rows = nodes.filter(pk__in=keys, status__in=_WAITS)
+    undecided = Q(is_decided=False) & (Q(run_when__isnull=False) | Q(skip_when__isnull=False))
+    by_kind: dict[str, list[int]] = {}
+    for pk, kind, is_undecided in rows.values_list("pk", "kind", undecided):
+        by_kind.setdefault("undecided" if is_undecided else kind, []).append(pk)
+    enqueue(nodes, by_kind.get("undecided", ()), **internal(f"{_HERE}.decide"))
+    enqueue(nodes, by_kind.get(NodeKind.TASK, ()))
+    enqueue(nodes, by_kind.get(NodeKind.SUBWORKFLOW, ()), **internal(f"{_HERE}.build"), is_fed=Value(True))
+    _sleep(nodes, by_kind.get(NodeKind.SLEEP, ()))
+    ends = _wait_for_events(nodes, by_kind.get(NodeKind.EVENT, ()))
+    return ends + _expand(nodes, by_kind.get(NodeKind.MAP, ()))
+
+
+def _sleep(nodes: NodeRows, keys: Collection[int]) -> None:
+    """A sleep is a task that is due later and does nothing, so it holds no slot (P-08)."""
+    asleep = nodes.filter(pk__in=keys).values_list("pk", "seconds", "until")
+    for pk, seconds, until in asleep if keys else ():
+        due = later(seconds or 0.0)
+        if until is not None:
+            due = {"enqueued_at": Value(until), "run_after": Value(until), "deferred": Value(True)}
+        enqueue(nodes, [pk], **internal(f"{_HERE}.wake"), **due)
+
+
+def _wait_for_events(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
+    if not keys:
+        return []
+    waiting = nodes.filter(pk__in=keys)
+    columns = ("pk", "workflow_id", "task_index", "dependents", "map_index", "event_name", "event_timeout")
+    rows = list(waiting.values_list(*columns))
+    waiting.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())
+    events = WorkflowEvent.objects.using(nodes.db).filter(workflow__in={row[1] for row in rows})
+    sent = {
+        (workflow_id, name): payload
+        for workflow_id, name, payload in events.values_list("workflow_id", "name", Cast("payload", TextField()))
+    }
+    ends = []
+    for *end, name, timeout in rows:
+        if (end[1], name) in sent:
+            ends.append((Settled(end[0], end[1], end[2], WorkflowTaskStatus.COMPLETED, *end[3:]), sent[end[1], name]))
+        elif timeout is not None:
+            enqueue(nodes, [end[0]], **internal(f"{_HERE}.wake"), **later(timeout))
+            nodes.filter(pk=end[0]).update(status=WorkflowTaskStatus.RUNNING)
+    return happened(nodes, ends)
+
+
+def happened(nodes: NodeRows, ends: Sequence[tuple[Settled, str | None]]) -> list[Settled]:
+    """These events have come, each with the JSON text of its payload."""
+    _complete(nodes, {end.pk: f'{{"ok":{payload or "null"}}}' for end, payload in ends})
+    return [end for end, _ in ends]
+
+
+def _complete(nodes: NodeRows, results: dict[int, str]) -> None:
+    if results:
+        nodes.filter(pk__in=results).update(
+            status=WorkflowTaskStatus.COMPLETED,
+            completed_at=Now(),
+            result=FromMap(results, models.JSONField()),
+            error_code=None,
+        )
+
+
+def _fail(nodes: NodeRows, key: int, code: str, message: str) -> None:
+    nodes.filter(pk=key).update(
+        status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=err(code, message), error_code=str(code)
+    )
+
+
+# Maps: a node for each item.
+
+
+def _expand(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
+    """Make a node of each item of what a map goes over (P-07); a map over nothing has ended."""
+    ends: list[Settled] = []
+    for node in nodes.filter(pk__in=keys).select_related("workflow") if keys else ():
+        source = nodes.filter(workflow=node.workflow, task_index=node.over_index)
+        (text,) = source.values_list(Cast("result", TextField()), flat=True)
+        items = json.loads(text or "{}").get("ok")
+        end = Settled(
+            node.pk, node.workflow.pk, node.task_index, WorkflowTaskStatus.FAILED, node.dependents, node.map_index
+        )
+        if not isinstance(items, list):
+            _fail(nodes, node.pk, WorkflowCode.MAP_NOT_A_LIST, "The node that it goes over has given no list.")
+            ends.append(end)
+        elif not items:
+            _complete(nodes, {node.pk: '{"ok":[]}'})
+            ends.append(end._replace(status=WorkflowTaskStatus.COMPLETED))
+        else:
+            _make_items(nodes, node, items)
+    return ends
+
+
+def _make_items(nodes: NodeRows, node: WorkflowTask, items: Sequence[Any]) -> None:
+    database, count = nodes.db, len(items)
+    workflow = Workflow.objects.using(database).get(pk=node.workflow.pk)
+    first = workflow.node_count
+    common = {
+        name: getattr(node, name)
+        for name in (
+            "task_name",
+            "backend",
+            "queue_name",
+            "priority",
+            "is_async",
+            "rich",
+            "max_retries",
+            "retry_policy",
+            "timeout",
+            "retention",
+            "good_until",
+            "metadata",
+        )
+    }
+    made = [
+        WorkflowTask(
+            workflow=workflow,
+            task_index=first + place,
+            node_id=f"{node.node_id[:110]}[{place}]",
+            kind=NodeKind.TASK,
+            map_index=node.task_index,
+            kwargs={**node.kwargs, str(node.param): item},
+            args_from=node.args_from,
+            values_from=node.values_from,
+            ctx_from=node.ctx_from,
+            **common,
+        )
+        for place, item in enumerate(items)
+    ]
+    nodes.model.objects.using(database).bulk_create(made, batch_size=1_000)
+    Workflow.objects.using(database).filter(pk=workflow.pk).update(
+        node_count=F("node_count") + count, open_count=F("open_count") + count
+    )
+    nodes.filter(pk=node.pk).update(
+        status=WorkflowTaskStatus.RUNNING, started_at=Now(), open_deps=count, ok_deps=0, bad_deps=0
+    )
+    rows = nodes.filter(workflow=workflow, map_index=node.task_index, status=WorkflowTaskStatus.PENDING)
+    enqueue(nodes, list(rows.values_list("pk", flat=True)))
+
+
+def collect(nodes: NodeRows, maps: Sequence[Node]) -> list[Settled]:
+    """All items of these maps have ended: end them, with the list of values, in order."""
+    ends = []
+    for node in maps:
+        if node.bad_deps:
+            message = f"{node.bad_deps:,} of {node.bad_deps + node.ok_deps:,} items did not complete."
+            _fail(nodes, node.pk, WorkflowCode.MAP_ITEM_FAILED, message)
+            ends.append(node.settled(WorkflowTaskStatus.FAILED))
+            continue
+        items = nodes.filter(workflow=node.workflow_id, map_index=node.task_index).order_by("task_index")
+        results = items.values_list(Cast("result", TextField()), flat=True)
+        _complete(nodes, {node.pk: dumps({"ok": [json.loads(text or "{}").get("ok") for text in results]})})
+        ends.append(node.settled(WorkflowTaskStatus.COMPLETED))
+    return ends
+
+
+def waiting_for(nodes: NodeRows, workflow_id: UUID, event_name: str) -> list[Settled]:
+    """The nodes of a workflow that wait for an event."""
+    rows = nodes.filter(
+        workflow=workflow_id, kind=NodeKind.EVENT, event_name=event_name, status=WorkflowTaskStatus.RUNNING
+    )
+    return [
+        Settled(pk, workflow_id, index, WorkflowTaskStatus.COMPLETED, dependents, map_index)
+        for pk, index, dependents, map_index in rows.values_list("pk", "task_index", "dependents", "map_index")
+    ]

@@ -1,0 +1,92 @@
+"""Enqueuing: a node becomes a task, in the database itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from django.db import connections, models
+from django.db.models import F, Q, Value
+from django.db.models.functions import Now
+
+from ...expressions import FromMap, FromNow, spelled
+from ...ids import uuid7s
+from ...models import Task
+from ...models.statements import Statement
+from ...states import TaskStatus
+from ...waking import wake_after_commit
+from ..states import WorkflowTaskStatus
+from .nodes import NodeRows
+
+#: Columns of a task that its node has under the same name.
+_OWN: Final = (
+    "task_name",
+    "backend",
+    "queue_name",
+    "priority",
+    "is_async",
+    "rich",
+    "kwargs",
+    "max_retries",
+    "retry_policy",
+    "timeout",
+    "retention",
+    "good_until",
+    "metadata",
+)
+
+_NEW: Final[dict[str, Any]] = {
+    "args": Value([], models.JSONField()),
+    "status": Value(TaskStatus.PENDING.value),
+    "deferred": Value(False),
+    "claim": Value(0),
+    "attempt": Value(0),
+    "retry_count": Value(0),
+    "sent_at": Now(),
+    "enqueued_at": Now(),
+}
+
+
+def enqueue(nodes: NodeRows, keys: Collection[int], **changes: Any) -> None:
+    """PENDING, READY → ENQUEUED for the nodes with these keys: one INSERT, one UPDATE (W-32).
+
+    ``changes`` are columns of the tasks that are not as their nodes have them.
+    """
+    if not keys:
+        return
+    database = nodes.db
+    ids = dict(zip(keys, uuid7s(len(keys)), strict=True))
+    given = {key: f'"{text}"' for key, text in zip(ids, spelled(ids.values(), connections[database]), strict=True)}
+    task_ids = FromMap(given, models.UUIDField())
+    rows = nodes.filter(pk__in=keys)
+    is_fed = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
+    columns = {
+        "id": task_ids,
+        **{name: F(name) for name in _OWN},
+        **_NEW,
+        "workflow_id": F("workflow__root_id"),
+        "is_fed": models.ExpressionWrapper(is_fed, models.BooleanField()),
+        **changes,
+    }
+    Statement.insert(Task, rows, columns).run(database)
+    rows.update(status=WorkflowTaskStatus.ENQUEUED, task_id=task_ids, started_at=Now())
+    for queue in set(rows.values_list("queue_name", flat=True).distinct()):
+        wake_after_commit(database, queue)
+
+
+def internal(path: str, **kwargs: Any) -> Mapping[str, Any]:
+    """Return the changes that make the task of a node one of ours."""
+    return {
+        "task_name": Value(path),
+        "kwargs": Value(kwargs, models.JSONField()),
+        "is_async": Value(False),
+        "rich": Value(False),
+        "is_fed": Value(False),
+        "timeout": Value(None, models.FloatField()),
+    }
+
+
+def later(seconds: float) -> Mapping[str, Any]:
+    """Return the changes that let a task wait."""
+    due = FromNow(seconds)
+    return {"enqueued_at": due, "run_after": due, "deferred": Value(True)}

@@ -1,0 +1,115 @@
+"""Finishing: what a workflow comes to when its last node has ended (W-50, W-51), and what its parent is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import Count, Q, TextField
+from django.db.models.functions import Cast, Now
+
+from ...models import Workflow, WorkflowTask
+from ...results import TaskError
+from ..codes import WorkflowCode
+from ..states import WorkflowStatus, WorkflowTaskStatus
+from .nodes import BEGUN, NodeRows, Settled
+
+_FAILED: Final = {
+    WorkflowStatus.FAILED: WorkflowCode.SUBWORKFLOW_FAILED,
+    WorkflowStatus.CANCELLED: WorkflowCode.WORKFLOW_CANCELLED,
+    WorkflowStatus.EXPIRED: WorkflowCode.WORKFLOW_EXPIRED,
+}
+
+
+def finish(database: str, keys: Collection[UUID]) -> list[Settled]:
+    """End those of these workflows that have no open node left; return the nodes of which they are subworkflows."""
+    ends: list[Settled] = []
+    nodes = WorkflowTask.objects.using(database).all()
+    done = Workflow.objects.using(database).filter(pk__in=keys, open_count=0)
+    for workflow in done.exclude(status__in=[WorkflowStatus.PAUSED, WorkflowStatus.PENDING]):
+        if workflow.status == WorkflowStatus.RUNNING:
+            _finish(nodes, workflow)
+        if workflow.parent_id is not None:  # type: ignore[attr-defined]  # the id of a ForeignKey
+            ends += _tell_parent(nodes, workflow)
+    return ends
+
+
+def _finish(nodes: NodeRows, workflow: Workflow) -> None:
+    mine = nodes.filter(workflow=workflow)
+    error = _error(mine, workflow)
+    workflow.status = WorkflowStatus.COMPLETED if error is None else WorkflowStatus.FAILED
+    workflow.error = error
+    if error is None:
+        workflow.result = {"ok": _output(mine, workflow)}
+    rows = Workflow.objects.using(nodes.db).filter(pk=workflow.pk, status=WorkflowStatus.RUNNING, open_count=0)
+    rows.update(status=workflow.status, completed_at=Now(), result=workflow.result, error=error)
+
+
+def _error(mine: NodeRows, workflow: Workflow) -> dict[str, Any] | None:
+    if workflow.success_policy is None:
+        return None if workflow.failed_index is None else _error_of(mine, [workflow.failed_index])
+    required = {index for case in workflow.success_policy for index in case["required"]}
+    states = dict(mine.filter(task_index__in=required).values_list("task_index", "status"))
+    for case in workflow.success_policy:
+        if all(states.get(index) == WorkflowTaskStatus.COMPLETED for index in case["required"]):
+            return None
+    failed = sorted(index for index, status in states.items() if status == WorkflowTaskStatus.FAILED)
+    if failed:
+        return _error_of(mine, failed[:1])
+    return TaskError(
+        error_code=WorkflowCode.WORKFLOW_SUCCESS_CASE_NOT_MET, message="No case of the success policy is met."
+    ).as_json()
+
+
+def _error_of(mine: NodeRows, indexes: list[int]) -> dict[str, Any]:
+    """The error of a node, with its name."""
+    (node_id, text), *_ = mine.filter(task_index__in=indexes).values_list("node_id", Cast("result", TextField()))
+    error: Mapping[str, Any] = json.loads(text or "{}").get("err") or {}
+    return {"error_code": str(WorkflowCode.WORKFLOW_FAILED), "message": "", "data": None, **error, "node_id": node_id}
+
+
+def _output(mine: NodeRows, workflow: Workflow) -> Any:
+    if workflow.output_index is not None:
+        (text,) = mine.filter(task_index=workflow.output_index).values_list(Cast("result", TextField()), flat=True)
+        return json.loads(text or "{}").get("ok")
+    leaves = mine.filter(map_index__isnull=True, dependents=[]).order_by("task_index")
+    if workflow.parent_id is not None:  # type: ignore[attr-defined]  # the id of a ForeignKey
+        return None
+    return {
+        node_id: json.loads(text or "null")
+        for node_id, text in leaves.values_list("node_id", Cast("result", TextField()))
+    }
+
+
+def _tell_parent(nodes: NodeRows, workflow: Workflow) -> list[Settled]:
+    rows = nodes.filter(pk=workflow.parent_id, status__in=BEGUN)  # type: ignore[attr-defined]  # the id of a ForeignKey
+    found = list(rows.values_list("pk", "workflow_id", "task_index", "dependents", "map_index"))
+    if not found:
+        return []
+    ((pk, workflow_id, index, dependents, map_index),) = found
+    if workflow.status == WorkflowStatus.COMPLETED:
+        status, result, code = WorkflowTaskStatus.COMPLETED, workflow.result, None
+    else:
+        status, code = WorkflowTaskStatus.FAILED, str(_FAILED[WorkflowStatus(workflow.status)])
+        message = (workflow.error or {}).get("message") or f"The subworkflow is {workflow.status}."
+        error = TaskError(error_code=code, message=message, data=summary(nodes, workflow))
+        result = {"err": error.as_json()}
+    rows.update(status=status, completed_at=Now(), result=result, error_code=code)
+    return [Settled(pk, workflow_id, index, status, dependents, map_index)]
+
+
+def summary(nodes: NodeRows, workflow: Workflow) -> dict[str, Any]:
+    """Return how a workflow ended, in numbers."""
+    states = {
+        status.lower(): Count("pk", filter=Q(status=status))
+        for status in (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
+    }
+    counts = nodes.filter(workflow=workflow).aggregate(total=Count("pk"), **states)
+    return {
+        "workflow_id": str(workflow.pk),
+        "status": workflow.status,
+        **counts,
+        "error": (workflow.error or {}).get("error_code"),
+    }

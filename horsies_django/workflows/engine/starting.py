@@ -1,0 +1,98 @@
+"""Starting: a blueprint becomes rows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+from django.db.models.functions import Now
+
+from ...models import Workflow, WorkflowTask
+from ..blueprint import NodeBlueprint, WorkflowBlueprint
+from ..states import WorkflowStatus
+from .advance import Advance
+
+
+def insert(
+    database: str, blueprint: WorkflowBlueprint, workflow_id: UUID, parent: WorkflowTask | None = None
+) -> Workflow:
+    """Insert a workflow and its nodes, and begin those that wait for none, in the caller's transaction.
+
+    That of a subworkflow holds the lock of its tree.
+    """
+    above = None if parent is None else parent.workflow
+    workflow = Workflow(
+        id=workflow_id,
+        name=blueprint.name,
+        definition_key=blueprint.definition_key,
+        backend=blueprint.backend,
+        status=WorkflowStatus.RUNNING,
+        on_error=blueprint.on_error,
+        success_policy=blueprint.success_policy,
+        output_index=blueprint.output_index,
+        root_id=workflow_id if above is None else above.root_id,
+        parent=parent,
+        depth=0 if above is None else above.depth + 1,
+        queue_name=blueprint.queue_name,
+        priority=blueprint.priority,
+        good_until=blueprint.good_until,
+        unique_key=blueprint.unique_key,
+        node_count=len(blueprint.nodes),
+        open_count=len(blueprint.nodes),
+        started_at=Now(),
+    )
+    workflow.save(using=database, force_insert=True)
+    rows = [_node(workflow, node) for node in blueprint.nodes]
+    WorkflowTask.objects.using(database).bulk_create(rows, batch_size=1_000)
+    advance = Advance(database)
+    roots = advance.nodes.filter(workflow=workflow, waits_for=[])
+    advance.after([], list(roots.values_list("pk", flat=True)))
+    return workflow
+
+
+def _node(workflow: Workflow, node: NodeBlueprint) -> WorkflowTask:
+    values: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
+    return WorkflowTask(
+        workflow=workflow,
+        task_index=node.index,
+        over_index=node.over,
+        kwargs=json.loads(node.kwargs) if node.kwargs != "{}" else {},
+        open_deps=len(node.waits_for),
+        open_ctx=len(node.ctx_from or ()),
+        **values,
+    )
+
+
+_SAME = (
+    "node_id",
+    "kind",
+    "task_name",
+    "backend",
+    "queue_name",
+    "priority",
+    "is_async",
+    "rich",
+    "max_retries",
+    "retry_policy",
+    "timeout",
+    "retention",
+    "good_until",
+    "metadata",
+    "waits_for",
+    "dependents",
+    "args_from",
+    "values_from",
+    "ctx_from",
+    "join",
+    "min_success",
+    "allow_failed_deps",
+    "run_when",
+    "skip_when",
+    "param",
+    "seconds",
+    "until",
+    "event_name",
+    "event_timeout",
+    "definition_key",
+)

@@ -1,0 +1,85 @@
+"""Stopping: what has not begun is taken back, what runs comes to its end (W-37, W-38, W-42, W-44)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+from uuid import UUID
+
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from ...models import Task, Workflow, WorkflowTask
+from ...states import TaskStatus
+from ..codes import WorkflowCode
+from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
+from . import ending
+from .nodes import BEGUN, NodeRows, Settled
+
+_NOT_BEGUN: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
+
+
+def abandon(nodes: NodeRows, some: NodeRows) -> None:
+    """Take back the tasks of ``some`` nodes of paused workflows that have not begun: their nodes are READY again.
+
+    A task that somebody has locked is about to begin or to end, and left to that. So nothing here waits for a task.
+    """
+    paused = some.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN, workflow__status=WorkflowStatus.PAUSED)
+    _take_back(nodes, paused, WorkflowTaskStatus.READY)
+
+
+def _take_back(nodes: NodeRows, some: NodeRows, status: WorkflowTaskStatus) -> list[int]:
+    pairs = dict(some.values_list("task_id", "pk"))
+    if not pairs:
+        return []
+    tasks = Task.objects.using(nodes.db)
+    free = list(tasks.filter(pk__in=pairs, status__in=_NOT_BEGUN).lock().values_list("pk", flat=True))
+    tasks.filter(pk__in=free).cancel_quietly()
+    keys = [pairs[task_id] for task_id in free]
+    if status == WorkflowTaskStatus.READY:
+        nodes.filter(pk__in=keys).update(status=status, task_id=None)
+    return keys
+
+
+def pause(database: str, roots: Collection[UUID]) -> int:
+    """RUNNING → PAUSED for these workflows and everything below them; return how many of them it was (W-42, W-62)."""
+    if not roots:
+        return 0
+    workflows = Workflow.objects.using(database)
+    keys = below(database, roots)
+    count = workflows.filter(pk__in=roots, status=WorkflowStatus.RUNNING).count()
+    workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING).update(status=WorkflowStatus.PAUSED, paused_at=Now())
+    nodes = WorkflowTask.objects.using(database).all()
+    abandon(nodes, nodes.filter(workflow__in=keys))
+    return count
+
+
+def cancel(database: str, roots: Collection[UUID]) -> list[Settled]:
+    """Cancel these workflows and everything below them; return the nodes that are skipped with that (W-44)."""
+    workflows = Workflow.objects.using(database)
+    live = workflows.filter(pk__in=below(database, roots)).exclude(status__in=sorted(WORKFLOW_TERMINAL_STATES))
+    keys = list(live.values_list("pk", flat=True))
+    workflows.filter(pk__in=keys).update(status=WorkflowStatus.CANCELLED, cancelled_at=Now())
+    nodes = WorkflowTask.objects.using(database).all()
+    mine = nodes.filter(workflow__in=keys)
+    taken = _take_back(nodes, mine.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN), WorkflowTaskStatus.SKIPPED)
+    waits = Q(status__in=[WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY])
+    untasked = Q(status__in=BEGUN, task__isnull=True, children__isnull=True)
+    skipped = [
+        Settled(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
+        for pk, workflow_id, index, dependents, map_index in mine.filter(
+            waits | untasked | Q(pk__in=taken)
+        ).values_list("pk", "workflow_id", "task_index", "dependents", "map_index")
+    ]
+    ending.skip(nodes, skipped, WorkflowCode.WORKFLOW_CANCELLED, "The workflow was cancelled.")
+    return skipped
+
+
+def below(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
+    """The ids of these workflows, and of all that are below them."""
+    workflows = Workflow.objects.using(database)
+    keys = level = list(roots)
+    while level:
+        level = list(workflows.filter(parent__workflow__in=level).values_list("pk", flat=True))
+        keys = [*keys, *level]
+    return keys
