@@ -71,9 +71,7 @@ class Task(models.Model):
     workflow_id = models.UUIDField(
         _("workflow"), null=True, blank=True, help_text=_("The root of the workflow that it is a node of.")
     )
-    is_fed = models.BooleanField(
-        _("fed"), default=False, help_text=_("Other nodes' results are arguments of its body.")
-    )
+    is_fed = models.BooleanField(_("fed"), default=False, help_text=_("Other nodes give arguments."))
     progress = models.JSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))
     checkpoint = models.JSONField(_("checkpoint"), null=True, blank=True, help_text=_("For its next attempt."))
     kept_until = models.DateTimeField(

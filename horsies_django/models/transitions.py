@@ -266,7 +266,7 @@ class TaskQuerySet(TaskViews):
         return self._move(lifecycle.CANCEL, **self._cancelled())
 
     def _cancelled(self) -> dict[str, Any]:
-        error = TaskError(error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.")
+        error = TaskError[None](error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.")
         return {
             "cancelled_at": Now(),
             "error_code": OutcomeCode.TASK_CANCELLED.value,

@@ -40,7 +40,7 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
 class Workflow(models.Model):
     """One run of a workflow. Only the engine changes ``status``.
 
-    A subworkflow has a row of its own; ``root_id`` is the workflow at the top of the tree, whose row is the lock of all.
+    A subworkflow has a row of its own; ``root_id`` is the workflow at the top of the tree: its row is the lock of all.
     """
 
     id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)

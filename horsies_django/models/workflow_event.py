@@ -23,6 +23,8 @@ class WorkflowEvent(models.Model):
     payload = models.JSONField(_("payload"), null=True, blank=True)
     sent_at = models.DateTimeField(_("sent at"), db_default=Now())
 
+    objects: models.Manager[WorkflowEvent] = models.Manager()
+
     class Meta:
         db_table = "horsies_workflow_events"
         verbose_name = _("workflow event")

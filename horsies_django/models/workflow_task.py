@@ -57,7 +57,7 @@ class WorkflowTask(models.Model):
     bad_deps = models.PositiveIntegerField(
         _("failed dependencies"),
         default=0,
-        help_text=_("And skipped ones, but for those that their own condition skipped."),
+        help_text=_("And skipped ones, if not by their own condition."),
     )
     open_ctx = models.PositiveIntegerField(_("open context"), default=0)
     run_when = models.CharField(_("run when"), max_length=255, null=True, blank=True)
@@ -90,6 +90,8 @@ class WorkflowTask(models.Model):
     completed_at = models.DateTimeField(_("completed at"), null=True, blank=True)
     result = models.JSONField(_("result"), null=True, blank=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True, blank=True)
+
+    objects: models.Manager[WorkflowTask] = models.Manager()
 
     class Meta:
         db_table = "horsies_workflow_tasks"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import models
-from django.db.models import F, Q, TextField, Value
+from django.db.models import F, TextField, Value
 from django.db.models.functions import Cast, Now
 
 from ...expressions import FromMap
@@ -18,7 +18,7 @@ from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowTaskStatus
 from .ending import err
 from .enqueuing import enqueue, internal, later
-from .nodes import Node, NodeRows, Settled
+from .nodes import IS_UNDECIDED, Node, NodeRows, Settled
 
 #: Our own tasks (see workflows/internal.py).
 _HERE: Final = "horsies_django.workflows.internal"
@@ -31,9 +31,8 @@ def begin(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
     if not keys:
         return []
     rows = nodes.filter(pk__in=keys, status__in=_WAITS)
-    undecided = Q(is_decided=False) & (Q(run_when__isnull=False) | Q(skip_when__isnull=False))
     by_kind: dict[str, list[int]] = {}
-    for pk, kind, is_undecided in rows.values_list("pk", "kind", undecided):
+    for pk, kind, is_undecided in rows.values_list("pk", "kind", IS_UNDECIDED):
         by_kind.setdefault("undecided" if is_undecided else kind, []).append(pk)
     enqueue(nodes, by_kind.get("undecided", ()), **internal(f"{_HERE}.decide"))
     enqueue(nodes, by_kind.get(NodeKind.TASK, ()))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import models
-from django.db.models import Case, OuterRef, Q, Subquery, TextField, Value, When
+from django.db.models import Case, OuterRef, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 
 from ...models import Task
@@ -16,7 +16,7 @@ from ...results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES, TaskStatus
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowTaskStatus
-from .nodes import BEGUN, NodeRows, Settled
+from .nodes import BEGUN, IS_UNDECIDED, NodeRows, Settled
 
 _ENDED: Final = sorted(TASK_TERMINAL_STATES)
 
@@ -34,11 +34,14 @@ def err(code: str, message: str, data: Any = None) -> dict[str, Any]:
 
 
 def settle(nodes: NodeRows, ids: Collection[UUID] | None = None) -> tuple[list[Settled], list[int]]:
-    """End the nodes whose tasks, or those of these ``ids``, have ended; return them, and those decided to run (P-05)."""
+    """End the nodes whose tasks have ended, all or those of these ``ids``; return them, and those that are to run.
+
+    The latter are those whose conditions were looked at (P-05).
+    """
     rows = nodes.filter(status__in=BEGUN, task__status__in=_ENDED)
     if ids is not None:
         rows = rows.filter(task_id__in=ids)
-    columns = ("pk", "workflow_id", "task_index", "dependents", "map_index", "task__status", "kind", _IS_UNDECIDED)
+    columns = ("pk", "workflow_id", "task_index", "dependents", "map_index", "task__status", "kind", IS_UNDECIDED)
     plain: list[Settled] = []
     others: list[tuple[Settled, str, bool]] = []
     for pk, workflow_id, index, dependents, map_index, status, kind, is_undecided in rows.values_list(*columns):
@@ -54,9 +57,6 @@ def settle(nodes: NodeRows, ids: Collection[UUID] | None = None) -> tuple[list[S
     timed_out = [end for end, kind, is_undecided in others if kind == NodeKind.EVENT and not is_undecided]
     ends = [*plain, *decided[0], *time_out(nodes, timed_out)]
     return ends, decided[1]
-
-
-_IS_UNDECIDED: Final = Q(is_decided=False) & (Q(run_when__isnull=False) | Q(skip_when__isnull=False))
 
 
 def _take_over(nodes: NodeRows, ends: Sequence[Settled]) -> None:
@@ -78,9 +78,9 @@ def _take_over(nodes: NodeRows, ends: Sequence[Settled]) -> None:
             ),
             default=Value(err(OperationalCode.WORKER_CRASHED, "The task has left no result."), models.JSONField()),
         )
-        result = Subquery(task.annotate(known=Coalesce("result", lacking)).values("known"))
+        known = Subquery(task.annotate(known=Coalesce("result", lacking)).values("known"))
         code = Coalesce(Subquery(task.values("error_code")), Value(str(OperationalCode.WORKER_CRASHED)))
-        _open(nodes, bad).update(status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=result, error_code=code)
+        _open(nodes, bad).update(status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=known, error_code=code)
 
 
 def _decide(nodes: NodeRows, ends: Sequence[Settled]) -> tuple[list[Settled], list[int]]:

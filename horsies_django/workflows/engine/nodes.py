@@ -16,6 +16,11 @@ from ..states import Join, NodeKind, WorkflowTaskStatus
 #: The states of a node that has a task, or a child, that is to end.
 BEGUN: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)
 
+#: Whether a node's conditions are still to be looked at.
+IS_UNDECIDED: Final = models.ExpressionWrapper(
+    Q(is_decided=False) & (Q(run_when__isnull=False) | Q(skip_when__isnull=False)), models.BooleanField()
+)
+
 NodeRows = models.QuerySet[WorkflowTask]
 
 
@@ -102,7 +107,7 @@ _COLUMNS: Final = (
     "ctx_from",
     "dependents",
     "map_index",
-    Q(is_decided=False) & (Q(run_when__isnull=False) | Q(skip_when__isnull=False)),
+    IS_UNDECIDED,
     "open_deps",
     "ok_deps",
     "bad_deps",
