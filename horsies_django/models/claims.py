@@ -49,6 +49,8 @@ class ClaimedTask(NamedTuple):
     enqueued_at: datetime
     timeout: float | None
     retention: timedelta | None
+    workflow_id: UUID | None
+    is_fed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "enqueued_at",
     "timeout",
     "retention",
+    "workflow_id",
+    "is_fed",
 )
 
 

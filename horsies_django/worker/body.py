@@ -22,6 +22,7 @@ from ..results import OperationalCode
 from ..serializers import decode_call
 from ..states import TaskStatus
 from ..tasks import HorsiesTask
+from ..workflows import feeding
 from . import announcing, console, verdict
 from .announcing import UNTIL_IT_IS_BACK
 from .outcome import Outcome
@@ -141,6 +142,8 @@ def _prepare(run: Run) -> _Call:
         raise verdict.Unrunnable(OperationalCode.WORKER_RESOLUTION_ERROR) from error
     try:
         args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=claim.rich)
+        if claim.workflow_id is not None:
+            kwargs |= feeding.arguments(run, task)
     except Exception as error:
         raise verdict.Unrunnable(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
     return _Call(task, args, kwargs)

@@ -25,6 +25,7 @@ from ..retention import may_go_at_once
 from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
+from ..workflows import door
 from . import announcing
 from .lanes import Lane
 from .outcome import Outcome
@@ -139,6 +140,20 @@ class Books:
         if failed := [end for end in ends if end.error is not None and end.again_in is None]:
             tasks.fail(failed, runner)
 
+    def blocked(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Lock the workflows of these nodes' tasks; return those whose workflow somebody else has locked."""
+        return door.blocked(self._plan.database, outcomes)
+
+    def advance(self, outcomes: Sequence[Outcome]) -> None:
+        """Do what follows from these ends of nodes' tasks."""
+        if outcomes:
+            door.ended(self._plan.database, [outcome.run.task_id for outcome in outcomes])
+
+    def run_nodes(self, claims: Sequence[ClaimedTask]) -> bool:
+        """Show that the nodes of these tasks run."""
+        door.run(self._plan.database, [claim.task_id for claim in claims])
+        return True
+
     def delete_fleeting(self, outcomes: Sequence[Outcome]) -> None:
         """Delete tasks that are kept for no time at all (S2-10). Where somebody listens, the reaper does so later."""
         ended = [one.claim for one in outcomes if one.is_final and not announcing.wants_finished(one.claim)]
@@ -152,11 +167,13 @@ class Books:
             try:
                 with self.transaction():
                     self.store([end])
+                    door.follow(self._plan.database, [end.task_id])
             except DatabaseError as error:
                 if not is_refusal(error):
                     raise  # the database is not to be had: that says nothing of the result
                 with self.transaction():
                     self.store([_unstorable(end, error)])
+                    door.follow(self._plan.database, [end.task_id])
 
     def undefer(self) -> int:
         """Let what has become due be claimed, by whom it may."""

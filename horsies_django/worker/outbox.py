@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -14,6 +14,9 @@ LARGEST_BATCH: Final = 16_000_000
 
 #: Seconds between two looks whether a row is still locked.
 EVERY: Final = 1.0
+
+#: Seconds for which who changes something of a workflow has its row locked, as a rule.
+_MOMENT: Final = 0.002
 
 
 class Outbox:
@@ -26,11 +29,18 @@ class Outbox:
     def __init__(self) -> None:
         self._ready: list[Outcome] = []
         self._late: list[Outcome] = []
+        self._blocked: list[Outcome] = []
         self.look_at = float("inf")
+        self.unblock_at = float("inf")
 
     def __bool__(self) -> bool:
         """Whether there is anything in it."""
-        return bool(self._ready or self._late)
+        return bool(self._ready or self._late or self._blocked)
+
+    @property
+    def next(self) -> float:
+        """When to do something about what waits."""
+        return min(self.look_at, self.unblock_at)
 
     @property
     def is_ready(self) -> bool:
@@ -45,7 +55,7 @@ class Outbox:
     @property
     def all(self) -> Collection[Outcome]:
         """Everything that is in it."""
-        return [*self._ready, *self._late]
+        return [*self._ready, *self._late, *self._blocked]
 
     def put(self, outcome: Outcome) -> None:
         """A body has ended."""
@@ -72,7 +82,20 @@ class Outbox:
             batch.append(outcome)
         return batch
 
-    def take(self, count: int) -> list[Outcome]:
-        """Take the first ``count`` out: they are stored."""
-        taken, self._ready = self._ready[:count], self._ready[count:]
-        return taken
+    def take(self, stored: Sequence[Outcome]) -> None:
+        """Take these out: they are stored."""
+        keys = set(map(id, stored))
+        self._ready = [outcome for outcome in self._ready if id(outcome) not in keys]
+
+    def block(self, outcomes: Sequence[Outcome]) -> None:
+        """Try these again in a moment: somebody changes something else of their workflows."""
+        if outcomes:
+            self.take(outcomes)
+            self._blocked += outcomes
+            self.unblock_at = time.monotonic() + _MOMENT
+
+    def unblock(self) -> None:
+        """Try again what was blocked."""
+        self._ready += self._blocked
+        self._blocked = []
+        self.unblock_at = float("inf")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from django.db import Error, InterfaceError, OperationalError, connections
@@ -110,6 +111,8 @@ class Pump:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
         self._hear(self._inbox.take(self._wait()))
         self._mind()
+        if time.monotonic() >= self._outbox.unblock_at:
+            self._outbox.unblock()
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
         tick = self._try(self._tick) if self._has_work() and time.monotonic() >= self._gathers_until() else None
@@ -121,7 +124,7 @@ class Pump:
         self._done = self._is_done() or (
             self._allowance.stop_by is not None and time.monotonic() >= self._allowance.stop_by
         )
-        return tick.claimed + tick.stored if tick else 0
+        return tick.claimed + len(tick.stored) if tick else 0
 
     def stop(self) -> None:
         """Claim no more; wait for the bodies that run, for the plan's ``shutdown_timeout`` at most."""
@@ -158,7 +161,12 @@ class Pump:
     def _wait(self) -> float:
         if self._has_work() or self._is_time_to_look():
             return max(0.0, self._gathers_until() - time.monotonic())
-        moments = [self._next_beat, self._watch.next, self._outbox.look_at, time.monotonic() + LONGEST_WAIT]
+        moments = [
+            self._next_beat,
+            self._watch.next,
+            self._outbox.next,
+            time.monotonic() + LONGEST_WAIT,
+        ]
         if self._allowance.stop_by is not None:
             moments.append(self._allowance.stop_by)
         moments += [lane.gives_back_at for lane in self._lanes]
@@ -260,7 +268,9 @@ class Pump:
     def _carry_out(self, tick: Tick) -> None:
         """Do in memory what has been committed: forget, begin, tell."""
         self._ticked_at = time.monotonic()
-        ended = self._outbox.take(tick.stored)
+        ended = tick.stored
+        self._outbox.take(ended)
+        self._outbox.block(tick.blocked)
         if tick.beat:
             self._next_beat = time.monotonic() + self._beat_every
         self._settle(tick)
@@ -275,6 +285,8 @@ class Pump:
             self._writer.pass_turn(lane, len(started), is_cooled=lane in tick.cooled)
             lane.ahead.adapt()
             lane.submit(list(map(self._begin, self._confirmed(started, tick))))
+            if nodes := [claim for claim in started if claim.workflow_id is not None]:
+                self._try(partial(self._books.run_nodes, nodes))
         self._sweep(ended)
         self._tell(ended)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..models.claims import ClaimedTask
 from .lanes import Lane
+from .outcome import Outcome
 
 
 class Leaving(StrEnum):
@@ -23,7 +25,8 @@ class Tick:
     """What one tick has written, to be carried out in memory once it is committed."""
 
     began: float = field(default_factory=time.monotonic)
-    stored: int = 0
+    stored: Sequence[Outcome] = ()
+    blocked: Sequence[Outcome] = ()
     claimed: int = 0
     beat: bool = False
     doubted: bool = False

@@ -45,16 +45,23 @@ class Writer:
     def write(self, *, is_beat_due: bool) -> Tick:
         """Write all that there is to write, and claim."""
         batch = self._outbox.batch()
-        ends = latest([outcome.ended for outcome in batch if not outcome.is_stored])
-        successes = [end for end in ends if end.is_success]
-        others = [end for end in ends if not end.is_success]
+        tick = Tick(beat=is_beat_due, doubted=self.in_doubt)
+        nodes = [outcome for outcome in batch if outcome.claim.workflow_id is not None]
         noted = [outcome.run for outcome in batch if outcome.run.progress is not None]
-        tick = Tick(stored=len(batch), beat=is_beat_due, doubted=self.in_doubt)
-        is_rare = self.in_doubt or others or noted or tick.beat or self._has_more_than_exchanges()
+        is_all_well = all(outcome.ended.is_success for outcome in batch)
+        is_rare = self.in_doubt or nodes or noted or tick.beat or not is_all_well or self._has_more_than_exchanges()
+        ends: list[Ended] = []
         try:
             with self._books.transaction() if is_rare else nullcontext():
+                tick.blocked = self._books.blocked(nodes) if nodes else []
+                tick.stored = [outcome for outcome in batch if outcome not in tick.blocked] if tick.blocked else batch
+                ends = latest([outcome.ended for outcome in tick.stored if not outcome.is_stored])
+                of_nodes = {outcome.run.task_id for outcome in nodes}
+                successes = [end for end in ends if end.is_success and end.task_id not in of_nodes]
                 if is_rare:
+                    others = [end for end in ends if not end.is_success or end.task_id in of_nodes]
                     self._write_rarities(others, noted, is_beat_due=tick.beat)
+                    self._books.advance([outcome for outcome in nodes if outcome not in tick.blocked])
                 for lane in self._turns if is_rare else self._next_turn():
                     if self._fill(lane, tick, successes):
                         successes = []
@@ -66,7 +73,7 @@ class Writer:
                 raise
             logger.exception("%d results were refused together; storing them one by one", len(ends))
             self._books.store_singly(ends)
-            return Tick(stored=len(batch))
+            return Tick(stored=tick.stored)
         self.in_doubt = False
         return tick
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
+
+from asgiref.sync import sync_to_async
 
 from ..results import TaskError, TaskResult
 from . import validation
@@ -17,6 +19,9 @@ from .nodes import Node, NodeKey, NodeRef
 from .policies import SuccessPolicy
 from .states import OnError
 from .validation import Built, WorkflowOptions, build, place_of
+
+if TYPE_CHECKING:
+    from .handle import WorkflowHandle
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -115,14 +120,20 @@ class Workflow(Generic[T]):
         object.__setattr__(copy, "_built", built)
         return copy
 
-    def start(self, workflow_id: UUID | str | None = None) -> Any:
-        """Start it as part of the current transaction and return its handle."""
-        validation.workflow_id(workflow_id, self.name)
-        raise NotImplementedError
+    def start(self, workflow_id: UUID | str | None = None) -> WorkflowHandle[T]:
+        """Start it as part of the current transaction and return its handle (P-01).
 
-    async def astart(self, workflow_id: UUID | str | None = None) -> Any:
+        With a ``workflow_id`` that is there already under the same name, that run's handle comes back (W-70). Raises
+        PayloadMismatch if it is another workflow's.
+        """
+        from .handle import WorkflowHandle, start
+
+        given = validation.workflow_id(workflow_id, self.name)
+        return WorkflowHandle(start(self.blueprint(), given), backend=self.blueprint().backend)
+
+    async def astart(self, workflow_id: UUID | str | None = None) -> WorkflowHandle[T]:
         """See :meth:`start`."""
-        raise NotImplementedError
+        return await sync_to_async(self.start)(workflow_id)
 
     def blueprint(self) -> WorkflowBlueprint:
         """Return what goes to the engine."""

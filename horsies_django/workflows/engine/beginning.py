@@ -36,7 +36,7 @@ def begin(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
         by_kind.setdefault("undecided" if is_undecided else kind, []).append(pk)
     enqueue(nodes, by_kind.get("undecided", ()), **internal(f"{_HERE}.decide"))
     enqueue(nodes, by_kind.get(NodeKind.TASK, ()))
-    enqueue(nodes, by_kind.get(NodeKind.SUBWORKFLOW, ()), **internal(f"{_HERE}.build"), is_fed=Value(True))
+    enqueue(nodes, by_kind.get(NodeKind.SUBWORKFLOW, ()), task_name=Value(f"{_HERE}.build"))
     _sleep(nodes, by_kind.get(NodeKind.SLEEP, ()))
     ends = _wait_for_events(nodes, by_kind.get(NodeKind.EVENT, ()))
     return ends + _expand(nodes, by_kind.get(NodeKind.MAP, ()))

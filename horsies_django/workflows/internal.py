@@ -1,0 +1,72 @@
+"""The tasks by which the engine has done in a worker's slot what is not to be done in its transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.utils.module_loading import import_string
+
+from ..context import TaskContext
+from ..retries import RetryPolicy
+from ..tasks import task
+from .context import WorkflowContext
+
+
+@task(takes_context=True)
+def wake(context: TaskContext) -> None:
+    """Do nothing: that this runs is what a sleep, or the time-out of an event, is about."""
+
+
+@task(takes_context=True)
+def decide(context: TaskContext) -> bool:
+    """Say whether a node is to run, by its conditions (P-05)."""
+    from ..models import WorkflowTask
+
+    database = context.run.database
+    node = WorkflowTask.objects.using(database).get(task_id=context.run.task_id)
+    given = WorkflowContext(
+        workflow_id=node.workflow_id,  # type: ignore[attr-defined]  # the id of a ForeignKey
+        task_index=node.task_index,
+        task_name=node.task_name or "",
+        node_id=node.node_id,
+        results=_results(database, node),
+    )
+    if node.run_when is not None and not import_string(node.run_when)(given):
+        return False
+    return node.skip_when is None or not import_string(node.skip_when)(given)
+
+
+def _results(database: str, node: Any) -> dict[str, Any]:
+    from ..models import WorkflowTask
+    from .feeding import _read
+
+    sources = WorkflowTask.objects.using(database).filter(
+        workflow=node.workflow_id, task_index__in=node.waits_for, completed_at__isnull=False
+    )
+    from django.db.models import TextField
+    from django.db.models.functions import Cast
+
+    return {
+        node_id: _read(text, rich)
+        for node_id, text, rich in sources.values_list("node_id", Cast("result", TextField()), "rich")
+        if text
+    }
+
+
+@task(takes_context=True, retry_policy=RetryPolicy.fixed([0.1, 1.0], auto_retry_for=["WORKER_CRASHED"]))
+def build(context: TaskContext, /, **params: Any) -> None:
+    """Build a subworkflow and start it as its node's child (W-60)."""
+    from ..models import Workflow, WorkflowTask
+    from .engine import starting
+    from .registry import definition_at
+
+    database = context.run.database
+    node = WorkflowTask.objects.using(database).select_related("workflow").get(task_id=context.run.task_id)
+    blueprint = definition_at(str(node.definition_key)).build_with(**params).blueprint()
+    with transaction.atomic(using=database):
+        Workflow.objects.using(database).lock([node.workflow.root_id])
+        if not Workflow.objects.using(database).filter(parent=node).exists():
+            from ..ids import uuid7
+
+            starting.insert(database, blueprint, uuid7(), node)
