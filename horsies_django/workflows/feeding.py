@@ -41,7 +41,7 @@ def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
     for index, node_id, status, text, rich in rows.values_list(*columns):
         ids[index] = node_id
         if WorkflowTaskStatus(status).is_terminal and text is not None:
-            results[index] = _read(text, rich)
+            results[index] = read(text, rich)
     given: dict[str, Any] = {}
     for name, source in node.args_from.items():
         _put(given, name, source, results)
@@ -74,7 +74,8 @@ def _put(given: dict[str, Any], name: str, source: int | list[int], known: Mappi
         given[name] = known[source]
 
 
-def _read(text: str, rich: bool) -> Result:
+def read(text: str, rich: bool) -> Result:
+    """Read a node's result."""
     stored = json.loads(text)
     if "err" in stored:
         return TaskResult(err=TaskError.from_json(stored["err"]))

@@ -16,14 +16,17 @@ from ..dry import is_dry
 from ..exceptions import PayloadMismatch
 from ..ids import uuid7
 from ..results import RetrievalCode, TaskError, TaskResult
+from . import control, feeding
 from .blueprint import WorkflowBlueprint
 from .codes import WorkflowCode
+from .nodes import NodeKey, NodeRef
 from .states import WorkflowStatus, WorkflowTaskStatus
 
 if TYPE_CHECKING:
     from ..models.workflow import WorkflowQuerySet
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 _CODES = {
     WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED,
@@ -73,6 +76,44 @@ class WorkflowHandle(Generic[T]):
         nodes = WorkflowTask.objects.using(self._database).filter(workflow=self.id).order_by("task_index")
         return {node_id: WorkflowTaskStatus(status) for node_id, status in nodes.values_list("node_id", "status")}
 
+    def result_for(self, node: NodeRef[V]) -> TaskResult[V, TaskError[Any]]:
+        """Return a node's result; RESULT_NOT_READY until it has ended. Raises KeyError for a node that is not there."""
+        results = self._results(node_id=_id_of(node))
+        if not results:
+            raise KeyError(f"There is no node {_id_of(node)!r} in workflow {self.id}.")
+        return results[_id_of(node)]
+
+    def results(self) -> dict[str, TaskResult[Any, TaskError[Any]]]:
+        """Return the results of the nodes that have ended, by id."""
+        return self._results(completed_at__isnull=False)
+
+    def pause(self) -> bool:
+        """Begin nothing more until :meth:`resume`; what runs comes to its end. Return whether it was running."""
+        return control.pause(self._database, self.id)
+
+    def resume(self) -> bool:
+        """Go on; return whether it was paused."""
+        return control.resume(self._database, self.id)
+
+    def cancel(self) -> bool:
+        """End it; what runs comes to its end, nothing else begins. Return whether it had not ended."""
+        return control.cancel(self._database, self.id)
+
+    def retry(self, node: NodeRef[Any] | None = None) -> bool:
+        """Run its failed and skipped nodes again, or one of them and what was skipped for it (P-06)."""
+        return control.retry(self._database, self.id, None if node is None else _id_of(node))
+
+    def send_event(self, name: str, payload: Any = None) -> bool:
+        """Send an event to the nodes that wait for it, now or later (P-08). Return whether it had not ended."""
+        return control.send_event(self._database, self.id, name, payload)
+
+    def _results(self, **which: Any) -> dict[str, TaskResult[Any, TaskError[Any]]]:
+        from ..models import WorkflowTask
+
+        nodes = WorkflowTask.objects.using(self._database).filter(workflow=self.id, **which).order_by("task_index")
+        rows = nodes.values_list("node_id", Cast("result", TextField()), "rich")
+        return {node_id: _read(text, rich) for node_id, text, rich in rows}
+
     @property
     def _database(self) -> str:
         backend: Any = task_backends[self.backend]
@@ -104,6 +145,18 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
         if known != blueprint.name:
             raise PayloadMismatch(key, ["name"]) from None
     return key
+
+
+def _id_of(node: NodeRef[Any]) -> str:
+    if isinstance(node, str):
+        return node
+    return node.node_id if isinstance(node, NodeKey) else node.key.node_id
+
+
+def _read(text: str | None, rich: bool) -> TaskResult[Any, TaskError[Any]]:
+    if text is None:
+        return _error(RetrievalCode.RESULT_NOT_READY, "The node has not ended.")
+    return feeding.read(text, rich)
 
 
 def _error(code: str, message: str) -> TaskResult[Any, TaskError[Any]]:

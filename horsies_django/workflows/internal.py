@@ -39,7 +39,7 @@ def decide(context: TaskContext) -> bool:
 
 def _results(database: str, node: Any) -> dict[str, Any]:
     from ..models import WorkflowTask
-    from .feeding import _read
+    from .feeding import read
 
     sources = WorkflowTask.objects.using(database).filter(
         workflow=node.workflow_id, task_index__in=node.waits_for, completed_at__isnull=False
@@ -48,7 +48,7 @@ def _results(database: str, node: Any) -> dict[str, Any]:
     from django.db.models.functions import Cast
 
     return {
-        node_id: _read(text, rich)
+        node_id: read(text, rich)
         for node_id, text, rich in sources.values_list("node_id", Cast("result", TextField()), "rich")
         if text
     }

@@ -49,6 +49,10 @@ class Advance:
             begun, skipped = self._promote(ends)
             ends = [*skipped, *begun, *finishing.finish(self.database, {end.workflow_id for end in ends})]
 
+    def finish(self, keys: Collection[UUID]) -> None:
+        """End those of these workflows in which nothing is open, and do what follows."""
+        self.after(finishing.finish(self.database, keys))
+
     @property
     def nodes(self) -> NodeRows:
         """All nodes of the database."""

@@ -1,0 +1,75 @@
+"""What a person, or a program, may do to a run: each under its lock, in the caller's transaction or one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from django.db import connections, transaction
+
+from ..models import Task, Workflow, WorkflowEvent
+from ..serializers import dumps
+from .engine import beginning, resuming, stopping
+from .engine.advance import Advance
+from .states import WORKFLOW_TERMINAL_STATES, WorkflowStatus
+
+
+@contextmanager
+def _locked(database: str, key: UUID) -> Iterator[Workflow | None]:
+    """Lock the tree of a workflow and yield its row; None if there is none."""
+    workflows = Workflow.objects.using(database)
+    with transaction.atomic(using=database):
+        root = workflows.filter(pk=key).values_list("root_id", flat=True).first()
+        if root is not None and connections[database].vendor == "sqlite":
+            workflows.filter(pk=root).update(root_id=root)  # who has read can't become the writer afterwards
+        yield workflows.filter(pk=key).first() if root is not None and workflows.lock([root]) else None
+
+
+def pause(database: str, key: UUID) -> bool:
+    """RUNNING → PAUSED, with all below it (W-42); return whether it was running."""
+    with _locked(database, key):
+        return stopping.pause(database, [key]) == 1
+
+
+def resume(database: str, key: UUID) -> bool:
+    """PAUSED → RUNNING (W-43); return whether it was paused."""
+    with _locked(database, key):
+        return resuming.resume(database, key)
+
+
+def cancel(database: str, key: UUID) -> bool:
+    """End a workflow and all below it as CANCELLED; what runs comes to its end (W-44). Return whether it was live."""
+    with _locked(database, key) as workflow:
+        if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
+            return False
+        Advance(database).after(stopping.cancel(database, [key]))
+        return True
+
+
+def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
+    """Run failed and skipped nodes of an ended workflow again (P-06); return whether there were such."""
+    with _locked(database, key):
+        return resuming.retry(database, key, node_id)
+
+
+def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
+    """Release the nodes that wait for an event, or keep it for them (P-08); return whether the workflow was live."""
+    text = dumps(payload)
+    with _locked(database, key) as workflow:
+        if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
+            return False
+        WorkflowEvent.objects.using(database).update_or_create(
+            workflow=workflow, name=name, defaults={"payload": payload}
+        )
+        if workflow.status == WorkflowStatus.RUNNING:
+            advance = Advance(database)
+            ends = beginning.waiting_for(advance.nodes, key, name)
+            timers = advance.nodes.filter(pk__in=[end.pk for end in ends], task_id__isnull=False)
+            timer_ids = list(timers.values_list("task_id", flat=True))
+            advance.after(beginning.happened(advance.nodes, [(end, text) for end in ends]))
+            tasks = Task.objects.using(database)
+            free = tasks.filter(pk__in=timer_ids).lock().values_list("pk", flat=True)
+            tasks.filter(pk__in=list(free)).cancel_quietly()
+        return True
