@@ -54,7 +54,7 @@ def _results(database: str, node: Any) -> dict[str, Any]:
     }
 
 
-@task(takes_context=True, retry_policy=RetryPolicy.fixed([0.1, 1.0], auto_retry_for=["WORKER_CRASHED"]))
+@task(takes_context=True, retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["WORKER_CRASHED"]))
 def build(context: TaskContext, /, **params: Any) -> None:
     """Build a subworkflow and start it as its node's child (W-60)."""
     from ..models import Workflow, WorkflowTask
