@@ -23,6 +23,7 @@ from ..results import OutcomeCode, TaskError
 from ..retention import kept_until
 from ..states import AttemptOutcome, TaskStatus
 from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
+from ..workflows import door
 from .attempt import TaskAttempt, TaskAttemptQuerySet
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, error_result
 from .picks import RANK, among, in_order
@@ -258,7 +259,8 @@ class TaskQuerySet(TaskViews):
             possible |= lifecycle.CANCEL_RUNNING.is_possible
         # In one statement: a task that begins between two of them would slip through.
         rows = self.filter(possible)
-        count = self._insist(lambda: rows.update(status=lifecycle.CANCEL.target, **cancelled))
+        with door.following(rows):
+            count = self._insist(lambda: rows.update(status=lifecycle.CANCEL.target, **cancelled))
         if count and include_running:
             revoke_after_commit(self.db)
         return count
@@ -282,7 +284,9 @@ class TaskQuerySet(TaskViews):
         Attempts are kept and their numbering goes on. A task whose unique key another live task holds stays as it is.
         """
         dead = self.filter(lifecycle.REVIVE.is_possible)
-        count = dead.filter(unique_key__isnull=True)._revive()
+        count = door.retry(dead.filter(workflow_id__isnull=False))
+        dead = dead.filter(workflow_id__isnull=True)
+        count += dead.filter(unique_key__isnull=True)._revive()
         for key in list(dead.filter(unique_key__isnull=False).order_by("pk").values_list("pk", flat=True)):
             with suppress(IntegrityError), transaction.atomic(using=self.db):
                 count += dead.filter(pk=key)._revive()

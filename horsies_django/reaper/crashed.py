@@ -23,6 +23,7 @@ from ..results import OperationalCode, OutcomeCode
 from ..retries import RetryPolicy
 from ..states import AttemptOutcome, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
+from ..workflows import door
 from .batches import Batch, Refused, all_batches, one_batch
 
 logger = logging.getLogger("horsies_django.reaper")
@@ -80,6 +81,7 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
         "timeout",
         SecondsUntil("started_at"),
     )
+    tasks, nodes = door.free(tasks)
     lost = [_Lost(*row) for row in tasks.lock().values_list(*columns)]
     if unstarted := [one for one in lost if one.status == TaskStatus.CLAIMED]:
         tasks.rows().release(unstarted)
@@ -98,6 +100,7 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
         worker = known.get(worker_id)
         runner = Runner(worker_id, worker.hostname if worker else "", worker.pid if worker else None)
         (tasks.rows().retry_later if is_retried else tasks.rows().fail)(ends, runner, outcome)
+    door.ended(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
     transaction.on_commit(partial(_announce, tasks, [one.task_id for one in lost]), using=tasks.db, robust=True)
     return len(lost)

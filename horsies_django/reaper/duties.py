@@ -11,6 +11,7 @@ from ..conf import Options
 from ..models import Task
 from ..models.transitions import TaskQuerySet
 from ..waking import ANY_QUEUE, wake_after_commit
+from ..workflows import door
 from .batches import Batch, Refused, all_batches, one_batch
 from .crashed import recover_batch
 from .pruning import forget_workers, prune_heartbeats, prune_tasks
@@ -75,8 +76,11 @@ def _requeue(stale: TaskQuerySet) -> int:
 
 
 def _expire(overdue: TaskQuerySet) -> int:
-    keys = list(overdue.lock().values_list("pk", flat=True))
-    return overdue.rows().filter(pk__in=keys).expire()
+    free, nodes = door.free(overdue)
+    keys = list(free.lock().values_list("pk", flat=True))
+    count = overdue.rows().filter(pk__in=keys).expire()
+    door.ended(overdue.db, nodes)
+    return count
 
 
 #: In the order of a pass. Each does one batch; one that finds nothing to do costs one statement and no transaction.

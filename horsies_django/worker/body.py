@@ -22,7 +22,7 @@ from ..results import OperationalCode
 from ..serializers import decode_call
 from ..states import TaskStatus
 from ..tasks import HorsiesTask
-from ..workflows import feeding
+from ..workflows import door, feeding
 from . import announcing, console, verdict
 from .announcing import UNTIL_IT_IS_BACK
 from .outcome import Outcome
@@ -107,6 +107,8 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             if run.progress is not None:
                 tasks.note_progress({run.claim: run.progress})
             _require(run, tasks.complete([outcome.ended], run.runner))
+            if run.claim.workflow_id is not None:
+                door.follow(database, [run.task_id])
             outcome = replace(outcome, is_stored=True)
     except _RolledBack as error:
         return error.outcome

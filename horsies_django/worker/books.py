@@ -184,6 +184,7 @@ class Books:
         # One that was taken away and claimed anew is there twice: the later claim counts.
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest)
+        door.follow(self._plan.database, [claim.task_id for claim in latest if claim.task_id not in may])
         return [claim for claim in latest if claim.task_id in may]
 
     def exchange(self, lane: Lane, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:

@@ -30,7 +30,7 @@ def _locked(database: str, key: UUID) -> Iterator[Workflow | None]:
 def pause(database: str, key: UUID) -> bool:
     """RUNNING → PAUSED, with all below it (W-42); return whether it was running."""
     with _locked(database, key):
-        return stopping.pause(database, [key]) == 1
+        return key in stopping.pause(database, [key])
 
 
 def resume(database: str, key: UUID) -> bool:

@@ -5,7 +5,8 @@ A workflow's row is locked before any of its tasks is (P-03). Workers never wait
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from .states import WorkflowTaskStatus
 
 if TYPE_CHECKING:
     from ..models.claims import ClaimedTask
+    from ..models.transitions import TaskQuerySet
 
 
 class _Ended(Protocol):
@@ -40,6 +42,8 @@ def blocked(database: str, ends: Sequence[E]) -> list[E]:
 
 def ended(database: str, ids: Collection[UUID]) -> None:
     """Do what follows from the ends of these tasks, whose workflows are locked."""
+    if not ids:
+        return
     from .engine.advance import Advance
 
     Advance(database).after_tasks(ids)
@@ -53,6 +57,45 @@ def follow(database: str, ids: Collection[UUID]) -> None:
     if pairs := dict(tasks.values_list("pk", "workflow_id")):
         Workflow.objects.using(database).lock({root for root in pairs.values() if root is not None})
         ended(database, list(pairs))
+
+
+def free(tasks: TaskQuerySet) -> tuple[TaskQuerySet, list[UUID]]:
+    """Lock the workflows of those of these tasks that are nodes; return the tasks without those that have to wait.
+
+    They do if somebody else has locked their workflow. The second value are the ids of those that are nodes.
+    """
+    from ..models import Workflow
+
+    pairs = dict(tasks.filter(workflow_id__isnull=False).values_list("pk", "workflow_id"))
+    if not pairs:
+        return tasks, []
+    held = Workflow.objects.using(tasks.db).lock({root for root in pairs.values() if root is not None}, skip=True)
+    waiting = [key for key, root in pairs.items() if root not in held]
+    return tasks.exclude(pk__in=waiting), [key for key in pairs if key not in set(waiting)]
+
+
+@contextmanager
+def following(tasks: TaskQuerySet) -> Iterator[None]:
+    """Do what follows from what the block does to these tasks, in one transaction with it, if any is a node's."""
+    nodes = list(tasks.filter(workflow_id__isnull=False).values_list("pk", "workflow_id"))
+    if not nodes:
+        yield
+        return
+    from ..models import Workflow
+
+    with transaction.atomic(using=tasks.db):
+        Workflow.objects.using(tasks.db).lock({root for _, root in nodes if root is not None})
+        yield
+        ended(tasks.db, [key for key, _ in nodes])
+
+
+def retry(tasks: TaskQuerySet) -> int:
+    """Retry the nodes of these tasks, each with what was skipped for it; return how many (P-06)."""
+    from ..models import WorkflowTask
+    from .control import retry as retry_node
+
+    nodes = WorkflowTask.objects.using(tasks.db).filter(task_id__in=list(tasks.values_list("pk", flat=True)))
+    return sum(retry_node(tasks.db, *row) for row in list(nodes.values_list("workflow_id", "node_id")))
 
 
 def run(database: str, ids: Collection[UUID]) -> None:

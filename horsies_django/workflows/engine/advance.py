@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from django.db import models
@@ -28,6 +28,16 @@ from .nodes import Node, NodeRows, Settled, read
 _COUNTERS: Final = ("open_deps", "ok_deps", "bad_deps", "open_ctx")
 
 
+class _State(NamedTuple):
+    status: str
+    on_error: str
+    open_count: int
+
+    @property
+    def is_running(self) -> bool:
+        return self.status == WorkflowStatus.RUNNING
+
+
 @dataclass(slots=True)
 class Advance:
     """Brings the workflows of locked trees up to date."""
@@ -36,18 +46,20 @@ class Advance:
 
     def after_tasks(self, ids: Collection[UUID]) -> None:
         """Some tasks of nodes have ended, or wait again."""
-        stopping.abandon(self.nodes, self.nodes.filter(task_id__in=ids))
         ends, ready = ending.settle(self.nodes, ids)
+        if len(ends) + len(ready) < len(ids):
+            stopping.abandon(self.nodes, self.nodes.filter(task_id__in=ids))
         self.after(ends, ready)
 
     def after(self, ends: Sequence[Settled], ready: Collection[int] = ()) -> None:
         """These nodes have ended, and these are to begin."""
         ends = [*ends, *beginning.begin(self.nodes, ready)]
         while ends:
-            self._count_in_workflows(ends)
-            self._pause_where_that_is_asked_for(ends)
-            begun, skipped = self._promote(ends)
-            ends = [*skipped, *begun, *finishing.finish(self.database, {end.workflow_id for end in ends})]
+            states = self._count(ends)
+            self._pause_where_that_is_asked_for(ends, states)
+            begun, skipped = self._promote(ends, states)
+            done = [key for key, state in states.items() if state.open_count == 0]
+            ends = [*skipped, *begun, *(finishing.finish(self.database, done) if done else ())]
 
     def finish(self, keys: Collection[UUID]) -> None:
         """End those of these workflows in which nothing is open, and do what follows."""
@@ -58,7 +70,8 @@ class Advance:
         """All nodes of the database."""
         return WorkflowTask.objects.using(self.database).all()
 
-    def _count_in_workflows(self, ends: Sequence[Settled]) -> None:
+    def _count(self, ends: Sequence[Settled]) -> dict[UUID, _State]:
+        """Count these nodes as ended, and return how their workflows are then."""
         counts: dict[UUID, int] = defaultdict(int)
         failed: dict[UUID, int] = {}
         for end in ends:
@@ -71,17 +84,18 @@ class Advance:
         if failed:
             first = FromMap({key: str(index) for key, index in failed.items()}, models.IntegerField())
             workflows.filter(pk__in=failed).update(failed_index=Least(Coalesce("failed_index", first), first))
+        rows = workflows.filter(pk__in=counts).values_list("pk", "status", "on_error", "open_count")
+        return {key: _State(*state) for key, *state in rows}
 
-    def _pause_where_that_is_asked_for(self, ends: Sequence[Settled]) -> None:
+    def _pause_where_that_is_asked_for(self, ends: Sequence[Settled], states: dict[UUID, _State]) -> None:
         """W-41."""
         failed = {end.workflow_id for end in ends if end.status == WorkflowTaskStatus.FAILED and end.map_index is None}
-        if failed:
-            asked = Workflow.objects.using(self.database).filter(
-                pk__in=failed, status=WorkflowStatus.RUNNING, on_error=OnError.PAUSE
-            )
-            stopping.pause(self.database, list(asked.values_list("pk", flat=True)))
+        asked = [key for key in failed if states[key].is_running and states[key].on_error == OnError.PAUSE]
+        for key in stopping.pause(self.database, asked):
+            if key in states:
+                states[key] = states[key]._replace(status=WorkflowStatus.PAUSED)
 
-    def _promote(self, ends: Sequence[Settled]) -> tuple[list[Settled], list[Settled]]:
+    def _promote(self, ends: Sequence[Settled], states: dict[UUID, _State]) -> tuple[list[Settled], list[Settled]]:
         """Decide the nodes that wait for these; return those that have ended as they began, and those skipped."""
         by_node: dict[tuple[UUID, int], list[Settled]] = defaultdict(list)
         for end in ends:
@@ -89,11 +103,6 @@ class Advance:
                 by_node[end.workflow_id, index].append(end)
         if not by_node:
             return [], []
-        running = set(
-            Workflow.objects.using(self.database)
-            .filter(pk__in={key for key, _ in by_node}, status=WorkflowStatus.RUNNING)
-            .values_list("pk", flat=True)
-        )
         waiting, ready, skipped, collected = list[Node](), list[int](), list[Settled](), list[Node]()
         for node in read(self._at(by_node)):
             node = node.after(by_node[node.workflow_id, node.task_index])
@@ -101,7 +110,7 @@ class Advance:
             verdict = WorkflowTaskStatus.PENDING if is_map else node.verdict
             if is_map and node.open_deps == 0:
                 collected.append(node)
-            elif node.workflow_id not in running or verdict == WorkflowTaskStatus.PENDING:
+            elif not states[node.workflow_id].is_running or verdict == WorkflowTaskStatus.PENDING:
                 waiting.append(node)
             elif verdict == WorkflowTaskStatus.READY:
                 ready.append(node.pk)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -31,31 +32,30 @@ def begin(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
     if not keys:
         return []
     rows = nodes.filter(pk__in=keys, status__in=_WAITS)
-    by_kind: dict[str, list[int]] = {}
-    for pk, kind, is_undecided in rows.values_list("pk", "kind", IS_UNDECIDED):
-        by_kind.setdefault("undecided" if is_undecided else kind, []).append(pk)
-    enqueue(nodes, by_kind.get("undecided", ()), **internal(f"{_HERE}.decide"))
-    enqueue(nodes, by_kind.get(NodeKind.TASK, ()))
-    enqueue(nodes, by_kind.get(NodeKind.SUBWORKFLOW, ()), task_name=Value(f"{_HERE}.build"))
-    _sleep(nodes, by_kind.get(NodeKind.SLEEP, ()))
-    ends = _wait_for_events(nodes, by_kind.get(NodeKind.EVENT, ()))
-    return ends + _expand(nodes, by_kind.get(NodeKind.MAP, ()))
+    by_kind: dict[str, dict[int, str]] = defaultdict(dict)
+    for pk, kind, queue, is_undecided in rows.values_list("pk", "kind", "queue_name", IS_UNDECIDED):
+        by_kind["undecided" if is_undecided else kind][pk] = queue
+    enqueue(nodes, by_kind["undecided"], **internal(f"{_HERE}.decide"))
+    enqueue(nodes, by_kind[NodeKind.TASK])
+    enqueue(nodes, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(f"{_HERE}.build"))
+    _sleep(nodes, by_kind[NodeKind.SLEEP])
+    return _wait_for_events(nodes, by_kind[NodeKind.EVENT]) + _expand(nodes, by_kind[NodeKind.MAP])
 
 
-def _sleep(nodes: NodeRows, keys: Collection[int]) -> None:
+def _sleep(nodes: NodeRows, queues: Mapping[int, str]) -> None:
     """A sleep is a task that is due later and does nothing, so it holds no slot (P-08)."""
-    asleep = nodes.filter(pk__in=keys).values_list("pk", "seconds", "until")
-    for pk, seconds, until in asleep if keys else ():
+    asleep = nodes.filter(pk__in=queues).values_list("pk", "seconds", "until")
+    for pk, seconds, until in asleep if queues else ():
         due = later(seconds or 0.0)
         if until is not None:
             due = {"enqueued_at": Value(until), "run_after": Value(until), "deferred": Value(True)}
-        enqueue(nodes, [pk], **internal(f"{_HERE}.wake"), **due)
+        enqueue(nodes, {pk: queues[pk]}, **internal(f"{_HERE}.wake"), **due)
 
 
-def _wait_for_events(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
-    if not keys:
+def _wait_for_events(nodes: NodeRows, queues: Mapping[int, str]) -> list[Settled]:
+    if not queues:
         return []
-    waiting = nodes.filter(pk__in=keys)
+    waiting = nodes.filter(pk__in=queues)
     columns = ("pk", "workflow_id", "task_index", "dependents", "map_index", "event_name", "event_timeout")
     rows = list(waiting.values_list(*columns))
     waiting.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())
@@ -69,7 +69,7 @@ def _wait_for_events(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
         if (end[1], name) in sent:
             ends.append((Settled(end[0], end[1], end[2], WorkflowTaskStatus.COMPLETED, *end[3:]), sent[end[1], name]))
         elif timeout is not None:
-            enqueue(nodes, [end[0]], **internal(f"{_HERE}.wake"), **later(timeout))
+            enqueue(nodes, {end[0]: queues[end[0]]}, **internal(f"{_HERE}.wake"), **later(timeout))
             nodes.filter(pk=end[0]).update(status=WorkflowTaskStatus.RUNNING)
     return happened(nodes, ends)
 
@@ -164,7 +164,7 @@ def _make_items(nodes: NodeRows, node: WorkflowTask, items: Sequence[Any]) -> No
         status=WorkflowTaskStatus.RUNNING, started_at=Now(), open_deps=count, ok_deps=0, bad_deps=0
     )
     rows = nodes.filter(workflow=workflow, map_index=node.task_index, status=WorkflowTaskStatus.PENDING)
-    enqueue(nodes, list(rows.values_list("pk", flat=True)))
+    enqueue(nodes, dict(rows.values_list("pk", "queue_name")))
 
 
 def collect(nodes: NodeRows, maps: Sequence[Node]) -> list[Settled]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from django.db import connections, models
@@ -47,18 +47,18 @@ _NEW: Final[dict[str, Any]] = {
 }
 
 
-def enqueue(nodes: NodeRows, keys: Collection[int], **changes: Any) -> None:
-    """PENDING, READY → ENQUEUED for the nodes with these keys: one INSERT, one UPDATE (W-32).
+def enqueue(nodes: NodeRows, queues: Mapping[int, str], **changes: Any) -> None:
+    """PENDING, READY → ENQUEUED for the nodes with these keys and queues: one INSERT, one UPDATE (W-32).
 
     ``changes`` are columns of the tasks that are not as their nodes have them.
     """
-    if not keys:
+    if not queues:
         return
     database = nodes.db
-    ids = dict(zip(keys, uuid7s(len(keys)), strict=True))
+    ids = dict(zip(queues, uuid7s(len(queues)), strict=True))
     given = {key: f'"{text}"' for key, text in zip(ids, spelled(ids.values(), connections[database]), strict=True)}
     task_ids = FromMap(given, models.UUIDField())
-    rows = nodes.filter(pk__in=keys)
+    rows = nodes.filter(pk__in=queues)
     is_fed = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
     columns = {
         "id": task_ids,
@@ -70,7 +70,7 @@ def enqueue(nodes: NodeRows, keys: Collection[int], **changes: Any) -> None:
     }
     Statement.insert(Task, rows, columns).run(database)
     rows.update(status=WorkflowTaskStatus.ENQUEUED, task_id=task_ids, started_at=Now())
-    for queue in set(rows.values_list("queue_name", flat=True).distinct()):
+    for queue in set(queues.values()):
         wake_after_commit(database, queue)
 
 

@@ -41,17 +41,17 @@ def _take_back(nodes: NodeRows, some: NodeRows, status: WorkflowTaskStatus) -> l
     return keys
 
 
-def pause(database: str, roots: Collection[UUID]) -> int:
-    """RUNNING → PAUSED for these workflows and everything below them; return how many of them it was (W-42, W-62)."""
+def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
+    """RUNNING → PAUSED for these workflows and everything below them; return which it was (W-42, W-62)."""
     if not roots:
-        return 0
+        return []
     workflows = Workflow.objects.using(database)
-    keys = below(database, roots)
-    count = workflows.filter(pk__in=roots, status=WorkflowStatus.RUNNING).count()
-    workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING).update(status=WorkflowStatus.PAUSED, paused_at=Now())
+    running = workflows.filter(pk__in=below(database, roots), status=WorkflowStatus.RUNNING)
+    keys = list(running.values_list("pk", flat=True))
+    workflows.filter(pk__in=keys).update(status=WorkflowStatus.PAUSED, paused_at=Now())
     nodes = WorkflowTask.objects.using(database).all()
     abandon(nodes, nodes.filter(workflow__in=keys))
-    return count
+    return keys
 
 
 def cancel(database: str, roots: Collection[UUID]) -> list[Settled]:
