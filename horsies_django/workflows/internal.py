@@ -7,9 +7,11 @@ from typing import Any
 from django.db import transaction
 from django.utils.module_loading import import_string
 
+from ..calls import parameters_of
 from ..context import TaskContext
 from ..retries import RetryPolicy
 from ..tasks import task
+from . import feeding
 from .context import WorkflowContext
 
 
@@ -63,7 +65,9 @@ def build(context: TaskContext, /, **params: Any) -> None:
 
     database = context.run.database
     node = WorkflowTask.objects.using(database).select_related("workflow").get(task_id=context.run.task_id)
-    blueprint = definition_at(str(node.definition_key)).build_with(**params).blueprint()
+    build_with = definition_at(str(node.definition_key)).build_with
+    params |= feeding.arguments_of(context.run, parameters_of(build_with, False).by_name)
+    blueprint = build_with(**params).blueprint()
     with transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
         if not Workflow.objects.using(database).filter(parent=node).exists():
