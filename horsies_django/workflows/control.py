@@ -44,7 +44,9 @@ def cancel(database: str, key: UUID) -> bool:
     with _locked(database, key) as workflow:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
             return False
-        Advance(database).after(stopping.cancel(database, [key]))
+        advance = Advance(database)
+        advance.after(stopping.cancel(database, [key]))
+        advance.finish(stopping.below(database, [key]))  # one with nothing open has not been heard of with that
         return True
 
 
