@@ -43,7 +43,7 @@ class Calls:
         self._limit = limit
         self._parameters = _parameters(task.func, task.takes_context)
         self._rules = hints.rules_of(task.func)
-        self._inserts: dict[Hashable, Insert] = {}
+        self._inserts: dict[Hashable, Insert | None] = {}
 
     @classmethod
     def of(cls, task: HorsiesTask[..., Any], options: Options) -> Calls:
@@ -53,9 +53,12 @@ class Calls:
             return cls(task, rich=rich, limit=options.max_payload_bytes)
         return _kept(_Itself(task), rich, options.max_payload_bytes)
 
-    def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert:
-        """Return the INSERT that was made for such a call before, else make one."""
-        if (found := self._inserts.get(key)) is None:
+    def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert | None:
+        """Return an INSERT to be used again and again; None the first time, for many a task is made for one call."""
+        if key not in self._inserts:
+            self._inserts[key] = None
+            return None
+        if (found := self._inserts[key]) is None:
             found = self._inserts[key] = make()
         return found
 
