@@ -156,6 +156,7 @@ def test_a_runner_that_listens_has_one_connection(worker):
         assert cursor.fetchone() == (1,)
 
 
+@pytest.mark.django_db(transaction=True)
 def test_who_shares_a_connection_with_others_does_not_listen_on_it():
     """Behind a pooler its own words would come back to it, and hardly any others."""
     if not postgres.can_listen("default"):
