@@ -332,7 +332,7 @@ def turns(exchange, options, batch, count):
         held = exchange.run([outcome.ended for outcome in outcomes], batch, ["default"])
 
 
-#: Thousandths of the calibration loop that a task takes, by tasks in a batch; about twice what was seen. Whoever waits for
+#: Thousandths of the calibration loop that a task takes, by tasks in a batch; about twice what was seen. Who waits for
 #: the database finds its caches used by others when it wakes: on a busy machine ten a batch take half as much again.
 DEAREST = {"postgresql": {10: 26, 100: 13}, "sqlite": {10: 60, 100: 28}}
 
