@@ -13,7 +13,7 @@ from ..models import Task, Workflow, WorkflowEvent
 from ..serializers import dumps
 from .engine import beginning, resuming, stopping
 from .engine.advance import Advance
-from .states import WORKFLOW_TERMINAL_STATES, WorkflowStatus
+from .states import WORKFLOW_TERMINAL_STATES
 
 
 @contextmanager
@@ -44,7 +44,9 @@ def cancel(database: str, key: UUID) -> bool:
     with _locked(database, key) as workflow:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
             return False
-        Advance(database).after(stopping.cancel(database, [key]))
+        advance = Advance(database)
+        advance.after(stopping.cancel(database, [key]))
+        advance.finish(stopping.below(database, [key]))  # one with nothing open has not been heard of with that
         return True
 
 
@@ -63,13 +65,12 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
         WorkflowEvent.objects.using(database).update_or_create(
             workflow=workflow, name=name, defaults={"payload": payload}
         )
-        if workflow.status == WorkflowStatus.RUNNING:
-            advance = Advance(database)
-            ends = beginning.waiting_for(advance.nodes, key, name)
-            timers = advance.nodes.filter(pk__in=[end.pk for end in ends], task_id__isnull=False)
-            timer_ids = list(timers.values_list("task_id", flat=True))
-            advance.after(beginning.happened(advance.nodes, [(end, text) for end in ends]))
-            tasks = Task.objects.using(database)
-            free = tasks.filter(pk__in=timer_ids).lock().values_list("pk", flat=True)
-            tasks.filter(pk__in=list(free)).cancel_quietly()
+        advance = Advance(database)
+        ends = beginning.waiting_for(advance.nodes, key, name)
+        timers = advance.nodes.filter(pk__in=[end.pk for end in ends], task_id__isnull=False)
+        timer_ids = list(timers.values_list("task_id", flat=True))
+        advance.after(beginning.happened(advance.nodes, [(end, text) for end in ends]))
+        tasks = Task.objects.using(database)
+        free = tasks.filter(pk__in=timer_ids).lock().values_list("pk", flat=True)
+        tasks.filter(pk__in=list(free)).cancel_quietly()
         return True

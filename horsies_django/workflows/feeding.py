@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
+from ..calls import parameters_of
 from ..compat import FrameworkTask
 from ..results import TaskError, TaskResult
 from ..serializers import decode
-from .context import WorkflowContext, WorkflowMeta
+from .context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .states import WorkflowTaskStatus
 
 if TYPE_CHECKING:
+    from ..models import WorkflowTask
     from ..worker.run import Run
 
 _META: Final = "workflow_meta"
@@ -26,8 +28,12 @@ Result = TaskResult[Any, TaskError[Any]]
 
 def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
     """Return the arguments of a node's body that come from its workflow."""
-    names = task.func.__code__.co_varnames[: task.func.__code__.co_argcount + task.func.__code__.co_kwonlyargcount]
-    wanted = {_META, _CONTEXT} & set(names)
+    return arguments_of(run, parameters_of(task.func, task.takes_context).by_name)
+
+
+def arguments_of(run: Run, parameters: Set[str]) -> dict[str, Any]:
+    """Return what a node gives that has these parameters."""
+    wanted = {_META, _CONTEXT} & parameters
     if not (run.claim.is_fed or wanted):
         return {}
     from ..models import WorkflowTask
@@ -51,15 +57,31 @@ def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
     about = {
         "workflow_id": node.workflow.pk,
         "task_index": node.task_index,
-        "task_name": run.claim.task_name,
+        "task_name": node.task_name or "",
         "node_id": node.node_id,
     }
     if _META in wanted:
         given[_META] = WorkflowMeta(**about)
     if _CONTEXT in wanted:
         listed = {ids[index]: results[index] for index in node.ctx_from or () if index in results}
-        given[_CONTEXT] = WorkflowContext(**about, results=listed)
+        summaries = _summaries(node) if listed else {}
+        given[_CONTEXT] = WorkflowContext(**about, results=listed, summaries=summaries)
     return given
+
+
+def _summaries(node: WorkflowTask) -> dict[str, SubWorkflowSummary]:
+    """How the subworkflows ended that a node has in its context (W-26)."""
+    from ..models import Workflow
+    from .engine.finishing import summary
+
+    workflows = Workflow.objects.using(node._state.db).filter(
+        parent__workflow=node.workflow, parent__task_index__in=node.ctx_from
+    )
+    return {
+        str(workflow.parent.node_id): SubWorkflowSummary(**summary(workflow))
+        for workflow in workflows.select_related("parent").order_by("sent_at", "pk")
+        if workflow.parent is not None
+    }
 
 
 def _each(source: int | list[int]) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import TextField
+from django.db.models import F, TextField
 from django.db.models.functions import Cast
 
 from ..compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
@@ -60,7 +60,7 @@ class WorkflowHandle(Generic[T]):
                 return _error(RetrievalCode.TASK_NOT_FOUND, f"There is no workflow {self.id}.")
             status, result, error = row
             if status == WorkflowStatus.COMPLETED:
-                return TaskResult(ok=json.loads(result)["ok"])
+                return TaskResult(ok=self._output(result))
             if status == WorkflowStatus.FAILED:
                 return TaskResult(err=TaskError.from_json(json.loads(error)))
             if status in _CODES:
@@ -106,6 +106,18 @@ class WorkflowHandle(Generic[T]):
     def send_event(self, name: str, payload: Any = None) -> bool:
         """Send an event to the nodes that wait for it, now or later (P-08). Return whether it had not ended."""
         return control.send_event(self._database, self.id, name, payload)
+
+    def _output(self, text: str) -> Any:
+        """Read the result of a workflow: the value of its output, else results by node (W-51)."""
+        from ..models import WorkflowTask
+
+        rows = WorkflowTask.objects.using(self._database).filter(workflow=self.id)
+        output = rows.filter(task_index=F("workflow__output_index")).values_list("rich", flat=True).first()
+        if output is not None:
+            return feeding.read(text, output).ok
+        stored = json.loads(text)["ok"]
+        rich = dict(rows.filter(node_id__in=stored or ()).values_list("node_id", "rich"))
+        return stored and {node_id: feeding.read(json.dumps(one), rich[node_id]) for node_id, one in stored.items()}
 
     def _results(self, **which: Any) -> dict[str, TaskResult[Any, TaskError[Any]]]:
         from ..models import WorkflowTask

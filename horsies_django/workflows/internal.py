@@ -7,10 +7,15 @@ from typing import Any
 from django.db import transaction
 from django.utils.module_loading import import_string
 
+from ..calls import parameters_of
 from ..context import TaskContext
+from ..results import TaskError, TaskResult
 from ..retries import RetryPolicy
 from ..tasks import task
+from . import feeding
+from .codes import WorkflowCode
 from .context import WorkflowContext
+from .states import WORKFLOW_TERMINAL_STATES
 
 
 @task(takes_context=True)
@@ -55,7 +60,7 @@ def _results(database: str, node: Any) -> dict[str, Any]:
 
 
 @task(takes_context=True, retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["WORKER_CRASHED"]))
-def build(context: TaskContext, /, **params: Any) -> None:
+def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[Any]]:
     """Build a subworkflow and start it as its node's child (W-60)."""
     from ..models import Workflow, WorkflowTask
     from .engine import starting
@@ -63,10 +68,17 @@ def build(context: TaskContext, /, **params: Any) -> None:
 
     database = context.run.database
     node = WorkflowTask.objects.using(database).select_related("workflow").get(task_id=context.run.task_id)
-    blueprint = definition_at(str(node.definition_key)).build_with(**params).blueprint()
+    build_with = definition_at(str(node.definition_key)).build_with
+    params |= feeding.arguments_of(context.run, parameters_of(build_with, False).by_name)
+    blueprint = build_with(**params).blueprint()
     with transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
+        node.workflow.refresh_from_db()  # it may have been paused or cancelled while this was built
+        if node.workflow.status in WORKFLOW_TERMINAL_STATES:
+            error = TaskError[Any](error_code=WorkflowCode.WORKFLOW_CANCELLED, message="The workflow had ended.")
+            return TaskResult(err=error)
         if not Workflow.objects.using(database).filter(parent=node).exists():
             from ..ids import uuid7
 
             starting.insert(database, blueprint, uuid7(), node)
+    return TaskResult(ok=None)

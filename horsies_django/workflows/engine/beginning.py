@@ -16,7 +16,7 @@ from ...expressions import FromMap
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...serializers import dumps
 from ..codes import WorkflowCode
-from ..states import NodeKind, WorkflowTaskStatus
+from ..states import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from .ending import err
 from .enqueuing import enqueue, internal, later
 from .nodes import IS_UNDECIDED, Node, NodeRows, Settled
@@ -28,10 +28,10 @@ _WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
 
 def begin(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
-    """Begin these nodes; return those that have ended with that."""
+    """Begin these nodes, where the workflow runs; return those that have ended with that."""
     if not keys:
         return []
-    rows = nodes.filter(pk__in=keys, status__in=_WAITS)
+    rows = nodes.filter(pk__in=keys, status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)
     by_kind: dict[str, dict[int, str]] = defaultdict(dict)
     for pk, kind, queue, is_undecided in rows.values_list("pk", "kind", "queue_name", IS_UNDECIDED):
         by_kind["undecided" if is_undecided else kind][pk] = queue

@@ -15,7 +15,7 @@ from ...models import Task
 from ...results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES, TaskStatus
 from ..codes import WorkflowCode
-from ..states import NodeKind, WorkflowTaskStatus
+from ..states import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
 from .nodes import BEGUN, IS_UNDECIDED, NodeRows, Settled
 
 _ENDED: Final = sorted(TASK_TERMINAL_STATES)
@@ -84,17 +84,25 @@ def _take_over(nodes: NodeRows, ends: Sequence[Settled]) -> None:
 
 
 def _decide(nodes: NodeRows, ends: Sequence[Settled]) -> tuple[list[Settled], list[int]]:
-    """The conditions of these nodes were looked at: skip those that are not to run, and return the others' keys."""
+    """The conditions of these nodes were looked at: skip those that are not to run, and return the others' keys.
+
+    None is to run if its workflow has ended in the meantime.
+    """
     if not ends:
         return [], []
-    answers = dict(nodes.filter(pk__in=[end.pk for end in ends]).values_list("pk", Cast("task__result", TextField())))
+    rows = nodes.filter(pk__in=[end.pk for end in ends])
+    late = set(rows.filter(workflow__status__in=WORKFLOW_TERMINAL_STATES).values_list("pk", flat=True))
+    lost = [end._replace(status=WorkflowTaskStatus.SKIPPED) for end in ends if end.pk in late]
+    skip(nodes, lost, WorkflowCode.WORKFLOW_CANCELLED, "The workflow had ended.")
+    ends = [end for end in ends if end.pk not in late]
+    answers = dict(rows.values_list("pk", Cast("task__result", TextField())))
     runs = [end.pk for end in ends if json.loads(answers[end.pk]).get("ok") is True]
     _open(nodes, runs).update(status=WorkflowTaskStatus.READY, is_decided=True, task_id=None)
     skipped = [
         end._replace(status=WorkflowTaskStatus.SKIPPED, is_neutral=True) for end in ends if end.pk not in set(runs)
     ]
     skip(nodes, skipped, WorkflowCode.CONDITION_NOT_MET, "Its condition says that it is not to run.")
-    return skipped, runs
+    return [*lost, *skipped], runs
 
 
 def time_out(nodes: NodeRows, ends: Sequence[Settled]) -> list[Settled]:

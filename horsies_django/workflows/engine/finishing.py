@@ -94,22 +94,23 @@ def _tell_parent(nodes: NodeRows, workflow: Workflow) -> list[Settled]:
     else:
         status, code = WorkflowTaskStatus.FAILED, str(_FAILED[WorkflowStatus(workflow.status)])
         message = (workflow.error or {}).get("message") or f"The subworkflow is {workflow.status}."
-        error = TaskError(error_code=code, message=message, data=summary(nodes, workflow))
+        error = TaskError(error_code=code, message=message, data={**summary(workflow), "workflow_id": str(workflow.pk)})
         result = {"err": error.as_json()}
     rows.update(status=status, completed_at=Now(), result=result, error_code=code)
     return [Settled(pk, workflow_id, index, status, dependents, map_index)]
 
 
-def summary(nodes: NodeRows, workflow: Workflow) -> dict[str, Any]:
-    """Return how a workflow ended, in numbers."""
+def summary(workflow: Workflow) -> dict[str, Any]:
+    """Return how a workflow stands, in numbers, and its error in words."""
     states = {
         status.lower(): Count("pk", filter=Q(status=status))
         for status in (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
     }
-    counts = nodes.filter(workflow=workflow).aggregate(total=Count("pk"), **states)
+    nodes = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, map_index__isnull=True)
+    error = workflow.error and f"{workflow.error.get('error_code')}: {workflow.error.get('message')}"
     return {
-        "workflow_id": str(workflow.pk),
-        "status": workflow.status,
-        **counts,
-        "error": (workflow.error or {}).get("error_code"),
+        "workflow_id": workflow.pk,
+        "status": WorkflowStatus(workflow.status),
+        **nodes.aggregate(total=Count("pk"), **states),
+        "error": error,
     }

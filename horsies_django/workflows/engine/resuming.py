@@ -114,8 +114,9 @@ def _reopen_maps(database: str, workflow: Workflow, keys: set[int]) -> set[int]:
     for node in read(nodes.filter(pk__in=keys, kind=NodeKind.MAP)):
         items = nodes.filter(map_index=node.task_index)
         if total := items.count():
-            open_count = items.filter(pk__in=keys).count()
-            nodes.filter(pk=node.pk).update(open_deps=open_count, ok_deps=total - open_count, bad_deps=0)
+            # After a cancel some may run still.
+            ok_count = items.filter(status=WorkflowTaskStatus.COMPLETED).count()
+            nodes.filter(pk=node.pk).update(open_deps=total - ok_count, ok_deps=ok_count, bad_deps=0)
             reopened.add(node.pk)
     return reopened
 

@@ -19,15 +19,17 @@ def insert(
 ) -> Workflow:
     """Insert a workflow and its nodes, and begin those that wait for none, in the caller's transaction.
 
-    That of a subworkflow holds the lock of its tree.
+    That of a subworkflow holds the lock of its tree. It is paused if that above it is.
     """
     above = None if parent is None else parent.workflow
+    is_paused = above is not None and above.status == WorkflowStatus.PAUSED
     workflow = Workflow(
         id=workflow_id,
         name=blueprint.name,
         definition_key=blueprint.definition_key,
         backend=blueprint.backend,
-        status=WorkflowStatus.RUNNING,
+        status=WorkflowStatus.PAUSED if is_paused else WorkflowStatus.RUNNING,
+        paused_at=Now() if is_paused else None,
         on_error=blueprint.on_error,
         success_policy=blueprint.success_policy,
         output_index=blueprint.output_index,

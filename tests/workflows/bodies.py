@@ -1,0 +1,314 @@
+"""Tasks, conditions and definitions of the tests that run workflows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from horsies_django import (
+    OnError,
+    RetryPolicy,
+    TaskError,
+    TaskResult,
+    Workflow,
+    WorkflowContext,
+    WorkflowDefinition,
+    WorkflowMeta,
+    task,
+    wait_for_event,
+)
+from horsies_django.workflows.handle import WorkflowHandle
+from tests.jobs.models import Entry
+
+
+@task
+def give(value: Any = None) -> Any:
+    """Return what it is given."""
+    return value
+
+
+@task
+def fail(message: str = "no") -> TaskResult[Any, TaskError[Any]]:
+    """Fail, always."""
+    return TaskResult(err=TaskError(error_code="NO", message=message))
+
+
+@task
+def tell(**given: Any) -> dict[str, Any]:
+    """Return what it was given, with results in words."""
+    return {name: _shown(value) for name, value in given.items()}
+
+
+@task
+def try_(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
+    """Fail for the first ``fails`` times, and say then which time it is."""
+    Entry.objects.create(key=key)
+    if (times := Entry.objects.filter(key=key).count()) <= fails:
+        return TaskResult(err=TaskError(error_code="NOT_YET", message=f"{key}: time {times} of {fails}"))
+    return TaskResult(ok=times)
+
+
+@task
+def try_item(item: int, key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
+    """Fail for the first ``fails`` times for an odd item."""
+    Entry.objects.create(key=f"{key}-{item}")
+    if item % 2 and Entry.objects.filter(key=f"{key}-{item}").count() <= fails:
+        return TaskResult(err=TaskError(error_code="ODD", message=f"{item} is odd"))
+    return TaskResult(ok=item * 10)
+
+
+@task(retry_policy=RetryPolicy.fixed([1, 1, 1], auto_retry_for=["NOT_YET"], jitter=False))
+def try_again(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
+    """As ``try_``, with a policy of its own."""
+    return try_.func(key, fails)
+
+
+@task(atomic=True)
+def try_atomically(key: str) -> str:
+    """Leave an entry in the transaction of its end."""
+    Entry.objects.create(key=key)
+    return key
+
+
+@task
+def stop(how: str, workflow_meta: WorkflowMeta) -> str:
+    """Pause or cancel its own workflow."""
+    return str(getattr(WorkflowHandle(workflow_meta.workflow_id), how)())
+
+
+@task
+def optional(value: Any = "nothing") -> Any:
+    """Return its value, if it has got one."""
+    return _shown(value)
+
+
+@task
+def judge(outcome: TaskResult[Any, TaskError[Any]]) -> str:
+    """Say how something ended."""
+    return _shown(outcome)
+
+
+@task
+def judge_all(outcomes: list[TaskResult[Any, TaskError[Any]]]) -> list[str]:
+    """Say how several ended."""
+    return [_shown(outcome) for outcome in outcomes]
+
+
+@task
+def look_back(workflow_ctx: WorkflowContext) -> dict[str, Any]:
+    """Tell of the context."""
+    return {
+        "node": workflow_ctx.node_id,
+        "index": workflow_ctx.task_index,
+        "workflow": str(workflow_ctx.workflow_id),
+        "task": workflow_ctx.task_name,
+        "results": {name: _shown(result) for name, result in workflow_ctx.results.items()},
+        "has": {name: workflow_ctx.has_result(name) for name in ("first", "second", "other")},
+    }
+
+
+@task
+def look_for_other(workflow_ctx: WorkflowContext) -> Any:
+    """Ask for a node that is not listed."""
+    return workflow_ctx.result_for("other")
+
+
+@task
+def summarize(workflow_ctx: WorkflowContext) -> dict[str, Any]:
+    """Tell how the subworkflow ``sub`` ended."""
+    summary = workflow_ctx.summary_for("sub")
+    return {
+        "status": str(summary.status),
+        "counts": [summary.total, summary.completed, summary.failed, summary.skipped],
+        "error": summary.error,
+    }
+
+
+@task
+def where(workflow_meta: WorkflowMeta, note: str = "") -> list[Any]:
+    """Tell its place."""
+    return [str(workflow_meta.workflow_id), workflow_meta.task_index, workflow_meta.task_name, workflow_meta.node_id]
+
+
+@task
+async def awhere(workflow_meta: WorkflowMeta, value: Any = None) -> list[Any]:
+    """Tell its place, as a coroutine."""
+    return [workflow_meta.node_id, value]
+
+
+def _logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@task
+@_logged
+def where_from_afar(workflow_meta: WorkflowMeta) -> str:
+    """Tell its place, through a decorator."""
+    return workflow_meta.node_id
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, TaskResult):
+        return f"ok {value.ok}" if value.is_ok() else f"err {value.err.error_code}"
+    return [_shown(one) for one in value] if isinstance(value, list) else value
+
+
+# Conditions.
+
+
+def yes(ctx: WorkflowContext) -> bool:
+    """Agree."""
+    return True
+
+
+def no(ctx: WorkflowContext) -> bool:
+    """Disagree."""
+    return False
+
+
+def first_is_large(ctx: WorkflowContext) -> bool:
+    """Look at the value of the node ``first``."""
+    return ctx.result_for("first").ok > 10
+
+
+def broken(ctx: WorkflowContext) -> bool:
+    """Fail."""
+    raise ValueError("a broken condition")
+
+
+def pausing(ctx: WorkflowContext) -> bool:
+    """Pause the workflow, and agree."""
+    return WorkflowHandle(ctx.workflow_id).pause()
+
+
+def cancelling(ctx: WorkflowContext) -> bool:
+    """Cancel the workflow, and agree."""
+    return WorkflowHandle(ctx.workflow_id).cancel()
+
+
+def noted(ctx: WorkflowContext) -> bool:
+    """Leave an entry each time that it is asked."""
+    Entry.objects.create(key=f"asked-{ctx.node_id}")
+    return True
+
+
+# Definitions.
+
+
+class Leaf(WorkflowDefinition[int]):
+    """One node, which may fail."""
+
+    class Meta:
+        definition_key = "tests.running.leaf"
+        cases = [{"key": "leaf"}]
+
+    @classmethod
+    def build_with(cls, *, key: str, fails: int = 0, value: Any = None) -> Workflow[Any]:
+        one = try_.node(node_id="one")(key=key, fails=fails)
+        two = give.node(node_id="two", waits_for=[one])(value=[key, value])
+        return Workflow("leaf", [one, two], output=two)
+
+
+class Middle(WorkflowDefinition[Any]):
+    """A leaf, and what follows it."""
+
+    class Meta:
+        definition_key = "tests.running.middle"
+        cases = [{"key": "middle"}]
+
+    @classmethod
+    def build_with(cls, *, key: str, fails: int = 0) -> Workflow[Any]:
+        leaf = Leaf.node(node_id="leaf")(key=key, fails=fails)
+        after = give.node(node_id="after")(value=leaf)
+        return Workflow("middle", [leaf, after], output=after)
+
+
+class Silent(WorkflowDefinition[None]):
+    """Has no output."""
+
+    one = give.node()(value=1)
+
+    class Meta:
+        definition_key = "tests.running.silent"
+
+
+class Broken(WorkflowDefinition[None]):
+    """Can't be built by a worker."""
+
+    class Meta:
+        definition_key = "tests.running.broken"
+        cases = [{}]
+
+    @classmethod
+    def build_with(cls, *, why: str = "") -> Workflow[Any]:
+        if why:
+            raise RuntimeError(why)
+        return Workflow("broken", [give.node()()])
+
+
+class Waiting(WorkflowDefinition[Any]):
+    """Waits for somebody."""
+
+    class Meta:
+        definition_key = "tests.running.waiting"
+        output = "after"
+
+    said = wait_for_event("said")
+    after = give.node()(value=said)
+
+
+class Stopping(WorkflowDefinition[Any]):
+    """Pauses or cancels the workflow of which it is to be a part, while it is built."""
+
+    class Meta:
+        definition_key = "tests.running.stopping"
+        cases = [{"how": "status", "workflow_id": "00000000-0000-0000-0000-000000000000"}]
+
+    @classmethod
+    def build_with(cls, *, how: str, workflow_id: str) -> Workflow[Any]:
+        getattr(WorkflowHandle(workflow_id), how)()
+        return Workflow("stopping", {"one": try_.node()(key=f"stopping {how}")}, output="one")
+
+
+class Fragile(WorkflowDefinition[Any]):
+    """Pauses when its first node fails."""
+
+    class Meta:
+        definition_key = "tests.running.fragile"
+        cases = [{"key": "fragile"}]
+
+    @classmethod
+    def build_with(cls, *, key: str, fails: int = 1) -> Workflow[Any]:
+        return Workflow("fragile", {"one": try_.node()(key=key, fails=fails)}, output="one", on_error=OnError.PAUSE)
+
+
+class Informed(WorkflowDefinition[Any]):
+    """Is built by what came before."""
+
+    class Meta:
+        definition_key = "tests.running.informed"
+        cases = [{"workflow_ctx": None, "outcome": None}]
+
+    @classmethod
+    def build_with(cls, *, workflow_ctx: Any = None, outcome: Any = None) -> Workflow[Any]:
+        seen = {name: _shown(result) for name, result in workflow_ctx.results.items()} if workflow_ctx else None
+        return Workflow("informed", {"one": give.node()(value=[seen, _shown(outcome)])}, output="one")
+
+
+class Wide(WorkflowDefinition[Any]):
+    """Maps."""
+
+    class Meta:
+        definition_key = "tests.running.wide"
+        cases = [{"key": "wide"}]
+
+    @classmethod
+    def build_with(cls, *, key: str, fails: int = 0) -> Workflow[Any]:
+        items = give.node(node_id="items")(value=[1, 2, 3])
+        each = try_item.map(over=items, param="item", kwargs={"key": key, "fails": fails}, node_id="each")
+        return Workflow("wide", [items, each], output=each)

@@ -1,0 +1,101 @@
+"""Ways to run workflows and to look at them, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management import call_command
+
+from horsies_django import Workflow
+from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.models import WorkflowTask
+from horsies_django.workflows.handle import WorkflowHandle
+from horsies_django.workflows.states import WORKFLOW_TASK_TERMINAL_STATES, WorkflowTaskStatus
+from tests.conftest import wait_until
+from tests.jobs.models import Entry
+
+
+def ran(workflow: Workflow[Any], drain: Any) -> WorkflowHandle[Any]:
+    """Start a workflow and run all that is due."""
+    handle = workflow.start()
+    drain()
+    return handle
+
+
+def wait_and_drain(handle: WorkflowHandle[Any], drain: Any) -> None:
+    """Run what is due, and what will be, until the workflow has ended."""
+
+    def has_ended() -> bool:
+        drain()
+        status = handle.status()
+        return status is not None and status.is_terminal
+
+    wait_until(has_ended)
+
+
+def times(key: str) -> int:
+    """Return how often a body has left this entry."""
+    return Entry.objects.filter(key=key).count()
+
+
+def step(threads: int = 1) -> None:
+    """Run what a worker gets with one claim."""
+    call_command("horsies_worker", once=True, verbosity=0, threads=threads, prefetch=0, start_ahead=0)
+
+
+def states(handle: WorkflowHandle[Any]) -> dict[str, str]:
+    """Return the status of each node, by id."""
+    return {node_id: str(status) for node_id, status in handle.tasks().items()}
+
+
+def codes(handle: WorkflowHandle[Any]) -> dict[str, str | None]:
+    """Return the error code of each node, by id."""
+    nodes = WorkflowTask.objects.filter(workflow=handle.id).order_by("task_index")
+    return dict(nodes.values_list("node_id", "error_code"))
+
+
+def value(handle: WorkflowHandle[Any], node: Any) -> Any:
+    """Return the ok value of a node, and fail if it has none."""
+    result = handle.result_for(node)
+    assert result.is_ok(), result
+    return result.ok
+
+
+def children(handle: WorkflowHandle[Any]) -> list[WorkflowHandle[Any]]:
+    """Return the subworkflows of a run, those of its nodes first in order."""
+    rows = WorkflowRow.objects.filter(parent__workflow=handle.id).order_by("parent__task_index", "sent_at")
+    return [WorkflowHandle(pk) for pk in rows.values_list("pk", flat=True)]
+
+
+def contradictions(handle: WorkflowHandle[Any]) -> list[str]:
+    """Return what the rows of one run (without those below it) say that can't be."""
+    workflow = WorkflowRow.objects.get(pk=handle.id)
+    nodes = list(WorkflowTask.objects.filter(workflow=workflow).select_related("task").order_by("task_index"))
+    by_index = {node.task_index: node for node in nodes}
+    is_open = {node.task_index: node.status not in WORKFLOW_TASK_TERMINAL_STATES for node in nodes}
+    found = []
+    if workflow.open_count != sum(is_open.values()):
+        found.append(f"open_count is {workflow.open_count}, and {sum(is_open.values())} are open")
+    if workflow.node_count != len(nodes):
+        found.append(f"node_count is {workflow.node_count}, and there are {len(nodes)}")
+    for node in nodes:
+        if (node.completed_at is None) != is_open[node.task_index]:
+            found.append(f"{node.node_id} is {node.status}, completed_at is {node.completed_at}")
+        if (node.result is None) != is_open[node.task_index]:
+            found.append(f"{node.node_id} is {node.status}, its result is {node.result}")
+        if node.status == WorkflowTaskStatus.PENDING and node.map_index is None:
+            deps = [by_index[index] for index in node.waits_for]
+            done = [dep for dep in deps if not is_open[dep.task_index]]
+            ok = [dep for dep in done if dep.status == WorkflowTaskStatus.COMPLETED]
+            bad = [dep for dep in done if dep not in ok and dep.error_code != "CONDITION_NOT_MET"]
+            is_right = len(deps) - len(done), len(ok), len(bad)
+            if (node.open_deps, node.ok_deps, node.bad_deps) != is_right:
+                found.append(f"{node.node_id} counts {node.open_deps, node.ok_deps, node.bad_deps}, not {is_right}")
+        if node.status == WorkflowTaskStatus.ENQUEUED and (node.task is None or node.task.status in _ENDED):
+            found.append(f"{node.node_id} is ENQUEUED, its task is {node.task and node.task.status}")
+    if str(workflow.status) in _ENDED and workflow.status != "CANCELLED" and any(is_open.values()):
+        found.append(f"it is {workflow.status} with open nodes")
+    return found
+
+
+_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")

@@ -1,0 +1,101 @@
+"""Conditions: decided once, when a node's turn comes (P-05)."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies_django import Join, Workflow
+from tests.workflows import bodies
+from tests.workflows.running import codes, contradictions, ran, states, times, value
+
+
+@pytest.mark.parametrize(
+    ("conditions", "runs"),
+    [
+        ({"run_when": bodies.yes}, True),
+        ({"run_when": bodies.no}, False),
+        ({"skip_when": bodies.yes}, False),
+        ({"skip_when": bodies.no}, True),
+        ({"run_when": bodies.yes, "skip_when": bodies.no}, True),
+        ({"run_when": bodies.yes, "skip_when": bodies.yes}, False),
+        ({"run_when": bodies.no, "skip_when": bodies.no}, False),
+    ],
+)
+def test_p_05_a_node_runs_as_its_conditions_say(drain, conditions, runs):
+    one = bodies.give.node(node_id="one", **conditions)(value=1)
+    after = bodies.give.node(node_id="after", waits_for=[one])()
+
+    handle = ran(Workflow("conditions", [one, after]), drain)
+
+    assert codes(handle) == {"one": None if runs else "CONDITION_NOT_MET", "after": None}
+    assert states(handle) == {"one": "COMPLETED" if runs else "SKIPPED", "after": "COMPLETED"}
+    assert str(handle.status()) == "COMPLETED"
+    assert contradictions(handle) == []
+
+
+@pytest.mark.parametrize("number", [5, 50])
+def test_p_05_a_branch(drain, number):
+    first = bodies.give.node(node_id="first")(value=number)
+    large = bodies.give.node(node_id="large", waits_for=[first], run_when=bodies.first_is_large)(value="large")
+    small = bodies.give.node(node_id="small", waits_for=[first], skip_when=bodies.first_is_large)(value="small")
+    join = bodies.give.node(node_id="join", waits_for=[large, small], join=Join.ANY)(value=[large, small])
+
+    handle = ran(Workflow("branch", [first, large, small, join], output=join), drain)
+
+    assert handle.get(timeout=0).ok == (["large"] if number > 10 else ["small"])
+
+
+def test_p_05_a_condition_is_not_asked_before_its_turn_and_never_twice(drain):
+    bad = bodies.fail.node(node_id="bad")()
+    never = bodies.give.node(node_id="never", waits_for=[bad], run_when=bodies.noted)()
+    once = bodies.try_.node(node_id="once", run_when=bodies.noted)(key="once", fails=1)
+
+    handle = ran(Workflow("asked", [bad, never, once]), drain)
+    handle.retry()
+    drain()
+
+    assert codes(handle) == {"bad": "NO", "never": "UPSTREAM_SKIPPED", "once": None}
+    assert (times("asked-never"), times("asked-once")) == (0, 1)
+
+
+def test_p_05_a_condition_that_raises_fails_its_node(drain):
+    one = bodies.give.node(node_id="one", run_when=bodies.broken)()
+    after = bodies.give.node(node_id="after", waits_for=[one])()
+
+    handle = ran(Workflow("broken", [one, after]), drain)
+
+    assert codes(handle) == {"one": "UNHANDLED_EXCEPTION", "after": "UPSTREAM_SKIPPED"}
+    assert str(handle.status()) == "FAILED"
+
+
+@pytest.mark.parametrize("kind", ["task", "map", "subworkflow"])
+def test_p_03_p_05_nothing_begins_that_was_decided_while_it_was_paused(drain, kind):
+    items = bodies.give.node(node_id="items")(value=[2])
+    if kind == "task":
+        node = bodies.try_.node(node_id="node", waits_for=[items], run_when=bodies.pausing)(key="node")
+    elif kind == "map":
+        node = bodies.try_item.map(
+            over=items, param="item", kwargs={"key": "node"}, node_id="node", run_when=bodies.pausing
+        )
+    else:
+        node = bodies.Leaf.node(node_id="node", waits_for=[items], run_when=bodies.pausing)(key="node")
+
+    handle = ran(Workflow("paused", [items, node]), drain)
+
+    assert (str(handle.status()), states(handle)["node"]) == ("PAUSED", "READY")
+    assert contradictions(handle) == []
+    assert handle.resume()
+    drain()
+    assert str(handle.status()) == "COMPLETED"
+    assert times("node-2" if kind == "map" else "node") == 1
+
+
+def test_p_03_p_05_nothing_begins_that_was_decided_after_the_end(drain):
+    one = bodies.try_.node(node_id="one", run_when=bodies.cancelling)(key="one")
+
+    handle = ran(Workflow("cancelled", [one]), drain)
+
+    assert codes(handle) == {"one": "WORKFLOW_CANCELLED"}
+    assert states(handle) == {"one": "SKIPPED"}
+    assert times("one") == 0
+    assert contradictions(handle) == []

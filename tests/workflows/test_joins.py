@@ -1,0 +1,144 @@
+"""Every join, with every way in which what a node waits for can end (W-15, W-16, W-20 … W-22, P-05)."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from horsies_django import Join, Workflow
+from tests.workflows import bodies
+from tests.workflows.running import codes, contradictions, ran, states
+
+OUTCOMES = ("ok", "failed", "skipped", "unwanted")
+
+
+def expected(join: Join, least: int | None, outcomes: tuple[str, ...], allows: bool) -> str:
+    """Say what is to become of a node, straight from the rows of the spec."""
+    completed = outcomes.count("ok")
+    if join == Join.ANY:
+        runs = completed >= 1
+    elif join == Join.QUORUM:
+        runs = completed >= (least or 0)
+    else:
+        runs = allows or not {"failed", "skipped"} & set(outcomes)
+    return "COMPLETED" if runs else "SKIPPED"
+
+
+def sources():
+    """Three nodes that end in each of the ways, and what they need for it."""
+    nodes = {"bad": bodies.fail.node()()}
+    for number in range(3):
+        nodes[f"ok{number}"] = bodies.give.node()(value=number)
+        nodes[f"failed{number}"] = bodies.fail.node()()
+        nodes[f"skipped{number}"] = bodies.give.node(waits_for=[nodes["bad"]])()
+        nodes[f"unwanted{number}"] = bodies.give.node(run_when=bodies.no)()
+    return nodes
+
+
+def cases(size):
+    for outcomes, allows in product(product(OUTCOMES, repeat=size), (False, True)):
+        yield Join.ALL, None, outcomes, allows
+        yield Join.ANY, None, outcomes, allows
+        for least in range(1, size + 1):
+            yield Join.QUORUM, least, outcomes, allows
+
+
+def table(size):
+    """One workflow with a node for each case; return it with what is to become of each."""
+    nodes = sources()
+    wanted = {}
+    for join, least, outcomes, allows in cases(size):
+        name = f"{join}{least or ''}:{'-'.join(outcomes)}:{'allows' if allows else 'strict'}"
+        waits_for = [nodes[f"{outcome}{place}"] for place, outcome in enumerate(outcomes)]
+        nodes[name] = bodies.give.node(waits_for=waits_for, join=join, min_success=least, allow_failed_deps=allows)()
+        wanted[name] = expected(join, least, outcomes, allows)
+    return Workflow("joins", nodes), wanted
+
+
+def check(size, drain):
+    workflow, wanted = table(size)
+
+    handle = ran(workflow, drain)
+
+    found = states(handle)
+    assert {name: (found[name], want) for name, want in wanted.items() if found[name] != want} == {}
+    code = codes(handle)
+    assert {code[name] for name, want in wanted.items() if want == "SKIPPED"} == {"UPSTREAM_SKIPPED"}
+    assert {code[f"unwanted{number}"] for number in range(3)} == {"CONDITION_NOT_MET"}
+    assert {found[f"unwanted{number}"] for number in range(3)} == {"SKIPPED"}
+    assert str(handle.status()) == "FAILED"
+    assert contradictions(handle) == []
+
+
+def test_w_20_w_22_each_join_over_one_node(drain):
+    check(1, drain)
+
+
+def test_w_20_w_22_each_join_over_two_nodes(drain):
+    check(2, drain)
+
+
+def test_w_20_w_22_each_join_over_three_nodes(drain):
+    check(3, drain)
+
+
+def test_w_25_skips_go_on_until_somebody_allows_them(drain):
+    first = bodies.fail.node(node_id="first")()
+    second = bodies.give.node(node_id="second", waits_for=[first])()
+    third = bodies.give.node(node_id="third", waits_for=[second])()
+    fourth = bodies.give.node(node_id="fourth", waits_for=[third], allow_failed_deps=True)()
+    fifth = bodies.give.node(node_id="fifth", waits_for=[fourth])()
+
+    handle = ran(Workflow("skips", [first, second, third, fourth, fifth]), drain)
+
+    assert states(handle) == {
+        "first": "FAILED",
+        "second": "SKIPPED",
+        "third": "SKIPPED",
+        "fourth": "COMPLETED",
+        "fifth": "COMPLETED",
+    }
+    assert str(handle.status()) == "FAILED"
+
+
+def test_w_21_any_does_not_wait_for_the_others(drain):
+    quick, slow = bodies.give.node(node_id="quick")(), bodies.give.node(node_id="slow", queue_name="slow")()
+    first = bodies.give.node(node_id="first", waits_for=[quick, slow], join=Join.ANY)()
+    handle = Workflow("any", [quick, slow, first]).start()
+
+    drain(queues="default")
+    before = states(handle)
+    drain()
+
+    assert before == {"quick": "COMPLETED", "slow": "ENQUEUED", "first": "COMPLETED"}
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_w_22_quorum_is_lost_as_soon_as_it_can_not_be_reached(drain):
+    good, bad = bodies.give.node(node_id="good")(), bodies.fail.node(node_id="bad")()
+    slow = bodies.give.node(node_id="slow", queue_name="slow")()
+    three = bodies.give.node(node_id="three", waits_for=[good, bad, slow], join=Join.QUORUM, min_success=3)()
+    two = bodies.give.node(node_id="two", waits_for=[good, bad, slow], join=Join.QUORUM, min_success=2)()
+    handle = Workflow("quorum", [good, bad, slow, three, two]).start()
+
+    drain(queues="default")
+
+    assert states(handle)["three"] == "SKIPPED"
+    assert states(handle)["two"] == "PENDING"
+    assert contradictions(handle) == []
+    drain()
+    assert states(handle)["two"] == "COMPLETED"
+
+
+def test_w_24_context_is_waited_for_whatever_the_join(drain):
+    first, second = bodies.give.node(node_id="first")(value=1), bodies.fail.node(node_id="second", queue_name="slow")()
+    look = bodies.look_back.node(
+        node_id="look", waits_for=[first, second], join=Join.ANY, workflow_ctx_from=[first, second]
+    )()
+    handle = Workflow("context", [first, second, look]).start()
+
+    drain(queues="default")
+    before = states(handle)
+    drain()
+
+    assert before == {"first": "COMPLETED", "second": "ENQUEUED", "look": "PENDING"}
+    assert handle.result_for("look").ok["results"] == {"first": "ok 1", "second": "err NO"}

@@ -1,0 +1,109 @@
+"""Fan-out over a list that is known only when it is there (P-07)."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies_django import Join, Workflow
+from horsies_django.models import WorkflowTask
+from tests.workflows import bodies
+from tests.workflows.running import codes, contradictions, ran, states, times, value
+
+
+def mapped(items, **kwargs):
+    source = bodies.give.node(node_id="source")(value=items)
+    each = bodies.try_item.map(over=source, param="item", kwargs={"key": "item", **kwargs}, node_id="each")
+    return [source, each, bodies.give.node(node_id="after")(value=each)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 40])
+def test_p_07_a_map_gives_the_values_in_order(drain, count):
+    items = [2 * number for number in reversed(range(count))]
+
+    handle = ran(Workflow("map", mapped(items)), drain)
+
+    assert value(handle, "each") == value(handle, "after") == [10 * item for item in items]
+    assert str(handle.status()) == "COMPLETED"
+    assert contradictions(handle) == []
+    assert all(times(f"item-{item}") == 1 for item in items)
+
+
+def test_p_07_a_failed_item_fails_the_map_when_all_have_ended(drain):
+    handle = ran(Workflow("map", mapped([0, 1, 2, 3], fails=99)), drain)
+
+    found = codes(handle)
+    assert (found["each"], found["after"]) == ("MAP_ITEM_FAILED", "UPSTREAM_SKIPPED")
+    assert [found[f"each[{place}]"] for place in range(4)] == [None, "ODD", None, "ODD"]
+    assert handle.get(timeout=0).err.error_code == "MAP_ITEM_FAILED"
+    assert contradictions(handle) == []
+
+
+@pytest.mark.parametrize("items", [None, "text", {"a": 1}, 7])
+def test_p_07_what_is_no_list_can_not_be_mapped(drain, items):
+    handle = ran(Workflow("map", mapped(items)), drain)
+
+    assert codes(handle) == {"source": None, "each": "MAP_NOT_A_LIST", "after": "UPSTREAM_SKIPPED"}
+    assert str(handle.status()) == "FAILED"
+
+
+def test_p_07_a_map_of_what_failed_is_skipped(drain):
+    source = bodies.fail.node(node_id="source")()
+    each = bodies.give.map(over=source, node_id="each")
+
+    handle = ran(Workflow("map", [source, each]), drain)
+
+    assert codes(handle) == {"source": "NO", "each": "UPSTREAM_SKIPPED"}
+
+
+def test_p_07_maps_of_maps_and_values_beside_the_item(drain):
+    numbers, more = bodies.give.node(node_id="numbers")(value=[1, 2, 3]), bodies.give.node(node_id="more")(value="x")
+    pairs = bodies.tell.map(
+        over=numbers, param="number", kwargs={"fixed": [0]}, waits_for=[more], values_from={"more": more}
+    )
+    again = bodies.give.map(over=pairs, node_id="again")
+
+    handle = ran(Workflow("maps", [numbers, more, pairs, again], output=again), drain)
+
+    assert handle.get(timeout=0).ok == [{"number": number, "fixed": [0], "more": "x"} for number in (1, 2, 3)]
+
+
+def test_p_07_items_know_where_they_are(drain):
+    items = bodies.give.node(node_id="items")(value=["a", "b"])
+    each = bodies.where.map(over=items, param="note", node_id="each")
+
+    handle = ran(Workflow("map", [items, each]), drain)
+
+    assert [place[3] for place in value(handle, "each")] == ["each[0]", "each[1]"]
+
+
+def test_p_07_items_are_retried_as_their_task_says_and_join_as_nodes_do(drain):
+    keys = bodies.give.node(node_id="keys")(value=["a", "b"])
+    each = bodies.try_again.map(over=keys, param="key", kwargs={"fails": 0}, node_id="each", run_when=bodies.yes)
+    any_of = bodies.give.node(node_id="any", waits_for=[keys, each], join=Join.QUORUM, min_success=2)()
+
+    handle = ran(Workflow("map", [keys, each, any_of]), drain)
+
+    assert value(handle, "each") == [1, 1]
+    assert states(handle)["any"] == "COMPLETED"
+    item = WorkflowTask.objects.select_related("task").get(workflow=handle.id, node_id="each[1]")
+    assert item.task.max_retries == 3
+
+
+def test_p_05_p_07_a_map_can_be_unwanted(drain):
+    keys = bodies.give.node(node_id="keys")(value=["a", "b"])
+    each = bodies.give.map(over=keys, node_id="each", skip_when=bodies.yes)
+    after = bodies.give.node(node_id="after", waits_for=[each])()
+
+    handle = ran(Workflow("map", [keys, each, after]), drain)
+
+    assert codes(handle) == {"keys": None, "each": "CONDITION_NOT_MET", "after": None}
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_p_07_a_thousand_items(drain):
+    source = bodies.give.node(node_id="source")(value=list(range(1_000)))
+    each = bodies.give.map(over=source, node_id="each")
+
+    handle = ran(Workflow("map", [source, each], output=each), drain)
+
+    assert handle.get(timeout=0).ok == list(range(1_000))

@@ -1,0 +1,158 @@
+"""What a workflow comes to (W-40, W-41, W-50, W-51)."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies_django import OnError, SuccessCase, SuccessPolicy, Workflow
+from horsies_django.models import Workflow as WorkflowRow
+from tests.workflows import bodies
+from tests.workflows.running import contradictions, ran, states, times
+
+
+def nodes():
+    bad = bodies.fail.node()(message="first")
+    return {
+        "ok": bodies.give.node()(value=1),
+        "fine": bodies.give.node()(value=2),
+        "bad": bad,
+        "worse": bodies.fail.node()(message="second"),
+        "skipped": bodies.give.node(waits_for=[bad])(),
+    }
+
+
+CASES = [
+    ([["ok"]], None),
+    ([["ok", "fine"]], None),
+    ([["bad"], ["ok"]], None),
+    ([["ok", "bad"], ["skipped"], ["fine"]], None),
+    ([["bad"]], ("NO", "bad")),
+    ([["ok", "worse"], ["bad", "fine"]], ("NO", "bad")),
+    ([["worse"], ["skipped"]], ("NO", "worse")),
+    ([["skipped"]], ("WORKFLOW_SUCCESS_CASE_NOT_MET", None)),
+    ([["skipped", "ok"], ["skipped"]], ("WORKFLOW_SUCCESS_CASE_NOT_MET", None)),
+]
+
+
+@pytest.mark.parametrize(("cases", "error"), CASES)
+def test_w_50_a_success_policy(drain, cases, error):
+    policy = SuccessPolicy(
+        [SuccessCase(required, optional=["worse"] if "worse" not in required else []) for required in cases]
+    )
+
+    handle = ran(Workflow("policy", nodes(), success_policy=policy, output="ok"), drain)
+
+    result = handle.get(timeout=0)
+    if error is None:
+        assert (str(handle.status()), result.ok) == ("COMPLETED", 1)
+    else:
+        assert (str(handle.status()), result.err.error_code) == ("FAILED", error[0])
+        assert WorkflowRow.objects.get(pk=handle.id).error.get("node_id") == error[1]
+
+
+def test_w_40_the_first_failed_node_by_index_is_the_error(drain):
+    wait = bodies.give.node(node_id="wait", queue_name="slow")()
+    early = bodies.fail.node(node_id="early", waits_for=[wait])(message="later in time")
+    late = bodies.fail.node(node_id="late")(message="earlier in time")
+    handle = Workflow("errors", [wait, early, late]).start()
+
+    drain(queues="default")
+    still = str(handle.status())
+    drain()
+
+    assert still == "RUNNING"
+    assert handle.get(timeout=0).err.message == "later in time"
+    row = WorkflowRow.objects.get(pk=handle.id)
+    assert (row.result, row.error["node_id"], row.failed_index) == (None, "early", 1)
+    assert row.completed_at is not None
+
+
+def test_w_40_a_recovery_branch_runs_and_it_is_failed_all_the_same(drain):
+    bad = bodies.fail.node()()
+    handle = ran(Workflow("recovery", [bad, bodies.try_.node(waits_for=[bad], allow_failed_deps=True)(key="r")]), drain)
+
+    assert str(handle.status()) == "FAILED"
+    assert times("r") == 1
+
+
+def test_w_51_without_an_output_it_is_the_results_of_the_last_nodes(drain):
+    first, unwanted = bodies.give.node()(value=1), bodies.give.node(run_when=bodies.no)()
+    last = {"a": bodies.give.node()(value=first), "b": bodies.give.node(waits_for=[first])(value=[1, {"c": None}])}
+
+    handle = ran(Workflow("results", {"first": first, **last, "unwanted": unwanted}), drain)
+
+    results = handle.get(timeout=0).ok
+    assert list(results) == ["a", "b", "unwanted"]
+    assert (results["a"].ok, results["b"].ok) == (1, [1, {"c": None}])
+    assert results["unwanted"].err.error_code == "CONDITION_NOT_MET"
+    assert handle.results()["first"].ok == 1
+
+
+def test_w_51_the_output_may_stand_anywhere(drain):
+    first = bodies.give.node(node_id="first")(value=None)
+    handle = ran(Workflow("output", [first, bodies.give.node(waits_for=[first])(value=3)], output="first"), drain)
+
+    assert handle.get(timeout=0).is_ok()
+    assert handle.get(timeout=0).ok is None
+
+
+def test_w_51_an_output_that_was_skipped_by_its_condition(drain):
+    handle = ran(Workflow("output", {"one": bodies.give.node(run_when=bodies.no)()}, output="one"), drain)
+
+    assert str(handle.status()) == "COMPLETED"
+    assert handle.get(timeout=0).ok is None
+
+
+def test_w_41_a_failure_pauses_at_once(drain):
+    bad = bodies.fail.node(node_id="bad")()
+    after = bodies.try_.node(node_id="after", waits_for=[bad], allow_failed_deps=True)(key="after")
+    other = bodies.give.node(node_id="other", queue_name="slow")()
+    last = bodies.try_.node(node_id="last", waits_for=[other])(key="last")
+    handle = Workflow("pause", [bad, after, other, last], on_error=OnError.PAUSE).start()
+
+    drain(queues="default")
+    paused = states(handle)
+    drain()
+    still = states(handle)
+
+    assert paused == {"bad": "FAILED", "after": "PENDING", "other": "READY", "last": "PENDING"}
+    assert still == paused
+    assert handle.get(timeout=0).err.error_code == "WORKFLOW_PAUSED"
+    assert contradictions(handle) == []
+    assert handle.resume()
+    drain()
+    assert states(handle) == {"bad": "FAILED", "after": "COMPLETED", "other": "COMPLETED", "last": "COMPLETED"}
+    assert str(handle.status()) == "FAILED"
+    assert (times("after"), times("last")) == (1, 1)
+
+
+def test_w_41_a_failure_of_the_last_node_pauses_too(drain):
+    handle = ran(Workflow("pause", {"bad": bodies.fail.node()()}, on_error=OnError.PAUSE), drain)
+
+    assert str(handle.status()) == "PAUSED"
+    assert handle.resume()
+    assert str(handle.status()) == "FAILED"
+    assert not handle.resume()
+
+
+def test_w_41_each_failure_pauses_again(drain):
+    first = bodies.fail.node(node_id="first")()
+    second = bodies.fail.node(node_id="second", waits_for=[first], allow_failed_deps=True)()
+    third = bodies.give.node(node_id="third", waits_for=[second], allow_failed_deps=True)()
+    handle = ran(Workflow("pause", [first, second, third], on_error=OnError.PAUSE), drain)
+
+    handle.resume()
+    drain()
+
+    assert str(handle.status()) == "PAUSED"
+    assert states(handle) == {"first": "FAILED", "second": "FAILED", "third": "PENDING"}
+    handle.resume()
+    drain()
+    assert str(handle.status()) == "FAILED"
+
+
+def test_w_41_a_skip_pauses_nothing(drain):
+    one = bodies.give.node(run_when=bodies.no)()
+    handle = ran(Workflow("pause", [one, bodies.give.node(waits_for=[one])()], on_error=OnError.PAUSE), drain)
+
+    assert str(handle.status()) == "COMPLETED"

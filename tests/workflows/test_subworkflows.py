@@ -1,0 +1,296 @@
+"""Workflows in workflows (W-60 … W-62, P-10)."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from horsies_django import OnError, RetryPolicy, Workflow
+from horsies_django.models import Workflow as WorkflowRow
+from tests.workflows import bodies
+from tests.workflows.running import children, codes, contradictions, ran, states, step, times, value, wait_and_drain
+
+
+def rows():
+    return WorkflowRow.objects.order_by("depth")
+
+
+def test_w_60_two_deep(drain):
+    middle = bodies.Middle.node(node_id="middle")(key="deep")
+    after = bodies.give.node(node_id="after")(value=middle)
+
+    handle = ran(Workflow("top", [middle, after], output=after), drain)
+
+    assert handle.get(timeout=0).ok == ["deep", None]
+    assert [(row.name, row.depth, row.root_id, str(row.status)) for row in rows()] == [
+        ("top", 0, handle.id, "COMPLETED"),
+        ("middle", 1, handle.id, "COMPLETED"),
+        ("leaf", 2, handle.id, "COMPLETED"),
+    ]
+    (below,) = children(handle)
+    assert below.get(timeout=0).ok == ["deep", None]
+    assert not any(contradictions(one) for one in (handle, below, *children(below)))
+
+
+def test_w_60_a_child_is_made_when_its_turn_has_come(drain):
+    first = bodies.give.node(node_id="first", queue_name="slow")()
+    leaf = bodies.Leaf.node(node_id="leaf", waits_for=[first])(key="late")
+    handle = Workflow("top", [first, leaf]).start()
+
+    drain(queues="default")
+    before = rows().count()
+    drain()
+
+    assert (before, rows().count()) == (1, 2)
+    assert states(handle) == {"first": "COMPLETED", "leaf": "COMPLETED"}
+
+
+def test_w_61_values_go_in_and_out(drain):
+    first = bodies.give.node(node_id="first")(value={"a": 1})
+    leaf = bodies.Leaf.node(node_id="leaf")(key="fed", value=first)
+
+    handle = ran(Workflow("top", [first, leaf]), drain)
+
+    assert value(handle, "leaf") == ["fed", {"a": 1}]
+
+
+def test_w_51_w_61_without_an_output_it_gives_none(drain):
+    silent = bodies.Silent.node(node_id="silent")()
+    after = bodies.give.node(node_id="after")(value=silent)
+
+    handle = ran(Workflow("top", [silent, after]), drain)
+
+    assert value(handle, "silent") is None
+    assert value(handle, "after") is None
+
+
+def test_w_61_a_failed_child_fails_its_node_with_a_summary(drain):
+    middle = bodies.Middle.node(node_id="middle")(key="bad", fails=9)
+    after = bodies.give.node(node_id="after", waits_for=[middle])()
+    judge = bodies.judge.node(node_id="judge", allow_failed_deps=True)(outcome=middle.result)
+
+    handle = ran(Workflow("top", [middle, after, judge]), drain)
+
+    assert codes(handle) == {"middle": "SUBWORKFLOW_FAILED", "after": "UPSTREAM_SKIPPED", "judge": None}
+    assert value(handle, "judge") == "err SUBWORKFLOW_FAILED"
+    data = handle.result_for("middle").err.data
+    assert (data["status"], data["total"], data["completed"], data["failed"], data["skipped"]) == ("FAILED", 2, 0, 1, 1)
+    assert handle.get(timeout=0).err.error_code == "SUBWORKFLOW_FAILED"
+    (below,) = children(handle)
+    assert codes(below) == {"leaf": "SUBWORKFLOW_FAILED", "after": "UPSTREAM_SKIPPED"}
+
+
+def test_w_60_one_that_can_not_be_built_fails_its_node(drain):
+    handle = ran(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
+
+    assert states(handle) == {"broken": "FAILED"}
+    assert str(handle.status()) == "FAILED"
+    assert rows().count() == 1
+
+
+def test_w_62_pause_and_resume_go_down(drain):
+    said = bodies.Waiting.node(node_id="said")()
+    handle = ran(Workflow("top", {"said": said, "slow": bodies.give.node(queue_name="slow")()}), drain)
+    (below,) = children(handle)
+
+    assert handle.pause()
+    paused = [str(row.status) for row in rows()]
+    assert handle.resume()
+
+    assert paused == ["PAUSED", "PAUSED"]
+    assert [str(row.status) for row in rows()] == ["RUNNING", "RUNNING"]
+    below.send_event("said", 4)
+    drain()
+    assert value(handle, "said") == 4
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_w_62_cancel_goes_down(drain):
+    handle = ran(Workflow("top", {"said": bodies.Waiting.node()()}), drain)
+    (below,) = children(handle)
+
+    assert handle.cancel()
+
+    assert [str(row.status) for row in rows()] == ["CANCELLED", "CANCELLED"]
+    assert states(below) == {"said": "SKIPPED", "after": "SKIPPED"}
+    assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
+    assert not contradictions(handle) + contradictions(below)
+
+
+def test_w_61_a_cancelled_child_fails_its_node(drain):
+    sub = bodies.Waiting.node(node_id="sub")()
+    after = bodies.give.node(node_id="after", waits_for=[sub])()
+    handle = ran(Workflow("top", [sub, after]), drain)
+    (below,) = children(handle)
+
+    assert below.cancel()
+    drain()
+
+    assert codes(handle) == {"sub": "WORKFLOW_CANCELLED", "after": "UPSTREAM_SKIPPED"}
+    assert str(handle.status()) == "FAILED"
+
+
+@pytest.mark.parametrize("which", ["child", "root"])
+def test_w_41_w_44_a_paused_child_with_nothing_open_can_be_cancelled(drain, which):
+    handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key=f"fragile {which}")}), drain)
+    (below,) = children(handle)
+    assert [str(row.status) for row in rows()] == ["RUNNING", "PAUSED"]
+
+    assert (below if which == "child" else handle).cancel()
+    drain()
+
+    assert str(below.status()) == "CANCELLED"
+    assert str(handle.status()) == ("FAILED" if which == "child" else "CANCELLED")
+    assert codes(handle) == {"fragile": "WORKFLOW_CANCELLED"}
+    assert contradictions(handle) == []
+
+
+def test_w_41_a_paused_child_goes_on_by_itself(drain):
+    handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
+    (below,) = children(handle)
+
+    assert below.resume()
+    drain()
+
+    assert codes(handle) == {"fragile": "SUBWORKFLOW_FAILED"}
+    assert [str(row.status) for row in rows()] == ["FAILED", "FAILED"]
+
+
+def test_w_41_w_62_a_failure_pauses_what_is_below(drain):
+    nodes = {"said": bodies.Waiting.node()(), "bad": bodies.fail.node(queue_name="slow")()}
+    handle = ran_on_default(Workflow("top", nodes, on_error=OnError.PAUSE), drain)
+
+    drain()
+
+    assert [str(row.status) for row in rows()] == ["PAUSED", "PAUSED"]
+    (below,) = children(handle)
+    below.send_event("said", 1)
+    handle.resume()
+    drain()
+    assert states(handle) == {"said": "COMPLETED", "bad": "FAILED"}
+    assert str(handle.status()) == "FAILED"
+
+
+def ran_on_default(workflow, drain):
+    handle = workflow.start()
+    drain(queues="default")
+    return handle
+
+
+def test_p_03_w_62_a_child_that_is_built_while_its_workflow_is_paused(drain):
+    handle = start_stopping("pause")
+    drain()
+
+    assert "RUNNING" not in [str(row.status) for row in WorkflowRow.objects.filter(root_id=handle.id)]
+    assert times("stopping pause") == 0
+    assert handle.resume()
+    drain()
+    assert str(handle.status()) == "COMPLETED"
+    assert times("stopping pause") == 1
+
+
+def test_p_03_w_62_a_child_that_is_built_while_its_workflow_is_cancelled(drain):
+    handle = start_stopping("cancel")
+    drain()
+
+    assert {str(row.status) for row in WorkflowRow.objects.filter(root_id=handle.id)} == {"CANCELLED"}
+    assert times("stopping cancel") == 0
+    assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
+    assert contradictions(handle) == []
+
+
+def start_stopping(how):
+    key = uuid4()
+    return Workflow("top", {"sub": bodies.Stopping.node()(how=how, workflow_id=str(key))}).start(key)
+
+
+def test_p_06_retry_goes_down(drain):
+    middle = bodies.Middle.node(node_id="middle")(key="again", fails=1)
+    good = bodies.Leaf.node(node_id="good")(key="good")
+    after = bodies.give.node(node_id="after")(value=[middle, good])
+    handle = ran(Workflow("top", [middle, good, after], output=after), drain)
+    assert str(handle.status()) == "FAILED"
+
+    assert handle.retry()
+    drain()
+
+    assert handle.get(timeout=0).ok == [["again", None], ["good", None]]
+    assert (times("again"), times("good")) == (2, 1)
+    assert rows().count() == 4
+    for one in (handle, *children(handle)):
+        assert contradictions(one) == []
+
+
+def test_p_06_retry_after_a_cancel_goes_down(drain):
+    sub = bodies.Waiting.node(node_id="sub")()
+    handle = ran(Workflow("top", [sub, bodies.give.node(node_id="after")(value=sub)]), drain)
+    (below,) = children(handle)
+    handle.cancel()
+    drain()
+
+    assert handle.retry()
+    drain()
+    assert below.send_event("said", 9)
+    drain()
+
+    assert value(handle, "after") == 9
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_p_06_retry_builds_what_could_not_be_built(drain):
+    handle = ran(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
+
+    assert handle.retry()
+    drain()
+
+    assert states(handle) == {"broken": "FAILED"}
+    assert contradictions(handle) == []
+
+
+def test_p_07_w_60_a_child_that_maps(drain):
+    handle = ran(Workflow("top", {"wide": bodies.Wide.node()(key="wide", fails=1)}), drain)
+    failed = states(handle)
+
+    assert handle.retry()
+    drain()
+
+    assert failed == {"wide": "FAILED"}
+    assert value(handle, "wide") == [10, 20, 30]
+    assert [times(f"wide-{item}") for item in (1, 2, 3)] == [2, 1, 2]
+
+
+def test_w_42_a_child_whose_build_has_not_begun_is_taken_back(drain):
+    handle = Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
+
+    handle.pause()
+    drain()
+    before = states(handle)
+    handle.resume()
+    drain()
+
+    assert before == {"leaf": "READY"}
+    assert value(handle, "leaf") == ["leaf", None]
+
+
+def test_w_62_steps_of_parent_and_child_in_between(drain):
+    handle = Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "two": bodies.give.node()()}).start()
+    for _ in range(10):
+        step()
+        handle.pause()
+        handle.resume()
+        assert not [one for run in (handle, *children(handle)) for one in contradictions(run)]
+    assert str(handle.status()) == "COMPLETED"
+    assert times("leaf") == 1
+
+
+@pytest.mark.xfail(strict=True, reason="the policy is that of the building only")
+def test_p_10_a_subworkflow_has_a_retry_policy(drain):
+    policy = RetryPolicy.fixed([1, 1], auto_retry_for=["*"], jitter=False)
+    leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy)(key="policy", fails=1)
+    handle = ran(Workflow("top", [leaf]), drain)
+
+    wait_and_drain(handle, drain)
+
+    assert value(handle, "leaf") == ["policy", None]
+    assert times("policy") == 2
