@@ -3,7 +3,7 @@
 from .context import TaskContext
 from .exceptions import Discard, InvalidWorkflow, Retry, Snooze
 from .handle import Progress, TaskHandle, TaskInfo
-from .recovery import reclaim
+from .recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .retries import RetryPolicy
 from .states import TASK_TERMINAL_STATES, TaskStatus
@@ -12,6 +12,7 @@ from .workflows.builders import workflow_builder
 from .workflows.context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .workflows.definition import WorkflowDefinition
 from .workflows.flow import together
+from .workflows.handle import WorkflowHandle
 from .workflows.making import sleep, wait_for_event
 from .workflows.nodes import EventNode, MapNode, Node, NodeKey, SleepNode, SubWorkflowNode, TaskNode
 from .workflows.policies import SuccessCase, SuccessPolicy
@@ -63,10 +64,12 @@ __all__ = [
     "Workflow",
     "WorkflowContext",
     "WorkflowDefinition",
+    "WorkflowHandle",
     "WorkflowMeta",
     "WorkflowStatus",
     "WorkflowTaskStatus",
     "reclaim",
+    "recover_stuck_workflows",
     "sleep",
     "task",
     "together",

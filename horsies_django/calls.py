@@ -129,7 +129,7 @@ class Calls(Callee):
     def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
         super().__init__(options, task.func, task.module_path, takes_context=task.takes_context)
         self._task = task
-        self._inserts: dict[Hashable, Insert] = {}
+        self._inserts: dict[Hashable, Insert | None] = {}
 
     @classmethod
     def of(cls, task: HorsiesTask[..., Any], options: Options) -> Calls:
@@ -138,9 +138,12 @@ class Calls(Callee):
             return cls(options, task)
         return _kept(_Itself(task), _Itself(options))
 
-    def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert:
-        """Return the INSERT that was made for such a call before, else make one."""
-        if (found := self._inserts.get(key)) is None:
+    def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert | None:
+        """Return an INSERT to be used again and again; None the first time, for many a task is made for one call."""
+        if key not in self._inserts:
+            self._inserts[key] = None
+            return None
+        if (found := self._inserts[key]) is None:
             found = self._inserts[key] = make()
         return found
 

@@ -112,6 +112,7 @@ def is_lost(error: Exception) -> bool:
 class OwnLine:
     """This thread's own connection of Django's, which hears what is said in a channel between its statements.
 
+    Not where a pooler stands between, whose connection to the server is another client's in the next transaction.
     Raises django.db.Error when it is lost, and closes it then, so that the next statement makes a new one.
     """
 
@@ -123,7 +124,10 @@ class OwnLine:
 
     def fileno(self) -> int | None:
         """Return what becomes readable when something is said; None while there is no connection."""
-        return int(self._wrapper.connection.fileno()) if self._is_there else None
+        if not self._is_there:
+            return None
+        with self._wrapper.wrap_database_errors:
+            return int(self._wrapper.connection.fileno())
 
     @property
     def _is_there(self) -> bool:
@@ -136,6 +140,8 @@ class OwnLine:
             return False
         self._listening = connection  # whatever comes of it: who can't listen is not asked again
         self._heard.clear()
+        if connection.prepare_threshold is None:  # pin_plans() has not been there, or has found a pooler
+            return False
         connection.add_notify_handler(lambda notice: self._heard.append(notice.payload))
         with self._wrapper.cursor() as cursor:
             cursor.execute(f"LISTEN {self._channel}")

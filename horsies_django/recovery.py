@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from .compat import DEFAULT_TASK_BACKEND_ALIAS
 from .conf import parse_duration
+
+if TYPE_CHECKING:
+    from .workflows.engine.repairing import Repaired
+
+
+def recover_stuck_workflows(*, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> list[Repaired]:
+    """Bring workflows up to date in which something has ended and nothing has followed (S3-19); return what was done.
+
+    A reaper does so in each pass. Each tree of workflows is repaired in a transaction of its own: one that can't be has
+    an ``error`` in what is returned, and keeps no other from it. Raises ValueError for an unknown backend.
+    """
+    from .worker.plan import horsies_backend
+    from .workflows.engine.repairing import repair
+
+    return repair(horsies_backend(backend).config.database)
 
 
 def reclaim(older_than: timedelta | float | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> int:

@@ -139,7 +139,7 @@ class _Draft:
             return self._insert(None)
 
     def _insert(self, payload: str | None) -> Sequence[Any]:
-        """Run the INSERT and return what it gives back. PostgreSQL's is written once for all calls like this."""
+        """Run the INSERT and return what it gives back. PostgreSQL's is written for good by the second such call."""
         if not postgres.can_listen(self.database):
             return self._written(self.values, payload).run(self.database)
         texts = {"id": self.id, "args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
@@ -148,6 +148,9 @@ class _Draft:
             (self.database, self.with_row, payload),
             lambda: self._written({**self.calls.columns, **blanks}, payload).settled(postgres.literal),
         )
+        if insert is None:
+            given = {name: Piece("%s", (text,)) for name, text in texts.items()}
+            return self._written({**self.calls.columns, **given}, payload).run(self.database)
         return insert.run(self.database, texts)
 
     def _written(self, values: Mapping[str, Any], payload: str | None) -> Insert:

@@ -33,9 +33,8 @@ _RESULTS: Final = Blank("results")
 _PICKED: Final = Blank("picked")
 _NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}"}
 
-#: How many times as many as there is room for are candidates, when there are several queues; and how many if that was
-#: not enough, for others were quicker.
-_CHOICE: Final = (2, 16)
+#: How many times as many as there is room for are candidates, when there are several queues: others may be quicker.
+_CHOICE: Final = 2
 
 
 def exchange_of(tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> Exchange:
@@ -95,17 +94,28 @@ class _OneStatement(Exchange):
         one, several = of_one_queue(tasks, is_async=is_async), of_queues(tasks, is_async=is_async)
         self._reader = Selection(one.first.lock(), CLAIMED_COLUMNS, ROOM)
         self._one, self._several = self._course(one), self._course(several)
+        self._was_short = False
 
     def _run(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]:
         if len(queues) < 2:
             given[QUEUE.name] = queues[0] if queues else ""
             return self._one.claim(self._say, given, _NOTHING)
+        room = given[ROOM.name]
+        if self._was_short:
+            claims = self._one_by_one(given, queues)
+        else:
+            given |= {QUEUES.name: list(queues), CANDIDATES.name: room * _CHOICE}
+            claims = self._several.claim(self._say, given, _NOTHING)
+        self._was_short = len(claims) < room and not self._was_short
+        return claims
+
+    def _one_by_one(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]:
+        """Claim from one queue after the other, which passes over whatever others have locked."""
         claims: list[ClaimedTask] = []
         room = given[ROOM.name]
-        given[QUEUES.name] = list(queues)
-        for choice in _CHOICE:
-            given[ROOM.name], given[CANDIDATES.name] = room - len(claims), room * choice
-            claims += self._several.claim(self._say, given, _NOTHING)
+        for queue in queues:
+            given |= {QUEUE.name: queue, ROOM.name: room - len(claims)}
+            claims += self._one.claim(self._say, given, _NOTHING)
             if len(claims) == room:
                 break
             given |= _NOTHING
@@ -170,8 +180,10 @@ class _FourStatements(Exchange):
         if len(queues) == 1:
             given[QUEUE.name] = queues[0]
         else:
-            pick, firsts = self._among, [self._firsts.run(given | {QUEUE.name: queue}) for queue in queues]
-            given[_PICKED.name] = self._listed(in_order(*firsts)[: given[ROOM.name]])
+            # Without a lock: where there are row locks, who was quicker may have some of them.
+            choice = {ROOM.name: given[ROOM.name] * _CHOICE}
+            pick, firsts = self._among, [self._firsts.run(given | choice | {QUEUE.name: queue}) for queue in queues]
+            given[_PICKED.name] = self._listed(in_order(*firsts)[: choice[ROOM.name]])
         return list(map(ClaimedTask._make, pick.run(given)))
 
     def _listed(self, keys: Iterable[UUID]) -> str:

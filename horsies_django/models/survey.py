@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 
 class Waiting(NamedTuple):
-    """A queue in which something is due."""
+    """A queue in which something is due, and what is first in it."""
 
     queue_name: str
     is_paused: bool
+    priority: int
+    enqueued_at: str
 
 
 class Surveyed(NamedTuple):
@@ -65,24 +67,30 @@ class Survey:
         return Surveyed(tuple(map(_read, kinds)), deferred_in)
 
     def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
-        """The queues in which something of this kind is due, as a JSON array of pairs."""
-        array_of, pair, text = _JSON[self._connection.vendor]
+        """The queues in which something of this kind is due, as a JSON array of arrays."""
+        array_of, each, text = _JSON[self._connection.vendor]
         names = tasks.waiting(is_async=is_async).order_by("queue_name").values_list("queue_name")
         first = Statement.select(names[:1])
         following = Statement.select(names.filter(queue_name__gt=_Name())[:1])
         is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=_Name(), paused=True).values_list("pk"))
-        due = Statement.select(tasks.waiting(is_async=is_async).due().filter(queue_name=_Name()).values_list("pk"))
+        due = tasks.next_up(is_async=is_async).filter(queue_name=_Name())[:1]
+        priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
         sql = (
             f"WITH RECURSIVE names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
             f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"
-            f" SELECT CAST({array_of}({pair}(names.name, EXISTS ({is_paused.sql}))) AS {text})"
-            f" FROM names WHERE EXISTS ({due.sql})"
+            f" SELECT CAST({array_of}({each}(name, is_paused, priority, enqueued_at)) AS {text}) FROM ("
+            f" SELECT names.name, EXISTS ({is_paused.sql}) AS is_paused,"
+            f" ({priority.sql}) AS priority, ({enqueued_at.sql}) AS enqueued_at FROM names"
+            f") AS queues WHERE priority IS NOT NULL"
         )
-        return Statement(sql, (*first.params, *following.params, *is_paused.params, *due.params))
+        parts = (first, following, is_paused, priority, enqueued_at)
+        return Statement(sql, tuple(param for part in parts for param in part.params))
 
 
 def _read(queues: str | None) -> tuple[Waiting, ...]:
-    return tuple(Waiting(*each) for each in json.loads(queues or "[]"))
+    """Read them, those first that have what comes first."""
+    waiting = (Waiting(name, bool(is_paused), *rank) for name, is_paused, *rank in json.loads(queues or "[]"))
+    return tuple(sorted(waiting, key=lambda queue: (-queue.priority, queue.enqueued_at)))
 
 
 class _Name(models.Expression):

@@ -116,7 +116,8 @@ class TaskQuerySet(TaskViews):
         if queues is not None and len(queues) == 1:
             next_up = next_up.filter(queue_name=queues[0])
         elif queues is not None:
-            firsts = (next_up.filter(queue_name=queue).values_list(*RANK)[:count] for queue in queues)
+            # With those that others have locked left out, as in the claim itself.
+            firsts = (next_up.filter(queue_name=queue).lock().values_list(*RANK)[:count] for queue in queues)
             next_up = among(self, Q(pk__in=in_order(*firsts)[:count]))
         rows = next_up.lock().values_list(*CLAIMED_COLUMNS)[:count]
         claims = [ClaimedTask(*row) for row in rows]

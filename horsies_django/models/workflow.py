@@ -92,6 +92,11 @@ class Workflow(models.Model):
         verbose_name_plural = _("workflows")
         indexes = [
             models.Index(fields=["status", "id"], condition=Q(status__in=_LIVE), name="horsies_workflow_live"),
+            models.Index(
+                fields=["good_until"],
+                condition=Q(status__in=_LIVE, good_until__isnull=False),
+                name="horsies_workflow_deadline",
+            ),
             models.Index(fields=["root_id"], condition=Q(depth__gt=0), name="horsies_workflow_tree"),
             models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="horsies_workflow_parent"),
             models.Index(fields=["kept_until"], condition=Q(kept_until__isnull=False), name="horsies_workflow_kept"),

@@ -98,6 +98,11 @@ class WorkflowTask(models.Model):
         verbose_name = _("workflow task")
         verbose_name_plural = _("workflow tasks")
         indexes = [
+            models.Index(
+                fields=["workflow"],
+                condition=Q(status__in=[WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING]),
+                name="horsies_node_begun",
+            ),
             models.Index(fields=["task"], condition=Q(task__isnull=False), name="horsies_node_task"),
         ]
         constraints = [

@@ -15,6 +15,7 @@ from ..workflows import door
 from .batches import Batch, Refused, all_batches, one_batch
 from .crashed import recover_batch
 from .pruning import forget_workers, prune_heartbeats, prune_tasks
+from .stuck import expire_workflows, repair_workflows
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -88,6 +89,8 @@ DUTIES: Final[dict[str, Duty]] = {
     "requeued stale claims": requeue_stale_claimed,
     "recovered stale runs": recover_stale_running,
     "expired overdue tasks": expire_overdue,
+    "expired overdue workflows": expire_workflows,
+    "repaired workflows": repair_workflows,
     "deleted ended tasks": prune_tasks,
     "deleted old heartbeats": prune_heartbeats,
     "forgot dead workers": forget_workers,

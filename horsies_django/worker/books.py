@@ -87,7 +87,8 @@ class Books:
             self.register()  # somebody removed the row
         serves = self._plan.serves
         due = (
-            tuple(name for name, is_paused in waiting if not is_paused and serves(name)) for waiting in surveyed.queues
+            tuple(queue.queue_name for queue in waiting if not queue.is_paused and serves(queue.queue_name))
+            for waiting in surveyed.queues
         )
         return View(tuple(due), surveyed.deferred_in)
 

@@ -12,7 +12,8 @@ SOON: Final = 0.025
 #: Where somebody wakes the worker, it need not look this often: only for what was never told, or got lost.
 WOKEN: Final = 5
 
-#: A worker whose slots are never idle still looks this often, in seconds, for what was sent for later meanwhile.
+#: A worker whose slots are never idle still looks this often, in seconds, for what nobody tells it: what was sent for
+#: later meanwhile, queues that are paused no more. Where nobody tells it anything it looks as ``SOON`` as others.
 AT_LEAST: Final = 1.0
 
 
@@ -21,6 +22,7 @@ class Cadence:
 
     def __init__(self, longest: float) -> None:
         self.longest = longest
+        self.at_least = AT_LEAST
         self._pause = SOON
         self._next = 0.0
         self._due = float("inf")
@@ -57,7 +59,8 @@ class Cadence:
         """Whether it is time to look."""
         return time.monotonic() >= self.next_look
 
-    def cannot_wait(self) -> bool:
-        """Whether to look although there is enough to do: something is due, or may be."""
+    def cannot_wait(self, *, is_asked: bool) -> bool:
+        """Whether to look although there is enough to do: something is due, or may be, or somebody has asked for it."""
         now = time.monotonic()
-        return now >= self._looked_at + AT_LEAST or now >= max(self._due, self._looked_at + SOON)
+        due = now if is_asked else self._due
+        return now >= self._looked_at + self.at_least or now >= max(due, self._looked_at + SOON)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from ..models.claims import ClaimedTask
 from .ahead import TOO_LONG, Ahead
 from .executors import Executor
 from .run import Run
+
+#: Queues from which one claim takes at most; which they are is looked up again and again.
+MOST_QUEUES: Final = 16
 
 
 @dataclass(slots=True)
@@ -30,6 +34,7 @@ class Lane:
     executor: Executor
     ahead: Ahead
     queues: tuple[str, ...] = ()
+    knows_not_all: bool = False
     running: dict[tuple[UUID, int], Run] = field(default_factory=dict)
     watched: set[Run] = field(default_factory=set)
     prefetched: deque[ClaimedTask] = field(default_factory=deque)
@@ -46,6 +51,16 @@ class Lane:
         """There may be something in this queue."""
         if queue_name not in self.queues:
             self.queues += (queue_name,)
+
+    def know(self, queues: Sequence[str]) -> None:
+        """There is something in these queues, those first that have what comes first."""
+        self.queues = tuple(queues[:MOST_QUEUES])
+        self.knows_not_all = len(queues) > MOST_QUEUES
+
+    def cool(self) -> None:
+        """There is nothing more in the queues that it knows of."""
+        self.queues = ()
+        self.knows_not_all = False
 
     @property
     def free(self) -> int:

@@ -22,7 +22,7 @@ from .allowance import Allowance
 from .announcing import Announcer
 from .begun import Begun
 from .books import Books
-from .cadence import WOKEN, Cadence
+from .cadence import AT_LEAST, SOON, WOKEN, Cadence
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
 from .listener import Listener
@@ -109,10 +109,13 @@ class Pump:
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
+        is_busy = any(lane.hot for lane in self._lanes)
         self._hear(self._inbox.take(self._wait()))
         self._mind()
         if time.monotonic() >= self._outbox.unblock_at:
             self._outbox.unblock()
+        if is_busy and self._allowance.has_room() and self._cadence.cannot_wait(is_asked=self._must_look):
+            self._try(self._look)  # a busy worker claims from the queues that it knows of: let it know of others
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
         tick = self._try(self._tick) if self._has_work() and time.monotonic() >= self._gathers_until() else None
@@ -121,9 +124,7 @@ class Pump:
         if self._is_time_to_look():
             self._try(self._look)
         console.flush()
-        self._done = self._is_done() or (
-            self._allowance.stop_by is not None and time.monotonic() >= self._allowance.stop_by
-        )
+        self._done = self._is_done() or self._allowance.is_over
         return tick.claimed + len(tick.stored) if tick else 0
 
     def stop(self) -> None:
@@ -142,7 +143,7 @@ class Pump:
         if not self._allowance.has_room():
             return False
         if any(lane.hot and lane.room for lane in self._lanes):
-            return self._cadence.cannot_wait()
+            return self._cadence.cannot_wait(is_asked=self._must_look)
         return self._must_look or self._cadence.is_due()
 
     def _has_work(self) -> bool:
@@ -250,13 +251,15 @@ class Pump:
     def _look(self) -> bool:
         view = self._books.look(self._lanes)
         self._must_look = False
-        self._cadence.longest = self._plan.poll_interval * self._plan.processes * (WOKEN if self._listener.alive else 1)
+        is_told = self._listener.alive
+        self._cadence.longest = self._plan.poll_interval * self._plan.processes * (WOKEN if is_told else 1)
+        self._cadence.at_least = AT_LEAST if is_told else SOON
         is_overdue = view.deferred_in is not None and view.deferred_in <= 0
         if is_overdue:
             with self._books.transaction():
                 self._must_look = self._books.undefer() > 0
         for lane, queues in zip(self._lanes, view.due, strict=True):
-            lane.queues = queues
+            lane.know(queues)
         self._cadence.looked(found=view.anything, due_in=None if is_overdue else view.deferred_in)
         return True
 
@@ -292,7 +295,8 @@ class Pump:
 
     def _settle(self, tick: Tick) -> None:
         for lane in tick.cooled:
-            lane.queues = ()
+            self._must_look = self._must_look or lane.knows_not_all
+            lane.cool()
         for lane in tick.handed_back:
             self._allowance.claimed -= len(lane.withdrawn)
             lane.withdrawn.clear()
@@ -333,9 +337,8 @@ class Pump:
         return [claim for claim in started if (claim.task_id, claim.claim) in (mine or ())]
 
     def _give_up(self) -> bool:
-        if self._writer.in_doubt or any(
-            lane.withdrawn for lane in self._lanes
-        ):  # those bodies never began: that is no crash
+        has_withdrawn = any(lane.withdrawn for lane in self._lanes)  # those bodies never began: that is no crash
+        if self._writer.in_doubt or has_withdrawn:
             with self._books.transaction():
                 self._books.hand_back_unknown(self._writer.known())
         count = self._books.give_up()

@@ -57,7 +57,7 @@ class Teller:
                 self._ended.put(key)
 
     def close(self) -> None:
-        """Tell what there is to tell, and end soon."""
+        """End soon. Who still waits for an end that was not told finds it when it next looks."""
         with self._lock:
             self._asked_until = float("-inf")
         self._ended.put(None)

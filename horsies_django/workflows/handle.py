@@ -16,7 +16,7 @@ from ..dry import is_dry
 from ..exceptions import PayloadMismatch
 from ..ids import uuid7
 from ..results import RetrievalCode, TaskError, TaskResult
-from . import control, feeding
+from . import feeding
 from .blueprint import WorkflowBlueprint
 from .codes import WorkflowCode
 from .nodes import NodeKey, NodeRef
@@ -89,22 +89,32 @@ class WorkflowHandle(Generic[T]):
 
     def pause(self) -> bool:
         """Begin nothing more until :meth:`resume`; what runs comes to its end. Return whether it was running."""
+        from . import control
+
         return control.pause(self._database, self.id)
 
     def resume(self) -> bool:
         """Go on; return whether it was paused."""
+        from . import control
+
         return control.resume(self._database, self.id)
 
     def cancel(self) -> bool:
         """End it; what runs comes to its end, nothing else begins. Return whether it had not ended."""
+        from . import control
+
         return control.cancel(self._database, self.id)
 
     def retry(self, node: NodeRef[Any] | None = None) -> bool:
         """Run its failed and skipped nodes again, or one of them and what was skipped for it (P-06)."""
+        from . import control
+
         return control.retry(self._database, self.id, None if node is None else _id_of(node))
 
     def send_event(self, name: str, payload: Any = None) -> bool:
         """Send an event to the nodes that wait for it, now or later (P-08). Return whether it had not ended."""
+        from . import control
+
         return control.send_event(self._database, self.id, name, payload)
 
     def _output(self, text: str) -> Any:

@@ -19,6 +19,11 @@ def noop() -> None:
 
 
 @task
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@task
 def add(a: int, b: int = 1) -> int:
     return a + b
 

@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from horsies_django import TaskStatus
 from horsies_django.models import Queue, Task
+from horsies_django.worker.lanes import MOST_QUEUES
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -115,6 +116,32 @@ def test_a_paused_queue_is_left_alone_until_it_is_resumed(drain):
 
     assert paused == TaskStatus.PENDING
     assert other.status() == emails.status() == TaskStatus.COMPLETED
+
+
+def test_more_queues_than_one_claim_takes_from_are_drained_the_most_urgent_first(drain):
+    for number in range(3 * MOST_QUEUES):
+        tasks.noop.using(queue_name=f"queue-{number:02d}").send_many([{}] * 2)
+    urgent = tasks.noop.using(queue_name="queue-99", priority=1).send()
+
+    drain(threads=1)
+
+    assert not Task.objects.exclude(status=TaskStatus.COMPLETED).exists()
+    assert Task.objects.order_by("started_at").first().pk == urgent.id
+
+
+@pytest.mark.parametrize("told", ["", "--poll-interval=0.1"], ids=["by default", "polling often"])
+def test_a_busy_worker_sees_a_queue_that_is_paused_no_more(worker, told):
+    """Nobody tells it; it has one slot, which is never free, and knows of one queue."""
+    Queue.objects.create(name="emails", paused=True)
+    urgent = tasks.on_emails.using(priority=100).send()
+    tasks.nap.send_many({"seconds": 0.01} for _ in range(600))
+    worker("--processes", "1", "--threads", "1", "--async-slots", "1", "-v0", *([told] if told else []))
+    wait_until(lambda: Task.objects.completed().count() > 5)
+
+    Queue.objects.update(paused=False)
+
+    wait_until(lambda: urgent.status() == TaskStatus.COMPLETED, 5)
+    assert Task.objects.pending().exists(), "it came last"
 
 
 def test_s4_14_once_makes_one_claim_and_exits(manage):

@@ -332,14 +332,15 @@ def turns(exchange, options, batch, count):
         held = exchange.run([outcome.ended for outcome in outcomes], batch, ["default"])
 
 
-#: Thousandths of the calibration loop that a task takes, by tasks in a batch; about twice what was seen.
-DEAREST = {"postgresql": {10: 18, 100: 11}, "sqlite": {10: 60, 100: 28}}
+#: Thousandths of the calibration loop that a task takes, by tasks in a batch; about twice what was seen. Who waits for
+#: the database finds its caches used by others when it wakes: on a busy machine ten a batch take half as much again.
+DEAREST = {"postgresql": {10: 26, 100: 13}, "sqlite": {10: 60, 100: 28}}
 
 
 @pytest.mark.parametrize("batch", [10, 100])
 def test_a_task_costs_the_client_little_next_to_a_loop_of_its_own(batch):
     """At ten a batch, what is done for each batch shows; at a hundred, what is done for each task."""
-    count, rounds = 400, 5
+    count, rounds = 400, 8
     tasks.noop.send_many({} for _ in range((count + batch) * (rounds + 1)))
     with own_logging(), own_connection("default", "guard", is_busy=True):
         exchange, options = exchange_of(), Plan.of("default").options

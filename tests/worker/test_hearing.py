@@ -154,3 +154,16 @@ def test_a_runner_that_listens_has_one_connection(worker):
             " WHERE datname = current_database() AND starts_with(application_name, left('horsies ' || id, 63))"
         )
         assert cursor.fetchone() == (1,)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_shares_a_connection_with_others_does_not_listen_on_it():
+    """Behind a pooler its own words would come back to it, and hardly any others."""
+    if not postgres.can_listen("default"):
+        return
+    with own_connection("default", "pooled"):  # as where DISABLE_SERVER_SIDE_CURSORS says so
+        connections["default"].ensure_connection()
+        assert not postgres.OwnLine("default", postgres.CHANNEL).listen()
+    with own_connection("default", "direct", is_busy=True):
+        connections["default"].ensure_connection()
+        assert postgres.OwnLine("default", postgres.CHANNEL).listen()

@@ -6,7 +6,7 @@ import pytest
 
 from horsies_django import Join, Workflow
 from tests.workflows import bodies
-from tests.workflows.running import codes, contradictions, ran, states, times, value
+from tests.workflows.running import codes, contradictions, ran, states, times
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from django.db import models
 from django.db.models import Q
 
 from ...models import WorkflowTask
+from ..codes import WorkflowCode
 from ..states import Join, NodeKind, WorkflowTaskStatus
 
 #: The states of a node that has a task, or a child, that is to end.
@@ -19,6 +20,11 @@ BEGUN: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)
 #: Whether a node's conditions are still to be looked at.
 IS_UNDECIDED: Final = models.ExpressionWrapper(
     Q(is_decided=False) & (Q(run_when__isnull=False) | Q(skip_when__isnull=False)), models.BooleanField()
+)
+
+#: Whether its own condition has skipped a node.
+IS_NEUTRAL: Final = models.ExpressionWrapper(
+    Q(status=WorkflowTaskStatus.SKIPPED, error_code=str(WorkflowCode.CONDITION_NOT_MET)), models.BooleanField()
 )
 
 NodeRows = models.QuerySet[WorkflowTask]
@@ -53,6 +59,7 @@ class Node:
     dependents: Sequence[int]
     map_index: int | None
     is_conditional: bool
+    is_neutral: bool
     open_deps: int
     ok_deps: int
     bad_deps: int
@@ -108,6 +115,7 @@ _COLUMNS: Final = (
     "dependents",
     "map_index",
     IS_UNDECIDED,
+    IS_NEUTRAL,
     "open_deps",
     "ok_deps",
     "bad_deps",

@@ -15,7 +15,7 @@ from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from . import ending
 from .advance import Advance
-from .nodes import Node, Settled, read
+from .nodes import Node, NodeRows, Settled, read
 from .stopping import below
 
 #: The ends of a workflow after which it can go on.
@@ -93,7 +93,7 @@ def _reset(database: str, workflow: Workflow, node_id: str | None) -> bool:
     items.update(status=WorkflowTaskStatus.READY, **cleared)
     nodes.filter(pk__in=keys & running).update(status=WorkflowTaskStatus.RUNNING, **cleared)
     nodes.filter(pk__in=keys - running, map_index__isnull=True).update(status=WorkflowTaskStatus.PENDING, **cleared)
-    _recount(nodes.filter(status=WorkflowTaskStatus.PENDING), read(nodes))
+    recount(nodes.filter(status=WorkflowTaskStatus.PENDING), read(nodes))
     failed = nodes.filter(status=WorkflowTaskStatus.FAILED, map_index__isnull=True).order_by("task_index")
     Workflow.objects.using(database).filter(pk=workflow.pk).update(
         status=WorkflowStatus.RUNNING,
@@ -121,10 +121,10 @@ def _reopen_maps(database: str, workflow: Workflow, keys: set[int]) -> set[int]:
     return reopened
 
 
-def _downstream(skipped: Iterable[Node], start: object) -> set[int]:
+def _downstream(skipped: Iterable[Node], start: NodeRows) -> set[int]:
     """The keys of a failed node and of the skipped ones that come after it."""
     by_index = {node.task_index: node for node in skipped}
-    todo = [node for node in read(start) if node.task_index in by_index]  # type: ignore[arg-type]
+    todo = [node for node in read(start) if node.task_index in by_index]
     found: dict[int, Node] = {}
     while todo:
         node = todo.pop()
@@ -139,19 +139,17 @@ def _downstream(skipped: Iterable[Node], start: object) -> set[int]:
     return set(found) | items
 
 
-def _recount(waiting: object, everything: Iterable[Node]) -> None:
+def recount(waiting: NodeRows, everything: Iterable[Node]) -> None:
     """Set the counters of nodes that wait by what has become of those that they wait for."""
     ends = {node.task_index: node for node in everything if node.map_index is None}
     by_change: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
-    for node in read(waiting):  # type: ignore[arg-type]
+    for node in read(waiting):
         fresh = replace(node, open_deps=len(node.waits_for), ok_deps=0, bad_deps=0, open_ctx=len(node.ctx_from or ()))
         closed = [ends[index] for index in node.waits_for if WorkflowTaskStatus(ends[index].status).is_terminal]
-        neutral = {each.task_index for each in closed if each.status == WorkflowTaskStatus.SKIPPED}
+        neutral = {each.task_index for each in closed if each.is_neutral}
         counted = fresh.after(
             each.settled(WorkflowTaskStatus(each.status), is_neutral=each.task_index in neutral) for each in closed
         )
         by_change[counted.open_deps, counted.ok_deps, counted.bad_deps, counted.open_ctx].append(node.pk)
     for (open_deps, ok_deps, bad_deps, open_ctx), keys in by_change.items():
-        waiting.filter(pk__in=keys).update(  # type: ignore[attr-defined]
-            open_deps=open_deps, ok_deps=ok_deps, bad_deps=bad_deps, open_ctx=open_ctx
-        )
+        waiting.filter(pk__in=keys).update(open_deps=open_deps, ok_deps=ok_deps, bad_deps=bad_deps, open_ctx=open_ctx)

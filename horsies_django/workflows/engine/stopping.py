@@ -16,6 +16,11 @@ from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatu
 from . import ending
 from .nodes import BEGUN, NodeRows, Settled
 
+_CODES: Final = {
+    WorkflowStatus.CANCELLED: WorkflowCode.WORKFLOW_CANCELLED,
+    WorkflowStatus.EXPIRED: WorkflowCode.WORKFLOW_EXPIRED,
+}
+
 _NOT_BEGUN: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
 
 
@@ -54,12 +59,15 @@ def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
     return keys
 
 
-def cancel(database: str, roots: Collection[UUID]) -> list[Settled]:
-    """Cancel these workflows and everything below them; return the nodes that are skipped with that (W-44)."""
+def cancel(database: str, roots: Collection[UUID], status: WorkflowStatus = WorkflowStatus.CANCELLED) -> list[Settled]:
+    """End these workflows, and everything below them; return the nodes that are skipped with that (W-44).
+
+    As CANCELLED, or EXPIRED when their time is over (P-09).
+    """
     workflows = Workflow.objects.using(database)
     live = workflows.filter(pk__in=below(database, roots)).exclude(status__in=sorted(WORKFLOW_TERMINAL_STATES))
     keys = list(live.values_list("pk", flat=True))
-    workflows.filter(pk__in=keys).update(status=WorkflowStatus.CANCELLED, cancelled_at=Now())
+    workflows.filter(pk__in=keys).update(status=status, cancelled_at=Now())
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
     taken = _take_back(nodes, mine.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN), WorkflowTaskStatus.SKIPPED)
@@ -71,7 +79,8 @@ def cancel(database: str, roots: Collection[UUID]) -> list[Settled]:
             waits | untasked | Q(pk__in=taken)
         ).values_list("pk", "workflow_id", "task_index", "dependents", "map_index")
     ]
-    ending.skip(nodes, skipped, WorkflowCode.WORKFLOW_CANCELLED, "The workflow was cancelled.")
+    code = _CODES[status]
+    ending.skip(nodes, skipped, code, f"The workflow is {status}.")
     return skipped
 
 

@@ -1,0 +1,22 @@
+"""What a reaper does for workflows."""
+
+from __future__ import annotations
+
+from ..conf import Options
+from .batches import Batch, Refused
+
+
+def repair_workflows(options: Options, refused: Refused) -> Batch:
+    """Workflows in which something has ended and nothing has followed are brought up to date (S3-12 … S3-17, W-73)."""
+    from ..workflows.engine import repairing
+
+    done = repairing.repair(options.database)
+    return Batch(len(done), len([each for each in done if not each.error]))
+
+
+def expire_workflows(options: Options, refused: Refused) -> Batch:
+    """Workflows whose ``good_until`` has passed become EXPIRED (P-09)."""
+    from ..workflows.engine import repairing
+
+    count = repairing.expire(options.database)
+    return Batch(count, count)

@@ -1,0 +1,142 @@
+"""Repairing: workflows that nothing moves any more, as something else than the engine has changed them (W-73)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models.functions import Now
+
+from ...models import Task, Workflow, WorkflowTask
+from ...results import RetrievalCode, TaskError
+from ...states import TASK_TERMINAL_STATES
+from ..codes import WorkflowCode
+from ..states import WORKFLOW_TASK_TERMINAL_STATES, WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
+from . import ending, resuming, stopping
+from .advance import Advance
+from .nodes import BEGUN, NodeRows, Settled, read
+
+logger = logging.getLogger("horsies_django.reaper")
+
+#: Trees that one pass looks into at most.
+MOST: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What was done to the workflows of one tree."""
+
+    root_id: UUID
+    settled: int = 0
+    decided: int = 0
+    finished: int = 0
+    error: str = ""
+
+    @property
+    def is_anything(self) -> bool:
+        """Whether anything was done."""
+        return bool(self.settled or self.decided or self.finished or self.error)
+
+
+def repair(database: str, most: int = MOST) -> list[Repaired]:
+    """Bring stuck workflows up to date, each tree in a transaction of its own; return what was done (S3-12 … S3-17).
+
+    One that can't be repaired is told of, and keeps no other from it. One that somebody has locked is left.
+    """
+    done: list[Repaired] = []
+    for root in _stuck(database, most):
+        try:
+            with transaction.atomic(using=database):
+                if Workflow.objects.using(database).lock([root], skip=True):
+                    done.append(_mend(database, root))
+        except Exception as error:
+            is_away = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
+            if is_away or connections[database].in_atomic_block:
+                raise
+            logger.exception("workflow id=%s can't be repaired: left as it is", root)
+            done.append(Repaired(root, error=repr(error)))
+    return [each for each in done if each.is_anything]
+
+
+def expire(database: str, most: int = MOST) -> int:
+    """End the workflows whose time is over, as EXPIRED (P-09); return how many."""
+    overdue = Workflow.objects.using(database).live().filter(good_until__lte=Now()).order_by("good_until")
+    count = 0
+    for key, root in list(overdue.values_list("pk", "root_id")[:most]):
+        with transaction.atomic(using=database):
+            workflows = Workflow.objects.using(database)
+            if workflows.lock([root], skip=True) and workflows.live().filter(pk=key).exists():
+                Advance(database).after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED))
+                count += 1
+    return count
+
+
+def _stuck(database: str, most: int) -> list[UUID]:
+    """The roots of trees in which something has ended and nothing has followed, or nothing is left that could end."""
+    nodes = WorkflowTask.objects.using(database)
+    begun = nodes.filter(status__in=BEGUN)
+    ended_task = Q(task__status__in=sorted(TASK_TERMINAL_STATES))
+    lost_task = Q(task_id__isnull=False) & ~Exists(Task.objects.using(database).filter(pk=OuterRef("task_id")))
+    ended_child = Q(children__status__in=sorted(WORKFLOW_TERMINAL_STATES), children__open_count=0)
+    left = begun.filter(ended_task | lost_task | ended_child).values_list("workflow__root_id", flat=True)
+    alive = Workflow.objects.using(database).filter(status=WorkflowStatus.RUNNING)
+    idle = alive.filter(~Exists(begun.filter(workflow=OuterRef("pk")))).values_list("root_id", flat=True)
+    return list(dict.fromkeys([*left[:most], *idle.order_by("pk")[:most]]))[:most]
+
+
+def _mend(database: str, root: UUID) -> Repaired:
+    advance = Advance(database)
+    workflows = Workflow.objects.using(database)
+    keys = stopping.below(database, [root])
+    mine = advance.nodes.filter(workflow__in=keys)
+    before = _ended(database, keys)
+    _recount(database, keys)
+    lost = list(_lose(mine))
+    ends, ready = ending.settle(mine)
+    advance.after([*lost, *ends], ready)
+    for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
+        _fail_empty(database, key)
+    decided = resuming.reconsider(database, keys)
+    advance.finish(workflows.filter(pk__in=keys, open_count=0).values_list("pk", flat=True))
+    return Repaired(root, len(lost) + len(ends), decided + len(ready), _ended(database, keys) - before)
+
+
+def _ended(database: str, keys: Collection[UUID]) -> int:
+    return Workflow.objects.using(database).filter(pk__in=keys, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
+
+
+def _lose(mine: NodeRows) -> Iterator[Settled]:
+    """Fail the nodes whose tasks somebody has deleted."""
+    tasks = Task.objects.using(mine.db).filter(pk=OuterRef("task_id"))
+    lost = mine.filter(~Exists(tasks), status__in=BEGUN, task_id__isnull=False)
+    for node in read(lost):
+        result = ending.err(RetrievalCode.RESULT_NOT_AVAILABLE, "The task is not there any more.")
+        mine.filter(pk=node.pk).update(
+            status=WorkflowTaskStatus.FAILED,
+            completed_at=Now(),
+            result=result,
+            error_code=str(RetrievalCode.RESULT_NOT_AVAILABLE),
+        )
+        yield node.settled(WorkflowTaskStatus.FAILED)
+
+
+def _recount(database: str, keys: Collection[UUID]) -> None:
+    """Count anew what the rows say, before anything follows from it."""
+    nodes = WorkflowTask.objects.using(database)
+    is_open = ~Q(status__in=sorted(WORKFLOW_TASK_TERMINAL_STATES))
+    for key in keys:
+        mine = nodes.filter(workflow=key)
+        counts = mine.aggregate(all=Count("pk"), open=Count("pk", filter=is_open))
+        Workflow.objects.using(database).filter(pk=key).update(node_count=counts["all"], open_count=counts["open"])
+        resuming.recount(mine.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read(mine))
+
+
+def _fail_empty(database: str, key: UUID) -> None:
+    error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="There are no nodes.").as_json()
+    rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
+    rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0)
