@@ -71,7 +71,9 @@ def expire(database: str, most: int = MOST) -> int:
         with transaction.atomic(using=database):
             workflows = Workflow.objects.using(database)
             if workflows.lock([root], skip=True) and workflows.live().filter(pk=key).exists():
-                Advance(database).after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED))
+                advance = Advance(database)
+                advance.after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED))
+                advance.finish(stopping.below(database, [key]))
                 count += 1
     return count
 
