@@ -137,6 +137,16 @@ async def awhere(workflow_meta: WorkflowMeta, value: Any = None) -> list[Any]:
     return [workflow_meta.node_id, value]
 
 
+@task
+def cancel_and_retry(how: str, workflow_meta: WorkflowMeta) -> str:
+    """Cancel and retry its own workflow."""
+    if how == "retry":
+        handle = WorkflowHandle[Any](workflow_meta.workflow_id)
+        handle.cancel()
+        handle.retry()
+    return how
+
+
 def _logged(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

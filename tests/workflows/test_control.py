@@ -8,7 +8,7 @@ from horsies_django import Join, Workflow
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.states import TASK_TERMINAL_STATES
 from tests.workflows import bodies
-from tests.workflows.running import codes, contradictions, ran, states, step, times, value
+from tests.workflows.running import children, codes, contradictions, ran, states, step, times, value
 
 
 def chain(key="chain", fails=0):
@@ -357,7 +357,6 @@ def test_p_06_one_failed_node_and_what_was_skipped_for_it(drain):
     assert contradictions(handle) == []
 
 
-@pytest.mark.xfail(strict=True, reason="what is left skipped beside a node that is retried counts as neutral")
 def test_p_06_one_failed_node_does_not_bring_back_what_another_one_has_skipped(drain):
     left = bodies.try_.node(node_id="left")(key="left", fails=1)
     right = bodies.fail.node(node_id="right")()
@@ -395,3 +394,63 @@ def test_p_06_pauses_and_retries_again_and_again(drain):
     drain()
     assert str(handle.status()) == "COMPLETED"
     assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("which", ["each", "each[1]"])
+def test_p_06_a_map_alone_or_one_of_its_items(drain, which):
+    items = bodies.give.node(node_id="items")(value=[0, 1, 2])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    other = bodies.fail.node(node_id="other")()
+    handle = ran(Workflow("retry", [items, each, bodies.give.node(node_id="after")(value=each), other]), drain)
+
+    assert handle.retry(which)
+    assert contradictions(handle) == []
+    drain()
+
+    assert value(handle, "after") == [0, 10, 20]
+    assert [times(f"each-{item}") for item in range(3)] == [1, 2, 1]
+    assert (str(handle.status()), codes(handle)["other"]) == ("FAILED", "NO")
+
+
+def test_p_06_a_subworkflow_alone(drain):
+    leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
+    other = bodies.Leaf.node(node_id="other")(key="other", fails=1)
+    handle = ran(Workflow("retry", [leaf, other]), drain)
+
+    assert handle.retry("leaf")
+    drain()
+
+    assert states(handle) == {"leaf": "COMPLETED", "other": "FAILED"}
+    assert (times("leaf"), times("other")) == (2, 1)
+
+
+def test_p_06_a_retry_that_is_cancelled_and_retried(drain):
+    leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
+    items = bodies.give.node(node_id="items")(value=[1, 3])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    handle = ran(Workflow("retry", [leaf, items, each]), drain)
+
+    for _ in range(3):
+        handle.retry()
+        handle.pause()
+        handle.cancel()
+        assert [one for run in (handle, *children(handle)) for one in contradictions(run)] == []
+    assert str(handle.status()) == "CANCELLED"
+    handle.retry()
+    drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert (times("leaf"), times("each-1"), times("each-3")) == (2, 2, 2)
+
+
+def test_p_06_a_map_is_retried_while_an_item_still_runs(drain):
+    items = bodies.give.node(node_id="items")(value=["retry", "none", "none"])
+    each = bodies.cancel_and_retry.map(over=items, param="how", node_id="each")
+    after = bodies.give.node(node_id="after")(value=each)
+    handle = Workflow("retry", [items, each, after]).start()
+
+    drain()
+
+    assert contradictions(handle) == []
+    assert str(handle.status()) == "COMPLETED"
+    assert value(handle, "after") == ["retry", "none", "none"]

@@ -147,13 +147,13 @@ def judge(handle, reference, key):
 
 
 @given(specs(25), st.sampled_from(OnError))
-@settings(EXAMPLES, max_examples=20)
+@settings(EXAMPLES, max_examples=8)
 def test_random_graphs_end_as_the_reference_says(drain, nodes, on_error):
     play(nodes, [], on_error, drain)
 
 
 @given(specs(15), st.lists(st.sampled_from(ACTIONS), max_size=8), st.sampled_from(OnError))
-@settings(EXAMPLES, max_examples=20)
+@settings(EXAMPLES, max_examples=12)
 def test_whatever_is_done_to_them_in_between(drain, nodes, actions, on_error):
     play(nodes, actions, on_error, drain)
 
