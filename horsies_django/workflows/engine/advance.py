@@ -49,6 +49,7 @@ class Advance:
         ends, ready = ending.settle(self.nodes, ids)
         if len(ends) + len(ready) < len(ids):
             stopping.abandon(self.nodes, self.nodes.filter(task_id__in=ids))
+            ends += stopping.drop(self.nodes, self.nodes.filter(task_id__in=ids))
         self.after(ends, ready)
 
     def after(self, ends: Sequence[Settled], ready: Collection[int] = ()) -> None:
