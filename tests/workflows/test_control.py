@@ -454,3 +454,27 @@ def test_p_06_a_map_is_retried_while_an_item_still_runs(drain):
     assert contradictions(handle) == []
     assert str(handle.status()) == "COMPLETED"
     assert value(handle, "after") == ["retry", "none", "none"]
+
+
+def test_w_44_a_retry_does_not_begin_after_a_cancel(drain):
+    handle = Workflow("cancel", {"one": bodies.cancel_and_fail.node()(key="one")}).start()
+
+    drain()
+
+    assert codes(handle) == {"one": "WORKFLOW_CANCELLED"}
+    assert open_tasks() == 0
+    assert contradictions(handle) == []
+    assert handle.retry()
+    drain()
+    assert times("one") == 2
+
+
+def test_w_44_a_map_of_which_one_item_cancels(drain):
+    items = bodies.give.node(node_id="items")(value=["cancel", "status", "status"])
+    each = bodies.stop.map(over=items, param="how", node_id="each")
+    handle = ran(Workflow("cancel", [items, each, bodies.give.node(node_id="after")(value=each)]), drain)
+
+    assert str(handle.status()) == "CANCELLED"
+    assert contradictions(handle) == []
+    assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
+    assert open_tasks() == 0
