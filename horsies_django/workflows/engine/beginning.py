@@ -17,6 +17,7 @@ from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...serializers import dumps
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowStatus, WorkflowTaskStatus
+from . import inserting
 from .ending import err
 from .enqueuing import enqueue, internal, later
 from .nodes import IS_UNDECIDED, Node, NodeRows, Settled
@@ -141,22 +142,24 @@ def _make_items(nodes: NodeRows, node: WorkflowTask, items: Sequence[Any]) -> No
             "metadata",
         )
     }
-    made = [
-        WorkflowTask(
-            workflow=workflow,
-            task_index=first + place,
-            node_id=f"{node.node_id[:110]}[{place}]",
-            kind=NodeKind.TASK,
-            map_index=node.task_index,
-            kwargs={**node.kwargs, str(node.param): item},
-            args_from=node.args_from,
-            values_from=node.values_from,
-            ctx_from=node.ctx_from,
-            **common,
-        )
-        for place, item in enumerate(items)
-    ]
-    nodes.model.objects.using(database).bulk_create(made, batch_size=1_000)
+    inserting.insert(
+        database,
+        [
+            {
+                "workflow_id": workflow.pk,
+                "task_index": first + place,
+                "node_id": f"{node.node_id[:110]}[{place}]",
+                "kind": NodeKind.TASK.value,
+                "map_index": node.task_index,
+                "kwargs": {**node.kwargs, str(node.param): item},
+                "args_from": node.args_from,
+                "values_from": node.values_from,
+                "ctx_from": node.ctx_from,
+                **common,
+            }
+            for place, item in enumerate(items)
+        ],
+    )
     Workflow.objects.using(database).filter(pk=workflow.pk).update(
         node_count=F("node_count") + count, open_count=F("open_count") + count
     )
