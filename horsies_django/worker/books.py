@@ -145,10 +145,10 @@ class Books:
         """Lock the workflows of these nodes' tasks; return those whose workflow somebody else has locked."""
         return door.blocked(self._plan.database, outcomes)
 
-    def advance(self, outcomes: Sequence[Outcome]) -> None:
-        """Do what follows from these ends of nodes' tasks."""
-        if outcomes:
-            door.ended(self._plan.database, [outcome.run.task_id for outcome in outcomes])
+    def advance(self, outcomes: Sequence[Outcome]) -> list[str]:
+        """Do what follows from these ends of nodes' tasks, and return the queues where there is more to claim then."""
+        queues = door.ended(self._plan.database, [outcome.run.task_id for outcome in outcomes])
+        return [queue for queue in queues if self._plan.serves(queue)]
 
     def run_nodes(self, claims: Sequence[ClaimedTask]) -> bool:
         """Show that the nodes of these tasks run."""

@@ -28,14 +28,18 @@ _HERE: Final = "horsies_django.workflows.internal"
 _WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
 
-def begin(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
-    """Begin these nodes, where the workflow runs; return those that have ended with that."""
+def begin(nodes: NodeRows, keys: Collection[int], queues: set[str]) -> list[Settled]:
+    """Begin these nodes, where the workflow runs; return those that have ended with that.
+
+    The queues in which there are tasks for them are put into ``queues``.
+    """
     if not keys:
         return []
     rows = nodes.filter(pk__in=keys, status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)
     by_kind: dict[str, dict[int, str]] = defaultdict(dict)
     for pk, kind, queue, is_undecided in rows.values_list("pk", "kind", "queue_name", IS_UNDECIDED):
         by_kind["undecided" if is_undecided else kind][pk] = queue
+    queues.update(*(kind.values() for kind in by_kind.values()))
     enqueue(nodes, by_kind["undecided"], **internal(f"{_HERE}.decide"))
     enqueue(nodes, by_kind[NodeKind.TASK])
     enqueue(nodes, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(f"{_HERE}.build"))
