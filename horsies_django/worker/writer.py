@@ -88,10 +88,11 @@ class Writer:
         prefetched = [claim for lane in self._lanes for claim in lane.prefetched]
         return [*running, *prefetched, *(outcome.claim for outcome in self._outbox.all)]
 
-    def _heat(self, queues: Sequence[str]) -> None:
+    def _heat(self, queues: Sequence[tuple[str, bool]]) -> None:
         for lane in self._lanes:
-            for queue in queues:
-                lane.heat(queue)
+            for queue, is_async in queues:
+                if lane.is_async == is_async:
+                    lane.heat(queue)
 
     def _write_rarities(self, ends: Sequence[Ended], noted: Sequence[Run], *, is_beat_due: bool) -> None:
         if self.in_doubt or is_beat_due:  # what was in doubt may have been committed later still

@@ -40,7 +40,7 @@ def blocked(database: str, ends: Sequence[E]) -> list[E]:
     return [end for end in ends if end.claim.workflow_id in there]
 
 
-def ended(database: str, ids: Collection[UUID]) -> set[str]:
+def ended(database: str, ids: Collection[UUID]) -> set[tuple[str, bool]]:
     """Do what follows from the ends of these tasks, whose workflows are locked; return the queues of the next ones."""
     if not ids:
         return set()

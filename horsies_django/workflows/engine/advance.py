@@ -40,10 +40,13 @@ class _State(NamedTuple):
 
 @dataclass(slots=True)
 class Advance:
-    """Brings the workflows of locked trees up to date. ``queues`` are those in which tasks of nodes were enqueued."""
+    """Brings the workflows of locked trees up to date.
+
+    ``queues`` are where tasks of nodes were enqueued, each with whether these are coroutines.
+    """
 
     database: str
-    queues: set[str] = field(default_factory=set)
+    queues: set[tuple[str, bool]] = field(default_factory=set)
 
     def after_tasks(self, ids: Collection[UUID]) -> None:
         """Some tasks of nodes have ended, or wait again."""

@@ -28,18 +28,19 @@ _HERE: Final = "horsies_django.workflows.internal"
 _WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
 
-def begin(nodes: NodeRows, keys: Collection[int], queues: set[str]) -> list[Settled]:
+def begin(nodes: NodeRows, keys: Collection[int], queues: set[tuple[str, bool]]) -> list[Settled]:
     """Begin these nodes, where the workflow runs; return those that have ended with that.
 
-    The queues in which there are tasks for them are put into ``queues``.
+    The queues in which there are tasks for them are put into ``queues``, each with whether these are coroutines.
     """
     if not keys:
         return []
     rows = nodes.filter(pk__in=keys, status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)
     by_kind: dict[str, dict[int, str]] = defaultdict(dict)
-    for pk, kind, queue, is_undecided in rows.values_list("pk", "kind", "queue_name", IS_UNDECIDED):
+    columns = ("pk", "kind", "queue_name", "is_async", IS_UNDECIDED)
+    for pk, kind, queue, is_async, is_undecided in rows.values_list(*columns):
         by_kind["undecided" if is_undecided else kind][pk] = queue
-    queues.update(*(kind.values() for kind in by_kind.values()))
+        queues.add((queue, is_async and not is_undecided))
     enqueue(nodes, by_kind["undecided"], **internal(f"{_HERE}.decide"))
     enqueue(nodes, by_kind[NodeKind.TASK])
     enqueue(nodes, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(f"{_HERE}.build"))
