@@ -15,7 +15,7 @@ from ..tasks import task
 from . import feeding
 from .codes import WorkflowCode
 from .context import WorkflowContext
-from .states import WORKFLOW_TERMINAL_STATES
+from .states import WORKFLOW_TERMINAL_STATES, WorkflowTaskStatus
 
 
 #: What a subworkflow has from the workflow above it, unless it says otherwise (P-09).
@@ -89,4 +89,6 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
             from ..ids import uuid7
 
             starting.insert(database, blueprint, uuid7(), node)
+            begun = WorkflowTask.objects.using(database).filter(pk=node.pk, status=WorkflowTaskStatus.ENQUEUED)
+            begun.update(status=WorkflowTaskStatus.RUNNING)  # W-33
     return TaskResult(ok=None)
