@@ -15,11 +15,12 @@ from horsies_django.workflows.states import WORKFLOW_TASK_TERMINAL_STATES
 from tests.jobs.models import Entry
 from tests.workflows import bodies
 from tests.workflows.reference import SKIPPED, UNWANTED, Reference, Spec
-from tests.workflows.running import contradictions, step
+from tests.workflows.running import children, contradictions, step
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ACTIONS = ("step", "step", "steps", "pause", "resume", "cancel", "retry", "drain")
+KINDS = ("task", "task", "task", "map", "subworkflow")
 EXAMPLES = settings(
     deadline=None,
     database=None,
@@ -41,41 +42,62 @@ def specs(draw, most):
             fails=draw(st.sampled_from([0, 0, 0, 1, 2, 99])),
             wish=draw(st.sampled_from([None, None, None, None, True, False])),
         )
-        join = draw(st.sampled_from(["all", "all", "any", "quorum"])) if sources else "all"
+        kind = draw(st.sampled_from(KINDS))
+        join = draw(st.sampled_from(["all", "all", "any", "quorum"])) if sources and kind != "map" else "all"
         least = draw(st.integers(1, len(sources))) if join == "quorum" else None
-        found.append(replace(spec, join=join, min_success=least))
+        found.append(replace(spec, kind=kind, join=join, min_success=least))
     return found
 
 
 def built(nodes, key, on_error):
     """Return the workflow that is written so."""
     made = []
+    items = bodies.give.node(node_id="items")(value=[0, 1])
     for index, spec in enumerate(nodes):
         condition = {None: {}, True: {"run_when": bodies.yes}, False: {"skip_when": bodies.yes}}[spec.wish]
-        node = bodies.try_.node(
-            node_id=f"n{index}",
-            waits_for=[made[source] for source in spec.waits_for],
-            join=Join(spec.join),
-            min_success=spec.min_success,
-            allow_failed_deps=spec.allows,
+        options = {
+            "node_id": f"n{index}",
+            "waits_for": [made[source] for source in spec.waits_for],
+            "join": Join(spec.join),
+            "min_success": spec.min_success,
+            "allow_failed_deps": spec.allows,
             **condition,
-        )
-        made.append(node(key=f"{key} {index}", fails=spec.fails))
-    return Workflow("random", made, on_error=on_error)
+        }
+        params = {"key": f"{key} {index}", "fails": spec.fails}
+        if spec.kind == "map":  # of its items only the odd one can fail
+            made.append(bodies.try_item.map(over=items, param="item", kwargs=params, **options))
+        elif spec.kind == "subworkflow":
+            made.append(bodies.Leaf.node(**options)(**params))
+        else:
+            made.append(bodies.try_.node(**options)(**params))
+    is_mapped = any(spec.kind == "map" for spec in nodes)
+    return Workflow("random", [*made, *([items] if is_mapped else [])], on_error=on_error)
 
 
 def ended(handle):
     """Return the states of the nodes that have ended, as the reference names them."""
-    rows = WorkflowTask.objects.filter(workflow=handle.id, status__in=WORKFLOW_TASK_TERMINAL_STATES)
+    rows = WorkflowTask.objects.filter(
+        workflow=handle.id, status__in=WORKFLOW_TASK_TERMINAL_STATES, map_index=None, node_id__startswith="n"
+    )
+    names = {"CONDITION_NOT_MET": UNWANTED, "WORKFLOW_CANCELLED": SKIPPED}
     return {
-        index: UNWANTED if (status, code) == (SKIPPED, "CONDITION_NOT_MET") else status
+        index: names.get(code, status)
         for index, status, code in rows.values_list("task_index", "status", "error_code")
     }
 
 
 def runs(key, size):
     keys = list(Entry.objects.filter(key__startswith=f"{key} ").values_list("key", flat=True))
-    return {index: keys.count(f"{key} {index}") for index in range(size)}
+    return {index: keys.count(f"{key} {index}") + keys.count(f"{key} {index}-1") for index in range(size)}
+
+
+def everywhere(handle):
+    """Return what can't be, in a run and all that is below it."""
+    found, level = contradictions(handle), children(handle)
+    while level:
+        found += [one for run in level for one in contradictions(run)]
+        level = [child for run in level for child in children(run)]
+    return found
 
 
 def play(nodes, actions, on_error, drain):
@@ -108,7 +130,7 @@ def play(nodes, actions, on_error, drain):
             assert handle.resume() == (was == "PAUSED")
         if was == "PAUSED" and action not in ("resume", "cancel"):
             assert handle.tasks() == before, f"{action} has changed a paused workflow"
-        assert contradictions(handle) == [], action
+        assert everywhere(handle) == [], action
     finish(handle, nodes, key, drain)
 
 
@@ -143,7 +165,7 @@ def judge(handle, reference, key):
     assert ended(handle) == reference.states
     assert str(handle.status()) == reference.status
     assert runs(key, len(reference.specs)) == reference.runs
-    assert contradictions(handle) == []
+    assert everywhere(handle) == []
 
 
 @given(specs(25), st.sampled_from(OnError))
