@@ -17,7 +17,6 @@ from .codes import WorkflowCode
 from .context import WorkflowContext
 from .states import WORKFLOW_TERMINAL_STATES, WorkflowTaskStatus
 
-
 #: What a subworkflow has from the workflow above it, unless it says otherwise (P-09).
 _INHERITED: Final = ("queue_name", "priority", "good_until")
 
