@@ -76,7 +76,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     workflow = build_with(**params)
     inherited = {name: getattr(node.workflow, name) for name in _INHERITED if getattr(workflow.options, name) is None}
     if any(value is not None for value in inherited.values()):
-        workflow = workflow.with_options(**inherited)  # type: ignore[arg-type]  # each has its own type
+        workflow = workflow.with_options(**inherited)
     blueprint = workflow.blueprint()
     with transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])

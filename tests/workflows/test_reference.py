@@ -19,7 +19,7 @@ from tests.workflows.running import children, contradictions, step
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ACTIONS = ("step", "step", "steps", "pause", "resume", "cancel", "retry", "drain")
+ACTIONS = ("step", "step", "steps", "pause", "resume", "cancel", "retry", "drained")
 KINDS = ("task", "task", "task", "map", "subworkflow")
 EXAMPLES = settings(
     deadline=None,
@@ -81,8 +81,7 @@ def ended(handle):
     )
     names = {"CONDITION_NOT_MET": UNWANTED, "WORKFLOW_CANCELLED": SKIPPED}
     return {
-        index: names.get(code, status)
-        for index, status, code in rows.values_list("task_index", "status", "error_code")
+        index: names.get(code, status) for index, status, code in rows.values_list("task_index", "status", "error_code")
     }
 
 
@@ -100,72 +99,88 @@ def everywhere(handle):
     return found
 
 
-def play(nodes, actions, on_error, drain):
-    """Do all that, and hold what has become of it against the reference, again and again."""
-    key = uuid4().hex
-    reference = Reference(nodes)
-    handle = built(nodes, key, on_error).start()
-    for action in actions:
-        was = str(handle.status())
-        before = handle.tasks()
-        if action == "step":
-            step(2)
-        elif action == "steps":
-            step(8)
-        elif action == "drain":
-            drain()
-        elif action == "cancel":
-            reference.see(ended(handle), runs(key, len(nodes)))
-            assert handle.cancel() == (was in ("RUNNING", "PAUSED"))
-            if was in ("RUNNING", "PAUSED"):
-                reference.cancel()
-                assert (str(handle.status()), ended(handle)) == ("CANCELLED", reference.states)
-        elif action == "retry":
-            reference.see(ended(handle), runs(key, len(nodes)))
-            reference.status = was
-            assert handle.retry() == reference.retry()
-        elif action == "pause":
-            assert handle.pause() == (was == "RUNNING")
-        elif action == "resume":
-            assert handle.resume() == (was == "PAUSED")
+class Play:
+    """One run, whatever is done to it, beside the reference."""
+
+    def __init__(self, nodes, on_error, drain):
+        self.nodes, self.drain = nodes, drain
+        self.key = uuid4().hex
+        self.reference = Reference(nodes)
+        self.handle = built(nodes, self.key, on_error).start()
+
+    def do(self, action):
+        """Do that, and look whether anything is there that can't be."""
+        was, before = self.status, self.handle.tasks()
+        getattr(self, action)(was)
         if was == "PAUSED" and action not in ("resume", "cancel"):
-            assert handle.tasks() == before, f"{action} has changed a paused workflow"
-        assert everywhere(handle) == [], action
-    finish(handle, nodes, key, drain)
+            assert self.handle.tasks() == before, f"{action} has changed a paused workflow"
+        assert everywhere(self.handle) == [], action
+
+    def step(self, was):
+        step(2)
+
+    def steps(self, was):
+        step(8)
+
+    def drained(self, was):
+        self.drain()
+
+    def pause(self, was):
+        assert self.handle.pause() == (was == "RUNNING")
+
+    def resume(self, was):
+        assert self.handle.resume() == (was == "PAUSED")
+
+    def cancel(self, was):
+        self.see()
+        assert self.handle.cancel() == (was in ("RUNNING", "PAUSED"))
+        if was in ("RUNNING", "PAUSED"):
+            self.reference.cancel()
+            assert (self.status, ended(self.handle)) == ("CANCELLED", self.reference.states)
+
+    def retry(self, was):
+        self.see()
+        assert self.handle.retry() == self.reference.retry()
+
+    def finish(self):
+        """Let it come to its end, and then to the best end that it can have."""
+        self.see()
+        if self.status != "CANCELLED":
+            self.run_to_the_end()
+        for _ in range(3):
+            assert self.handle.retry() == self.reference.retry()
+            if self.reference.status != "RUNNING":
+                break
+            self.run_to_the_end()
+
+    def run_to_the_end(self):
+        self.drain()
+        for _ in self.nodes:  # with on_error=PAUSE each failure pauses it
+            if not self.handle.resume():
+                break
+            self.drain()
+        self.reference.run()
+        assert ended(self.handle) == self.reference.states
+        assert self.status == self.reference.status
+        assert runs(self.key, len(self.nodes)) == self.reference.runs
+        assert everywhere(self.handle) == []
+
+    def see(self):
+        """Let the reference know how far it has come."""
+        self.reference.see(ended(self.handle), runs(self.key, len(self.nodes)))
+        self.reference.status = self.status
+
+    @property
+    def status(self):
+        return str(self.handle.status())
 
 
-def finish(handle, nodes, key, drain):
-    """Let it come to its end, and then to the best end that it can have."""
-    reference = Reference(nodes)
-    reference.see(ended(handle), runs(key, len(nodes)))
-    if str(handle.status()) == "CANCELLED":
-        reference.status = "CANCELLED"
-    else:
-        run_to_the_end(handle, nodes, drain)
-        reference.run()
-    judge(handle, reference, key)
-    for _ in range(3):
-        assert handle.retry() == reference.retry()
-        if reference.status != "RUNNING":
-            break
-        run_to_the_end(handle, nodes, drain)
-        reference.run()
-        judge(handle, reference, key)
-
-
-def run_to_the_end(handle, nodes, drain):
-    drain()
-    for _ in nodes:  # with on_error=PAUSE each failure pauses it
-        if not handle.resume():
-            break
-        drain()
-
-
-def judge(handle, reference, key):
-    assert ended(handle) == reference.states
-    assert str(handle.status()) == reference.status
-    assert runs(key, len(reference.specs)) == reference.runs
-    assert everywhere(handle) == []
+def play(nodes, actions, on_error, drain):
+    """Do all that, and hold what has become of it against the reference."""
+    run = Play(nodes, on_error, drain)
+    for action in actions:
+        run.do(action)
+    run.finish()
 
 
 @given(specs(25), st.sampled_from(OnError))
