@@ -19,7 +19,7 @@ from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from . import inserting
 from .ending import err, skip
-from .enqueuing import enqueue, internal, later
+from .enqueuing import BUILD, enqueue, internal, later
 from .nodes import IS_NEUTRAL, IS_UNDECIDED, Node, NodeRows, Settled
 
 #: Our own tasks (see workflows/internal.py).
@@ -43,7 +43,7 @@ def begin(nodes: NodeRows, keys: Collection[int], queues: set[tuple[str, bool]])
         queues.add((queue, is_async and not is_undecided))
     enqueue(nodes, by_kind["undecided"], **internal(f"{_HERE}.decide"))
     enqueue(nodes, by_kind[NodeKind.TASK])
-    enqueue(nodes, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(f"{_HERE}.build"))
+    enqueue(nodes, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(BUILD))
     _sleep(nodes, by_kind[NodeKind.SLEEP])
     return _wait_for_events(nodes, by_kind[NodeKind.EVENT]) + _expand(nodes, by_kind[NodeKind.MAP])
 
