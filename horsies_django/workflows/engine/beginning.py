@@ -25,6 +25,9 @@ from .nodes import IS_NEUTRAL, IS_UNDECIDED, Node, NodeRows, Settled
 #: Our own tasks (see workflows/internal.py).
 _HERE: Final = "horsies_django.workflows.internal"
 
+#: Of a map's name this much is in the names of its items, which may have 128 characters.
+_LONGEST_NAME: Final = 100
+
 _WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
 
@@ -133,6 +136,8 @@ def _make_items(nodes: NodeRows, node: WorkflowTask, items: Sequence[Any]) -> No
     database, count = nodes.db, len(items)
     workflow = Workflow.objects.using(database).get(pk=node.workflow.pk)
     first = workflow.node_count
+    is_long = len(node.node_id) > _LONGEST_NAME  # cut, it might be that of another one
+    name = f"{node.node_id[:_LONGEST_NAME]}~{node.task_index}" if is_long else node.node_id
     common = {
         name: getattr(node, name)
         for name in (
@@ -156,7 +161,7 @@ def _make_items(nodes: NodeRows, node: WorkflowTask, items: Sequence[Any]) -> No
             {
                 "workflow_id": workflow.pk,
                 "task_index": first + place,
-                "node_id": f"{node.node_id[:110]}[{place}]",
+                "node_id": f"{name}[{place}]",
                 "kind": NodeKind.TASK.value,
                 "map_index": node.task_index,
                 "kwargs": {**node.kwargs, str(node.param): item},
@@ -175,7 +180,7 @@ def _make_items(nodes: NodeRows, node: WorkflowTask, items: Sequence[Any]) -> No
         status=WorkflowTaskStatus.RUNNING, started_at=Now(), open_deps=count, ok_deps=0, bad_deps=0
     )
     rows = nodes.filter(workflow=workflow, map_index=node.task_index, status=WorkflowTaskStatus.PENDING)
-    enqueue(nodes, dict(rows.values_list("pk", "queue_name")))
+    enqueue(nodes, dict(rows.order_by("task_index").values_list("pk", "queue_name")))
 
 
 def collect(nodes: NodeRows, maps: Sequence[Node]) -> list[Settled]:

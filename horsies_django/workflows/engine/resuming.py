@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db.models import F
 
 from ...models import Workflow, WorkflowTask
+from ...models.workflow import WorkflowQuerySet
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from . import ending
@@ -65,13 +66,19 @@ def reconsider(database: str, keys: Collection[UUID]) -> int:
 def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
     """Run the failed and skipped nodes of an ended workflow again, or one failed node and what was skipped for it.
 
-    Completed ones are kept, as are those that their own condition has skipped. Returns whether there was one.
+    Completed ones are kept, as are those that their own condition has skipped. Returns whether there was one; not, if
+    another workflow has the unique key now.
     """
-    workflow = Workflow.objects.using(database).filter(pk=key, status__in=RETRYABLE).first()
-    if workflow is None or not _reset(database, workflow, node_id):
+    workflows = Workflow.objects.using(database)
+    workflow = workflows.filter(pk=key, status__in=RETRYABLE).first()
+    if workflow is None or _is_replaced(workflows, workflow) or not _reset(database, workflow, node_id):
         return False
     reconsider(database, below(database, [key]))
     return True
+
+
+def _is_replaced(workflows: WorkflowQuerySet, workflow: Workflow) -> bool:
+    return workflow.unique_key is not None and workflows.live().filter(unique_key=workflow.unique_key).exists()
 
 
 def _reset(database: str, workflow: Workflow, node_id: str | None) -> bool:
