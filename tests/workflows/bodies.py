@@ -109,6 +109,12 @@ def look_back(workflow_ctx: WorkflowContext) -> dict[str, Any]:
 
 
 @task
+def look_item(item: Any, one: TaskResult[Any, TaskError[Any]], workflow_ctx: WorkflowContext) -> list[Any]:
+    """Tell of an item and what is the same for all."""
+    return [item, _shown(one), _shown(workflow_ctx.result_for("first")), workflow_ctx.node_id]
+
+
+@task
 def look_for_other(workflow_ctx: WorkflowContext) -> Any:
     """Ask for a node that is not listed."""
     return workflow_ctx.result_for("other")

@@ -142,3 +142,14 @@ def test_w_24_context_is_waited_for_whatever_the_join(drain):
 
     assert before == {"first": "COMPLETED", "second": "ENQUEUED", "look": "PENDING"}
     assert handle.result_for("look").ok["results"] == {"first": "ok 1", "second": "err NO"}
+
+
+def test_w_25_a_long_chain_of_skips(drain):
+    nodes = [bodies.fail.node()()]
+    for _ in range(300):
+        nodes.append(bodies.give.node(waits_for=nodes[-1:])())
+
+    handle = ran(Workflow("chain", nodes), drain)
+
+    assert list(states(handle).values()) == ["FAILED"] + ["SKIPPED"] * 300
+    assert contradictions(handle) == []

@@ -107,3 +107,37 @@ def test_p_07_a_thousand_items(drain):
     handle = ran(Workflow("map", [source, each], output=each), drain)
 
     assert handle.get(timeout=0).ok == list(range(1_000))
+
+
+def test_w_26_items_have_the_context_of_their_map(drain):
+    first = bodies.give.node(node_id="first")(value=7)
+    items = bodies.give.node(node_id="items")(value=["a", "b"])
+    each = bodies.look_item.map(
+        over=items, param="item", node_id="each", waits_for=[first], workflow_ctx_from=[first], args_from={"one": first}
+    )
+
+    handle = ran(Workflow("map", [first, items, each]), drain)
+
+    assert value(handle, "each") == [["a", "ok 7", "ok 7", "each[0]"], ["b", "ok 7", "ok 7", "each[1]"]]
+
+
+def test_p_07_items_of_maps_with_long_names(drain):
+    items = bodies.give.node(node_id="items")(value=[1, 2])
+    maps = {f"{'x' * 127}{end}": bodies.give.map(over=items) for end in "ab"}
+
+    handle = ran(Workflow("map", {"items": items, **maps}), drain)
+
+    assert str(handle.status()) == "COMPLETED"
+    assert all(value(handle, name) == [1, 2] for name in maps)
+
+
+def test_w_14_w_18_options_of_a_map_are_those_of_its_items(drain):
+    items = bodies.give.node(node_id="items")(value=[1])
+    options = {"queue_name": "slow", "priority": 5, "timeout": 30.0, "metadata": {"a": 1}}
+    each = bodies.give.map(over=items, node_id="each", **options)
+    alone = bodies.give.node(node_id="alone", **options)()
+
+    handle = ran(Workflow("map", [items, each, alone]), drain)
+
+    rows = WorkflowTask.objects.filter(workflow=handle.id, node_id__in=["each[0]", "alone"]).select_related("task")
+    assert [{name: getattr(row.task, name) for name in options} for row in rows] == [options, options]

@@ -181,3 +181,15 @@ def test_p_13_many_parents_of_one_node(drain):
     assert str(handle.status()) == "COMPLETED"
     assert times("last") == 1
     assert contradictions(handle) == []
+
+
+def test_p_09_a_retry_while_another_run_holds_its_unique_key_is_refused(drain):
+    keyed = Workflow("keyed", {"one": bodies.fail.node()()}, unique_key="import")
+    first = ran(keyed, drain)
+    second = Workflow("keyed", {"one": bodies.give.node()()}, unique_key="import").start()
+
+    assert first.retry() is False
+    drain()
+
+    assert (str(first.status()), str(second.status())) == ("FAILED", "COMPLETED")
+    assert first.retry() is True
