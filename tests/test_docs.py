@@ -3,6 +3,8 @@
 import ast
 import dataclasses
 import re
+import sys
+import types
 
 import pytest
 from django.core.management import load_command_class
@@ -22,6 +24,7 @@ from horsies_django.reaper.duties import DUTIES
 from horsies_django.workflows.meta import DefinitionOptions
 from horsies_django.workflows.mistakes import MistakeCode
 from horsies_django.workflows.options import TaskNodeOptions
+from horsies_django.workflows.registry import registry
 from horsies_django.workflows.workflow import WorkflowKeywords
 from tests.conftest import ROOT
 
@@ -116,3 +119,30 @@ def test_the_readme_begins_with_its_two_commands():
     assert all(block.count("\n") == 1 for block in blocks)
     assert "manage.py demo" in blocks[0]
     assert "-m tests" in blocks[1]
+
+EXAMPLES = ["workflows-tutorial", "celery"]
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_the_examples_of_a_page_give_what_it_says(page, drain):
+    """Run a page from top to bottom, in a module of its own; a worker has run before each line with an arrow."""
+    module = types.ModuleType(f"page_{page.replace('-', '_')}")
+    sys.modules[module.__name__] = module
+    definitions = dict(registry.definitions)
+    try:
+        for block in re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.M | re.S):
+            for statement in ast.parse(block).body:
+                _run(statement, block.splitlines()[statement.end_lineno - 1], vars(module), drain)
+    finally:
+        del sys.modules[module.__name__]
+        registry.definitions = definitions
+
+
+def _run(statement, line, names, drain):
+    promised = re.search(r"  # → (.*)$", line)
+    if promised is None:
+        exec(compile(ast.Module([statement], []), line, "exec"), names)
+    else:
+        drain()
+        given = eval(compile(ast.Expression(statement.value), line, "eval"), names)
+        assert given == eval(promised[1], names), line
