@@ -12,15 +12,21 @@ from django.core.management import load_command_class
 from horsies_django import (
     ContractCode,
     HorsiesTask,
+    Join,
     OperationalCode,
     OutcomeCode,
     RetrievalCode,
     RetryPolicy,
     TaskStatus,
+    WorkflowStatus,
+    WorkflowTaskStatus,
     conf,
     lifecycle,
 )
 from horsies_django.reaper.duties import DUTIES
+from horsies_django.workflows import lifecycle as of_workflows
+from horsies_django.workflows.codes import WorkflowCode
+from horsies_django.workflows.lifecycle import NODE_CHANGES, WORKFLOW_CHANGES
 from horsies_django.workflows.meta import DefinitionOptions
 from horsies_django.workflows.mistakes import MistakeCode
 from horsies_django.workflows.options import TaskNodeOptions
@@ -66,12 +72,26 @@ def test_the_page_of_states_has_every_state():
 
 
 def test_the_page_of_states_has_the_table_that_the_code_goes_by():
-    between = re.search(
-        r"^<!-- the table of .*? -->\n\n(.*?)\n\n<!-- end of the table -->$", PAGES["states"], re.M | re.S
-    )
+    (table,) = _tables("states")
 
-    assert between is not None
-    assert between[1].splitlines() == list(lifecycle.as_markdown())
+    assert table == list(lifecycle.as_markdown())
+
+
+def test_the_page_of_what_a_workflow_does_has_the_tables_of_the_code():
+    tables = _tables("workflows-semantics")
+
+    assert tables == [list(of_workflows.as_markdown(changes)) for changes in (WORKFLOW_CHANGES, NODE_CHANGES)]
+
+
+def _tables(page):
+    pattern = r"^<!-- the table of .*? -->\n\n(.*?)\n\n<!-- end of the table -->$"
+    return [table.splitlines() for table in re.findall(pattern, PAGES[page], re.M | re.S)]
+
+
+def test_the_page_of_what_a_workflow_does_has_every_state_join_and_code():
+    words = [*WorkflowStatus, *WorkflowTaskStatus, *(one.name for one in Join), *(f"`{code}`" for code in WorkflowCode)]
+
+    assert all(word in PAGES["workflows-semantics"] for word in words)
 
 
 def test_the_page_of_recovery_has_every_duty_and_every_option_with_its_default():
@@ -119,6 +139,7 @@ def test_the_readme_begins_with_its_two_commands():
     assert all(block.count("\n") == 1 for block in blocks)
     assert "manage.py demo" in blocks[0]
     assert "-m tests" in blocks[1]
+
 
 EXAMPLES = ["workflows-tutorial", "celery"]
 
