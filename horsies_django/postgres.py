@@ -6,7 +6,7 @@ The only module that speaks to psycopg.
 from __future__ import annotations
 
 import selectors
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
@@ -94,6 +94,12 @@ def sent_rows(ids: Iterable[UUID], kwargs: Iterable[str]) -> Piece:
     keys = "{" + ",".join([key.hex for key in ids]) + "}"
     sql = "ROWS FROM (unnest(%s::uuid[]), jsonb_array_elements(%s::jsonb)) AS sent (id, kwargs)"
     return Piece(sql, (keys, "[" + ",".join(kwargs) + "]"))
+
+
+def records(types: Mapping[str, str], text: str) -> Piece:
+    """Return a source of rows ``sent`` with columns of these types, in one parameter: a JSON array of objects."""
+    columns = ", ".join(f"{name} {type_}" for name, type_ in types.items())
+    return Piece(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
 
 
 def ping(alias: str, worker_id: str) -> None:

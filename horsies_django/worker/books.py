@@ -145,14 +145,15 @@ class Books:
         """Lock the workflows of these nodes' tasks; return those whose workflow somebody else has locked."""
         return door.blocked(self._plan.database, outcomes)
 
-    def advance(self, outcomes: Sequence[Outcome]) -> None:
-        """Do what follows from these ends of nodes' tasks."""
-        if outcomes:
-            door.ended(self._plan.database, [outcome.run.task_id for outcome in outcomes])
+    def advance(self, outcomes: Sequence[Outcome]) -> list[tuple[str, bool]]:
+        """Do what follows from these ends of nodes' tasks, and return the queues where there is more to claim then."""
+        queues = door.ended(self._plan.database, [outcome.run.task_id for outcome in outcomes])
+        return [(queue, is_async) for queue, is_async in queues if self._plan.serves(queue)]
 
     def run_nodes(self, claims: Sequence[ClaimedTask]) -> bool:
         """Show that the nodes of these tasks run."""
-        door.run(self._plan.database, [claim.task_id for claim in claims])
+        if claims:
+            door.run(self._plan.database, [claim.task_id for claim in claims])
         return True
 
     def delete_fleeting(self, outcomes: Sequence[Outcome]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, TypeVar
 
 from django.db import Error, InterfaceError, OperationalError, connections
@@ -46,6 +45,9 @@ SURE: Final = 0.5
 
 #: Seconds between two ticks at least, while the slots have enough to do.
 GATHERING: Final = 0.002
+
+#: Seconds for which a body runs until its node is shown as running.
+SHOWN_AFTER: Final = 0.02
 
 #: Seconds that this thread waits at most. A signal may reach another thread, and the one that handles it, the main one,
 #: looks only when its wait ends.
@@ -85,6 +87,7 @@ class Pump:
         self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
         self._next_beat = time.monotonic() + self._beat_every
         self._ticked_at = float("-inf")
+        self._unshown: list[Run] = []
         self._done = False
 
     def run(self) -> Leaving:
@@ -118,6 +121,8 @@ class Pump:
             self._try(self._look)  # a busy worker claims from the queues that it knows of: let it know of others
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
+        if time.monotonic() >= self._shows_at:
+            self._try(self._show)
         tick = self._try(self._tick) if self._has_work() and time.monotonic() >= self._gathers_until() else None
         if tick is not None:
             self._carry_out(tick)
@@ -166,6 +171,7 @@ class Pump:
             self._next_beat,
             self._watch.next,
             self._outbox.next,
+            self._shows_at,
             time.monotonic() + LONGEST_WAIT,
         ]
         if self._allowance.stop_by is not None:
@@ -248,6 +254,17 @@ class Pump:
         self._outbox.admit(self._books.locked([outcome.claim for outcome in self._outbox.late]))
         return True
 
+    @property
+    def _shows_at(self) -> float:
+        return self._unshown[0].submitted + SHOWN_AFTER if self._unshown else float("inf")
+
+    def _show(self) -> bool:
+        """Show that nodes run whose bodies take long enough to be seen."""
+        running = {run for lane in self._lanes for run in lane.running.values()}
+        self._books.run_nodes([run.claim for run in self._unshown if run in running])
+        self._unshown.clear()
+        return True
+
     def _look(self) -> bool:
         view = self._books.look(self._lanes)
         self._must_look = False
@@ -287,9 +304,9 @@ class Pump:
         for lane, started in tick.started:
             self._writer.pass_turn(lane, len(started), is_cooled=lane in tick.cooled)
             lane.ahead.adapt()
-            lane.submit(list(map(self._begin, self._confirmed(started, tick))))
-            if nodes := [claim for claim in started if claim.workflow_id is not None]:
-                self._try(partial(self._books.run_nodes, nodes))
+            runs = list(map(self._begin, self._confirmed(started, tick)))
+            lane.submit(runs)
+            self._unshown += [run for run in runs if run.claim.workflow_id is not None]
         self._sweep(ended)
         self._tell(ended)
 

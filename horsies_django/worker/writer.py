@@ -61,7 +61,7 @@ class Writer:
                 if is_rare:
                     others = [end for end in ends if not end.is_success or end.task_id in of_nodes]
                     self._write_rarities(others, noted, is_beat_due=tick.beat)
-                    self._books.advance([outcome for outcome in nodes if outcome not in tick.blocked])
+                    self._heat(self._books.advance([outcome for outcome in nodes if outcome not in tick.blocked]))
                 for lane in self._turns if is_rare else self._next_turn():
                     if self._fill(lane, tick, successes):
                         successes = []
@@ -87,6 +87,12 @@ class Writer:
         running = [run.claim for lane in self._lanes for run in lane.running.values()]
         prefetched = [claim for lane in self._lanes for claim in lane.prefetched]
         return [*running, *prefetched, *(outcome.claim for outcome in self._outbox.all)]
+
+    def _heat(self, queues: Sequence[tuple[str, bool]]) -> None:
+        for lane in self._lanes:
+            for queue, is_async in queues:
+                if lane.is_async == is_async:
+                    lane.heat(queue)
 
     def _write_rarities(self, ends: Sequence[Ended], noted: Sequence[Run], *, is_beat_due: bool) -> None:
         if self.in_doubt or is_beat_due:  # what was in doubt may have been committed later still

@@ -9,8 +9,9 @@ from uuid import UUID
 
 from django.db import connections, transaction
 
+from ..compat import task_backends
 from ..models import Task, Workflow, WorkflowEvent
-from ..serializers import dumps
+from ..serializers import dumps, encode
 from .engine import beginning, resuming, stopping
 from .engine.advance import Advance
 from .states import WORKFLOW_TERMINAL_STATES
@@ -58,10 +59,12 @@ def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
 
 def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
     """Release the nodes that wait for an event, or keep it for them (P-08); return whether the workflow was live."""
-    text = dumps(payload)
     with _locked(database, key) as workflow:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
             return False
+        backend: Any = task_backends[workflow.backend]
+        payload = encode(payload, rich=backend.config.serializer == "rich", where="the payload of an event")
+        text = dumps(payload)
         WorkflowEvent.objects.using(database).update_or_create(
             workflow=workflow, name=name, defaults={"payload": payload}
         )

@@ -40,13 +40,15 @@ def blocked(database: str, ends: Sequence[E]) -> list[E]:
     return [end for end in ends if end.claim.workflow_id in there]
 
 
-def ended(database: str, ids: Collection[UUID]) -> None:
-    """Do what follows from the ends of these tasks, whose workflows are locked."""
+def ended(database: str, ids: Collection[UUID]) -> set[tuple[str, bool]]:
+    """Do what follows from the ends of these tasks, whose workflows are locked; return the queues of the next ones."""
     if not ids:
-        return
+        return set()
     from .engine.advance import Advance
 
-    Advance(database).after_tasks(ids)
+    advance = Advance(database)
+    advance.after_tasks(ids)
+    return advance.queues
 
 
 def follow(database: str, ids: Collection[UUID]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, TextField
+from django.db.models import F, Q, TextField
 from django.db.models.functions import Cast
 
 from ..compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
@@ -148,7 +148,10 @@ class WorkflowHandle(Generic[T]):
 
 
 def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
-    """Insert a run and return its id; that of the one which is there already under ``workflow_id`` (W-70)."""
+    """Insert a run and return its id.
+
+    The one that is there already under ``workflow_id`` (W-70), or a live one with its ``unique_key``, stands in for it.
+    """
     from ..models import Workflow
     from .engine import starting
 
@@ -161,11 +164,14 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
         with transaction.atomic(using=database):
             starting.insert(database, blueprint, key)
     except IntegrityError:
-        known = Workflow.objects.using(database).filter(pk=key).values_list("name", flat=True).first()
-        if workflow_id is None or known is None:
+        workflows = Workflow.objects.using(database)
+        held = Q(pk__in=()) if blueprint.unique_key is None else Q(unique_key=blueprint.unique_key)
+        known = workflows.filter(pk=key).first() or workflows.live().filter(held).first()
+        if known is None:
             raise
-        if known != blueprint.name:
-            raise PayloadMismatch(key, ["name"]) from None
+        if known.name != blueprint.name:
+            raise PayloadMismatch(known.pk, ["name"]) from None
+        return known.pk
     return key
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.db import transaction
 from django.utils.module_loading import import_string
@@ -16,6 +16,9 @@ from . import feeding
 from .codes import WorkflowCode
 from .context import WorkflowContext
 from .states import WORKFLOW_TERMINAL_STATES
+
+#: What a subworkflow has from the workflow above it, unless it says otherwise (P-09).
+_INHERITED: Final = ("queue_name", "priority", "good_until")
 
 
 @task(takes_context=True)
@@ -70,7 +73,11 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     node = WorkflowTask.objects.using(database).select_related("workflow").get(task_id=context.run.task_id)
     build_with = definition_at(str(node.definition_key)).build_with
     params |= feeding.arguments_of(context.run, parameters_of(build_with, False).by_name)
-    blueprint = build_with(**params).blueprint()
+    workflow = build_with(**params)
+    inherited = {name: getattr(node.workflow, name) for name in _INHERITED if getattr(workflow.options, name) is None}
+    if any(value is not None for value in inherited.values()):
+        workflow = workflow.with_options(**inherited)  # type: ignore[arg-type]  # each has its own type
+    blueprint = workflow.blueprint()
     with transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
         node.workflow.refresh_from_db()  # it may have been paused or cancelled while this was built

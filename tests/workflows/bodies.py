@@ -137,6 +137,24 @@ async def awhere(workflow_meta: WorkflowMeta, value: Any = None) -> list[Any]:
     return [workflow_meta.node_id, value]
 
 
+@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["NO"]))
+def cancel_and_fail(key: str, workflow_meta: WorkflowMeta) -> TaskResult[None, TaskError[Any]]:
+    """Cancel its own workflow, and fail so that it would be tried again."""
+    Entry.objects.create(key=key)
+    WorkflowHandle[Any](workflow_meta.workflow_id).cancel()
+    return TaskResult(err=TaskError(error_code="NO", message="no"))
+
+
+@task
+def cancel_and_retry(how: str, workflow_meta: WorkflowMeta) -> str:
+    """Cancel and retry its own workflow."""
+    if how == "retry":
+        handle = WorkflowHandle[Any](workflow_meta.workflow_id)
+        handle.cancel()
+        handle.retry()
+    return how
+
+
 def _logged(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from typing import Final, NamedTuple
@@ -40,20 +40,25 @@ class _State(NamedTuple):
 
 @dataclass(slots=True)
 class Advance:
-    """Brings the workflows of locked trees up to date."""
+    """Brings the workflows of locked trees up to date.
+
+    ``queues`` are where tasks of nodes were enqueued, each with whether these are coroutines.
+    """
 
     database: str
+    queues: set[tuple[str, bool]] = field(default_factory=set)
 
     def after_tasks(self, ids: Collection[UUID]) -> None:
         """Some tasks of nodes have ended, or wait again."""
         ends, ready = ending.settle(self.nodes, ids)
         if len(ends) + len(ready) < len(ids):
             stopping.abandon(self.nodes, self.nodes.filter(task_id__in=ids))
+            ends += stopping.drop(self.nodes, self.nodes.filter(task_id__in=ids))
         self.after(ends, ready)
 
     def after(self, ends: Sequence[Settled], ready: Collection[int] = ()) -> None:
         """These nodes have ended, and these are to begin."""
-        ends = [*ends, *beginning.begin(self.nodes, ready)]
+        ends = [*ends, *beginning.begin(self.nodes, ready, self.queues)]
         while ends:
             states = self._count(ends)
             self._pause_where_that_is_asked_for(ends, states)
@@ -118,7 +123,7 @@ class Advance:
                 skipped.append(node.settled(WorkflowTaskStatus.SKIPPED))
         self._keep_counters(waiting)
         ending.skip(self.nodes, skipped, WorkflowCode.UPSTREAM_SKIPPED, "What it waits for did not complete.")
-        return [*beginning.begin(self.nodes, ready), *beginning.collect(self.nodes, collected)], skipped
+        return [*beginning.begin(self.nodes, ready, self.queues), *beginning.collect(self.nodes, collected)], skipped
 
     def _at(self, places: Collection[tuple[UUID, int]]) -> NodeRows:
         """The nodes that wait, or run as maps, at these places."""

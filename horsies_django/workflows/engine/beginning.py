@@ -17,6 +17,7 @@ from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...serializers import dumps
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowStatus, WorkflowTaskStatus
+from . import inserting
 from .ending import err
 from .enqueuing import enqueue, internal, later
 from .nodes import IS_UNDECIDED, Node, NodeRows, Settled
@@ -27,14 +28,19 @@ _HERE: Final = "horsies_django.workflows.internal"
 _WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
 
-def begin(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
-    """Begin these nodes, where the workflow runs; return those that have ended with that."""
+def begin(nodes: NodeRows, keys: Collection[int], queues: set[tuple[str, bool]]) -> list[Settled]:
+    """Begin these nodes, where the workflow runs; return those that have ended with that.
+
+    The queues in which there are tasks for them are put into ``queues``, each with whether these are coroutines.
+    """
     if not keys:
         return []
     rows = nodes.filter(pk__in=keys, status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)
     by_kind: dict[str, dict[int, str]] = defaultdict(dict)
-    for pk, kind, queue, is_undecided in rows.values_list("pk", "kind", "queue_name", IS_UNDECIDED):
+    columns = ("pk", "kind", "queue_name", "is_async", IS_UNDECIDED)
+    for pk, kind, queue, is_async, is_undecided in rows.values_list(*columns):
         by_kind["undecided" if is_undecided else kind][pk] = queue
+        queues.add((queue, is_async and not is_undecided))
     enqueue(nodes, by_kind["undecided"], **internal(f"{_HERE}.decide"))
     enqueue(nodes, by_kind[NodeKind.TASK])
     enqueue(nodes, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(f"{_HERE}.build"))
@@ -141,22 +147,24 @@ def _make_items(nodes: NodeRows, node: WorkflowTask, items: Sequence[Any]) -> No
             "metadata",
         )
     }
-    made = [
-        WorkflowTask(
-            workflow=workflow,
-            task_index=first + place,
-            node_id=f"{node.node_id[:110]}[{place}]",
-            kind=NodeKind.TASK,
-            map_index=node.task_index,
-            kwargs={**node.kwargs, str(node.param): item},
-            args_from=node.args_from,
-            values_from=node.values_from,
-            ctx_from=node.ctx_from,
-            **common,
-        )
-        for place, item in enumerate(items)
-    ]
-    nodes.model.objects.using(database).bulk_create(made, batch_size=1_000)
+    inserting.insert(
+        database,
+        [
+            {
+                "workflow_id": workflow.pk,
+                "task_index": first + place,
+                "node_id": f"{node.node_id[:110]}[{place}]",
+                "kind": NodeKind.TASK.value,
+                "map_index": node.task_index,
+                "kwargs": {**node.kwargs, str(node.param): item},
+                "args_from": node.args_from,
+                "values_from": node.values_from,
+                "ctx_from": node.ctx_from,
+                **common,
+            }
+            for place, item in enumerate(items)
+        ],
+    )
     Workflow.objects.using(database).filter(pk=workflow.pk).update(
         node_count=F("node_count") + count, open_count=F("open_count") + count
     )

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import Count, Exists, Min, OuterRef, Q
 from django.db.models.functions import Now
 
 from ...models import Task, Workflow, WorkflowTask
 from ...results import RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES
 from ..codes import WorkflowCode
-from ..states import WORKFLOW_TASK_TERMINAL_STATES, WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
-from . import ending, resuming, stopping
+from ..states import (
+    WORKFLOW_TASK_TERMINAL_STATES,
+    WORKFLOW_TERMINAL_STATES,
+    NodeKind,
+    WorkflowStatus,
+    WorkflowTaskStatus,
+)
+from . import beginning, ending, resuming, stopping
 from .advance import Advance
 from .nodes import BEGUN, NodeRows, Settled, read
 
@@ -25,6 +31,8 @@ logger = logging.getLogger("horsies_django.reaper")
 
 #: Trees that one pass looks into at most.
 MOST: Final = 200
+
+_IS_OPEN: Final = ~Q(status__in=sorted(WORKFLOW_TASK_TERMINAL_STATES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,9 @@ def expire(database: str, most: int = MOST) -> int:
         with transaction.atomic(using=database):
             workflows = Workflow.objects.using(database)
             if workflows.lock([root], skip=True) and workflows.live().filter(pk=key).exists():
-                Advance(database).after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED))
+                advance = Advance(database)
+                advance.after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED))
+                advance.finish(stopping.below(database, [key]))
                 count += 1
     return count
 
@@ -83,10 +93,12 @@ def _stuck(database: str, most: int) -> list[UUID]:
     ended_task = Q(task__status__in=sorted(TASK_TERMINAL_STATES))
     lost_task = Q(task_id__isnull=False) & ~Exists(Task.objects.using(database).filter(pk=OuterRef("task_id")))
     ended_child = Q(children__status__in=sorted(WORKFLOW_TERMINAL_STATES), children__open_count=0)
-    left = begun.filter(ended_task | lost_task | ended_child).values_list("workflow__root_id", flat=True)
+    items = nodes.filter(workflow=OuterRef("workflow"), map_index=OuterRef("task_index"))
+    ended_map = Q(kind=NodeKind.MAP) & ~Exists(items.filter(_IS_OPEN))
+    left = begun.filter(ended_task | lost_task | ended_child | ended_map).values_list("workflow__root_id", flat=True)
     alive = Workflow.objects.using(database).filter(status=WorkflowStatus.RUNNING)
     idle = alive.filter(~Exists(begun.filter(workflow=OuterRef("pk")))).values_list("root_id", flat=True)
-    return list(dict.fromkeys([*left[:most], *idle.order_by("pk")[:most]]))[:most]
+    return list(dict.fromkeys([*left.distinct()[:most], *idle.order_by("pk")[:most]]))[:most]
 
 
 def _mend(database: str, root: UUID) -> Repaired:
@@ -96,7 +108,7 @@ def _mend(database: str, root: UUID) -> Repaired:
     mine = advance.nodes.filter(workflow__in=keys)
     before = _ended(database, keys)
     _recount(database, keys)
-    lost = list(_lose(mine))
+    lost = [*_collect(advance.nodes, mine), *_lose(mine)]
     ends, ready = ending.settle(mine)
     advance.after([*lost, *ends], ready)
     for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
@@ -108,6 +120,23 @@ def _mend(database: str, root: UUID) -> Repaired:
 
 def _ended(database: str, keys: Collection[UUID]) -> int:
     return Workflow.objects.using(database).filter(pk__in=keys, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
+
+
+def _collect(nodes: NodeRows, mine: NodeRows) -> list[Settled]:
+    """Count the items of maps anew, and end those of which none is open."""
+    done = []
+    for node in read(mine.filter(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)):
+        items = nodes.filter(workflow=node.workflow_id, map_index=node.task_index)
+        is_ok = Q(status=WorkflowTaskStatus.COMPLETED)
+        count = items.aggregate(
+            open_deps=Count("pk", filter=_IS_OPEN),
+            ok_deps=Count("pk", filter=is_ok),
+            bad_deps=Count("pk", filter=~is_ok & ~_IS_OPEN),
+        )
+        nodes.filter(pk=node.pk).update(**count)
+        if not count["open_deps"]:
+            done.append(replace(node, **count))
+    return beginning.collect(nodes, done)
 
 
 def _lose(mine: NodeRows) -> Iterator[Settled]:
@@ -128,11 +157,15 @@ def _lose(mine: NodeRows) -> Iterator[Settled]:
 def _recount(database: str, keys: Collection[UUID]) -> None:
     """Count anew what the rows say, before anything follows from it."""
     nodes = WorkflowTask.objects.using(database)
-    is_open = ~Q(status__in=sorted(WORKFLOW_TASK_TERMINAL_STATES))
+    is_failed = Q(status=WorkflowTaskStatus.FAILED, map_index__isnull=True)
     for key in keys:
         mine = nodes.filter(workflow=key)
-        counts = mine.aggregate(all=Count("pk"), open=Count("pk", filter=is_open))
-        Workflow.objects.using(database).filter(pk=key).update(node_count=counts["all"], open_count=counts["open"])
+        counts = mine.aggregate(
+            node_count=Count("pk"),
+            open_count=Count("pk", filter=_IS_OPEN),
+            failed_index=Min("task_index", filter=is_failed),
+        )
+        Workflow.objects.using(database).filter(pk=key).update(**counts)
         resuming.recount(mine.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read(mine))
 
 

@@ -125,6 +125,8 @@ def _downstream(skipped: Iterable[Node], start: NodeRows) -> set[int]:
     """The keys of a failed node and of the skipped ones that come after it."""
     by_index = {node.task_index: node for node in skipped}
     todo = [node for node in read(start) if node.task_index in by_index]
+    # An item is run again with its map, and that with all of them that failed.
+    todo += [by_index[node.map_index] for node in todo if node.map_index in by_index]
     found: dict[int, Node] = {}
     while todo:
         node = todo.pop()

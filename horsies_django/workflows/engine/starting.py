@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 from ...models import Workflow, WorkflowTask
 from ..blueprint import NodeBlueprint, WorkflowBlueprint
 from ..states import WorkflowStatus
+from . import inserting
 from .advance import Advance
 
 
@@ -45,25 +46,23 @@ def insert(
         started_at=Now(),
     )
     workflow.save(using=database, force_insert=True)
-    rows = [_node(workflow, node) for node in blueprint.nodes]
-    WorkflowTask.objects.using(database).bulk_create(rows, batch_size=1_000)
+    inserting.insert(database, [_node(workflow, node) for node in blueprint.nodes])
     advance = Advance(database)
     roots = advance.nodes.filter(workflow=workflow, waits_for=[])
     advance.after([], list(roots.values_list("pk", flat=True)))
     return workflow
 
 
-def _node(workflow: Workflow, node: NodeBlueprint) -> WorkflowTask:
-    values: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
-    return WorkflowTask(
-        workflow=workflow,
-        task_index=node.index,
-        over_index=node.over,
-        kwargs=json.loads(node.kwargs) if node.kwargs != "{}" else {},
-        open_deps=len(node.waits_for),
-        open_ctx=len(node.ctx_from or ()),
-        **values,
-    )
+def _node(workflow: Workflow, node: NodeBlueprint) -> dict[str, Any]:
+    return {
+        "workflow_id": workflow.pk,
+        "task_index": node.index,
+        "over_index": node.over,
+        "kwargs": json.loads(node.kwargs) if node.kwargs != "{}" else {},
+        "open_deps": len(node.waits_for),
+        "open_ctx": len(node.ctx_from or ()),
+        **{name: getattr(node, name) for name in _SAME},
+    }
 
 
 _SAME = (

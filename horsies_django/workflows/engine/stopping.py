@@ -33,6 +33,21 @@ def abandon(nodes: NodeRows, some: NodeRows) -> None:
     _take_back(nodes, paused, WorkflowTaskStatus.READY)
 
 
+def drop(nodes: NodeRows, some: NodeRows) -> list[Settled]:
+    """Skip those of ``some`` nodes whose workflow was ended while they ran, and whose tasks are to run once more."""
+    late = some.filter(
+        status__in=BEGUN, task__status__in=_NOT_BEGUN, workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES)
+    )
+    rows = nodes.filter(pk__in=_take_back(nodes, late, WorkflowTaskStatus.SKIPPED))
+    columns = ("pk", "workflow_id", "task_index", "dependents", "map_index")
+    skipped = [
+        Settled(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
+        for pk, workflow_id, index, dependents, map_index in rows.values_list(*columns)
+    ]
+    ending.skip(nodes, skipped, WorkflowCode.WORKFLOW_CANCELLED, "The workflow had ended.")
+    return skipped
+
+
 def _take_back(nodes: NodeRows, some: NodeRows, status: WorkflowTaskStatus) -> list[int]:
     pairs = dict(some.values_list("task_id", "pk"))
     if not pairs:

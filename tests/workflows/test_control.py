@@ -1,0 +1,480 @@
+"""Pause, resume, cancel and retry (W-37, W-38, W-42 … W-44, P-03, P-06, P-11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies_django import Join, Workflow
+from horsies_django.models import Task, WorkflowTask
+from horsies_django.states import TASK_TERMINAL_STATES
+from tests.workflows import bodies
+from tests.workflows.running import children, codes, contradictions, ran, states, step, times, value
+
+
+def chain(key="chain", fails=0):
+    first = bodies.try_.node(node_id="first")(key=f"{key} first")
+    second = bodies.try_.node(node_id="second", waits_for=[first])(key=f"{key} second", fails=fails)
+    third = bodies.try_.node(node_id="third", waits_for=[second])(key=f"{key} third")
+    return [first, second, third]
+
+
+def open_tasks():
+    return Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()
+
+
+# Pause and resume.
+
+
+def test_w_42_a_pause_takes_back_what_has_not_begun(drain):
+    handle = Workflow("pause", chain()).start()
+
+    assert handle.pause()
+    assert not handle.pause()
+
+    assert (str(handle.status()), states(handle)["first"]) == ("PAUSED", "READY")
+    assert open_tasks() == 0
+    assert WorkflowTask.objects.get(workflow=handle.id, node_id="first").task_id is None
+    drain()
+    assert times("chain first") == 0
+    assert contradictions(handle) == []
+
+
+def test_w_43_a_resume_goes_on_with_new_tasks(drain):
+    handle = Workflow("pause", chain()).start()
+    handle.pause()
+
+    assert handle.resume()
+    assert not handle.resume()
+    drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 1, 1]
+
+
+def test_w_42_what_runs_comes_to_its_end(drain):
+    stop = bodies.stop.node(node_id="stop")(how="pause")
+    after = bodies.give.node(node_id="after", waits_for=[stop])()
+
+    handle = ran(Workflow("pause", [stop, after]), drain)
+
+    assert states(handle) == {"stop": "COMPLETED", "after": "PENDING"}
+    assert str(handle.status()) == "PAUSED"
+    assert contradictions(handle) == []
+    handle.resume()
+    drain()
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_w_42_a_last_node_ends_in_a_paused_workflow(drain):
+    handle = ran(Workflow("pause", [bodies.stop.node()(how="pause")]), drain)
+
+    assert str(handle.status()) == "PAUSED"
+    assert handle.resume()
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_w_42_a_retry_that_waits_is_taken_back(drain):
+    handle = ran(Workflow("pause", {"one": bodies.try_again.node()(key="again", fails=1)}), drain)
+
+    handle.pause()
+    assert states(handle) == {"one": "READY"}
+    handle.resume()
+    drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert times("again") == 2
+
+
+def test_w_42_joins_are_decided_as_it_goes_on(drain):
+    stop = bodies.stop.node(node_id="stop")(how="pause")
+    bad = bodies.fail.node(node_id="bad")()
+    both = [stop, bad]
+    nodes = [
+        *both,
+        bodies.give.node(node_id="all", waits_for=both)(),
+        bodies.give.node(node_id="any", waits_for=both, join=Join.ANY)(),
+        bodies.give.node(node_id="two", waits_for=both, join=Join.QUORUM, min_success=2)(),
+        bodies.give.node(node_id="allowed", waits_for=both, allow_failed_deps=True)(),
+    ]
+    handle = ran(Workflow("pause", nodes), drain)
+    if states(handle)["bad"] == "READY":  # taken back before it began
+        handle.resume()
+        drain()
+    handle.resume()
+    drain()
+
+    assert states(handle) == {
+        "stop": "COMPLETED",
+        "bad": "FAILED",
+        "all": "SKIPPED",
+        "any": "COMPLETED",
+        "two": "SKIPPED",
+        "allowed": "COMPLETED",
+    }
+
+
+def test_w_42_items_of_a_map_are_taken_back_and_go_on(drain):
+    items = bodies.give.node(node_id="items")(value=[0, 2, 4, 6])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
+    handle = Workflow("pause", [items, each]).start()
+    step()
+    assert states(handle)["each"] == "RUNNING"
+
+    handle.pause()
+    paused = states(handle)
+    handle.resume()
+    drain()
+
+    assert {status for name, status in paused.items() if "[" in name} == {"READY"}
+    assert value(handle, "each") == [0, 20, 40, 60]
+    assert [times(f"each-{item}") for item in (0, 2, 4, 6)] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("how", ["pause", "resume", "cancel", "retry"])
+def test_p_03_a_workflow_that_is_not_there(drain, how):
+    handle = Workflow("gone", chain()).start()
+    handle._rows().delete()
+
+    assert getattr(handle, how)() is False
+    assert handle.status() is None
+    assert handle.get(timeout=0).err.error_code == "TASK_NOT_FOUND"
+
+
+@pytest.mark.parametrize("how", ["pause", "resume", "cancel", "retry"])
+def test_p_03_what_has_completed_stays_so(drain, how):
+    handle = ran(Workflow("done", chain()), drain)
+
+    assert getattr(handle, how)() is False
+    drain()
+    assert str(handle.status()) == "COMPLETED"
+    assert times("chain first") == 1
+
+
+# Cancel.
+
+
+def test_w_44_a_cancel_skips_what_has_not_begun(drain):
+    handle = Workflow("cancel", chain()).start()
+    step()
+
+    assert handle.cancel()
+    assert not handle.cancel()
+    drain()
+
+    assert states(handle) == {"first": "COMPLETED", "second": "SKIPPED", "third": "SKIPPED"}
+    assert codes(handle)["third"] == "WORKFLOW_CANCELLED"
+    assert str(handle.status()) == "CANCELLED"
+    assert handle.get(timeout=0).err.error_code == "WORKFLOW_CANCELLED"
+    row = handle._rows().get()
+    assert row.completed_at is None
+    assert row.cancelled_at is not None
+    assert open_tasks() == 0
+    assert contradictions(handle) == []
+
+
+def test_w_44_what_runs_comes_to_its_end_and_nothing_follows(drain):
+    stop = bodies.stop.node(node_id="stop")(how="cancel")
+    bad = bodies.fail.node(node_id="bad", waits_for=[stop])()
+    after = bodies.give.node(node_id="after", waits_for=[stop], allow_failed_deps=True)()
+
+    handle = ran(Workflow("cancel", [stop, bad, after]), drain)
+
+    assert states(handle) == {"stop": "COMPLETED", "bad": "SKIPPED", "after": "SKIPPED"}
+    assert str(handle.status()) == "CANCELLED"
+    assert contradictions(handle) == []
+
+
+def test_w_44_a_paused_one_can_be_cancelled(drain):
+    handle = Workflow("cancel", chain()).start()
+    handle.pause()
+
+    assert handle.cancel()
+    assert not handle.resume()
+    drain()
+
+    assert set(states(handle).values()) == {"SKIPPED"}
+    assert times("chain first") == 0
+
+
+def test_w_44_a_map_is_cancelled_with_its_items(drain):
+    items = bodies.give.node(node_id="items")(value=[0, 2, 4])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
+    handle = Workflow("cancel", [items, each]).start()
+    step()
+
+    handle.cancel()
+    drain()
+
+    assert [status for name, status in states(handle).items() if name != "items"] == ["SKIPPED"] * 4
+    assert contradictions(handle) == []
+    handle.retry()
+    drain()
+    assert value(handle, "each") == [0, 20, 40]
+    assert contradictions(handle) == []
+
+
+# Retry.
+
+
+def test_p_06_a_retry_keeps_what_has_completed(drain):
+    handle = ran(Workflow("retry", chain(fails=1), output="third"), drain)
+    assert states(handle) == {"first": "COMPLETED", "second": "FAILED", "third": "SKIPPED"}
+
+    assert handle.retry()
+    assert (str(handle.status()), handle.get(timeout=0).err.error_code) == ("RUNNING", "WAIT_TIMEOUT")
+    assert contradictions(handle) == []
+    drain()
+
+    assert handle.get(timeout=0).ok == 1
+    assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 2, 1]
+    assert not handle.retry()
+
+
+def test_p_06_a_retry_may_fail_and_be_followed_by_another(drain):
+    handle = ran(Workflow("retry", chain(fails=3)), drain)
+
+    for _ in range(2):
+        assert handle.retry()
+        drain()
+        assert (str(handle.status()), codes(handle)["third"]) == ("FAILED", "UPSTREAM_SKIPPED")
+    assert handle.retry()
+    drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert (times("chain second"), times("chain third")) == (4, 1)
+
+
+def test_p_06_a_cancelled_workflow_goes_on(drain):
+    handle = Workflow("retry", chain()).start()
+    step()
+    handle.cancel()
+
+    assert handle.retry()
+    drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 1, 1]
+    row = handle._rows().get()
+    assert row.cancelled_at is None
+    assert row.completed_at is not None
+
+
+def test_p_06_one_that_runs_is_not_retried(drain):
+    handle = Workflow("retry", chain()).start()
+
+    assert not handle.retry()
+    handle.pause()
+    assert not handle.retry()
+
+
+def test_p_06_what_its_condition_has_skipped_stays_so(drain):
+    unwanted = bodies.give.node(node_id="unwanted", run_when=bodies.no)()
+    after = bodies.try_.node(node_id="after", waits_for=[unwanted])(key="after", fails=1)
+    last = bodies.give.node(node_id="last", waits_for=[unwanted, after])()
+    handle = ran(Workflow("retry", [unwanted, after, last]), drain)
+
+    assert handle.retry()
+    drain()
+
+    assert codes(handle) == {"unwanted": "CONDITION_NOT_MET", "after": None, "last": None}
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_p_06_joins_are_decided_anew(drain):
+    one, two = bodies.try_.node(node_id="one")(key="one", fails=1), bodies.try_.node(node_id="two")(key="two", fails=2)
+    nodes = [
+        one,
+        two,
+        bodies.give.node(node_id="any", waits_for=[one, two], join=Join.ANY)(),
+        bodies.give.node(node_id="both", waits_for=[one, two], join=Join.QUORUM, min_success=2)(),
+        bodies.give.node(node_id="all", waits_for=[one, two])(),
+    ]
+    handle = ran(Workflow("retry", nodes), drain)
+    first = states(handle)
+    handle.retry()
+    drain()
+    second = states(handle)
+    handle.retry()
+    drain()
+
+    assert list(first.values()) == ["FAILED", "FAILED", "SKIPPED", "SKIPPED", "SKIPPED"]
+    assert list(second.values()) == ["COMPLETED", "FAILED", "COMPLETED", "SKIPPED", "SKIPPED"]
+    assert set(states(handle).values()) == {"COMPLETED"}
+
+
+def test_p_06_the_failed_items_of_a_map_run_again_and_no_others(drain):
+    items = bodies.give.node(node_id="items")(value=[0, 1, 2, 3])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    after = bodies.give.node(node_id="after")(value=each)
+    handle = ran(Workflow("retry", [items, each, after]), drain)
+    assert states(handle)["each"] == "FAILED"
+
+    assert handle.retry()
+    assert contradictions(handle) == []
+    drain()
+
+    assert value(handle, "after") == [0, 10, 20, 30]
+    assert [times(f"each-{item}") for item in range(4)] == [1, 2, 1, 2]
+    assert contradictions(handle) == []
+
+
+def test_p_06_a_map_that_was_no_list_is_looked_at_again(drain):
+    source = bodies.give.node(node_id="source")(value="text")
+    handle = ran(Workflow("retry", [source, bodies.give.map(over=source, node_id="each")]), drain)
+
+    assert handle.retry()
+    drain()
+
+    assert codes(handle) == {"source": None, "each": "MAP_NOT_A_LIST"}
+    assert contradictions(handle) == []
+
+
+def test_p_06_one_failed_node_and_what_was_skipped_for_it(drain):
+    left = bodies.try_.node(node_id="left")(key="left", fails=1)
+    right = bodies.try_.node(node_id="right")(key="right", fails=1)
+    nodes = [
+        left,
+        right,
+        bodies.give.node(node_id="after-left", waits_for=[left])(),
+        bodies.give.node(node_id="after-right", waits_for=[right])(),
+    ]
+    handle = ran(Workflow("retry", nodes), drain)
+
+    assert not handle.retry("nobody")
+    assert handle.retry("left")
+    drain()
+
+    assert states(handle) == {
+        "left": "COMPLETED",
+        "right": "FAILED",
+        "after-left": "COMPLETED",
+        "after-right": "SKIPPED",
+    }
+    assert str(handle.status()) == "FAILED"
+    assert handle.retry(right)
+    drain()
+    assert str(handle.status()) == "COMPLETED"
+    assert contradictions(handle) == []
+
+
+def test_p_06_one_failed_node_does_not_bring_back_what_another_one_has_skipped(drain):
+    left = bodies.try_.node(node_id="left")(key="left", fails=1)
+    right = bodies.fail.node(node_id="right")()
+    lost = bodies.give.node(node_id="lost", waits_for=[right])()
+    both = bodies.give.node(node_id="both", waits_for=[left, lost])()
+    handle = ran(Workflow("retry", [left, right, lost, both]), drain)
+
+    assert handle.retry("left")
+    drain()
+
+    assert states(handle) == {"left": "COMPLETED", "right": "FAILED", "lost": "SKIPPED", "both": "SKIPPED"}
+
+
+def test_p_06_a_completed_node_can_not_be_retried(drain):
+    handle = ran(Workflow("retry", chain(fails=1)), drain)
+
+    assert not handle.retry("first")
+    assert times("chain first") == 1
+
+
+def test_p_06_pauses_and_retries_again_and_again(drain):
+    handle = Workflow("retry", chain(fails=1)).start()
+    for _ in range(4):
+        handle.pause()
+        step()
+        handle.resume()
+        step()
+        assert contradictions(handle) == []
+    assert str(handle.status()) == "FAILED"
+    handle.retry()
+    handle.cancel()
+    handle.retry()
+    handle.pause()
+    handle.resume()
+    drain()
+    assert str(handle.status()) == "COMPLETED"
+    assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("which", ["each", "each[1]"])
+def test_p_06_a_map_alone_or_one_of_its_items(drain, which):
+    items = bodies.give.node(node_id="items")(value=[0, 1, 2])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    other = bodies.fail.node(node_id="other")()
+    handle = ran(Workflow("retry", [items, each, bodies.give.node(node_id="after")(value=each), other]), drain)
+
+    assert handle.retry(which)
+    assert contradictions(handle) == []
+    drain()
+
+    assert value(handle, "after") == [0, 10, 20]
+    assert [times(f"each-{item}") for item in range(3)] == [1, 2, 1]
+    assert (str(handle.status()), codes(handle)["other"]) == ("FAILED", "NO")
+
+
+def test_p_06_a_subworkflow_alone(drain):
+    leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
+    other = bodies.Leaf.node(node_id="other")(key="other", fails=1)
+    handle = ran(Workflow("retry", [leaf, other]), drain)
+
+    assert handle.retry("leaf")
+    drain()
+
+    assert states(handle) == {"leaf": "COMPLETED", "other": "FAILED"}
+    assert (times("leaf"), times("other")) == (2, 1)
+
+
+def test_p_06_a_retry_that_is_cancelled_and_retried(drain):
+    leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
+    items = bodies.give.node(node_id="items")(value=[1, 3])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
+    handle = ran(Workflow("retry", [leaf, items, each]), drain)
+
+    for _ in range(3):
+        handle.retry()
+        handle.pause()
+        handle.cancel()
+        assert [one for run in (handle, *children(handle)) for one in contradictions(run)] == []
+    assert str(handle.status()) == "CANCELLED"
+    handle.retry()
+    drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert (times("leaf"), times("each-1"), times("each-3")) == (2, 2, 2)
+
+
+def test_p_06_a_map_is_retried_while_an_item_still_runs(drain):
+    items = bodies.give.node(node_id="items")(value=["retry", "none", "none"])
+    each = bodies.cancel_and_retry.map(over=items, param="how", node_id="each")
+    after = bodies.give.node(node_id="after")(value=each)
+    handle = Workflow("retry", [items, each, after]).start()
+
+    drain()
+
+    assert contradictions(handle) == []
+    assert str(handle.status()) == "COMPLETED"
+    assert value(handle, "after") == ["retry", "none", "none"]
+
+
+def test_w_44_a_retry_does_not_begin_after_a_cancel(drain):
+    handle = Workflow("cancel", {"one": bodies.cancel_and_fail.node()(key="one")}).start()
+
+    drain()
+
+    assert codes(handle) == {"one": "WORKFLOW_CANCELLED"}
+    assert open_tasks() == 0
+    assert contradictions(handle) == []
+    assert handle.retry()
+    drain()
+    assert times("one") == 2
+
+
+def test_w_44_a_map_of_which_one_item_cancels(drain):
+    items = bodies.give.node(node_id="items")(value=["cancel", "status", "status"])
+    each = bodies.stop.map(over=items, param="how", node_id="each")
+    handle = ran(Workflow("cancel", [items, each, bodies.give.node(node_id="after")(value=each)]), drain)
+
+    assert str(handle.status()) == "CANCELLED"
+    assert contradictions(handle) == []
+    assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
+    assert open_tasks() == 0

@@ -1,0 +1,290 @@
+"""Workers that die, and rows that somebody else has changed (W-73, P-11, S3-12 … S3-17)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from horsies_django import RetryPolicy, Workflow
+from horsies_django.compat import task_backends
+from horsies_django.models import Task, WorkflowTask
+from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.reaper import run_pass
+from horsies_django.recovery import recover_stuck_workflows
+from horsies_django.states import TASK_TERMINAL_STATES
+from horsies_django.workflows import door
+from tests.workflows import bodies
+from tests.workflows.running import children, codes, contradictions, ran, states, step, times, value
+
+LONG_AGO = timedelta(hours=1)
+
+
+def reap():
+    run_pass(task_backends["default"].config)
+
+
+def die(count=100):
+    """Claim what is due, begin it, and be a worker that has died an hour ago."""
+    with transaction.atomic():
+        claims = Task.objects.claim("dead", start=count, prefetch=0)
+    keys = [claim.task_id for claim in claims]
+    door.run("default", keys)
+    then = timezone.now() - LONG_AGO
+    Task.objects.filter(pk__in=keys).update(claimed_at=then, started_at=then)
+    return keys
+
+
+def nodes(**options):
+    first = bodies.try_.node(node_id="first", **options)(key="first")
+    return [first, bodies.give.node(node_id="after", waits_for=[first])()]
+
+
+def test_s0_39_a_node_whose_worker_dies_fails(drain):
+    handle = Workflow("crash", nodes()).start()
+    assert len(die()) == 1
+    assert states(handle) == {"first": "RUNNING", "after": "PENDING"}
+
+    reap()
+
+    assert codes(handle) == {"first": "WORKER_CRASHED", "after": "UPSTREAM_SKIPPED"}
+    assert str(handle.status()) == "FAILED"
+    assert contradictions(handle) == []
+
+
+def test_s0_39_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
+    policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
+    handle = Workflow("crash", nodes(retry_policy=policy)).start()
+    die()
+
+    reap()
+    assert states(handle)["first"] == "RUNNING"
+    Task.objects.update(run_after=None, enqueued_at=timezone.now() - LONG_AGO, deferred=False)
+    drain()
+
+    assert str(handle.status()) == "COMPLETED"
+    assert times("first") == 1
+
+
+@pytest.mark.parametrize("retries", [False, True])
+@pytest.mark.parametrize("how", ["pause", "cancel"])
+def test_p_11_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(drain, how, retries):
+    policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"]) if retries else None
+    handle = Workflow("crash", nodes(retry_policy=policy)).start()
+    die()
+    getattr(handle, how)()
+    assert states(handle)["first"] == "RUNNING"
+
+    reap()
+
+    assert not {"RUNNING", "ENQUEUED"} & set(states(handle).values())
+    assert not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
+    assert contradictions(handle) == []
+    if how == "pause":
+        handle.resume()
+        drain()
+        assert str(handle.status()) == ("COMPLETED" if retries else "FAILED")
+    else:
+        assert str(handle.status()) == "CANCELLED"
+        handle.retry()
+        drain()
+        assert str(handle.status()) == "COMPLETED"
+
+
+def test_p_11_a_worker_that_dies_while_it_builds_a_subworkflow(drain):
+    handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
+    die()
+
+    reap()
+    drain()
+
+    assert codes(handle) == {"leaf": "WORKER_CRASHED"}
+    assert handle.retry()
+    drain()
+    assert value(handle, "leaf") == ["leaf", None]
+
+
+def test_p_11_a_worker_that_dies_while_it_decides(drain):
+    handle = Workflow("crash", {"one": bodies.try_.node(run_when=bodies.yes)(key="one")}).start()
+    die()
+
+    reap()
+    assert handle.retry()
+    drain()
+
+    assert value(handle, "one") == 1
+
+
+# What something else than the engine has done to the rows.
+
+
+def diamond():
+    top = bodies.try_.node(node_id="top")(key="top")
+    left = bodies.try_.node(node_id="left", waits_for=[top])(key="left")
+    right = bodies.try_.node(node_id="right", waits_for=[top])(key="right")
+    return [top, left, right, bodies.try_.node(node_id="end", waits_for=[left, right])(key="end")]
+
+
+def mend(handle, drain):
+    reports = recover_stuck_workflows()
+    assert recover_stuck_workflows() == []
+    drain()
+    assert contradictions(handle) == []
+    return reports
+
+
+def all_ran_once():
+    return [times(key) for key in ("top", "left", "right", "end")] == [1, 1, 1, 1]
+
+
+def test_w_73_0_nodes_that_nobody_has_decided(drain):
+    handle = Workflow("stuck", diamond()).start()
+    step()
+    WorkflowTask.objects.filter(workflow=handle.id, node_id__in=["left", "right"]).update(
+        status="PENDING", task_id=None, open_deps=7
+    )
+    Task.objects.exclude(status__in=TASK_TERMINAL_STATES).delete()
+
+    (report,) = mend(handle, drain)
+
+    assert (report.root_id, report.decided, report.error) == (handle.id, 2, "")
+    assert str(handle.status()) == "COMPLETED"
+    assert all_ran_once()
+
+
+def test_w_73_1_nodes_that_are_ready_and_have_no_task(drain):
+    handle = Workflow("stuck", diamond()).start()
+    WorkflowTask.objects.filter(node_id="top").update(status="READY", task_id=None)
+    Task.objects.all().delete()
+
+    mend(handle, drain)
+
+    assert all_ran_once()
+
+
+def test_w_73_1_5_a_subworkflow_that_is_ready_and_not_begun(drain):
+    handle = Workflow("stuck", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
+    WorkflowTask.objects.update(status="READY", task_id=None)
+    Task.objects.all().delete()
+
+    mend(handle, drain)
+
+    assert value(handle, "leaf") == ["leaf", None]
+
+
+def test_w_73_1_6_a_child_that_has_ended_unheard(drain):
+    handle = ran(Workflow("stuck", {"leaf": bodies.Leaf.node(node_id="leaf")(key="leaf")}), drain)
+    WorkflowTask.objects.filter(workflow=handle.id).update(status="RUNNING", result=None, completed_at=None)
+    WorkflowRow.objects.filter(pk=handle.id).update(status="RUNNING", open_count=1, completed_at=None, result=None)
+
+    mend(handle, drain)
+
+    assert value(handle, "leaf") == ["leaf", None]
+    assert str(handle.status()) == "COMPLETED"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_w_73_2_3_all_nodes_have_ended_and_it_runs_still(drain, fails):
+    one = bodies.fail.node()() if fails else bodies.give.node()(value=1)
+    handle = ran(Workflow("stuck", {"one": one}), drain)
+    WorkflowRow.objects.update(status="RUNNING", open_count=5, completed_at=None, result=None, error=None)
+
+    mend(handle, drain)
+
+    assert str(handle.status()) == ("FAILED" if fails else "COMPLETED")
+    assert handle.get(timeout=0).is_ok() is not fails
+
+
+def test_w_73_2_3_the_failure_that_was_not_counted(drain):
+    handle = ran(Workflow("stuck", {"one": bodies.fail.node()()}), drain)
+    WorkflowRow.objects.update(
+        status="RUNNING", open_count=1, failed_index=None, completed_at=None, result=None, error=None
+    )
+
+    mend(handle, drain)
+
+    assert str(handle.status()) == "FAILED"
+    assert handle.get(timeout=0).err.error_code == "NO"
+
+
+def test_w_73_4_a_workflow_without_nodes_fails(drain):
+    handle = Workflow("stuck", {"one": bodies.give.node()()}).start()
+    WorkflowTask.objects.all().delete()
+    Task.objects.all().delete()
+
+    mend(handle, drain)
+
+    assert str(handle.status()) == "FAILED"
+
+
+def test_w_73_a_task_has_ended_unheard(drain):
+    handle = Workflow("stuck", diamond()).start()
+    step()
+    WorkflowTask.objects.filter(node_id__in=["left", "right", "end"]).update(status="PENDING", task_id=None)
+    WorkflowTask.objects.filter(node_id__in=["left", "right"]).update(open_deps=1, ok_deps=0)
+    WorkflowTask.objects.filter(node_id="top").update(status="RUNNING", completed_at=None, result=None)
+    WorkflowRow.objects.update(open_count=F("open_count") + 1)
+    Task.objects.exclude(status__in=TASK_TERMINAL_STATES).delete()
+
+    mend(handle, drain)
+
+    assert str(handle.status()) == "COMPLETED"
+    assert all_ran_once()
+
+
+def test_s3_15_a_task_that_is_gone(drain):
+    handle = Workflow("stuck", diamond()).start()
+    Task.objects.all().delete()
+
+    mend(handle, drain)
+
+    assert codes(handle)["top"] == "RESULT_NOT_AVAILABLE"
+    assert str(handle.status()) == "FAILED"
+    assert handle.retry()
+    drain()
+    assert all_ran_once()
+
+
+def test_w_73_a_map_whose_items_have_ended_unheard(drain):
+    items = bodies.give.node(node_id="items")(value=[0, 2])
+    each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
+    handle = ran(Workflow("stuck", [items, each]), drain)
+    WorkflowTask.objects.filter(node_id="each").update(
+        status="RUNNING", result=None, completed_at=None, open_deps=1, ok_deps=1
+    )
+    WorkflowRow.objects.update(status="RUNNING", open_count=1, completed_at=None, result=None)
+
+    mend(handle, drain)
+
+    assert value(handle, "each") == [0, 20]
+    assert str(handle.status()) == "COMPLETED"
+
+
+@pytest.mark.parametrize("how", ["pause", "cancel"])
+def test_p_11_what_has_ended_unheard_in_a_stopped_workflow(drain, how):
+    handle = Workflow("stuck", diamond()).start()
+    die()
+    getattr(handle, how)()
+    ended = {"status": "COMPLETED", "result": {"ok": 1}, "completed_at": timezone.now()}
+    Task.objects.filter(status="RUNNING").update(**ended)
+
+    mend(handle, drain)
+
+    assert states(handle)["top"] == "COMPLETED"
+    assert str(handle.status()) == ("PAUSED" if how == "pause" else "CANCELLED")
+
+
+def test_s3_17_nothing_is_done_to_what_is_well(drain):
+    handle = Workflow("well", {"one": bodies.give.node()(), "leaf": bodies.Waiting.node()()}).start()
+    paused = Workflow("well", diamond()).start()
+    paused.pause()
+    assert recover_stuck_workflows() == []
+    drain()
+
+    assert recover_stuck_workflows() == []
+    assert states(handle) == {"one": "COMPLETED", "leaf": "RUNNING"}
+    assert len(children(handle)) == 1
+    assert states(paused)["top"] == "READY"

@@ -1,0 +1,114 @@
+"""Deadlines: of a workflow, and of a node (W-17, W-46, P-09)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from horsies_django import Workflow, wait_for_event
+from horsies_django.compat import task_backends
+from horsies_django.models import Task
+from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.reaper import run_pass
+from horsies_django.states import TASK_TERMINAL_STATES
+from tests.workflows import bodies
+from tests.workflows.running import children, codes, contradictions, ran, states, times, value
+
+SOON = timedelta(hours=1)
+
+
+def reap():
+    run_pass(task_backends["default"].config)
+
+
+def overdue(handle):
+    WorkflowRow.objects.filter(pk=handle.id).update(good_until=timezone.now() - SOON)
+
+
+def test_w_17_a_node_that_was_not_begun_in_time_fails(drain):
+    late = bodies.try_.node(node_id="late", good_until=timezone.now() - SOON)(key="late")
+    after = bodies.judge.node(node_id="after", allow_failed_deps=True)(outcome=late.result)
+    handle = ran(Workflow("late", [late, after]), drain)
+
+    reap()
+    drain()
+
+    assert codes(handle) == {"late": "TASK_EXPIRED", "after": None}
+    assert value(handle, "after") == "err TASK_EXPIRED"
+    assert times("late") == 0
+    assert str(handle.status()) == "FAILED"
+    assert contradictions(handle) == []
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_p_09_a_workflow_whose_time_is_over_expires(drain, paused):
+    first = bodies.give.node(node_id="first")()
+    nodes = [first, wait_for_event("said", node_id="said"), bodies.give.node(node_id="after", waits_for=[first])()]
+    nodes.append(bodies.give.node(node_id="last", waits_for=nodes[1:])())
+    handle = ran(Workflow("late", nodes, good_until=timezone.now() + SOON), drain)
+    if paused:
+        handle.pause()
+    reap()
+    before = str(handle.status())
+
+    overdue(handle)
+    reap()
+    drain()
+
+    assert before == ("PAUSED" if paused else "RUNNING")
+    assert str(handle.status()) == "EXPIRED"
+    assert handle.get(timeout=0).err.error_code == "WORKFLOW_EXPIRED"
+    assert states(handle) == {"first": "COMPLETED", "said": "SKIPPED", "after": "COMPLETED", "last": "SKIPPED"}
+    assert codes(handle)["last"] == "WORKFLOW_EXPIRED"
+    assert contradictions(handle) == []
+
+
+def test_p_09_what_is_below_expires_with_it(drain):
+    handle = ran(Workflow("late", {"sub": bodies.Waiting.node()()}, good_until=timezone.now() + SOON), drain)
+    (below,) = children(handle)
+
+    overdue(handle)
+    reap()
+
+    assert (str(handle.status()), str(below.status())) == ("EXPIRED", "EXPIRED")
+    assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
+    assert contradictions(handle) == []
+    assert not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
+
+
+def test_w_46_an_expired_child_fails_its_node(drain):
+    sub = bodies.Fragile.node(node_id="sub")(key="fragile")
+    after = bodies.give.node(node_id="after", waits_for=[sub])()
+    handle = ran(Workflow("late", [sub, after]), drain)
+    (below,) = children(handle)
+
+    overdue(below)
+    reap()
+    drain()
+
+    assert (str(below.status()), str(handle.status())) == ("EXPIRED", "FAILED")
+    assert codes(handle) == {"sub": "WORKFLOW_EXPIRED", "after": "UPSTREAM_SKIPPED"}
+
+
+def test_p_09_what_has_completed_does_not_expire(drain):
+    handle = ran(Workflow("early", {"one": bodies.give.node()()}, good_until=timezone.now() + SOON), drain)
+
+    overdue(handle)
+    reap()
+
+    assert str(handle.status()) == "COMPLETED"
+
+
+def test_p_06_p_09_an_expired_workflow_can_be_retried_with_a_new_deadline(drain):
+    handle = ran(Workflow("late", {"said": wait_for_event("said")}, good_until=timezone.now() + SOON), drain)
+    overdue(handle)
+    reap()
+
+    WorkflowRow.objects.filter(pk=handle.id).update(good_until=timezone.now() + SOON)
+    assert handle.retry()
+    reap()
+    handle.send_event("said", 1)
+
+    assert str(handle.status()) == "COMPLETED"
