@@ -98,7 +98,7 @@ def sent_rows(ids: Iterable[UUID], kwargs: Iterable[str]) -> Piece:
 
 def records(types: Mapping[str, str], text: str) -> Piece:
     """Return a source of rows ``sent`` with columns of these types, in one parameter: a JSON array of objects."""
-    columns = ", ".join(f"{name} {type_}" for name, type_ in types.items())
+    columns = ", ".join(f'"{name}" {type_}' for name, type_ in types.items())
     return Piece(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
 
 

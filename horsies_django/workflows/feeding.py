@@ -54,7 +54,7 @@ def arguments_of(run: Run, parameters: Set[str]) -> dict[str, Any]:
     values = {index: result.ok for index, result in results.items() if result.is_ok()}
     for name, source in node.values_from.items():
         _put(given, name, source, values)
-    about = {
+    about: dict[str, Any] = {
         "workflow_id": node.workflow.pk,
         "task_index": node.task_index,
         "task_name": node.task_name or "",
@@ -75,7 +75,7 @@ def _summaries(node: WorkflowTask) -> dict[str, SubWorkflowSummary]:
     from .engine.finishing import summary
 
     workflows = Workflow.objects.using(node._state.db).filter(
-        parent__workflow=node.workflow, parent__task_index__in=node.ctx_from
+        parent__workflow=node.workflow, parent__task_index__in=node.ctx_from or ()
     )
     return {
         str(workflow.parent.node_id): SubWorkflowSummary(**summary(workflow))

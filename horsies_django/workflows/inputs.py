@@ -93,7 +93,7 @@ def _from_nodes(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) 
                 yield from _typed(name, param, source, takers.get(param, _ANYTHING))
             if _may_be_left_out(node, name, source) and param in callee.parameters.required:
                 problem = (
-                    f"{param!r} has no default, and {name} may have nothing for it: {_why(node)}; "
+                    f"{param!r} has no default, and {name} may have nothing for it: {_why(node, source)}; "
                     "allowed: a parameter with a default."
                 )
                 yield MistakeCode.MISSING_PARAMETER, problem
@@ -103,15 +103,23 @@ def _from_nodes(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) 
 def _may_be_left_out(node: CallNode[Any], name: str, source: Source) -> bool:
     """Whether a node may run before a source has ended, or without the ok value of one that failed (W-23).
 
-    A list is given all the same: of what there is.
+    Or of one that its own condition has skipped (P-05). A list is given all the same: of what there is.
     """
     if isinstance(source, tuple):
         return False
-    return node.join != Join.ALL or (name == "values_from" and bool(node.allow_failed_deps))
+    return node.join != Join.ALL or (
+        name == "values_from" and (bool(node.allow_failed_deps) or _is_conditional(source))
+    )
 
 
-def _why(node: CallNode[Any]) -> str:
-    return "allow_failed_deps" if node.join == Join.ALL else f"join is {str(node.join)!r}"
+def _is_conditional(node: Node[Any]) -> bool:
+    return node.run_when is not None or node.skip_when is not None
+
+
+def _why(node: CallNode[Any], source: Source) -> str:
+    if node.join != Join.ALL:
+        return f"join is {str(node.join)!r}"
+    return "allow_failed_deps" if node.allow_failed_deps else f"{source!r} has a condition"
 
 
 def _typed(name: str, param: str, source: Source, taker: kinds.Taker) -> Iterator[Flaw]:

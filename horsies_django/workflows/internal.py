@@ -15,7 +15,7 @@ from ..tasks import task
 from . import feeding
 from .codes import WorkflowCode
 from .context import WorkflowContext
-from .states import WORKFLOW_TERMINAL_STATES
+from .states import WORKFLOW_TERMINAL_STATES, WorkflowTaskStatus
 
 #: What a subworkflow has from the workflow above it, unless it says otherwise (P-09).
 _INHERITED: Final = ("queue_name", "priority", "good_until")
@@ -76,7 +76,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     workflow = build_with(**params)
     inherited = {name: getattr(node.workflow, name) for name in _INHERITED if getattr(workflow.options, name) is None}
     if any(value is not None for value in inherited.values()):
-        workflow = workflow.with_options(**inherited)  # type: ignore[arg-type]  # each has its own type
+        workflow = workflow.with_options(**inherited)
     blueprint = workflow.blueprint()
     with transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
@@ -88,4 +88,6 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
             from ..ids import uuid7
 
             starting.insert(database, blueprint, uuid7(), node)
+            begun = WorkflowTask.objects.using(database).filter(pk=node.pk, status=WorkflowTaskStatus.ENQUEUED)
+            begun.update(status=WorkflowTaskStatus.RUNNING)  # W-33
     return TaskResult(ok=None)

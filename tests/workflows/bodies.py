@@ -285,11 +285,12 @@ class Stopping(WorkflowDefinition[Any]):
 
     class Meta:
         definition_key = "tests.running.stopping"
-        cases = [{"how": "status", "workflow_id": "00000000-0000-0000-0000-000000000000"}]
+        cases = [{"how": "", "workflow_id": ""}]
 
     @classmethod
     def build_with(cls, *, how: str, workflow_id: str) -> Workflow[Any]:
-        getattr(WorkflowHandle(workflow_id), how)()
+        if how:
+            getattr(WorkflowHandle(workflow_id), how)()
         return Workflow("stopping", {"one": try_.node()(key=f"stopping {how}")}, output="one")
 
 

@@ -16,7 +16,10 @@ UNWANTED = "UNWANTED"
 
 @dataclass(frozen=True)
 class Spec:
-    """A node: it fails for the first ``fails`` times that it runs; ``wish`` is what its condition says, if any."""
+    """A node: it fails for the first ``fails`` times that it runs; ``wish`` is what its condition says, if any.
+
+    A map or a subworkflow keeps what has completed inside of it: after a cancel it may have nothing left to run.
+    """
 
     waits_for: tuple[int, ...] = ()
     join: str = "all"
@@ -24,6 +27,7 @@ class Spec:
     allows: bool = False
     fails: int = 0
     wish: bool | None = None
+    kind: str = "task"
 
 
 @dataclass
@@ -69,6 +73,8 @@ class Reference:
             return SKIPPED
         if spec.wish is False:
             return UNWANTED
+        if spec.kind != "task" and self.runs[index] > spec.fails:
+            return COMPLETED
         self.runs[index] += 1
         return FAILED if self.runs[index] <= spec.fails else COMPLETED
 

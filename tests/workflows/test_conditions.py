@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from horsies_django import Join, Workflow
-from tests.workflows import bodies
+from horsies_django import InvalidWorkflow, Join, Workflow
+from tests.workflows import bodies, jobs
 from tests.workflows.running import codes, contradictions, ran, states, times
 
 
@@ -99,3 +99,23 @@ def test_p_03_p_05_nothing_begins_that_was_decided_after_the_end(drain):
     assert states(handle) == {"one": "SKIPPED"}
     assert times("one") == 0
     assert contradictions(handle) == []
+
+
+def test_p_05_p_07_a_map_over_what_was_unwanted_is_unwanted_too(drain):
+    items = bodies.give.node(node_id="items", run_when=bodies.no)(value=[1])
+    each = bodies.give.map(over=items, node_id="each")
+    after = bodies.give.node(node_id="after", waits_for=[each])()
+
+    handle = ran(Workflow("unwanted", [items, each, after]), drain)
+
+    assert codes(handle) == {"items": "CONDITION_NOT_MET", "each": "CONDITION_NOT_MET", "after": None}
+    assert str(handle.status()) == "COMPLETED"
+    assert contradictions(handle) == []
+
+
+def test_p_04_p_05_a_value_that_may_be_missing_needs_a_default():
+    one = bodies.give.node(run_when=bodies.no)()
+
+    with pytest.raises(InvalidWorkflow, match=r"HRS-020.*has a condition"):
+        Workflow("missing", [one, jobs.unhinted.node()(value=one)])
+    Workflow("there", [one, bodies.give.node()(value=one), bodies.judge.node()(outcome=one.result)])

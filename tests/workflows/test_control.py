@@ -478,3 +478,28 @@ def test_w_44_a_map_of_which_one_item_cancels(drain):
     assert contradictions(handle) == []
     assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
     assert open_tasks() == 0
+
+
+def test_p_06_a_map_whose_sources_run_again_with_it(drain):
+    items = bodies.give.node(node_id="items")(value=[0, 1])
+    bad, soon = bodies.fail.node(node_id="bad")(), bodies.try_.node(node_id="soon")(key="soon", fails=1)
+    each = bodies.try_item.map(
+        over=items,
+        param="item",
+        kwargs={"key": "each", "fails": 1},
+        node_id="each",
+        waits_for=[bad, soon],
+        allow_failed_deps=True,
+        queue_name="slow",
+    )
+    handle = ran(Workflow("retry", [items, bad, soon, each]), drain)
+
+    handle.retry()
+    drain(queues="default")
+    assert contradictions(handle) == []
+    assert states(handle)["each"] == "RUNNING"
+    drain()
+
+    assert value(handle, "each") == [0, 10]
+    assert codes(handle)["bad"] == "NO"
+    assert contradictions(handle) == []

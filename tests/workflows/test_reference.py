@@ -15,11 +15,12 @@ from horsies_django.workflows.states import WORKFLOW_TASK_TERMINAL_STATES
 from tests.jobs.models import Entry
 from tests.workflows import bodies
 from tests.workflows.reference import SKIPPED, UNWANTED, Reference, Spec
-from tests.workflows.running import contradictions, step
+from tests.workflows.running import children, contradictions, step
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ACTIONS = ("step", "step", "steps", "pause", "resume", "cancel", "retry", "drain")
+ACTIONS = ("step", "step", "steps", "pause", "resume", "cancel", "retry", "drained")
+KINDS = ("task", "task", "task", "map", "subworkflow")
 EXAMPLES = settings(
     deadline=None,
     database=None,
@@ -41,109 +42,145 @@ def specs(draw, most):
             fails=draw(st.sampled_from([0, 0, 0, 1, 2, 99])),
             wish=draw(st.sampled_from([None, None, None, None, True, False])),
         )
-        join = draw(st.sampled_from(["all", "all", "any", "quorum"])) if sources else "all"
+        kind = draw(st.sampled_from(KINDS))
+        join = draw(st.sampled_from(["all", "all", "any", "quorum"])) if sources and kind != "map" else "all"
         least = draw(st.integers(1, len(sources))) if join == "quorum" else None
-        found.append(replace(spec, join=join, min_success=least))
+        found.append(replace(spec, kind=kind, join=join, min_success=least))
     return found
 
 
 def built(nodes, key, on_error):
     """Return the workflow that is written so."""
     made = []
+    items = bodies.give.node(node_id="items")(value=[0, 1])
     for index, spec in enumerate(nodes):
         condition = {None: {}, True: {"run_when": bodies.yes}, False: {"skip_when": bodies.yes}}[spec.wish]
-        node = bodies.try_.node(
-            node_id=f"n{index}",
-            waits_for=[made[source] for source in spec.waits_for],
-            join=Join(spec.join),
-            min_success=spec.min_success,
-            allow_failed_deps=spec.allows,
+        options = {
+            "node_id": f"n{index}",
+            "waits_for": [made[source] for source in spec.waits_for],
+            "join": Join(spec.join),
+            "min_success": spec.min_success,
+            "allow_failed_deps": spec.allows,
             **condition,
-        )
-        made.append(node(key=f"{key} {index}", fails=spec.fails))
-    return Workflow("random", made, on_error=on_error)
+        }
+        params = {"key": f"{key} {index}", "fails": spec.fails}
+        if spec.kind == "map":  # of its items only the odd one can fail
+            made.append(bodies.try_item.map(over=items, param="item", kwargs=params, **options))
+        elif spec.kind == "subworkflow":
+            made.append(bodies.Leaf.node(**options)(**params))
+        else:
+            made.append(bodies.try_.node(**options)(**params))
+    is_mapped = any(spec.kind == "map" for spec in nodes)
+    return Workflow("random", [*made, *([items] if is_mapped else [])], on_error=on_error)
 
 
 def ended(handle):
     """Return the states of the nodes that have ended, as the reference names them."""
-    rows = WorkflowTask.objects.filter(workflow=handle.id, status__in=WORKFLOW_TASK_TERMINAL_STATES)
+    rows = WorkflowTask.objects.filter(
+        workflow=handle.id, status__in=WORKFLOW_TASK_TERMINAL_STATES, map_index=None, node_id__startswith="n"
+    )
+    names = {"CONDITION_NOT_MET": UNWANTED, "WORKFLOW_CANCELLED": SKIPPED}
     return {
-        index: UNWANTED if (status, code) == (SKIPPED, "CONDITION_NOT_MET") else status
-        for index, status, code in rows.values_list("task_index", "status", "error_code")
+        index: names.get(code, status) for index, status, code in rows.values_list("task_index", "status", "error_code")
     }
 
 
 def runs(key, size):
     keys = list(Entry.objects.filter(key__startswith=f"{key} ").values_list("key", flat=True))
-    return {index: keys.count(f"{key} {index}") for index in range(size)}
+    return {index: keys.count(f"{key} {index}") + keys.count(f"{key} {index}-1") for index in range(size)}
+
+
+def everywhere(handle):
+    """Return what can't be, in a run and all that is below it."""
+    found, level = contradictions(handle), children(handle)
+    while level:
+        found += [one for run in level for one in contradictions(run)]
+        level = [child for run in level for child in children(run)]
+    return found
+
+
+class Play:
+    """One run, whatever is done to it, beside the reference."""
+
+    def __init__(self, nodes, on_error, drain):
+        self.nodes, self.drain = nodes, drain
+        self.key = uuid4().hex
+        self.reference = Reference(nodes)
+        self.handle = built(nodes, self.key, on_error).start()
+
+    def do(self, action):
+        """Do that, and look whether anything is there that can't be."""
+        was, before = self.status, self.handle.tasks()
+        getattr(self, action)(was)
+        if was == "PAUSED" and action not in ("resume", "cancel"):
+            assert self.handle.tasks() == before, f"{action} has changed a paused workflow"
+        assert everywhere(self.handle) == [], action
+
+    def step(self, was):
+        step(2)
+
+    def steps(self, was):
+        step(8)
+
+    def drained(self, was):
+        self.drain()
+
+    def pause(self, was):
+        assert self.handle.pause() == (was == "RUNNING")
+
+    def resume(self, was):
+        assert self.handle.resume() == (was == "PAUSED")
+
+    def cancel(self, was):
+        self.see()
+        assert self.handle.cancel() == (was in ("RUNNING", "PAUSED"))
+        if was in ("RUNNING", "PAUSED"):
+            self.reference.cancel()
+            assert (self.status, ended(self.handle)) == ("CANCELLED", self.reference.states)
+
+    def retry(self, was):
+        self.see()
+        assert self.handle.retry() == self.reference.retry()
+
+    def finish(self):
+        """Let it come to its end, and then to the best end that it can have."""
+        self.see()
+        if self.status != "CANCELLED":
+            self.run_to_the_end()
+        for _ in range(3):
+            assert self.handle.retry() == self.reference.retry()
+            if self.reference.status != "RUNNING":
+                break
+            self.run_to_the_end()
+
+    def run_to_the_end(self):
+        self.drain()
+        for _ in self.nodes:  # with on_error=PAUSE each failure pauses it
+            if not self.handle.resume():
+                break
+            self.drain()
+        self.reference.run()
+        assert ended(self.handle) == self.reference.states
+        assert self.status == self.reference.status
+        assert runs(self.key, len(self.nodes)) == self.reference.runs
+        assert everywhere(self.handle) == []
+
+    def see(self):
+        """Let the reference know how far it has come."""
+        self.reference.see(ended(self.handle), runs(self.key, len(self.nodes)))
+        self.reference.status = self.status
+
+    @property
+    def status(self):
+        return str(self.handle.status())
 
 
 def play(nodes, actions, on_error, drain):
-    """Do all that, and hold what has become of it against the reference, again and again."""
-    key = uuid4().hex
-    reference = Reference(nodes)
-    handle = built(nodes, key, on_error).start()
+    """Do all that, and hold what has become of it against the reference."""
+    run = Play(nodes, on_error, drain)
     for action in actions:
-        was = str(handle.status())
-        before = handle.tasks()
-        if action == "step":
-            step(2)
-        elif action == "steps":
-            step(8)
-        elif action == "drain":
-            drain()
-        elif action == "cancel":
-            reference.see(ended(handle), runs(key, len(nodes)))
-            assert handle.cancel() == (was in ("RUNNING", "PAUSED"))
-            if was in ("RUNNING", "PAUSED"):
-                reference.cancel()
-                assert (str(handle.status()), ended(handle)) == ("CANCELLED", reference.states)
-        elif action == "retry":
-            reference.see(ended(handle), runs(key, len(nodes)))
-            reference.status = was
-            assert handle.retry() == reference.retry()
-        elif action == "pause":
-            assert handle.pause() == (was == "RUNNING")
-        elif action == "resume":
-            assert handle.resume() == (was == "PAUSED")
-        if was == "PAUSED" and action not in ("resume", "cancel"):
-            assert handle.tasks() == before, f"{action} has changed a paused workflow"
-        assert contradictions(handle) == [], action
-    finish(handle, nodes, key, drain)
-
-
-def finish(handle, nodes, key, drain):
-    """Let it come to its end, and then to the best end that it can have."""
-    reference = Reference(nodes)
-    reference.see(ended(handle), runs(key, len(nodes)))
-    if str(handle.status()) == "CANCELLED":
-        reference.status = "CANCELLED"
-    else:
-        run_to_the_end(handle, nodes, drain)
-        reference.run()
-    judge(handle, reference, key)
-    for _ in range(3):
-        assert handle.retry() == reference.retry()
-        if reference.status != "RUNNING":
-            break
-        run_to_the_end(handle, nodes, drain)
-        reference.run()
-        judge(handle, reference, key)
-
-
-def run_to_the_end(handle, nodes, drain):
-    drain()
-    for _ in nodes:  # with on_error=PAUSE each failure pauses it
-        if not handle.resume():
-            break
-        drain()
-
-
-def judge(handle, reference, key):
-    assert ended(handle) == reference.states
-    assert str(handle.status()) == reference.status
-    assert runs(key, len(reference.specs)) == reference.runs
-    assert contradictions(handle) == []
+        run.do(action)
+    run.finish()
 
 
 @given(specs(25), st.sampled_from(OnError))

@@ -8,6 +8,7 @@ import pytest
 
 from horsies_django import OnError, RetryPolicy, Workflow
 from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.recovery import recover_stuck_workflows
 from tests.workflows import bodies
 from tests.workflows.running import children, codes, contradictions, ran, states, step, times, value, wait_and_drain
 
@@ -284,13 +285,58 @@ def test_w_62_steps_of_parent_and_child_in_between(drain):
     assert times("leaf") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="the policy is that of the building only")
-def test_p_10_a_subworkflow_has_a_retry_policy(drain):
-    policy = RetryPolicy.fixed([1, 1], auto_retry_for=["*"], jitter=False)
-    leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy)(key="policy", fails=1)
+def policy(*codes, retries=2):
+    return RetryPolicy.fixed([1] * retries, auto_retry_for=codes, jitter=False)
+
+
+@pytest.mark.parametrize("code", ["*", "SUBWORKFLOW_FAILED", "NOT_YET"])
+def test_p_10_a_subworkflow_is_built_again_as_its_policy_says(drain, code):
+    leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy(code))(key="policy", fails=1)
+    handle = ran(Workflow("top", [leaf], on_error=OnError.PAUSE), drain)
+
+    assert states(handle) == {"leaf": "ENQUEUED"}
+    assert contradictions(handle) == []
+    assert recover_stuck_workflows() == []
+    wait_and_drain(handle, drain)
+
+    assert value(handle, "leaf") == ["policy", None]
+    assert times("policy") == 2
+    assert sorted(str(row.status) for row in rows()) == ["COMPLETED", "COMPLETED", "FAILED"]
+    assert len(children(handle)) == 1
+
+
+def test_p_10_a_policy_that_is_used_up_fails_the_node_and_a_retry_begins_anew(drain):
+    leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=3)
     handle = ran(Workflow("top", [leaf]), drain)
 
     wait_and_drain(handle, drain)
 
+    assert (codes(handle), times("policy")) == ({"leaf": "SUBWORKFLOW_FAILED"}, 2)
+    assert handle.retry()
+    wait_and_drain(handle, drain)
+    assert value(handle, "leaf") == ["policy", None]
+    assert times("policy") == 4
+    assert contradictions(handle) == []
+
+
+def test_p_10_an_error_that_the_policy_does_not_cover_is_not_retried(drain):
+    leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("OTHER"))(key="policy", fails=1)
+
+    handle = ran(Workflow("top", [leaf]), drain)
+
+    assert (codes(handle), times("policy")) == ({"leaf": "SUBWORKFLOW_FAILED"}, 1)
+
+
+@pytest.mark.parametrize("how", ["pause", "cancel"])
+def test_p_10_a_retry_that_waits_is_taken_back(drain, how):
+    leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1)
+    handle = ran(Workflow("top", [leaf]), drain)
+
+    assert getattr(handle, how)()
+
+    assert states(handle) == {"leaf": "READY" if how == "pause" else "SKIPPED"}
+    assert contradictions(handle) == []
+    assert (handle.resume if how == "pause" else handle.retry)()
+    drain()
     assert value(handle, "leaf") == ["policy", None]
     assert times("policy") == 2

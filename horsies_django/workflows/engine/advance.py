@@ -23,7 +23,7 @@ from ...models import Workflow, WorkflowTask
 from ..codes import WorkflowCode
 from ..states import NodeKind, OnError, WorkflowStatus, WorkflowTaskStatus
 from . import beginning, ending, finishing, stopping
-from .nodes import Node, NodeRows, Settled, read
+from .nodes import Node, NodeRows, Settled, is_item_of, read
 
 _COUNTERS: Final = ("open_deps", "ok_deps", "bad_deps", "open_ctx")
 
@@ -110,10 +110,13 @@ class Advance:
             return [], []
         waiting, ready, skipped, collected = list[Node](), list[int](), list[Settled](), list[Node]()
         for node in read(self._at(by_node)):
-            node = node.after(by_node[node.workflow_id, node.task_index])
+            found = by_node[node.workflow_id, node.task_index]
             is_map = node.kind == NodeKind.MAP and node.status == WorkflowTaskStatus.RUNNING
+            if is_map:  # after a retry, nodes that it once waited for may end while it runs
+                found = [end for end in found if is_item_of(end, node)]
+            node = node.after(found)
             verdict = WorkflowTaskStatus.PENDING if is_map else node.verdict
-            if is_map and node.open_deps == 0:
+            if is_map and found and node.open_deps == 0:
                 collected.append(node)
             elif not states[node.workflow_id].is_running or verdict == WorkflowTaskStatus.PENDING:
                 waiting.append(node)

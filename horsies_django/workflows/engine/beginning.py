@@ -18,9 +18,9 @@ from ...serializers import dumps
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from . import inserting
-from .ending import err
-from .enqueuing import enqueue, internal, later
-from .nodes import IS_UNDECIDED, Node, NodeRows, Settled
+from .ending import err, skip
+from .enqueuing import BUILD, enqueue, internal, later
+from .nodes import IS_NEUTRAL, IS_UNDECIDED, Node, NodeRows, Settled
 
 #: Our own tasks (see workflows/internal.py).
 _HERE: Final = "horsies_django.workflows.internal"
@@ -43,7 +43,7 @@ def begin(nodes: NodeRows, keys: Collection[int], queues: set[tuple[str, bool]])
         queues.add((queue, is_async and not is_undecided))
     enqueue(nodes, by_kind["undecided"], **internal(f"{_HERE}.decide"))
     enqueue(nodes, by_kind[NodeKind.TASK])
-    enqueue(nodes, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(f"{_HERE}.build"))
+    enqueue(nodes, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(BUILD))
     _sleep(nodes, by_kind[NodeKind.SLEEP])
     return _wait_for_events(nodes, by_kind[NodeKind.EVENT]) + _expand(nodes, by_kind[NodeKind.MAP])
 
@@ -110,12 +110,15 @@ def _expand(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
     ends: list[Settled] = []
     for node in nodes.filter(pk__in=keys).select_related("workflow") if keys else ():
         source = nodes.filter(workflow=node.workflow, task_index=node.over_index)
-        (text,) = source.values_list(Cast("result", TextField()), flat=True)
+        ((text, is_unwanted),) = source.values_list(Cast("result", TextField()), IS_NEUTRAL)
         items = json.loads(text or "{}").get("ok")
         end = Settled(
             node.pk, node.workflow.pk, node.task_index, WorkflowTaskStatus.FAILED, node.dependents, node.map_index
         )
-        if not isinstance(items, list):
+        if is_unwanted:  # then so is what goes over it: that is no failure
+            ends.append(end._replace(status=WorkflowTaskStatus.SKIPPED, is_neutral=True))
+            skip(nodes, ends[-1:], WorkflowCode.CONDITION_NOT_MET, "What it goes over was skipped by its condition.")
+        elif not isinstance(items, list):
             _fail(nodes, node.pk, WorkflowCode.MAP_NOT_A_LIST, "The node that it goes over has given no list.")
             ends.append(end)
         elif not items:

@@ -35,6 +35,9 @@ _OWN: Final = (
     "metadata",
 )
 
+#: Builds the subworkflow of a node (see workflows/internal.py).
+BUILD: Final = "horsies_django.workflows.internal.build"
+
 _NEW: Final[dict[str, Any]] = {
     "args": Value([], models.JSONField()),
     "status": Value(TaskStatus.PENDING.value),

@@ -7,13 +7,15 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Count, Q, TextField
+from django.db.models import Count, Q, TextField, Value
 from django.db.models.functions import Cast, Now
 
 from ...models import Workflow, WorkflowTask
 from ...results import TaskError
+from ...retries import RetryPolicy
 from ..codes import WorkflowCode
-from ..states import WorkflowStatus, WorkflowTaskStatus
+from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
+from .enqueuing import BUILD, enqueue, later
 from .nodes import BEGUN, NodeRows, Settled
 
 _FAILED: Final = {
@@ -91,6 +93,8 @@ def _tell_parent(nodes: NodeRows, workflow: Workflow) -> list[Settled]:
     ((pk, workflow_id, index, dependents, map_index),) = found
     if workflow.status == WorkflowStatus.COMPLETED:
         status, result, code = WorkflowTaskStatus.COMPLETED, workflow.result, None
+    elif _build_again(nodes, pk, workflow):
+        return []
     else:
         status, code = WorkflowTaskStatus.FAILED, str(_FAILED[WorkflowStatus(workflow.status)])
         message = (workflow.error or {}).get("message") or f"The subworkflow is {workflow.status}."
@@ -98,6 +102,32 @@ def _tell_parent(nodes: NodeRows, workflow: Workflow) -> list[Settled]:
         result = {"err": error.as_json()}
     rows.update(status=status, completed_at=Now(), result=result, error_code=code)
     return [Settled(pk, workflow_id, index, status, dependents, map_index)]
+
+
+def _build_again(nodes: NodeRows, key: int, workflow: Workflow) -> bool:
+    """Have a failed subworkflow built anew if the policy of its node says so (P-10); return whether it does.
+
+    The one that has failed is no child of the node any more. How many there were is counted by the building task.
+    """
+    columns = ("queue_name", "retry_policy", "task_id", "task__retry_count", "workflow__status")
+    ((queue, stored, task_id, count, status),) = nodes.filter(pk=key).values_list(*columns)
+    policy = RetryPolicy.read(stored, task_id)
+    retry = (count or 0) + 1
+    codes = (str((workflow.error or {}).get("error_code")), str(WorkflowCode.SUBWORKFLOW_FAILED))
+    if (
+        policy is None
+        or retry > policy.max_retries
+        or workflow.status != WorkflowStatus.FAILED
+        or status in WORKFLOW_TERMINAL_STATES
+        or not any(map(policy.covers, codes))
+    ):
+        return False
+    Workflow.objects.using(nodes.db).filter(pk=workflow.pk).update(parent=None)
+    if status == WorkflowStatus.PAUSED:
+        nodes.filter(pk=key).update(status=WorkflowTaskStatus.READY, task_id=None)
+    else:
+        enqueue(nodes, {key: queue}, task_name=Value(BUILD), retry_count=Value(retry), **later(policy.delay(retry)))
+    return True
 
 
 def summary(workflow: Workflow) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def insert(database: str, rows: Sequence[Mapping[str, Any]]) -> None:
     varying = [name for name, value in first.items() if any(row[name] != value for row in rows)]
     fields = {name: WorkflowTask._meta.get_field(name) for name in varying}
     types = {name: _type(field, database) for name, field in fields.items()}
-    values = dict(first) | {name: Piece(f"sent.{name}") for name in varying}
+    values = dict(first) | {name: Piece(f'sent."{name}"') for name in varying}
     for start in range(0, len(rows), _BATCH if varying else 1):
         batch = rows[start : start + _BATCH]
         text = json.dumps([{name: row[name] for name in varying} for row in batch], default=_plain)
