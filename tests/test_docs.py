@@ -18,6 +18,7 @@ from horsies_django import (
     RetrievalCode,
     RetryPolicy,
     TaskStatus,
+    WorkflowHandle,
     WorkflowStatus,
     WorkflowTaskStatus,
     conf,
@@ -117,6 +118,13 @@ def test_the_page_of_workflows_has_every_option_and_every_mistake():
 
     assert all(f"`{name}`" in PAGES["workflows"] for name in options)
     assert all(f"`{code}`" in PAGES["workflows"] for code in MistakeCode)
+
+
+def test_the_page_of_workflows_has_every_method_of_a_handle():
+    methods = {name for name in vars(WorkflowHandle) if not name.startswith("_")}
+
+    assert len(methods) >= 10
+    assert all(f"`{name}(" in PAGES["workflows"] for name in methods)
 
 
 def test_links_between_pages_lead_somewhere():
