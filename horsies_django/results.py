@@ -58,7 +58,7 @@ RESERVED_CODES: Final[frozenset[str]] = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # with slots, TaskError[int](…) would raise before Python 3.13
 class TaskError(Generic[T]):
     """Why a task has no ok value.
 

@@ -4,9 +4,15 @@ import re
 
 import pytest
 
-from horsies_django.models import Task
+from horsies_django import WorkflowStatus
+from horsies_django.models import Task, Workflow
 from testproject.modules.analysis import BROKEN, sources
+from testproject.modules.tasks import report
 from tests.conftest import wait_until
+
+
+def reports():
+    return Task.objects.filter(task_name=report.module_path)
 
 
 @pytest.mark.slow
@@ -16,29 +22,51 @@ def test_the_demo_counts_what_a_plain_loop_counts(manage):
     assert process.wait(120) == 0, process.output
     expected = len(sources())
     assert expected > 600
-    assert f"Enqueued {expected} tasks" in process.output
+    assert re.search(rf"reports .* {expected}/{expected}", process.output)
     assert re.search(r"A plain loop without the queue counts the same. [\d,]+ tasks/s", process.output)
     assert "The ten largest modules" in process.output
+    assert "Nobody approved in time." in process.output
     assert process.output.count("FAILED") == len(list(BROKEN.glob("*.txt"))) == 4
-    assert Task.objects.completed().count() == expected - 4
-    failed = Task.objects.archived()
+    assert reports().completed().count() == expected - 4
+    failed = reports().archived()
     assert {row.error_code for row in failed} == {"DOES_NOT_PARSE"}
     assert all("Error: " in row.attempts.get().traceback for row in failed)
+    assert set(Workflow.objects.values_list("status", "depth")) == {("COMPLETED", 0), ("COMPLETED", 1)}
 
 
 @pytest.mark.slow
-def test_the_demo_fails_when_its_totals_differ(manage, tmp_path):
+def test_a_person_may_approve_of_the_demo_s_report(manage):
+    process = manage("demo", "--patience", "600")
+    wait_until(lambda: reports().pending().exists())
+
+    approval = manage("demo", "--approve")
+
+    assert approval.wait(60) == 0, approval.output
+    assert process.wait(120) == 0, process.output
+    assert re.search(r"Approved by \w+\.", process.output)
+
+
+def test_nobody_can_approve_of_a_demo_that_does_not_run(manage):
+    process = manage("demo", "--approve")
+
+    assert process.wait(60) == 1
+    assert "No demo is running." in process.output
+
+
+@pytest.mark.slow
+def test_the_demo_fails_when_its_totals_differ(manage):
     """A queue that loses a task, here one that somebody cancels, is told on."""
     process = manage("demo", "--processes", "1")
-    wait_until(lambda: Task.objects.pending().exists())
+    wait_until(lambda: reports().pending().exists())
 
     assert Task.objects.filter(pk__in=_last(50)).cancel()
 
     assert process.wait(120) == 1
     assert "a plain loop" in process.output
+    assert Workflow.objects.get(depth=0).status == WorkflowStatus.FAILED
 
 
 def _last(count):
     """Successful modules among the last to run."""
     broken = len(list(BROKEN.glob("*.txt")))
-    return list(Task.objects.order_by("-pk").values_list("pk", flat=True)[broken : broken + count])
+    return list(reports().order_by("-pk").values_list("pk", flat=True)[broken : broken + count])

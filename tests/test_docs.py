@@ -3,6 +3,8 @@
 import ast
 import dataclasses
 import re
+import sys
+import types
 
 import pytest
 from django.core.management import load_command_class
@@ -10,18 +12,26 @@ from django.core.management import load_command_class
 from horsies_django import (
     ContractCode,
     HorsiesTask,
+    Join,
     OperationalCode,
     OutcomeCode,
     RetrievalCode,
     RetryPolicy,
     TaskStatus,
+    WorkflowHandle,
+    WorkflowStatus,
+    WorkflowTaskStatus,
     conf,
     lifecycle,
 )
 from horsies_django.reaper.duties import DUTIES
+from horsies_django.workflows import lifecycle as of_workflows
+from horsies_django.workflows.codes import WorkflowCode
+from horsies_django.workflows.lifecycle import NODE_CHANGES, WORKFLOW_CHANGES
 from horsies_django.workflows.meta import DefinitionOptions
 from horsies_django.workflows.mistakes import MistakeCode
 from horsies_django.workflows.options import TaskNodeOptions
+from horsies_django.workflows.registry import registry
 from horsies_django.workflows.workflow import WorkflowKeywords
 from tests.conftest import ROOT
 
@@ -63,12 +73,26 @@ def test_the_page_of_states_has_every_state():
 
 
 def test_the_page_of_states_has_the_table_that_the_code_goes_by():
-    between = re.search(
-        r"^<!-- the table of .*? -->\n\n(.*?)\n\n<!-- end of the table -->$", PAGES["states"], re.M | re.S
-    )
+    (table,) = _tables("states")
 
-    assert between is not None
-    assert between[1].splitlines() == list(lifecycle.as_markdown())
+    assert table == list(lifecycle.as_markdown())
+
+
+def test_the_page_of_what_a_workflow_does_has_the_tables_of_the_code():
+    tables = _tables("workflows-semantics")
+
+    assert tables == [list(of_workflows.as_markdown(changes)) for changes in (WORKFLOW_CHANGES, NODE_CHANGES)]
+
+
+def _tables(page):
+    pattern = r"^<!-- the table of .*? -->\n\n(.*?)\n\n<!-- end of the table -->$"
+    return [table.splitlines() for table in re.findall(pattern, PAGES[page], re.M | re.S)]
+
+
+def test_the_page_of_what_a_workflow_does_has_every_state_join_and_code():
+    words = [*WorkflowStatus, *WorkflowTaskStatus, *(one.name for one in Join), *(f"`{code}`" for code in WorkflowCode)]
+
+    assert all(word in PAGES["workflows-semantics"] for word in words)
 
 
 def test_the_page_of_recovery_has_every_duty_and_every_option_with_its_default():
@@ -96,6 +120,13 @@ def test_the_page_of_workflows_has_every_option_and_every_mistake():
     assert all(f"`{code}`" in PAGES["workflows"] for code in MistakeCode)
 
 
+def test_the_page_of_workflows_has_every_method_of_a_handle():
+    methods = {name for name in vars(WorkflowHandle) if not name.startswith("_")}
+
+    assert len(methods) >= 10
+    assert all(f"`{name}(" in PAGES["workflows"] for name in methods)
+
+
 def test_links_between_pages_lead_somewhere():
     for page, text in PAGES.items():
         folder = ROOT if page == "README" else ROOT / "docs"
@@ -116,3 +147,31 @@ def test_the_readme_begins_with_its_two_commands():
     assert all(block.count("\n") == 1 for block in blocks)
     assert "manage.py demo" in blocks[0]
     assert "-m tests" in blocks[1]
+
+
+EXAMPLES = ["workflows-tutorial", "celery"]
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_the_examples_of_a_page_give_what_it_says(page, drain):
+    """Run a page from top to bottom, in a module of its own; a worker has run before each line with an arrow."""
+    module = types.ModuleType(f"page_{page.replace('-', '_')}")
+    sys.modules[module.__name__] = module
+    definitions = dict(registry.definitions)
+    try:
+        for block in re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.M | re.S):
+            for statement in ast.parse(block).body:
+                _run(statement, block.splitlines()[statement.end_lineno - 1], vars(module), drain)
+    finally:
+        del sys.modules[module.__name__]
+        registry.definitions = definitions
+
+
+def _run(statement, line, names, drain):
+    promised = re.search(r"  # → (.*)$", line)
+    if promised is None:
+        exec(compile(ast.Module([statement], []), line, "exec"), names)
+    else:
+        drain()
+        given = eval(compile(ast.Expression(statement.value), line, "eval"), names)
+        assert given == eval(promised[1], names), line

@@ -1,16 +1,137 @@
-"""The demo's one task."""
+"""The demo's tasks and workflows: analyse every module, add up, check the sum, wait for a person, publish."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from horsies_django import task
+from horsies_django import (
+    SuccessCase,
+    SuccessPolicy,
+    TaskError,
+    TaskResult,
+    Workflow,
+    WorkflowDefinition,
+    WorkflowHandle,
+    WorkflowMeta,
+    task,
+    wait_for_event,
+)
 
-from .analysis import analyse
+from .analysis import Report, analyse, sources
+
+#: The event by which a person approves of a report; its payload is who it was.
+APPROVED = "approved"
+
+
+@task
+def modules() -> list[str]:
+    """Find the modules."""
+    return [str(path) for path in sources()]
 
 
 @task(queue_name="modules", exception_mapper={SyntaxError: "DOES_NOT_PARSE"})
 def report(path: str) -> dict[str, int]:
     """Analyse one module."""
     return asdict(analyse(Path(path)))
+
+
+@task
+def add_up(workflow_meta: WorkflowMeta, paths: Sequence[str] = ()) -> dict[str, Any]:
+    """Make one report of all. What failed is listed: a map of which an item failed gives no list, but has its items."""
+    results = WorkflowHandle[Any](workflow_meta.workflow_id).results()
+    each = [(path, results[f"reports[{place}]"]) for place, path in enumerate(paths)]
+    reports = [(path, result.unwrap()) for path, result in each if result.is_ok()]
+    largest = sorted(reports, key=lambda entry: entry[1]["lines"], reverse=True)[:10]
+    return {
+        "totals": asdict(sum((Report(**counts) for _, counts in reports), Report())),
+        "largest": [[path, counts] for path, counts in largest],
+        "failed": {path: _told(result) for path, result in each if not result.is_ok()},
+    }
+
+
+def _told(result: TaskResult[Any, TaskError[Any]]) -> str:
+    return f"{result.err.error_code}: {result.err.message}"
+
+
+@task
+def count_plainly(paths: list[str]) -> list[Any]:
+    """Return what a plain loop counts, and how many modules it can't read."""
+    totals, failed = Report(), 0
+    for path in paths:
+        try:
+            totals += analyse(Path(path))
+        except (SyntaxError, ValueError):
+            failed += 1
+    return [asdict(totals), failed]
+
+
+@task
+def compare(totals: dict[str, int], failed: int, plain: list[Any]) -> TaskResult[bool, TaskError[Any]]:
+    """Fail if the workflow has not counted what a plain loop has."""
+    if [totals, failed] == plain:
+        return TaskResult(ok=True)
+    message = f"The workflow counted {totals} and {failed} failures; a plain loop {plain[0]} and {plain[1]}."
+    return TaskResult(err=TaskError(error_code="COUNTS_DIFFER", message=message))
+
+
+@task
+def answer(approval: TaskResult[str, TaskError[Any]]) -> str | None:
+    """Return who has approved, or None if nobody did in time."""
+    return approval.ok if approval.is_ok() else None
+
+
+@task
+def publish(report: dict[str, Any], approved_by: str | None) -> dict[str, Any]:
+    """Return the whole report."""
+    return {**report, "approved_by": approved_by}
+
+
+class Check(WorkflowDefinition[bool]):
+    """Count again, without the queue, and compare."""
+
+    class Meta:
+        definition_key = "testproject.check"
+        cases = ({"paths": [], "report": {"totals": {}, "failed": {}}},)
+
+    @classmethod
+    def build_with(cls, *, paths: list[str], report: dict[str, Any]) -> Workflow[Any]:
+        plain = count_plainly.node(node_id="plain")(paths=paths)
+        failed = len(report["failed"])
+        same = compare.node(node_id="same")(totals=report["totals"], failed=failed, plain=plain.value)
+        return Workflow("check", [plain, same], output=same)
+
+
+class Inspection(WorkflowDefinition[dict[str, Any]]):
+    """One task for each module, one report, a check of it, and some seconds in which a person may approve."""
+
+    class Meta:
+        definition_key = "testproject.inspection"
+        cases = ({"patience": 5.0},)
+
+    @classmethod
+    def build_with(cls, *, patience: float) -> Workflow[Any]:
+        paths = modules.node()()
+        reports = report.map(over=paths)
+        total = add_up.node(waits_for=[reports], allow_failed_deps=True)(paths=paths.value)
+        checked = Check.node()(paths=paths, report=total)
+        approved = wait_for_event(APPROVED, timeout=patience, waits_for=[checked])
+        answered = answer.node(allow_failed_deps=True)(approval=approved.result)
+        published = publish.node(waits_for=[checked])(report=total.value, approved_by=answered.value)
+        return Workflow(
+            "inspection",
+            {
+                "modules": paths,
+                "reports": reports,
+                "total": total,
+                "checked": checked,
+                "approved": approved,
+                "answered": answered,
+                "published": published,
+            },
+            output=published,
+            # Modules that do not parse, and a person who does not answer, are no failure of the whole.
+            success_policy=SuccessPolicy([SuccessCase(required=[checked, published])]),
+        )

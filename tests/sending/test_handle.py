@@ -129,6 +129,10 @@ def test_an_error_whose_data_is_damaged_keeps_its_code_and_the_data_as_stored(ge
     assert result.err == TaskError(error_code="MINE", message="m", data=data)
 
 
+def test_an_error_can_be_made_with_the_type_of_its_data():
+    assert TaskError[int](error_code="MINE", data=1) == TaskError(error_code="MINE", data=1)
+
+
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan")])
 def test_a_timeout_that_is_no_time_is_refused(get, timeout):
     handle = TaskHandle(uuid.uuid4())

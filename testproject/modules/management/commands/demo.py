@@ -2,105 +2,139 @@
 
 from __future__ import annotations
 
+import getpass
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from uuid import UUID
+from typing import Any, Final
 
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import transaction
+from django.db.models import Count
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from horsies_django import TASK_TERMINAL_STATES, TaskStatus
-from horsies_django.models import Task, TaskAttempt
-from testproject.modules.analysis import STDLIB, Report, analyse, sources
-from testproject.modules.tasks import report
+from horsies_django import WORKFLOW_TASK_TERMINAL_STATES, WorkflowHandle, WorkflowTaskStatus
+from horsies_django.models import TaskAttempt, Workflow, WorkflowTask
+from testproject.modules.analysis import STDLIB, Report
+from testproject.modules.tasks import APPROVED, Inspection
+
+_ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
 
 class Command(BaseCommand):
-    """Analyses the standard library through the queue and checks the totals against a plain loop."""
+    """Analyses the standard library in a workflow that checks its totals against a plain loop."""
 
-    help = "Analyse every module of the standard library, one task each, and check the totals against a plain loop."
+    help = (
+        "Analyse every module of the standard library in a workflow: a task for each, one report of all, a check of it "
+        "against a plain loop, and some seconds in which a person may approve of it."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--processes", type=int, default=2, metavar="N", help="Runner processes (default: 2).")
+        parser.add_argument(
+            "--patience",
+            type=float,
+            default=3.0,
+            metavar="SECONDS",
+            help="How long to wait for --approve (default: 3).",
+        )
+        parser.add_argument("--approve", action="store_true", help="Approve of the report of the demo that runs now.")
 
-    def handle(self, *args: Any, processes: int, **options: Any) -> None:
+    def handle(self, *args: Any, processes: int, patience: float, approve: bool, **options: Any) -> None:
         console = Console(file=self.stdout, width=None if sys.stdout.isatty() else 100)
+        if approve:
+            _approve(console)
+            return
         call_command("migrate", verbosity=0)
-        paths = sources()
-        with transaction.atomic():
-            handles = report.send_many({"path": str(path)} for path in paths)
-        console.print(f"Enqueued [bold]{len(handles)}[/] tasks in one transaction, one for each module of {STDLIB}.")
+        handle = Inspection.build_with(patience=patience).start()
+        console.print(f"Started a workflow: one task for each module of {STDLIB}, one report, a check, an approval.")
+        console.print(f"Approve within {patience:g} seconds of the check, or earlier: {_command()} demo --approve")
+        with _worker(processes) as worker:
+            _watch(console, handle, worker)
 
-        names = {handle.id: path for handle, path in zip(handles, paths, strict=True)}
-        took = _run_worker(console, names, processes)
-        totals, largest, failed = _collect(names)
-        console.print(_totals_table(totals, failed))
-        console.print(_largest_table(largest))
-        for path, error in failed.items():
-            console.print(f"[red]FAILED[/] {path.name}: {error}", highlight=False)
-
-        expected, expected_failed = _plain_loop(paths)
-        if totals != expected or len(failed) != expected_failed:
-            raise CommandError(
-                f"The queue counted {totals} and {len(failed)} failures; a plain loop {expected} and {expected_failed}."
-            )
-        console.print(f"A plain loop without the queue counts the same. [bold]{len(names) / took:,.0f}[/] tasks/s.")
+        result = handle.get(timeout=0)
+        if not result.is_ok():
+            raise CommandError(result.err.message)
+        report = result.ok
+        console.print(_totals_table(Report(**report["totals"]), report["failed"]))
+        console.print(_largest_table(report["largest"]))
+        for path, error in report["failed"].items():
+            console.print(f"[red]FAILED[/] {Path(path).name}: {error}", highlight=False)
+        console.print(f"A plain loop without the queue counts the same. [bold]{_speed(handle):,.0f}[/] tasks/s.")
+        console.print(f"Approved by {report['approved_by']}." if report["approved_by"] else "Nobody approved in time.")
         _explain_admin(console)
 
 
-def _run_worker(console: Console, names: dict[UUID, Path], processes: int) -> float:
-    """Run a worker until all is done, show how far it is, and return the seconds from first start to last end."""
-    command = [sys.executable, sys.argv[0], "horsies_worker", "--drain", "-v0", "--processes", str(processes)]
-    mine = Task.objects.filter(pk__gte=min(names), pk__lte=max(names))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+def _approve(console: Console) -> None:
+    key = Inspection._meta.options.definition_key
+    running = Workflow.objects.live().filter(definition_key=key).order_by("sent_at").last()
+    if running is None or not WorkflowHandle[Any](running.pk).send_event(APPROVED, getpass.getuser()):
+        raise CommandError("No demo is running.")
+    console.print("Approved.")
+
+
+@contextmanager
+def _worker(processes: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker; it is told to stop at the end."""
+    command = [sys.executable, sys.argv[0], "horsies_worker", "-v0", "--processes", str(processes)]
     # What fails here fails on purpose; the admin has the tracebacks.
     worker = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("horsies_worker", total=len(names))
-        while worker.poll() is None:
-            progress.update(bar, completed=mine.filter(status__in=TASK_TERMINAL_STATES).count())
+    try:
+        yield worker
+    finally:
+        worker.terminate()
+        worker.wait()
+
+
+def _watch(console: Console, handle: WorkflowHandle[Any], worker: subprocess.Popen[bytes]) -> None:
+    """Show how far each node is until the workflow has ended: a bar for each, that of a map with its items."""
+    nodes = WorkflowTask.objects.filter(workflow=handle.id)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[status]}"), console=console) as progress:
+        bars = {
+            index: progress.add_task(node_id, total=1, start=False, status="")
+            for index, node_id in nodes.order_by("task_index").values_list("task_index", "node_id")
+        }
+        is_over = False
+        while not is_over:
+            if worker.poll() is not None:
+                raise CommandError(f"The worker ended with exit status {worker.returncode}.")
+            status = handle.status()
+            is_over = status is None or status.is_terminal  # asked first: the last look is at all that has ended
+            for index, (state, done, total) in _how_far(handle).items():
+                if state not in (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.SKIPPED):
+                    progress.start_task(bars[index])
+                progress.update(bars[index], completed=done, total=total, status=WorkflowTaskStatus(state).label)
+                if state in _ENDED:
+                    progress.stop_task(bars[index])
             time.sleep(0.1)
-        progress.update(bar, completed=mine.filter(status__in=TASK_TERMINAL_STATES).count())
-    if worker.returncode:
-        raise CommandError(f"The worker ended with exit status {worker.returncode}.")
-    moments = TaskAttempt.objects.filter(task_id__in=list(names)).values_list("started_at", "finished_at")
+
+
+def _how_far(handle: WorkflowHandle[Any]) -> dict[int, tuple[str, int, int]]:
+    """Return of each node its status, and how many of how many things in it have ended: itself, or a map's items."""
+    nodes = WorkflowTask.objects.filter(workflow=handle.id)
+    items = nodes.filter(map_index__isnull=False).values("map_index").order_by()
+    counts = items.values_list("map_index", Count("completed_at"), Count("pk"))
+    in_maps = {index: (done, total) for index, done, total in counts}
+    states = nodes.filter(map_index__isnull=True).values_list("task_index", "status")
+    return {index: (status, *in_maps.get(index, (int(status in _ENDED), 1))) for index, status in states}
+
+
+def _speed(handle: WorkflowHandle[Any]) -> float:
+    """Return how many modules were analysed in a second, from the first start to the last end."""
+    items = WorkflowTask.objects.filter(workflow=handle.id, map_index__isnull=False)
+    moments = TaskAttempt.objects.filter(task_id__in=items.values("task_id")).values_list("started_at", "finished_at")
     starts, ends = zip(*moments, strict=True)
-    return max((max(ends) - min(starts)).total_seconds(), 0.001)
+    return len(starts) / max((max(ends) - min(starts)).total_seconds(), 0.001)
 
 
-def _collect(names: dict[UUID, Path]) -> tuple[Report, list[tuple[Path, Report]], dict[Path, str]]:
-    """Read the results back: the totals, each module by its size, and what failed with its error."""
-    rows = Task.objects.filter(pk__in=names).values_list("pk", "status", "error_code", "result")
-    reports: list[tuple[Path, Report]] = []
-    failed: dict[Path, str] = {}
-    for key, status, code, result in rows:
-        if status == TaskStatus.COMPLETED:
-            reports.append((names[key], Report(**result["ok"])))
-        else:
-            failed[names[key]] = f"{code}: {(result or {}).get('err', {}).get('message', status)}"
-    largest = sorted(reports, key=lambda entry: entry[1].lines, reverse=True)[:10]
-    return sum((entry for _, entry in reports), Report()), largest, failed
-
-
-def _plain_loop(paths: list[Path]) -> tuple[Report, int]:
-    totals, failed = Report(), 0
-    for path in paths:
-        try:
-            totals += analyse(path)
-        except (SyntaxError, ValueError):
-            failed += 1
-    return totals, failed
-
-
-def _totals_table(totals: Report, failed: dict[Path, str]) -> Table:
+def _totals_table(totals: Report, failed: dict[str, str]) -> Table:
     table = Table(title="The standard library")
     for heading in ("lines", "functions", "classes", "imports", "with docstring", "failed"):
         table.add_column(heading, justify="right")
@@ -109,16 +143,21 @@ def _totals_table(totals: Report, failed: dict[Path, str]) -> Table:
     return table
 
 
-def _largest_table(largest: list[tuple[Path, Report]]) -> Table:
+def _largest_table(largest: list[tuple[str, dict[str, int]]]) -> Table:
     table = Table(title="The ten largest modules")
     table.add_column("module")
     for heading in ("lines", "functions", "classes", "imports", "with docstring"):
         table.add_column(heading, justify="right")
-    for path, entry in largest:
+    for path, found in largest:
+        entry = Report(**found)
         counts = (entry.lines, entry.functions, entry.classes, entry.imports)
-        name = str(path.relative_to(STDLIB))
+        name = str(Path(path).relative_to(STDLIB))
         table.add_row(name, *(f"{count:,}" for count in counts), f"{entry.coverage:.1f} %")
     return table
+
+
+def _command() -> str:
+    return f"{sys.executable} manage.py"
 
 
 def _explain_admin(console: Console) -> None:
@@ -126,4 +165,4 @@ def _explain_admin(console: Console) -> None:
     if not users.objects.filter(is_superuser=True).exists():
         users.objects.create_superuser("demo", "demo@example.com", "demo")
     console.print("Look at the tasks, their results and tracebacks in the admin (user demo, password demo):")
-    console.print(f"  {sys.executable} manage.py runserver    http://127.0.0.1:8000/admin/horsies_django/task/")
+    console.print(f"  {_command()} runserver    http://127.0.0.1:8000/admin/horsies_django/task/")
