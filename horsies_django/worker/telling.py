@@ -68,8 +68,11 @@ class Teller:
                 with postgres.Line(self._database, None, self._name) as line:
                     while self._goes_on():
                         self._tell(line)
-            except Exception as error:  # noqa: BLE001  # who waits goes on looking
-                logger.info("nobody is told of tasks' ends: %s", error)
+            except Exception as error:  # who waits goes on looking
+                if postgres.is_lost(error):
+                    logger.info("nobody is told of tasks' ends: %s", error)
+                else:
+                    logger.exception("tasks' ends can't be told of")
                 time.sleep(_PAUSE)
         connections.close_all()
 
@@ -83,7 +86,7 @@ class Teller:
         try:
             keys = [self._ended.get(timeout=max(0.0, self._asked_until - time.monotonic()))]
             keys.extend(self._ended.get_nowait() for _ in range(self._ended.qsize()))
-        except (Empty, ValueError):
+        except Empty:
             return
         line.say(postgres.ENDED, ends.dumps([key for key in keys if key is not None]))
         time.sleep(QUIET)

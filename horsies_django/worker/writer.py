@@ -25,7 +25,7 @@ PATIENCE: Final = 10
 
 
 class Writer:
-    """Writes ticks, and changes nothing in memory but whether something is ``in_doubt``: committed, with no answer."""
+    """Writes ticks. It remembers whose turn is next, and what is ``in_doubt``: committed, with no answer."""
 
     def __init__(self, plan: Plan, books: Books, lanes: Sequence[Lane], outbox: Outbox, allowance: Allowance) -> None:
         self._books = books
