@@ -171,7 +171,7 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
             raise
         if known.name != blueprint.name:
             raise PayloadMismatch(known.pk, ["name"]) from None
-        return known.pk
+        return UUID(str(known.pk))
     return key
 
 

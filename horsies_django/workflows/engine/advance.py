@@ -90,7 +90,7 @@ class Advance:
             first = FromMap({key: str(index) for key, index in failed.items()}, models.IntegerField())
             workflows.filter(pk__in=failed).update(failed_index=Least(Coalesce("failed_index", first), first))
         rows = workflows.filter(pk__in=counts).values_list("pk", "status", "on_error", "open_count")
-        return {key: _State(*state) for key, *state in rows}
+        return {key: _State(status, on_error, open_count) for key, status, on_error, open_count in rows}
 
     def _pause_where_that_is_asked_for(self, ends: Sequence[Settled], states: dict[UUID, _State]) -> None:
         """W-41."""

@@ -112,7 +112,7 @@ def _expand(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
     """Make a node of each item of what a map goes over (P-07); a map over nothing has ended."""
     ends: list[Settled] = []
     for node in nodes.filter(pk__in=keys).select_related("workflow") if keys else ():
-        source = nodes.filter(workflow=node.workflow, task_index=node.over_index)
+        source = nodes.filter(workflow=node.workflow, task_index=node.over_index or 0)
         ((text, is_unwanted),) = source.values_list(Cast("result", TextField()), IS_NEUTRAL)
         items = json.loads(text or "{}").get("ok")
         end = Settled(
