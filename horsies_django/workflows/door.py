@@ -60,6 +60,13 @@ class Door:
         return advance.enqueued
 
 
+def lock(database: str, root: UUID) -> None:
+    """Lock the workflow of a task that is about to end in the current transaction."""
+    from ..models import Workflow
+
+    Workflow.objects.using(database).lock([root])
+
+
 def ended(database: str, ids: Collection[UUID]) -> None:
     """Do what follows from the ends of these tasks, whose workflows are locked."""
     if ids:
