@@ -166,7 +166,7 @@ class IsAmong(Lookup):
     lookup_name = "among"
     prepare_rhs = False
 
-    def __init__(self, keys: Blank, column: str = "pk") -> None:
+    def __init__(self, keys: Blank | str, column: str = "pk") -> None:
         super().__init__(F(column), keys)
 
     @property

@@ -24,6 +24,9 @@ from .nodes import Node, Settled, is_item_of, read
 from .phrases import Phrases
 from .turn import Turn
 
+#: Levels of skipped nodes that are gone through one by one; of more, the whole workflow is read instead.
+_DEEP: Final = 8
+
 _WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
 
@@ -57,10 +60,15 @@ class Advance(Turn):
     def after(self, ends: Sequence[Settled], ready: Collection[int] = ()) -> None:
         """These nodes have ended, and these are to begin, where their workflows run."""
         ends = [*ends, *beginning.begin(self, self._that_may_begin(ready))]
-        while ends:
-            states = self._count(ends)
+        level, decided = 0, list[Settled]()
+        while ends or decided:
+            states = self._count([*ends, *decided])
             self._pause_where_that_is_asked_for(ends, states)
             begun, skipped = self._promote(ends, states)
+            decided, level = [], level + 1
+            if skipped and level > _DEEP:
+                decided, also_begun = self._skip_all_below(skipped)
+                begun, skipped = [*begun, *also_begun], []
             done = [key for key, state in states.items() if state.open_count == 0]
             ends = [*skipped, *begun, *(finishing.finish(self, done) if done else ())]
 
@@ -119,5 +127,32 @@ class Advance(Turn):
             else:
                 skipped.append(node.settled(WorkflowTaskStatus.SKIPPED))
         self.phrases.keep_counters(waiting)
-        ending.skip(self.nodes, skipped, WorkflowCode.UPSTREAM_SKIPPED, "What it waits for did not complete.")
+        self._skip(skipped)
         return [*beginning.begin(self, ready), *beginning.collect(self.nodes, collected)], skipped
+
+    def _skip_all_below(self, skipped: Sequence[Settled]) -> tuple[list[Settled], list[Settled]]:
+        """Decide at once, however deep, what waits for nodes that were skipped, and for those skipped with them.
+
+        Return all that are skipped now, and those that have ended as they began.
+        """
+        waiting = self.nodes.filter(
+            workflow__in={end.workflow_id for end in skipped}, status=WorkflowTaskStatus.PENDING, map_index__isnull=True
+        )
+        nodes = {(node.workflow_id, node.task_index): node for node in read(waiting)}
+        touched: dict[tuple[UUID, int], Node] = {}
+        every = list(skipped)
+        for end in every:  # which grows meanwhile
+            for place in ((end.workflow_id, index) for index in end.dependents):
+                if place not in nodes:
+                    continue
+                node = nodes[place] = touched[place] = nodes[place].after([end])
+                if node.verdict == WorkflowTaskStatus.SKIPPED:
+                    every.append(node.settled(WorkflowTaskStatus.SKIPPED))
+                    del nodes[place], touched[place]
+        is_ready = {node.pk: node.verdict == WorkflowTaskStatus.READY for node in touched.values()}
+        self.phrases.keep_counters([node for node in touched.values() if not is_ready[node.pk]])
+        self._skip(every[len(skipped) :])
+        return every, beginning.begin(self, [node for node in touched.values() if is_ready[node.pk]])
+
+    def _skip(self, ends: Sequence[Settled]) -> None:
+        ending.skip(self.nodes, ends, WorkflowCode.UPSTREAM_SKIPPED, "What it waits for did not complete.")

@@ -6,10 +6,11 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import models
+from django.db import connections, models
 from django.db.models import Case, OuterRef, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 
+from ...expressions import IsAmong, json_array
 from ...models import Task
 from ...results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES, TaskStatus
@@ -135,7 +136,8 @@ def time_out(nodes: NodeRows, ends: Sequence[Settled]) -> list[Settled]:
 def skip(nodes: NodeRows, ends: Sequence[Settled], code: str, message: str) -> None:
     """PENDING, READY and what has begun → SKIPPED (W-36, W-38)."""
     if ends:
-        nodes.filter(pk__in=[end.pk for end in ends]).exclude(status__in=_NODE_ENDED).update(
+        keys = json_array([str(end.pk) for end in ends], connections[nodes.db])
+        nodes.filter(IsAmong(keys)).exclude(status__in=_NODE_ENDED).update(
             status=WorkflowTaskStatus.SKIPPED, completed_at=Now(), result=err(code, message), error_code=str(code)
         )
 
