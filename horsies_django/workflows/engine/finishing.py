@@ -10,6 +10,7 @@ from uuid import UUID
 from django.db.models import Count, Q, TextField, Value
 from django.db.models.functions import Cast, Now
 
+from ...ends import tell_after_commit
 from ...models import Workflow, WorkflowTask
 from ...results import TaskError
 from ...retries import RetryPolicy
@@ -28,13 +29,16 @@ _FAILED: Final = {
 def finish(database: str, keys: Collection[UUID]) -> list[Settled]:
     """End those of these workflows that have no open node left; return the nodes of which they are subworkflows."""
     ends: list[Settled] = []
+    finished: list[UUID] = []
     nodes = WorkflowTask.objects.using(database).all()
     done = Workflow.objects.using(database).filter(pk__in=keys, open_count=0)
     for workflow in done.exclude(status__in=[WorkflowStatus.PAUSED, WorkflowStatus.PENDING]):
         if workflow.status == WorkflowStatus.RUNNING:
             _finish(nodes, workflow)
+            finished.append(workflow.pk)
         if workflow.parent_id is not None:  # type: ignore[attr-defined]  # the id of a ForeignKey
             ends += _tell_parent(nodes, workflow)
+    tell_after_commit(database, finished)
     return ends
 
 
