@@ -24,6 +24,10 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
         """Those that have not ended."""
         return self.filter(status__in=_LIVE)
 
+    def holding(self, unique_key: str | None) -> Self:
+        """The live one that has this key, if there is one."""
+        return self.none() if unique_key is None else self.live().filter(unique_key=unique_key)
+
     def lock(self, roots: Collection[UUID], *, skip: bool = False) -> set[UUID]:
         """Lock the rows of the trees with these roots and return which: it comes before any other row of theirs (P-03).
 

@@ -11,7 +11,7 @@ from django.db import connections, transaction
 
 from ..compat import task_backends
 from ..models import Task, Workflow, WorkflowEvent
-from ..serializers import dumps, encode
+from ..serializers import check_size, dumps, encode
 from .engine import beginning, resuming, stopping
 from .engine.advance import Advance
 from .states import WORKFLOW_TERMINAL_STATES
@@ -63,8 +63,9 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
             return False
         backend: Any = task_backends[workflow.backend]
-        payload = encode(payload, rich=backend.config.serializer == "rich", where="the payload of an event")
+        payload = encode(payload, rich=backend.config.serializer == "rich", where=f"the payload of event {name!r}")
         text = dumps(payload)
+        check_size(text, backend.config.max_payload_bytes, f"the payload of event {name!r}")
         WorkflowEvent.objects.using(database).update_or_create(
             workflow=workflow, name=name, defaults={"payload": payload}
         )

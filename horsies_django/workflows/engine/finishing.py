@@ -10,6 +10,7 @@ from uuid import UUID
 from django.db.models import Count, Q, TextField, Value
 from django.db.models.functions import Cast, Now
 
+from ...ends import tell_after_commit
 from ...models import Workflow, WorkflowTask
 from ...results import TaskError
 from ...retries import RetryPolicy
@@ -29,12 +30,15 @@ _FAILED: Final = {
 def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
     """End those of these workflows that have no open node left; return the nodes of which they are subworkflows."""
     ends: list[Settled] = []
+    finished: list[UUID] = []
     done = Workflow.objects.using(turn.database).filter(pk__in=keys, open_count=0)
     for workflow in done.exclude(status__in=[WorkflowStatus.PAUSED, WorkflowStatus.PENDING]):
         if workflow.status == WorkflowStatus.RUNNING:
             _finish(turn.nodes, workflow)
+            finished.append(workflow.pk)
         if workflow.parent_id is not None:  # type: ignore[attr-defined]  # the id of a ForeignKey
             ends += _tell_parent(turn, workflow)
+    tell_after_commit(turn.database, finished)
     return ends
 
 

@@ -12,6 +12,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q
 from django.db.models.functions import Now
 
+from ...ends import tell_after_commit
 from ...models import Task, Workflow, WorkflowTask
 from ...results import RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES
@@ -173,3 +174,4 @@ def _fail_empty(database: str, key: UUID) -> None:
     error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="There are no nodes.").as_json()
     rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
     rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0)
+    tell_after_commit(database, [key])

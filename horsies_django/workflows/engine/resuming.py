@@ -78,7 +78,7 @@ def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
 
 
 def _is_replaced(workflows: WorkflowQuerySet, workflow: Workflow) -> bool:
-    return workflow.unique_key is not None and workflows.live().filter(unique_key=workflow.unique_key).exists()
+    return workflows.holding(workflow.unique_key).exists()
 
 
 def _reset(database: str, workflow: Workflow, node_id: str | None) -> bool:
