@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, transaction
+from django.db import DatabaseError, transaction
 
 from .. import postgres
 from ..models import Heartbeat, Queue, Task, Worker
@@ -20,6 +20,7 @@ from ..models.transitions import TaskQuerySet
 from ..models.worker import WorkerQuerySet
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
+from ..refusals import is_refusal
 from ..results import OperationalCode, TaskError
 from ..retention import may_go_at_once
 from ..serializers import clean_text, dumps
@@ -263,16 +264,6 @@ class Books:
 def latest(ends: Sequence[Ended]) -> list[Ended]:
     """Two bodies of one task, the older of them under a claim that was taken away, may end in the same tick."""
     return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
-
-
-def is_refusal(error: Error) -> bool:
-    """Whether the database has refused what it was given, and would again; otherwise it is not to be had for now.
-
-    PostgreSQL counts a value that is too large among the operational errors, by a code of its own.
-    """
-    if isinstance(error, OperationalError):
-        return str(getattr(error.__cause__, "sqlstate", "")).startswith("54")
-    return isinstance(error, DataError | IntegrityError)
 
 
 def _unstorable(end: Ended, error: DatabaseError) -> Ended:

@@ -11,8 +11,10 @@ from uuid import UUID
 from django.db import Error
 
 from ..models.claims import ClaimedTask, Ended
+from ..refusals import is_refusal
+from ..workflows.door import Stuck
 from .allowance import Allowance
-from .books import Books, is_refusal, latest
+from .books import Books, latest
 from .lanes import Lane
 from .outbox import Outbox
 from .outcome import Outcome
@@ -71,9 +73,9 @@ class Writer:
                 self._store(successes)
                 if nodes:
                     self._tell_others(fresh, tick)
-        except Error as error:
+        except (Error, Stuck) as error:
             self.in_doubt = True  # the answer may be lost, and the transaction may be there all the same
-            if not (ends and is_refusal(error)):
+            if not ends or (isinstance(error, Error) and not is_refusal(error)):
                 raise
             logger.exception("%d results were refused together; storing them one by one", len(ends))
             self._books.store_singly(ends)
