@@ -18,7 +18,7 @@ from ..ids import uuid7
 from ..results import RetrievalCode, TaskError, TaskResult
 from . import feeding
 from .blueprint import WorkflowBlueprint
-from .codes import WorkflowCode
+from .codes import STOPPED_BY, WorkflowCode
 from .nodes import NodeKey, NodeRef
 from .states import WorkflowStatus, WorkflowTaskStatus
 
@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 V = TypeVar("V")
 
-_CODES = {
-    WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED,
-    WorkflowStatus.CANCELLED: WorkflowCode.WORKFLOW_CANCELLED,
-    WorkflowStatus.EXPIRED: WorkflowCode.WORKFLOW_EXPIRED,
-}
+_CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
 
 
 class WorkflowHandle(Generic[T]):

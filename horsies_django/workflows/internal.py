@@ -13,7 +13,7 @@ from ..results import TaskError, TaskResult
 from ..retries import RetryPolicy
 from ..tasks import task
 from . import feeding
-from .codes import WorkflowCode
+from .codes import STOPPED_BY, WorkflowCode
 from .context import WorkflowContext
 from .states import WORKFLOW_TERMINAL_STATES, WorkflowTaskStatus
 
@@ -82,9 +82,10 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
         Workflow.objects.using(database).lock([node.workflow.root_id])
         node.workflow.refresh_from_db()  # it may have been paused or cancelled while this was built
         if node.workflow.status in WORKFLOW_TERMINAL_STATES:
-            error = TaskError[Any](error_code=WorkflowCode.WORKFLOW_CANCELLED, message="The workflow had ended.")
+            code = STOPPED_BY.get(node.workflow.status, WorkflowCode.WORKFLOW_CANCELLED)
+            error = TaskError[Any](error_code=code, message="The workflow had ended.")
             return TaskResult(err=error)
-        if not Workflow.objects.using(database).filter(parent=node).exists():
+        if not Workflow.objects.using(database).filter(parent=node, is_replaced=False).exists():
             from ..ids import uuid7
 
             starting.insert(database, blueprint, uuid7(), node)

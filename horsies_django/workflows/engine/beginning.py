@@ -12,21 +12,27 @@ from django.db import models
 from django.db.models import F, TextField, Value
 from django.db.models.functions import Cast, Now
 
-from ...expressions import FromMap
+from ...expressions import FromMap, FromNow
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...serializers import dumps
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from . import inserting
 from .ending import err, skip
-from .enqueuing import BUILD, enqueue, internal, later
+from .enqueuing import BUILD, enqueue, internal
 from .nodes import IS_NEUTRAL, IS_UNDECIDED, Node, NodeRows, Settled
 
 #: Our own tasks (see workflows/internal.py).
 _HERE: Final = "horsies_django.workflows.internal"
 
+#: So many failed items of a map are named in its error, by their places.
+_MOST_NAMED: Final = 100
+
 #: Of a map's name this much is in the names of its items, which may have 128 characters.
 _LONGEST_NAME: Final = 100
+
+#: A wait that was paused ends when it would have ended.
+_AT_ITS_TIME: Final[dict[str, Any]] = {"enqueued_at": F("until"), "run_after": F("until"), "deferred": Value(True)}
 
 _WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
@@ -55,10 +61,9 @@ def _sleep(nodes: NodeRows, queues: Mapping[int, str]) -> None:
     """A sleep is a task that is due later and does nothing, so it holds no slot (P-08)."""
     asleep = nodes.filter(pk__in=queues).values_list("pk", "seconds", "until")
     for pk, seconds, until in asleep if queues else ():
-        due = later(seconds or 0.0)
-        if until is not None:
-            due = {"enqueued_at": Value(until), "run_after": Value(until), "deferred": Value(True)}
-        enqueue(nodes, {pk: queues[pk]}, **internal(f"{_HERE}.wake"), **due)
+        if until is None:
+            nodes.filter(pk=pk).update(until=FromNow(seconds or 0.0))
+        enqueue(nodes, {pk: queues[pk]}, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
 
 
 def _wait_for_events(nodes: NodeRows, queues: Mapping[int, str]) -> list[Settled]:
@@ -78,7 +83,8 @@ def _wait_for_events(nodes: NodeRows, queues: Mapping[int, str]) -> list[Settled
         if (end[1], name) in sent:
             ends.append((Settled(end[0], end[1], end[2], WorkflowTaskStatus.COMPLETED, *end[3:]), sent[end[1], name]))
         elif timeout is not None:
-            enqueue(nodes, {end[0]: queues[end[0]]}, **internal(f"{_HERE}.wake"), **later(timeout))
+            nodes.filter(pk=end[0], until__isnull=True).update(until=FromNow(timeout))
+            enqueue(nodes, {end[0]: queues[end[0]]}, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
             nodes.filter(pk=end[0]).update(status=WorkflowTaskStatus.RUNNING)
     return happened(nodes, ends)
 
@@ -99,9 +105,9 @@ def _complete(nodes: NodeRows, results: dict[int, str]) -> None:
         )
 
 
-def _fail(nodes: NodeRows, key: int, code: str, message: str) -> None:
+def _fail(nodes: NodeRows, key: int, code: str, message: str, data: Any = None) -> None:
     nodes.filter(pk=key).update(
-        status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=err(code, message), error_code=str(code)
+        status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=err(code, message, data), error_code=str(code)
     )
 
 
@@ -189,7 +195,11 @@ def collect(nodes: NodeRows, maps: Sequence[Node]) -> list[Settled]:
     for node in maps:
         if node.bad_deps:
             message = f"{node.bad_deps:,} of {node.bad_deps + node.ok_deps:,} items did not complete."
-            _fail(nodes, node.pk, WorkflowCode.MAP_ITEM_FAILED, message)
+            items = nodes.filter(workflow=node.workflow_id, map_index=node.task_index).order_by("task_index")
+            states = enumerate(items.values_list("status", flat=True))
+            failed = [place for place, status in states if status != WorkflowTaskStatus.COMPLETED]
+            data = {"ok": node.ok_deps, "failed": failed[:_MOST_NAMED]}
+            _fail(nodes, node.pk, WorkflowCode.MAP_ITEM_FAILED, message, data)
             ends.append(node.settled(WorkflowTaskStatus.FAILED))
             continue
         items = nodes.filter(workflow=node.workflow_id, map_index=node.task_index).order_by("task_index")
