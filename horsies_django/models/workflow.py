@@ -71,6 +71,9 @@ class Workflow(models.Model):
         verbose_name=_("parent node"),
     )
     depth = models.PositiveSmallIntegerField(_("depth"), default=0)
+    is_replaced = models.BooleanField(
+        _("replaced"), default=False, help_text=_("It has failed, and another is built in its place.")
+    )
 
     queue_name = models.CharField(_("queue"), max_length=100, null=True, blank=True)
     priority = models.SmallIntegerField(_("priority"), null=True, blank=True)
@@ -86,7 +89,9 @@ class Workflow(models.Model):
     paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
     completed_at = models.DateTimeField(_("completed at"), null=True, blank=True)
     cancelled_at = models.DateTimeField(_("cancelled at"), null=True, blank=True)
-    kept_until = models.DateTimeField(_("kept until"), null=True, blank=True)
+    kept_until = models.DateTimeField(
+        _("kept until"), null=True, blank=True, help_text=_("The reaper deletes it then, with all below it.")
+    )
 
     result = models.JSONField(_("result"), null=True, blank=True)
     error = models.JSONField(_("error"), null=True, blank=True)

@@ -81,6 +81,7 @@ class WorkflowTask(models.Model):
     kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
     retry_policy = models.JSONField(_("retry policy"), null=True, blank=True)
+    rebuilds = models.PositiveSmallIntegerField(_("rebuilds"), default=0, help_text=_("Of its subworkflow."))
     timeout = models.FloatField(_("timeout"), null=True, blank=True)
     retention = models.DurationField(_("retention"), null=True, blank=True)
     good_until = models.DateTimeField(_("good until"), null=True, blank=True)

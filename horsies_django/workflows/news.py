@@ -14,14 +14,10 @@ from django.db.models.functions import Cast
 from .. import retrieval
 from ..results import RetrievalCode
 from ..retrieval import Result
-from .codes import WorkflowCode
+from .codes import STOPPED_BY, WorkflowCode
 from .states import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 
-_CODES = {
-    WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED,
-    WorkflowStatus.CANCELLED: WorkflowCode.WORKFLOW_CANCELLED,
-    WorkflowStatus.EXPIRED: WorkflowCode.WORKFLOW_EXPIRED,
-}
+_CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
 
 
 class Row(NamedTuple):

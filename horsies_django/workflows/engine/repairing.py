@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -92,8 +92,10 @@ def _stuck(database: str, most: int) -> list[UUID]:
     nodes = WorkflowTask.objects.using(database)
     begun = nodes.filter(status__in=BEGUN)
     ended_task = Q(task__status__in=sorted(TASK_TERMINAL_STATES))
-    lost_task = Q(task_id__isnull=False) & ~Exists(Task.objects.using(database).filter(pk=OuterRef("task_id")))
-    ended_child = Q(children__status__in=sorted(WORKFLOW_TERMINAL_STATES), children__open_count=0)
+    tasks = Task.objects.using(database).filter(pk=OuterRef("task_id"))
+    children = Workflow.objects.using(database).filter(parent=OuterRef("pk"), is_replaced=False)
+    lost_task = Q(~Exists(tasks), ~Exists(children), task_id__isnull=False)
+    ended_child = Exists(children.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), open_count=0))
     items = nodes.filter(workflow=OuterRef("workflow"), map_index=OuterRef("task_index"))
     ended_map = Q(kind=NodeKind.MAP) & ~Exists(items.filter(_IS_OPEN))
     left = begun.filter(ended_task | lost_task | ended_child | ended_map).values_list("workflow__root_id", flat=True)
@@ -109,7 +111,7 @@ def _mend(database: str, root: UUID) -> Repaired:
     mine = advance.nodes.filter(workflow__in=keys)
     before = _ended(database, keys)
     _recount(database, keys)
-    lost = [*_collect(advance.nodes, mine), *_lose(mine)]
+    lost = [*beginning.collect(advance.nodes, resuming.recount_maps(mine)), *_lose(mine)]
     ends, ready = ending.settle(advance, ending.ended(mine).values_list(*ending.ENDS))
     advance.after([*lost, *ends], ready)
     for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
@@ -123,27 +125,11 @@ def _ended(database: str, keys: Collection[UUID]) -> int:
     return Workflow.objects.using(database).filter(pk__in=keys, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
 
 
-def _collect(nodes: NodeRows, mine: NodeRows) -> list[Settled]:
-    """Count the items of maps anew, and end those of which none is open."""
-    done = []
-    for node in read(mine.filter(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)):
-        items = nodes.filter(workflow=node.workflow_id, map_index=node.task_index)
-        is_ok = Q(status=WorkflowTaskStatus.COMPLETED)
-        count = items.aggregate(
-            open_deps=Count("pk", filter=_IS_OPEN),
-            ok_deps=Count("pk", filter=is_ok),
-            bad_deps=Count("pk", filter=~is_ok & ~_IS_OPEN),
-        )
-        nodes.filter(pk=node.pk).update(**count)
-        if not count["open_deps"]:
-            done.append(replace(node, **count))
-    return beginning.collect(nodes, done)
-
-
 def _lose(mine: NodeRows) -> Iterator[Settled]:
-    """Fail the nodes whose tasks somebody has deleted."""
+    """Fail the nodes whose tasks somebody has deleted. One that has its subworkflow needs no task any more."""
     tasks = Task.objects.using(mine.db).filter(pk=OuterRef("task_id"))
-    lost = mine.filter(~Exists(tasks), status__in=BEGUN, task_id__isnull=False)
+    children = Workflow.objects.using(mine.db).filter(parent=OuterRef("pk"), is_replaced=False)
+    lost = mine.filter(~Exists(tasks), ~Exists(children), status__in=BEGUN, task_id__isnull=False)
     for node in read(lost):
         result = ending.err(RetrievalCode.RESULT_NOT_AVAILABLE, "The task is not there any more.")
         mine.filter(pk=node.pk).update(
