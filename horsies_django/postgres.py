@@ -55,6 +55,8 @@ def pin_plans(connection: BaseDatabaseWrapper) -> None:
 
 def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     """Return a cursor that has statements planned once, if :func:`pin_plans` has been there; else an ordinary one."""
+    if connection.vendor != "postgresql":
+        return connection.cursor()
     import psycopg
 
     connection.ensure_connection()

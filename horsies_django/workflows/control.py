@@ -45,7 +45,7 @@ def cancel(database: str, key: UUID) -> bool:
     with _locked(database, key) as workflow:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
             return False
-        advance = Advance(database)
+        advance = Advance.on(database)
         advance.after(stopping.cancel(database, [key]))
         advance.finish(stopping.below(database, [key]))  # one with nothing open has not been heard of with that
         return True
@@ -69,7 +69,7 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
         WorkflowEvent.objects.using(database).update_or_create(
             workflow=workflow, name=name, defaults={"payload": payload}
         )
-        advance = Advance(database)
+        advance = Advance.on(database)
         ends = beginning.waiting_for(advance.nodes, key, name)
         timers = advance.nodes.filter(pk__in=[end.pk for end in ends], task_id__isnull=False)
         timer_ids = list(timers.values_list("task_id", flat=True))

@@ -80,7 +80,7 @@ def expire(database: str, most: int = MOST) -> int:
         with transaction.atomic(using=database):
             workflows = Workflow.objects.using(database)
             if workflows.lock([root], skip=True) and workflows.live().filter(pk=key).exists():
-                advance = Advance(database)
+                advance = Advance.on(database)
                 advance.after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED))
                 advance.finish(stopping.below(database, [key]))
                 count += 1
@@ -103,14 +103,14 @@ def _stuck(database: str, most: int) -> list[UUID]:
 
 
 def _mend(database: str, root: UUID) -> Repaired:
-    advance = Advance(database)
+    advance = Advance.on(database)
     workflows = Workflow.objects.using(database)
     keys = stopping.below(database, [root])
     mine = advance.nodes.filter(workflow__in=keys)
     before = _ended(database, keys)
     _recount(database, keys)
     lost = [*_collect(advance.nodes, mine), *_lose(mine)]
-    ends, ready = ending.settle(mine)
+    ends, ready = ending.settle(advance, ending.ended(mine).values_list(*ending.ENDS))
     advance.after([*lost, *ends], ready)
     for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
         _fail_empty(database, key)
