@@ -26,6 +26,7 @@ from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
+from ..workflows.door import Door
 from . import announcing
 from .lanes import Lane
 from .outcome import Outcome
@@ -61,6 +62,7 @@ class Books:
         self._runner = runner
         self._exchanges: dict[bool, Exchange] = {}
         self._survey: Survey | None = None
+        self._door = Door(plan.database)
 
     def register(self) -> bool:
         """Write the worker's row."""
@@ -143,12 +145,19 @@ class Books:
 
     def blocked(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Lock the workflows of these nodes' tasks; return those whose workflow somebody else has locked."""
-        return door.blocked(self._plan.database, outcomes)
+        return self._door.blocked(outcomes)
 
-    def advance(self, outcomes: Sequence[Outcome]) -> list[tuple[str, bool]]:
-        """Do what follows from these ends of nodes' tasks, and return the queues where there is more to claim then."""
-        queues = door.ended(self._plan.database, [outcome.run.task_id for outcome in outcomes])
-        return [(queue, is_async) for queue, is_async in queues if self._plan.serves(queue)]
+    def advance(self, outcomes: Sequence[Outcome]) -> dict[UUID, tuple[str, bool]]:
+        """Do what follows from these ends of nodes' tasks.
+
+        Return the tasks that are there then for workers to claim, each with its queue and whether it is a coroutine's.
+        """
+        return self._door.ended([outcome.run.task_id for outcome in outcomes])
+
+    def tell_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
+        """Wake those who serve the queues of these tasks, once they are there."""
+        for queue, is_async in set(tasks):
+            wake_after_commit(self._plan.database, queue, is_async=is_async)
 
     def run_nodes(self, claims: Sequence[ClaimedTask]) -> bool:
         """Show that the nodes of these tasks run."""

@@ -27,28 +27,52 @@ class _Ended(Protocol):
 E = TypeVar("E", bound=_Ended)
 
 
-def blocked(database: str, ends: Sequence[E]) -> list[E]:
-    """Lock the workflows that these tasks are nodes of; return those whose workflow somebody else has locked."""
+class Door:
+    """The door of one worker, whose connection keeps what is said through it."""
+
+    def __init__(self, database: str) -> None:
+        from .engine.phrases import Phrases
+
+        self._database = database
+        self._phrases = Phrases(database)
+
+    def blocked(self, ends: Sequence[E]) -> list[E]:
+        """Lock the workflows that these tasks are nodes of; return those whose workflow somebody else has locked."""
+        from ..models import Workflow
+
+        roots = {end.claim.workflow_id for end in ends if end.claim.workflow_id is not None}
+        missing = roots - self._phrases.lock(roots)
+        # One that is not there any more blocks nobody.
+        workflows = Workflow.objects.using(self._database)
+        there = set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
+        return [end for end in ends if end.claim.workflow_id in there]
+
+    def ended(self, ids: Collection[UUID]) -> dict[UUID, tuple[str, bool]]:
+        """Do what follows from the ends of these tasks, whose workflows are locked.
+
+        Return the tasks that were made with that, each with its queue and whether it is a coroutine's. It is the
+        worker's to tell others of those that it does not claim itself.
+        """
+        from .engine.advance import Advance
+
+        advance = Advance(self._phrases, is_quiet=True)
+        advance.after_tasks(ids)
+        return advance.enqueued
+
+
+def lock(database: str, root: UUID) -> None:
+    """Lock the workflow of a task that is about to end in the current transaction."""
     from ..models import Workflow
 
-    roots = {end.claim.workflow_id for end in ends if end.claim.workflow_id is not None}
-    workflows = Workflow.objects.using(database)
-    held = workflows.lock(roots, skip=True)
-    missing = roots - held
-    # One that is not there any more blocks nobody.
-    there = set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
-    return [end for end in ends if end.claim.workflow_id in there]
+    Workflow.objects.using(database).lock([root])
 
 
-def ended(database: str, ids: Collection[UUID]) -> set[tuple[str, bool]]:
-    """Do what follows from the ends of these tasks, whose workflows are locked; return the queues of the next ones."""
-    if not ids:
-        return set()
-    from .engine.advance import Advance
+def ended(database: str, ids: Collection[UUID]) -> None:
+    """Do what follows from the ends of these tasks, whose workflows are locked."""
+    if ids:
+        from .engine.advance import Advance
 
-    advance = Advance(database)
-    advance.after_tasks(ids)
-    return advance.queues
+        Advance.on(database).after_tasks(ids)
 
 
 def follow(database: str, ids: Collection[UUID]) -> None:

@@ -12,6 +12,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q
 from django.db.models.functions import Now
 
+from ...ends import tell_after_commit
 from ...models import Task, Workflow, WorkflowTask
 from ...results import RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES
@@ -79,7 +80,7 @@ def expire(database: str, most: int = MOST) -> int:
         with transaction.atomic(using=database):
             workflows = Workflow.objects.using(database)
             if workflows.lock([root], skip=True) and workflows.live().filter(pk=key).exists():
-                advance = Advance(database)
+                advance = Advance.on(database)
                 advance.after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED))
                 advance.finish(stopping.below(database, [key]))
                 count += 1
@@ -102,14 +103,14 @@ def _stuck(database: str, most: int) -> list[UUID]:
 
 
 def _mend(database: str, root: UUID) -> Repaired:
-    advance = Advance(database)
+    advance = Advance.on(database)
     workflows = Workflow.objects.using(database)
     keys = stopping.below(database, [root])
     mine = advance.nodes.filter(workflow__in=keys)
     before = _ended(database, keys)
     _recount(database, keys)
     lost = [*_collect(advance.nodes, mine), *_lose(mine)]
-    ends, ready = ending.settle(mine)
+    ends, ready = ending.settle(advance, ending.ended(mine).values_list(*ending.ENDS))
     advance.after([*lost, *ends], ready)
     for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
         _fail_empty(database, key)
@@ -173,3 +174,4 @@ def _fail_empty(database: str, key: UUID) -> None:
     error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="There are no nodes.").as_json()
     rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
     rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0)
+    tell_after_commit(database, [key])

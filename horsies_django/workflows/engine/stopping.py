@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from ...ends import tell_after_commit
 from ...models import Task, Workflow, WorkflowTask
 from ...states import TaskStatus
 from ..codes import WorkflowCode
@@ -69,6 +70,7 @@ def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
     running = workflows.filter(pk__in=below(database, roots), status=WorkflowStatus.RUNNING)
     keys = list(running.values_list("pk", flat=True))
     workflows.filter(pk__in=keys).update(status=WorkflowStatus.PAUSED, paused_at=Now())
+    tell_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     abandon(nodes, nodes.filter(workflow__in=keys))
     return keys
@@ -83,6 +85,7 @@ def cancel(database: str, roots: Collection[UUID], status: WorkflowStatus = Work
     live = workflows.filter(pk__in=below(database, roots)).exclude(status__in=sorted(WORKFLOW_TERMINAL_STATES))
     keys = list(live.values_list("pk", flat=True))
     workflows.filter(pk__in=keys).update(status=status, cancelled_at=Now())
+    tell_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
     taken = _take_back(nodes, mine.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN), WorkflowTaskStatus.SKIPPED)
