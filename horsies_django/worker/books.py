@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, transaction
+from django.db import DataError, Error, IntegrityError, OperationalError, transaction
 
 from .. import postgres
 from ..models import Heartbeat, Queue, Task, Worker
@@ -52,6 +53,13 @@ class Lost(NamedTuple):
 
     task_id: UUID
     claim: int
+
+
+logger = logging.getLogger("horsies_django.worker")
+
+
+class CannotFollow(Exception):
+    """A workflow can't go on, for its rows are not what the engine expects."""
 
 
 class Books:
@@ -151,8 +159,14 @@ class Books:
         """Do what follows from these ends of nodes' tasks.
 
         Return the tasks that are there then for workers to claim, each with its queue and whether it is a coroutine's.
+        Raises CannotFollow for what is no fault of the database's.
         """
-        return self._door.ended([outcome.run.task_id for outcome in outcomes])
+        try:
+            return self._door.ended([outcome.run.task_id for outcome in outcomes])
+        except Error:
+            raise
+        except Exception as error:
+            raise CannotFollow from error
 
     def tell_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
         """Wake those who serve the queues of these tasks, once they are there."""
@@ -173,18 +187,27 @@ class Books:
                 pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[claim.task_id for claim in ended])))
 
     def store_singly(self, ends: Sequence[Ended]) -> None:
-        """Write ends one by one after the batch was refused; one that the database can't hold fails for that alone."""
+        """Write ends one by one after they could not be written together.
+
+        One that the database can't hold fails for that alone. One after which its workflow can't go on is stored all
+        the same; the reaper tries that again, and says so.
+        """
         for end in ends:
             try:
-                with self.transaction():
-                    self.store([end])
-                    door.follow(self._plan.database, [end.task_id])
-            except DatabaseError as error:
+                self._store_and_follow(end)
+            except Error as error:
                 if not is_refusal(error):
                     raise  # the database is not to be had: that says nothing of the result
+                self._store_and_follow(_unstorable(end, error))
+            except Exception:
+                logger.exception("task id=%s is stored, and its workflow can't go on: left to a reaper", end.task_id)
                 with self.transaction():
-                    self.store([_unstorable(end, error)])
-                    door.follow(self._plan.database, [end.task_id])
+                    self.store([end])
+
+    def _store_and_follow(self, end: Ended) -> None:
+        with self.transaction():
+            self.store([end])
+            door.follow(self._plan.database, [end.task_id])
 
     def undefer(self) -> int:
         """Let what has become due be claimed, by whom it may."""
@@ -275,7 +298,7 @@ def is_refusal(error: Error) -> bool:
     return isinstance(error, DataError | IntegrityError)
 
 
-def _unstorable(end: Ended, error: DatabaseError) -> Ended:
+def _unstorable(end: Ended, error: Error) -> Ended:
     message = clean_text(f"The database refused the result: {error}")
     code = OperationalCode.WORKER_SERIALIZATION_ERROR
     result = dumps({"err": TaskError(error_code=code, message=message).as_json()})

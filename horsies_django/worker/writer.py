@@ -12,7 +12,7 @@ from django.db import Error
 
 from ..models.claims import ClaimedTask, Ended
 from .allowance import Allowance
-from .books import Books, is_refusal, latest
+from .books import Books, CannotFollow, is_refusal, latest
 from .lanes import Lane
 from .outbox import Outbox
 from .outcome import Outcome
@@ -76,6 +76,10 @@ class Writer:
             if not (ends and is_refusal(error)):
                 raise
             logger.exception("%d results were refused together; storing them one by one", len(ends))
+            self._books.store_singly(ends)
+            return Tick(stored=tick.stored)
+        except CannotFollow:
+            logger.exception("what follows from %d results can't be done; storing them one by one", len(ends))
             self._books.store_singly(ends)
             return Tick(stored=tick.stored)
         self.in_doubt = False

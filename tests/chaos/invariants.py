@@ -106,8 +106,11 @@ def _of_attempts(row: Task, attempts: list[TaskAttempt]) -> Iterator[str]:
     retried = sum(attempt.will_retry for attempt in attempts)
     if retried != row.retry_count:
         yield f"{retried} attempts were to be retried, and the row counts {row.retry_count}"
-    if row.status in TASK_TERMINAL_STATES and any(
-        attempt.will_retry is (attempt is attempts[-1]) for attempt in attempts
+    is_taken_back = row.status == TaskStatus.CANCELLED  # perhaps while it waited for its next attempt
+    if (
+        row.status in TASK_TERMINAL_STATES
+        and not is_taken_back
+        and any(attempt.will_retry is (attempt is attempts[-1]) for attempt in attempts)
     ):
         yield f"will_retry is {[attempt.will_retry for attempt in attempts]}"
     last = attempts[-1].outcome if attempts else None

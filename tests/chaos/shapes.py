@@ -56,6 +56,22 @@ def item_at_least_once(item: int, key: str) -> str:
     return f"{key}[{item}]"
 
 
+@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+def told(key: str, values: list[str]) -> str:
+    """Note its key, if what it is given are keys."""
+    assert all(value.startswith("w") for value in values), values
+    ledger.note(key)
+    return key
+
+
+@task(retry_policy=RetryPolicy.fixed(jobs.OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+async def atold(key: str, values: list[str]) -> str:
+    """Do the same as a coroutine."""
+    assert all(value.startswith("w") for value in values), values
+    ledger.note(key)
+    return key
+
+
 def yes(ctx: WorkflowContext) -> bool:
     """Agree."""
     return True
@@ -93,7 +109,9 @@ def diamond(key: str, seconds: float) -> Workflow[Any]:
     left = jobs.at_least_once.node(waits_for=[top])(key=f"{key}.left", seconds=seconds)
     right = jobs.async_at_most_once.node(waits_for=[top])(key=f"{key}.right", seconds=seconds)
     end = jobs.exactly_once.node(waits_for=[left, right], allow_failed_deps=True)(key=f"{key}.end", seconds=0.0)
-    return Workflow("diamond", [top, left, right, end])
+    both = told.node(join=Join.QUORUM, min_success=1)(key=f"{key}.both", values=[left, right])
+    also = atold.node(allow_failed_deps=True)(key=f"{key}.also", values=[both, end])
+    return Workflow("diamond", [top, left, right, end, both, also])
 
 
 @workflow_builder(cases=_CASE)
