@@ -18,13 +18,13 @@ from ..context import TaskContext
 from ..exceptions import Snooze, TaskRevoked
 from ..framework import resolve, result_of
 from ..models import Task
+from ..outages import UNTIL_IT_IS_BACK, waiting_for_database
 from ..results import OperationalCode
 from ..serializers import decode_call
 from ..states import TaskStatus
 from ..tasks import HorsiesTask
 from ..workflows import door, feeding
 from . import announcing, console, verdict
-from .announcing import UNTIL_IT_IS_BACK
 from .outcome import Outcome
 from .run import Run
 
@@ -149,7 +149,10 @@ def _prepare(run: Run) -> _Call:
     try:
         args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=claim.rich)
         if claim.workflow_id is not None:
-            kwargs |= feeding.arguments(run, task)
+            with waiting_for_database():
+                kwargs |= feeding.arguments(run, task)
+    except Snooze:
+        raise
     except Exception as error:
         raise verdict.Unrunnable(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
     return _Call(task, args, kwargs)

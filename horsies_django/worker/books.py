@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import DatabaseError, transaction
+from django.db import Error, transaction
 
 from .. import postgres
 from ..models import Heartbeat, Queue, Task, Worker
@@ -152,6 +152,7 @@ class Books:
         """Do what follows from these ends of nodes' tasks.
 
         Return the tasks that are there then for workers to claim, each with its queue and whether it is a coroutine's.
+        Raises :class:`~..workflows.door.Stuck`.
         """
         return self._door.ended([outcome.run.task_id for outcome in outcomes])
 
@@ -174,18 +175,23 @@ class Books:
                 pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[claim.task_id for claim in ended])))
 
     def store_singly(self, ends: Sequence[Ended]) -> None:
-        """Write ends one by one after the batch was refused; one that the database can't hold fails for that alone."""
+        """Write ends one by one after they could not be written together.
+
+        One that the database can't hold fails for that alone. One after which its workflow can't go on is stored all
+        the same.
+        """
         for end in ends:
             try:
-                with self.transaction():
-                    self.store([end])
-                    door.follow(self._plan.database, [end.task_id])
-            except DatabaseError as error:
+                self._store_and_follow(end)
+            except Error as error:
                 if not is_refusal(error):
                     raise  # the database is not to be had: that says nothing of the result
-                with self.transaction():
-                    self.store([_unstorable(end, error)])
-                    door.follow(self._plan.database, [end.task_id])
+                self._store_and_follow(_unstorable(end, error))
+
+    def _store_and_follow(self, end: Ended) -> None:
+        with self.transaction():
+            self.store([end])
+            door.follow(self._plan.database, [end.task_id])
 
     def undefer(self) -> int:
         """Let what has become due be claimed, by whom it may."""
@@ -266,7 +272,7 @@ def latest(ends: Sequence[Ended]) -> list[Ended]:
     return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
 
 
-def _unstorable(end: Ended, error: DatabaseError) -> Ended:
+def _unstorable(end: Ended, error: Error) -> Ended:
     message = clean_text(f"The database refused the result: {error}")
     code = OperationalCode.WORKER_SERIALIZATION_ERROR
     result = dumps({"err": TaskError(error_code=code, message=message).as_json()})

@@ -77,7 +77,7 @@ class Writer:
             self.in_doubt = True  # the answer may be lost, and the transaction may be there all the same
             if not ends or (isinstance(error, Error) and not is_refusal(error)):
                 raise
-            logger.exception("%d results were refused together; storing them one by one", len(ends))
+            logger.exception("%d results can't be stored together; storing them one by one", len(ends))
             self._books.store_singly(ends)
             return Tick(stored=tick.stored)
         self.in_doubt = False

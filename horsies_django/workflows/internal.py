@@ -9,6 +9,7 @@ from django.utils.module_loading import import_string
 
 from ..calls import parameters_of
 from ..context import TaskContext
+from ..outages import waiting_for_database
 from ..results import TaskError, TaskResult
 from ..retries import RetryPolicy
 from ..tasks import task
@@ -38,13 +39,15 @@ def decide(context: TaskContext) -> bool:
     from ..models import WorkflowTask
 
     database = context.run.database
-    node = WorkflowTask.objects.using(database).get(task_id=context.run.task_id)
+    with waiting_for_database():
+        node = WorkflowTask.objects.using(database).get(task_id=context.run.task_id)
+        results = _results(database, node)
     given = WorkflowContext(
         workflow_id=node.workflow_id,  # type: ignore[attr-defined]  # the id of a ForeignKey
         task_index=node.task_index,
         task_name=node.task_name or "",
         node_id=node.node_id,
-        results=_results(database, node),
+        results=results,
     )
     if node.run_when is not None and not import_string(node.run_when)(given):
         return False
@@ -81,17 +84,20 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     from .registry import definition_at
 
     database = context.run.database
-    node = WorkflowTask.objects.using(database).select_related("workflow").get(task_id=context.run.task_id)
+    with waiting_for_database():
+        node = WorkflowTask.objects.using(database).select_related("workflow").get(task_id=context.run.task_id)
     if node.workflow.depth + 1 >= LEVELS:
         return _failed(WorkflowCode.WORKFLOW_TOO_DEEP, _too_deep(database, node))
     build_with = definition_at(str(node.definition_key)).build_with
-    params |= feeding.arguments_of(context.run, parameters_of(build_with, False).by_name)
+    with waiting_for_database():
+        params |= feeding.arguments_of(context.run, parameters_of(build_with, False).by_name)
     workflow = build_with(**params)
     inherited = {name: getattr(node.workflow, name) for name in _INHERITED if getattr(workflow.options, name) is None}
     if any(value is not None for value in inherited.values()):
         workflow = workflow.with_options(**inherited)
     blueprint = workflow.blueprint()
-    with transaction.atomic(using=database):
+    # The answer to its COMMIT may be lost: then the next run finds the subworkflow there.
+    with waiting_for_database(), transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
         node.workflow.refresh_from_db()  # it may have been paused or cancelled while this was built
         if node.workflow.status in WORKFLOW_TERMINAL_STATES:

@@ -1,4 +1,4 @@
-"""Every join, with every way in which what a node waits for can end (W-15, W-16, W-20 … W-22, P-05)."""
+"""Every join, with every way in which what a node waits for can end (W-15, W-16, W-20 … W-22, P-05; scenario 58)."""
 
 from __future__ import annotations
 

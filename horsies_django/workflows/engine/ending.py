@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, models
-from django.db.models import Case, OuterRef, Subquery, TextField, Value, When
+from django.db.models import Case, OuterRef, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 
 from ...expressions import IsAmong, json_array
@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 
 _ENDED: Final = sorted(TASK_TERMINAL_STATES)
 
+#: A success without a result is none (S3-15).
+_IS_OK: Final = models.ExpressionWrapper(
+    Q(task__status=TaskStatus.COMPLETED, task__result__isnull=False), models.BooleanField()
+)
+
 #: What of a node whose task has ended says what becomes of it.
-ENDS: Final = ("pk", "workflow_id", "task_index", "dependents", "map_index", "task__status", "kind", IS_UNDECIDED)
+ENDS: Final = ("pk", "workflow_id", "task_index", "dependents", "map_index", _IS_OK, "kind", IS_UNDECIDED)
 
 #: What is taken for the error of a task that has left none (S3-15).
 _CODES: Final = {
+    TaskStatus.COMPLETED: RetrievalCode.RESULT_NOT_AVAILABLE,
     TaskStatus.FAILED: OperationalCode.WORKER_CRASHED,
     TaskStatus.CANCELLED: OutcomeCode.TASK_CANCELLED,
     TaskStatus.EXPIRED: OutcomeCode.TASK_EXPIRED,
@@ -47,8 +53,7 @@ def settle(turn: Turn, rows: Iterable[Sequence[Any]]) -> tuple[list[Settled], li
     nodes = turn.nodes
     plain: list[Settled] = []
     others: list[tuple[Settled, str, bool]] = []
-    for pk, workflow_id, index, dependents, map_index, status, kind, is_undecided in rows:
-        is_ok = status == TaskStatus.COMPLETED
+    for pk, workflow_id, index, dependents, map_index, is_ok, kind, is_undecided in rows:
         ended = WorkflowTaskStatus.COMPLETED if is_ok else WorkflowTaskStatus.FAILED
         end = Settled(pk, workflow_id, index, ended, dependents, map_index)
         if is_ok and (is_undecided or kind in (NodeKind.SUBWORKFLOW, NodeKind.EVENT)):
@@ -71,14 +76,8 @@ def ended(nodes: NodeRows) -> NodeRows:
 
 def completed(database: str) -> dict[str, Any]:
     """What the success of its task writes to a node."""
-    lacking = err(RetrievalCode.RESULT_NOT_AVAILABLE, "The task has left no result.")
     result = Subquery(Task.objects.using(database).filter(pk=OuterRef("task_id")).values("result"))
-    return {
-        "status": WorkflowTaskStatus.COMPLETED,
-        "completed_at": Now(),
-        "result": Coalesce(result, Value(lacking, models.JSONField())),
-        "error_code": None,
-    }
+    return {"status": WorkflowTaskStatus.COMPLETED, "completed_at": Now(), "result": result, "error_code": None}
 
 
 def _fail(nodes: NodeRows, keys: Collection[int]) -> None:
@@ -90,11 +89,11 @@ def _fail(nodes: NodeRows, keys: Collection[int]) -> None:
         *(
             When(status=status, then=Value(err(code, "The task has left no result."), models.JSONField()))
             for status, code in _CODES.items()
-        ),
-        default=Value(err(OperationalCode.WORKER_CRASHED, "The task has left no result."), models.JSONField()),
+        )
     )
+    codes = Case(*(When(status=status, then=Value(str(code))) for status, code in _CODES.items()))
     known = Subquery(task.annotate(known=Coalesce("result", lacking)).values("known"))
-    code = Coalesce(Subquery(task.values("error_code")), Value(str(OperationalCode.WORKER_CRASHED)))
+    code = Subquery(task.annotate(code=Coalesce("error_code", codes)).values("code"))
     _open(nodes, keys).update(status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=known, error_code=code)
 
 
