@@ -60,6 +60,8 @@ class WorkflowHandle(Generic[T]):
             if status == WorkflowStatus.FAILED:
                 return TaskResult(err=TaskError.from_json(json.loads(error)))
             if status in _CODES:
+                if error is not None:
+                    return TaskResult(err=TaskError.from_json(json.loads(error)))
                 return _error(_CODES[WorkflowStatus(status)], f"The workflow is {status}.")
             if time.monotonic() >= deadline:
                 return _error(RetrievalCode.WAIT_TIMEOUT, f"The workflow had not ended after {timeout} seconds.")
