@@ -37,12 +37,12 @@ class Row(NamedTuple):
     def as_result(self) -> Result:
         """Return the result of a workflow that has ended or is paused."""
         status = WorkflowStatus(self.status)
-        if status in _CODES:
-            return retrieval.error(_CODES[status], f"The workflow is {status}.")
         text = self.result if status == WorkflowStatus.COMPLETED else self.error
         if text is None or text == "null":
+            if status in _CODES:
+                return retrieval.error(_CODES[status], f"The workflow is {status}.")
             return retrieval.error(RetrievalCode.RESULT_NOT_AVAILABLE, f"The workflow is {status} and kept no result.")
-        if status == WorkflowStatus.FAILED:
+        if status != WorkflowStatus.COMPLETED:
             return retrieval.read(f'{{"err":{text}}}', bool(self.rich))
         result = retrieval.read(text, self.output_index is not None and bool(self.rich))
         if self.output_index is None and isinstance(by_node := result.ok, dict):

@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Count, Q, TextField, Value
+from django.db import models
+from django.db.models import Case, Count, Q, TextField, Value, When
 from django.db.models.functions import Cast, Now
 
 from ...ends import tell_after_commit
 from ...models import Workflow, WorkflowTask
 from ...results import TaskError
+from ...retention import workflow_kept_until
 from ...retries import RetryPolicy
 from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
@@ -46,7 +48,14 @@ def _finish(nodes: NodeRows, workflow: Workflow) -> None:
     if error is None:
         workflow.result = {"ok": _output(mine, workflow)}
     rows = Workflow.objects.using(nodes.db).filter(pk=workflow.pk, status=WorkflowStatus.RUNNING, open_count=0)
-    rows.update(status=workflow.status, completed_at=Now(), result=workflow.result, error=error)
+    kept = keeping(rows, workflow.status)
+    rows.update(status=workflow.status, completed_at=Now(), result=workflow.result, error=error, **kept)
+
+
+def keeping(workflows: models.QuerySet[Workflow], status: str) -> dict[str, Any]:
+    """Return what workflows that end so write of how long they are kept: what is below one goes with it."""
+    until = workflow_kept_until(status, workflows.db)
+    return {"kept_until": Case(When(depth=0, then=until), output_field=models.DateTimeField())}
 
 
 def _error(mine: NodeRows, workflow: Workflow) -> dict[str, Any] | None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import InterfaceError, OperationalError, connections, models, transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q
 from django.db.models.functions import Now
 
 from ...ends import tell_after_commit
+from ...expressions import FromNow, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask
 from ...results import RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES
@@ -24,7 +26,7 @@ from ..states import (
     WorkflowStatus,
     WorkflowTaskStatus,
 )
-from . import beginning, ending, resuming, stopping
+from . import beginning, ending, finishing, resuming, stopping
 from .advance import Advance
 from .nodes import BEGUN, NodeRows, Settled, read
 
@@ -74,17 +76,46 @@ def repair(database: str, most: int = MOST) -> list[Repaired]:
 
 def expire(database: str, most: int = MOST) -> int:
     """End the workflows whose time is over, as EXPIRED (P-09); return how many."""
-    overdue = Workflow.objects.using(database).live().filter(good_until__lte=Now()).order_by("good_until")
-    count = 0
-    for key, root in list(overdue.values_list("pk", "root_id")[:most]):
-        with transaction.atomic(using=database):
-            workflows = Workflow.objects.using(database)
-            if workflows.lock([root], skip=True) and workflows.live().filter(pk=key).exists():
-                advance = Advance.on(database)
-                advance.after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED))
-                advance.finish(stopping.below(database, [key]))
-                count += 1
-    return count
+    overdue = Workflow.objects.using(database).live().filter(good_until__lte=Now())
+    rows = list(overdue.order_by("good_until").values_list("pk", "root_id")[:most])
+    return sum(_expire(overdue, key, root) for key, root in rows)
+
+
+def expire_paused(database: str, after: timedelta, most: int = MOST) -> int:
+    """End the workflows that were paused longer than that, as EXPIRED (W-46); return how many.
+
+    What is below a paused one ends with it. For one above it is as if its child had been cancelled.
+    """
+    stale = Workflow.objects.using(database).filter(
+        Q(parent__isnull=True) | ~Q(parent__workflow__status=WorkflowStatus.PAUSED),
+        status=WorkflowStatus.PAUSED,
+        paused_at__lte=FromNow(-after.total_seconds()),
+    )
+    rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:most])
+    return sum(_expire(stale, key, root, _too_long(after, -seconds)) for key, root, seconds in rows)
+
+
+def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None) -> bool:
+    """End one workflow as EXPIRED if it is still one of ``which``; not if somebody has locked its tree."""
+    database = which.db
+    with transaction.atomic(using=database):
+        if not Workflow.objects.using(database).lock([root], skip=True) or not which.filter(pk=key).exists():
+            return False
+        advance = Advance.on(database)
+        advance.after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED, error))
+        advance.finish(stopping.below(database, [key]))
+        return True
+
+
+def _too_long(after: timedelta, seconds: float) -> dict[str, Any]:
+    age = timedelta(seconds=int(seconds))
+    message = f"It was paused for {age}: longer than paused_workflow_auto_cancel_after, {after}."
+    data = {
+        "policy": "paused_workflow_auto_cancel_after",
+        "allowed_seconds": after.total_seconds(),
+        "paused_seconds": seconds,
+    }
+    return TaskError(error_code=WorkflowCode.WORKFLOW_EXPIRED, message=message, data=data).as_json()
 
 
 def _stuck(database: str, most: int) -> list[UUID]:
@@ -159,5 +190,6 @@ def _recount(database: str, keys: Collection[UUID]) -> None:
 def _fail_empty(database: str, key: UUID) -> None:
     error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="There are no nodes.").as_json()
     rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
-    rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0)
+    kept = finishing.keeping(rows, WorkflowStatus.FAILED)
+    rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0, **kept)
     tell_after_commit(database, [key])

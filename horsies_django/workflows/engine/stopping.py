@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q
@@ -14,7 +14,7 @@ from ...models import Task, Workflow, WorkflowTask
 from ...states import TaskStatus
 from ..codes import STOPPED_BY
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
-from . import ending
+from . import ending, finishing
 from .nodes import BEGUN, NodeRows, Settled
 
 _NOT_BEGUN: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
@@ -71,15 +71,21 @@ def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
     return keys
 
 
-def cancel(database: str, roots: Collection[UUID], status: WorkflowStatus = WorkflowStatus.CANCELLED) -> list[Settled]:
+def cancel(
+    database: str,
+    roots: Collection[UUID],
+    status: WorkflowStatus = WorkflowStatus.CANCELLED,
+    error: Mapping[str, Any] | None = None,
+) -> list[Settled]:
     """End these workflows, and everything below them; return the nodes that are skipped with that (W-44).
 
-    As CANCELLED, or EXPIRED when their time is over (P-09).
+    As CANCELLED, or EXPIRED when their time is over (P-09); ``error`` says why, if that is not clear from the rows.
     """
     workflows = Workflow.objects.using(database)
     live = workflows.filter(pk__in=below(database, roots)).exclude(status__in=sorted(WORKFLOW_TERMINAL_STATES))
     keys = list(live.values_list("pk", flat=True))
-    workflows.filter(pk__in=keys).update(status=status, cancelled_at=Now())
+    rows = workflows.filter(pk__in=keys)
+    rows.update(status=status, cancelled_at=Now(), error=error, **finishing.keeping(rows, status))
     tell_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
