@@ -551,7 +551,7 @@ def test_w_70_a_key_that_a_subworkflow_has_is_taken(drain):
     (child,) = children(handle)
 
     assert bodies.Held.build().start().id == child.id
-    with pytest.raises(PayloadMismatch):
+    with pytest.raises(PayloadMismatch, match=f"a workflow 'Held' with unique_key 'held', which is {child.id}"):
         held(unique_key="held").start()
 
 
