@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -41,13 +42,18 @@ def resume(database: str, key: UUID) -> bool:
     """PAUSED → RUNNING for a workflow and all below it; return whether it was, and nothing above it is."""
     workflows = Workflow.objects.using(database)
     keys = below(database, [key])
-    may_run = Q(parent__isnull=True) | Q(parent__workflow__status=WorkflowStatus.RUNNING)
-    was_paused = workflows.filter(may_run, pk=key, status=WorkflowStatus.PAUSED).exists()
+    workflow = workflows.filter(pk=key, status=WorkflowStatus.PAUSED).first()
+    was_paused = workflow is not None and _runs_above(database, workflow)
     paused = list(workflows.filter(pk__in=keys, status=WorkflowStatus.PAUSED).values_list("pk", flat=True))
     if was_paused:
         workflows.filter(pk__in=paused).update(status=WorkflowStatus.RUNNING, paused_at=None)
         reconsider(database, paused)
     return was_paused
+
+
+def _runs_above(database: str, workflow: Workflow) -> bool:
+    """Whether the workflow above this one runs, if there is one."""
+    return all(node.workflow.status == WorkflowStatus.RUNNING for node in islice(_above(database, workflow), 1))
 
 
 def reconsider(database: str, keys: Collection[UUID]) -> int:
@@ -130,7 +136,7 @@ def _steps(database: str, key: UUID, node_id: str | None) -> list[_Step]:
 def _above(database: str, workflow: Workflow) -> Iterator[WorkflowTask]:
     """The nodes that a workflow is below, the nearest first."""
     nodes = WorkflowTask.objects.using(database).select_related("workflow")
-    while node := nodes.filter(children=workflow).first():
+    while node := nodes.filter(pk=workflow.parent_id).first():  # type: ignore[attr-defined]  # the id of a ForeignKey
         yield node
         workflow = node.workflow
 
@@ -218,7 +224,8 @@ def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool
 
 def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool) -> set[int]:
     """Reopen the subworkflows of these nodes, and of others what has stopped with it; return whose nodes run again."""
-    children = Workflow.objects.using(database).filter(parent__workflow=workflow, is_replaced=False)
+    tree = Workflow.objects.using(database).filter(root_id=workflow.root_id, depth__gt=0)  # as an index has them
+    children = tree.filter(parent__workflow=workflow, is_replaced=False)
     theirs = Q(parent__in=keys)
     if workflow.status != WorkflowStatus.RUNNING:
         theirs |= Q(parent__status__in=BEGUN)
