@@ -92,7 +92,7 @@ class WorkflowHandle(Generic[T]):
         return control.pause(self._database, self.id)
 
     def resume(self) -> bool:
-        """Go on; return whether it was paused."""
+        """Go on; return whether it was paused. Not below a workflow that does not run."""
         from . import control
 
         return control.resume(self._database, self.id)
@@ -104,7 +104,11 @@ class WorkflowHandle(Generic[T]):
         return control.cancel(self._database, self.id)
 
     def retry(self, node: NodeRef[Any] | None = None) -> bool:
-        """Run its failed and skipped nodes again, or one of them and what was skipped for it (P-06)."""
+        """Run its failed and skipped nodes again, or one of them and what was skipped for it (P-06).
+
+        It may have ended, or be paused; with a node it may run, if nothing has followed from how the node ended. What
+        is above it and has ended with it goes on too. Returns whether there was such a node.
+        """
         from . import control
 
         return control.retry(self._database, self.id, None if node is None else _id_of(node))
