@@ -19,5 +19,5 @@ class HorsiesConfig(AppConfig):
         """Import the task framework, which Django itself does not: its checks would be skipped in silence."""
         from . import checks, compat  # noqa: F401
 
-        autodiscover_modules("tasks")
+        autodiscover_modules("tasks", "workflows")
         register(checks.check_workflows)

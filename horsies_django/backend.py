@@ -22,6 +22,7 @@ from .compat import (
     InvalidTask,
     TaskResultDoesNotExist,
     framework_signals,
+    task_backends,
     task_enqueued,
 )
 from .handle import TaskHandle
@@ -162,3 +163,14 @@ def _ours(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:
         run_after=task.run_after,
         takes_context=task.takes_context,
     )
+
+
+def config_of(alias: object) -> conf.Options:
+    """Return the options of a backend. Raises InvalidTask for an alias that is none of ours."""
+    if not isinstance(alias, str) or alias not in task_backends.settings:
+        known = " or ".join(map(repr, task_backends.settings))
+        raise InvalidTask(f"backend is {alias!r}; allowed: {known}.")
+    backend = task_backends[alias]
+    if not isinstance(backend, HorsiesBackend):
+        raise InvalidTask(f"TASKS[{alias!r}] is {type(backend).__name__}; allowed: a HorsiesBackend.")
+    return backend.config

@@ -9,7 +9,18 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import DateTimeField, Expression, F, Field, FloatField, Func, JSONField, Lookup, Value
+from django.db.models import (
+    BooleanField,
+    DateTimeField,
+    Expression,
+    F,
+    Field,
+    FloatField,
+    Func,
+    JSONField,
+    Lookup,
+    Value,
+)
 from django.db.models.sql.compiler import SQLCompiler
 
 _Compiled = tuple[str, tuple[Any, ...]]
@@ -142,8 +153,12 @@ class FromMap(Func):
         return self._render(compiler, connection, f"JSON_UNQUOTE({extract})")
 
 
+#: The types of keys, as PostgreSQL and MySQL call them.
+_KEY_TYPES: Final = {"UUIDField": ("uuid", "CHAR(36)"), "BigAutoField": ("bigint", "BIGINT")}
+
+
 class IsAmong(Lookup):
-    """Whether the primary key is one of those in an array that travels as one parameter.
+    """Whether a key is one of those in an array that travels as one parameter.
 
     Unlike ``pk__in`` it is the same text for any number of keys, so that a statement is compiled and planned once.
     """
@@ -151,8 +166,13 @@ class IsAmong(Lookup):
     lookup_name = "among"
     prepare_rhs = False
 
-    def __init__(self, keys: Blank) -> None:
-        super().__init__(F("pk"), keys)
+    def __init__(self, keys: Blank | str, column: str = "pk") -> None:
+        super().__init__(F(column), keys)
+
+    @property
+    def _types(self) -> tuple[str, str]:
+        field = self.lhs.output_field
+        return _KEY_TYPES[getattr(field, "target_field", field).get_internal_type()]
 
     def _render(self, compiler: SQLCompiler, template: str) -> _Compiled:
         key_sql, key_params = compiler.compile(self.lhs)
@@ -160,7 +180,7 @@ class IsAmong(Lookup):
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """The array is PostgreSQL's own."""
-        return self._render(compiler, "{key} = ANY(%s::uuid[])")
+        return self._render(compiler, f"{{key}} = ANY(%s::{self._types[0]}[])")
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """``json_each`` makes a table of the array."""
@@ -168,8 +188,38 @@ class IsAmong(Lookup):
 
     def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """``JSON_TABLE`` makes a table of the array."""
-        table = "JSON_TABLE(%s, '$[*]' COLUMNS (value CHAR(36) PATH '$')) AS keys_given"
+        table = f"JSON_TABLE(%s, '$[*]' COLUMNS (value {self._types[1]} PATH '$')) AS keys_given"
         return self._render(compiler, f"{{key}} IN (SELECT value FROM {table})")  # noqa: S608  # a constant
+
+
+class IsOneOf(Func):
+    """Whether two columns, a UUID and a number, are one of the pairs in a JSON array that travels as one parameter."""
+
+    conditional = True
+    output_field = BooleanField()
+
+    def __init__(self, first: str, second: str, pairs: Blank) -> None:
+        super().__init__(F(first), F(second))
+        self._pairs = pairs
+
+    def _render(self, compiler: SQLCompiler, rows: str) -> _Compiled:
+        (first, first_params), (second, second_params) = map(compiler.compile, self.get_source_expressions())
+        return f"({first}, {second}) IN (SELECT {rows})", (*first_params, *second_params, self._pairs)
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """As many look-ups in an index on both."""
+        return self._render(
+            compiler, "(pair ->> 0)::uuid, (pair ->> 1)::bigint FROM jsonb_array_elements(%s::jsonb) pair"
+        )
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
+        """The same."""
+        return self._render(compiler, "json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(%s)")
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """The same."""
+        columns = "first CHAR(36) PATH '$[0]', second BIGINT PATH '$[1]'"
+        return self._render(compiler, f"first, second FROM JSON_TABLE(%s, '$[*]' COLUMNS ({columns})) AS pairs")
 
 
 def spelled(keys: Iterable[UUID | int], connection: BaseDatabaseWrapper) -> list[str]:
@@ -189,6 +239,13 @@ def json_array(keys: Collection[str], connection: BaseDatabaseWrapper) -> str:
     if connection.vendor == "postgresql":
         return "{" + ",".join(keys) + "}"
     return '["' + '","'.join(keys) + '"]' if keys else "[]"
+
+
+def json_pairs(pairs: Iterable[tuple[UUID, int]], connection: BaseDatabaseWrapper) -> str:
+    """Return the parameter of an :class:`IsOneOf`."""
+    pairs = list(pairs)
+    firsts = spelled([first for first, _ in pairs], connection)
+    return json.dumps([[first, second] for first, (_, second) in zip(firsts, pairs, strict=True)])
 
 
 def integers(entries: Mapping[UUID, int]) -> dict[UUID, str]:

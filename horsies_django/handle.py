@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import math
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import Error
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
-from . import waiting
+from . import retrieval, waiting
 from .compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
-from .results import OperationalCode, RetrievalCode, TaskError, TaskResult
-from .serializers import clean_text, decode
-from .states import TASK_TERMINAL_STATES, TaskStatus
+from .ids import as_uuid
+from .results import RetrievalCode, TaskError, TaskResult
+from .states import TaskStatus
 
 if TYPE_CHECKING:
     from .models.transitions import TaskQuerySet
@@ -68,11 +64,11 @@ class TaskHandle(Generic[T]):
     """One task, by its id. Costs no query until asked, and can be rebuilt from the id anywhere.
 
     ``replayed`` says that the send which gave this handle inserted nothing: the task was there already, by its
-    ``task_id`` or its ``unique_key``.
+    ``task_id`` or its ``unique_key``. Raises ValueError for an id that is none.
     """
 
     def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS, replayed: bool = False) -> None:
-        self.id = id if isinstance(id, UUID) else UUID(id)
+        self.id = id if isinstance(id, UUID) else as_uuid(id)
         self.backend = backend
         self.replayed = replayed
         self._final: TaskResult[T, TaskError[Any]] | None = None
@@ -134,13 +130,15 @@ class TaskHandle(Generic[T]):
         However many wait, their process asks for all of them at once, every 20 ms at first, every 0.5 s after a while.
         In a transaction each asks for itself, and waits in vain for a task that the transaction itself has sent.
         """
-        deadline = _deadline(timeout)
-        return self._final or self._told(waiting.ended(self._database, self.id, deadline), timeout)
+        deadline = waiting.deadline_of(timeout)
+        return self._final or self._told(waiting.ended(waiting.of_tasks, self._database, self.id, deadline), timeout)
 
     async def aget(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """See :meth:`get`."""
-        deadline = _deadline(timeout)
-        return self._final or self._told(await waiting.aended(self._database, self.id, deadline), timeout)
+        deadline = waiting.deadline_of(timeout)
+        return self._final or self._told(
+            await waiting.aended(waiting.of_tasks, self._database, self.id, deadline), timeout
+        )
 
     def value(self, timeout: float | None = None) -> T:
         """Return the ok value, or raise :class:`~horsies_django.exceptions.TaskFailed`. See :meth:`get`."""
@@ -185,51 +183,23 @@ class TaskHandle(Generic[T]):
 
         return Task.objects.using(self._database).filter(pk=self.id)
 
-    def _told(self, answer: waiting.Answer, timeout: float | None) -> TaskResult[T, TaskError[Any]]:
+    def _told(self, answer: waiting.Answer[waiting.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
         """Return the result that an answer means, and keep it if it is the task's own."""
-        match answer:
-            case None:
-                return _error(RetrievalCode.TASK_NOT_FOUND, f"There is no task {self.id}.")
-            case Error():
-                return _error(OperationalCode.BROKER_ERROR, f"The database can't be asked: {clean_text(repr(answer))}.")
+        if not isinstance(answer, waiting.Row):
+            return retrieval.nothing(f"task {self.id}", answer)
         if (result := self._kept(answer)) is None:
-            return _error(RetrievalCode.WAIT_TIMEOUT, f"The task had not ended after {timeout:g} seconds.")
+            return retrieval.timed_out("task", timeout)
         self._final = result
         return result
 
     def _kept(self, row: waiting.Row) -> TaskResult[T, TaskError[Any]] | None:
         """The result of a task that has ended; None while it lives."""
-        if row.status not in TASK_TERMINAL_STATES:
+        if not row.is_final:
             return None
         if row.result is None or row.result == "null":
             message = f"Task {self.id} is {row.status} and kept no result."
-            return _error(RetrievalCode.RESULT_NOT_AVAILABLE, message)
-        return _read(row.result, row.rich)
-
-
-def _deadline(timeout: float | None) -> float:
-    if timeout is None:
-        return math.inf
-    if not timeout >= 0:  # NaN is neither
-        raise ValueError(f"timeout is {timeout!r}; allowed: seconds from 0 on, or None to wait for ever.")
-    return time.monotonic() + timeout
-
-
-def _read(text: str, rich: bool) -> TaskResult[Any, TaskError[Any]]:
-    try:
-        stored = json.loads(text)
-        if "err" in stored:
-            return TaskResult(err=_with_data(TaskError.from_json(stored["err"]), rich))
-        return TaskResult(ok=decode(stored["ok"], rich=rich))
-    except Exception as error:  # noqa: BLE001  # whatever a damaged value does to its decoder, the caller gets a result
-        return _error(OperationalCode.RESULT_DESERIALIZATION_ERROR, f"The stored result can't be read: {error!r}.")
-
-
-def _with_data(error: TaskError[Any], rich: bool) -> TaskError[Any]:
-    try:
-        return replace(error, data=decode(error.data, rich=rich))
-    except Exception:  # noqa: BLE001  # an error must not be lost for its data, which stays as it is stored
-        return error
+            return retrieval.error(RetrievalCode.RESULT_NOT_AVAILABLE, message)
+        return retrieval.read(row.result, row.rich)
 
 
 def _progress(stored: Any) -> Progress | None:
@@ -238,7 +208,3 @@ def _progress(stored: Any) -> Progress | None:
         case {"done": int() | float() as done, "total": int() | float() | None as total, "message": str() as message}:
             return Progress(done=done, total=total, message=message)
     return None
-
-
-def _error(code: str, message: str) -> TaskResult[Any, TaskError[Any]]:
-    return TaskResult(err=TaskError(error_code=code, message=message))

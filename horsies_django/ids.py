@@ -28,6 +28,16 @@ def uuid7s(count: int) -> list[UUID]:
     return [_id(stamp, tail >> 2) for stamp, tail in enumerate(tails, first)]
 
 
+def as_uuid(given: object, what: str = "id") -> UUID:
+    """Return an id that was given as a UUID or as its text. Raises ValueError, which calls it ``what``."""
+    if isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given if isinstance(given, str) else "")
+    except ValueError:
+        raise ValueError(f"{what} is {given!r}; allowed: a UUID, or its text.") from None
+
+
 def _stamps(count: int) -> int:
     """Take the next ``count`` stamps for the caller and return the first."""
     global _last

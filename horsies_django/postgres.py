@@ -19,7 +19,8 @@ from .inserts import Piece
 #: One channel for all queues; see waking.py for the payload.
 CHANNEL: Final = "horsies_tasks"
 
-#: Where workers say which tasks have ended (see ends.py), and what who waits says to workers so that they do.
+#: Where it is said which tasks and workflows have ended (see ends.py), and what who waits says to workers so that they
+#: say so.
 ENDED: Final = "horsies_ended"
 WAITING: Final = "?waiting"
 
@@ -54,6 +55,8 @@ def pin_plans(connection: BaseDatabaseWrapper) -> None:
 
 def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     """Return a cursor that has statements planned once, if :func:`pin_plans` has been there; else an ordinary one."""
+    if connection.vendor != "postgresql":
+        return connection.cursor()
     import psycopg
 
     connection.ensure_connection()
@@ -78,6 +81,17 @@ def notify(alias: str, payload: str) -> None:
     """Tell every listener, once the current transaction commits, at the cost of a statement of its own."""
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
+
+
+#: Nobody needs it on disk: the cluster-wide lock is not held for a flush.
+_SAY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
+
+
+def say(alias: str, channel: str, payloads: Iterable[str]) -> None:
+    """Tell who listens to ``channel``, outside any transaction."""
+    with connections[alias].cursor() as cursor:
+        for payload in payloads:
+            cursor.execute(_SAY, [channel, payload])
 
 
 def notification(payload: str) -> Piece:
@@ -218,8 +232,6 @@ class Line:
         return heard
 
     def say(self, channel: str, payloads: Iterable[str]) -> None:
-        """Tell who listens to ``channel``. Nobody needs it on disk: the cluster-wide lock is not held for a flush."""
+        """Tell who listens to ``channel``."""
         for payload in payloads:
-            self._connection.execute(
-                "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)", [channel, payload]
-            )
+            self._connection.execute(_SAY, [channel, payload])

@@ -1,7 +1,8 @@
-"""Waiting for tasks to end, at a price that does not grow with how many wait.
+"""Waiting for tasks, or workflows, to end, at a price that does not grow with how many wait.
 
-All who wait on one database, in one process or on one event loop, share a :class:`_Room`. One of them leads: it looks
-for all, and hands the lead on as it leaves, however it leaves. So nobody depends on a thread or a task of ours.
+All who wait for the same kind on one database, in one process or on one event loop, share a :class:`_Room`. One of them
+leads: it looks for all, and hands the lead on as it leaves, however it leaves. So nobody depends on a thread or a task
+of ours.
 
 Where the database can tell, an :class:`~.ear.Ear` hears of ends and calls those who wait for them: the leader looks for
 these at once. What it doesn't hear is found by the looks.
@@ -10,15 +11,16 @@ these at once. What it doesn't hear is found by the looks.
 from __future__ import annotations
 
 import asyncio
+import math
 import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary, ref
 
@@ -46,16 +48,52 @@ _NAP: Final = 1.0
 _STALE: Final = 5.0
 
 
+class News(Protocol):
+    """What a waiter has to know of what it waits for: enough to make a result of it without another question."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether there is nothing more to wait for."""
+
+
+N = TypeVar("N", bound=News)
+
+#: Asks a database for the news of these ids, of those that there are.
+Reader: TypeAlias = Callable[[str, Sequence[UUID]], Mapping[UUID, N]]
+
+#: The news, final unless the time is up; None if there is no such row; or why the database can't say.
+Answer: TypeAlias = N | Error | None
+
+
 class Row(NamedTuple):
-    """What a waiter has to know; the result is the JSON text, for each to read in its own time."""
+    """The news of a task; the result is the JSON text, for each to read in its own time."""
 
     status: str
     result: str | None
     rich: bool
 
+    @property
+    def is_final(self) -> bool:
+        """Whether it has ended."""
+        return self.status in TASK_TERMINAL_STATES
 
-#: The row, ended unless the time is up; None if there is none; or why the database can't say.
-Answer: TypeAlias = Row | Error | None
+
+def of_tasks(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Row]:
+    """Read the news of tasks."""
+    from .models import Task
+
+    rows = Task.objects.using(database).filter(pk__in=keys)
+    columns = ("pk", "status", Cast("result", TextField()), "rich")
+    return {key: Row(*values) for key, *values in rows.values_list(*columns)}
+
+
+def deadline_of(timeout: float | None) -> float:
+    """Return when a wait is over, by time.monotonic(); None waits for ever. Raises ValueError for what is no time."""
+    if timeout is None:
+        return math.inf
+    if not timeout >= 0:  # NaN is neither
+        raise ValueError(f"timeout is {timeout!r}; allowed: seconds from 0 on, or None to wait for ever.")
+    return time.monotonic() + timeout
 
 
 @dataclass(eq=False, slots=True)
@@ -66,11 +104,11 @@ class _Seat:
     deadline: float
     bell: threading.Event | asyncio.Event
     is_told: bool = False
-    answer: Answer = None
+    answer: Answer[Any] = None
 
-    def hear(self, answers: Mapping[UUID, Row] | Error, asked_at: float) -> None:
+    def hear(self, answers: Mapping[UUID, Any] | Error, asked_at: float) -> None:
         answer = answers if isinstance(answers, Error) else answers.get(self.key)
-        if not isinstance(answer, Row) or answer.status in TASK_TERMINAL_STATES or self.deadline <= asked_at:
+        if answer is None or isinstance(answer, Error) or answer.is_final or self.deadline <= asked_at:
             self.answer, self.is_told = answer, True
 
 
@@ -113,7 +151,7 @@ class _Room:
                     self.leader.bell.set()
 
     def call(self, marks: Collection[str]) -> None:
-        """Some tasks have ended, others' among them perhaps. May be called from any thread."""
+        """Some have ended, others' among them perhaps. May be called from any thread."""
         with self.lock:
             called = [seat for seat in self.seats if mark(seat.key) in marks]
             self.called += called
@@ -141,7 +179,7 @@ class _Room:
             self.looked_at, self.pace = now, min(self.pace * 1.5, _LONGEST_LOOK)
             return _Turn(list(self.seats), now)
 
-    def tell(self, turn: _Turn, answers: Mapping[UUID, Row] | Error) -> None:
+    def tell(self, turn: _Turn, answers: Mapping[UUID, Any] | Error) -> None:
         with self.lock:
             if turn.is_for_all:
                 self.looked_at = time.monotonic()
@@ -153,18 +191,19 @@ class _Room:
 
 
 @cache
-def _room_of_process(database: str, pid: int) -> _Room:
+def _room_of_process(database: str, read: Reader[Any], pid: int) -> _Room:
     """By process: a fork inherits none of the threads that wait."""
     return _Room()
 
 
-_rooms_of_loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Room]]] = WeakKeyDictionary()
+_Rooms: TypeAlias = dict[tuple[str, Reader[Any]], _Room]
+_rooms_of_loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Rooms]] = WeakKeyDictionary()
 
 
-def _room_of_loop(database: str, loop: asyncio.AbstractEventLoop) -> _Room:
+def _room_of_loop(database: str, read: Reader[Any], loop: asyncio.AbstractEventLoop) -> _Room:
     rooms = _rooms_of_loops.setdefault(loop, {})
     # The room must not keep the loop alive, nor wake one that is closed.
-    return rooms.setdefault(database, _Room(partial(_pass_on, ref(loop))))
+    return rooms.setdefault((database, read), _Room(partial(_pass_on, ref(loop))))
 
 
 def _pass_on(loop: ref[asyncio.AbstractEventLoop], action: Callable[[], None]) -> None:
@@ -173,19 +212,22 @@ def _pass_on(loop: ref[asyncio.AbstractEventLoop], action: Callable[[], None]) -
             alive.call_soon_threadsafe(action)
 
 
-@async_unsafe("A thread that runs an event loop can't wait for a task: use aget().")
-def ended(database: str, key: UUID, deadline: float) -> Answer:
-    """Wait in this thread until a task has ended, or ``deadline`` has come by time.monotonic()."""
+@async_unsafe("A thread that runs an event loop can't wait for an end: use aget().")
+def ended(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
+    """Wait in this thread until the news that ``read`` gives of ``key`` is final, or ``deadline`` has come.
+
+    It is by time.monotonic().
+    """
     seat = _Seat(key, deadline, bell := threading.Event())
-    is_alone = _first_look(database, seat)
-    room = _Room() if is_alone else _room_of_process(database, os.getpid())
+    is_alone = _first_look(read, database, seat)
+    room = _Room() if is_alone else _room_of_process(database, read, os.getpid())
     try:
         room.sit(seat)
         while turn := room.turn(seat):
             if turn.asked:
                 if not is_alone:
                     attend(database, room)
-                room.tell(turn, _look(database, turn.asked))
+                room.tell(turn, _look(read, database, turn.asked))
             else:
                 bell.wait(turn.pause)
     finally:
@@ -193,18 +235,18 @@ def ended(database: str, key: UUID, deadline: float) -> Answer:
     return seat.answer
 
 
-async def aended(database: str, key: UUID, deadline: float) -> Answer:
+async def aended(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[N]:
     """See :func:`ended`; the looks are taken in the thread of this coroutine's own queries."""
     seat = _Seat(key, deadline, bell := asyncio.Event())
-    is_alone = await sync_to_async(_first_look)(database, seat)
-    room = _Room() if is_alone else _room_of_loop(database, asyncio.get_running_loop())
+    is_alone = await sync_to_async(_first_look)(read, database, seat)
+    room = _Room() if is_alone else _room_of_loop(database, read, asyncio.get_running_loop())
     try:
         room.sit(seat)
         while turn := room.turn(seat):
             if turn.asked:
                 if not is_alone:
                     attend(database, room)
-                room.tell(turn, await sync_to_async(_look)(database, turn.asked))
+                room.tell(turn, await sync_to_async(_look)(read, database, turn.asked))
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(turn.pause):
@@ -214,7 +256,7 @@ async def aended(database: str, key: UUID, deadline: float) -> Answer:
     return seat.answer
 
 
-def _first_look(database: str, seat: _Seat) -> bool:
+def _first_look(read: Reader[Any], database: str, seat: _Seat) -> bool:
     """Look for one, and return whether it need not, or must not, wait with others: in a transaction it sees other rows.
 
     Who has no connection yet lets the leader look, rather than open one of a thousand.
@@ -223,22 +265,19 @@ def _first_look(database: str, seat: _Seat) -> bool:
     now = time.monotonic()
     if connection.connection is None and now < seat.deadline:
         return False
-    seat.hear(_look(database, [seat]), now)
+    seat.hear(_look(read, database, [seat]), now)
     return seat.is_told or not connection.autocommit
 
 
-def _look(database: str, seats: Collection[_Seat]) -> Mapping[UUID, Row] | Error:
-    """Return the rows there are; asked again if the connection turns out to have died since its last use."""
-    from .models import Task
-
+def _look(read: Reader[N], database: str, seats: Collection[_Seat]) -> Mapping[UUID, N] | Error:
+    """Return the news there is; asked again if the connection turns out to have died since its last use."""
     keys = list({seat.key for seat in seats})
     chunks = [keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK)]
-    tasks = Task.objects.using(database).values_list("pk", "status", Cast("result", TextField()), "rich")
     connection = connections[database]
     while True:
         is_new = connection.connection is None
         try:
-            return {key: Row(*values) for chunk in chunks for key, *values in tasks.filter(pk__in=chunk)}
+            return {key: news for chunk in chunks for key, news in read(database, chunk).items()}
         except Error as error:
             connection.close_if_unusable_or_obsolete()
             if is_new or connection.connection is not None:

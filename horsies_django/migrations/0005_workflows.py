@@ -152,7 +152,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='workflowtask',
-            constraint=models.UniqueConstraint(fields=('workflow', 'node_id'), name='horsies_node_has_its_id_alone'),
+            constraint=models.UniqueConstraint(fields=('node_id', 'workflow'), name='horsies_node_has_its_id_alone'),
         ),
         migrations.AddConstraint(
             model_name='workflowtask',

@@ -83,9 +83,9 @@ class Statement:
 
 
 class Selection:
-    """A SELECT of at most as many rows as each run says."""
+    """A SELECT; with a limit, of at most as many rows as each run says."""
 
-    def __init__(self, rows: models.QuerySet[Any], columns: Iterable[Any], limit: Blank) -> None:
+    def __init__(self, rows: models.QuerySet[Any], columns: Iterable[Any], limit: Blank | None = None) -> None:
         selected = rows.values_list(*columns)
         self._alias = rows.db
         self.statement = Statement.select(selected, limit)

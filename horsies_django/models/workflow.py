@@ -24,6 +24,10 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
         """Those that have not ended."""
         return self.filter(status__in=_LIVE)
 
+    def holding(self, unique_key: str | None) -> Self:
+        """The live one that has this key, if there is one."""
+        return self.none() if unique_key is None else self.live().filter(unique_key=unique_key)
+
     def past_keeping(self) -> Self:
         """Trees that have ended and were kept long enough, given by their roots; not while a body of one still runs."""
         return self.closed().filter(kept_until__lte=Now())
@@ -37,14 +41,17 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
     def lock(self, roots: Collection[UUID], *, skip: bool = False) -> set[UUID]:
         """Lock the rows of the trees with these roots and return which: it comes before any other row of theirs (P-03).
 
-        In the order of their ids, so no two wait for each other. With ``skip`` those that somebody has locked are left.
+        With ``skip`` those that somebody has locked are left.
         """
+        return set(self.filter(pk__in=roots).locked(skip=skip).values_list("pk", flat=True))
+
+    def locked(self, *, skip: bool) -> Self:
+        """These rows, to be locked as they are read: in the order of their ids, so no two wait for each other."""
         features = connections[self.db].features
-        rows = self.filter(pk__in=roots).order_by("pk")
-        if features.has_select_for_update:
-            skip = skip and features.has_select_for_update_skip_locked
-            rows = rows.select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
-        return set(rows.values_list("pk", flat=True))
+        if not features.has_select_for_update:
+            return self
+        skip = skip and features.has_select_for_update_skip_locked
+        return self.order_by("pk").select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
 
 
 class Workflow(models.Model):

@@ -108,7 +108,8 @@ class WorkflowTask(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(fields=["workflow", "task_index"], name="horsies_node_has_its_place_alone"),
-            models.UniqueConstraint(fields=["workflow", "node_id"], name="horsies_node_has_its_id_alone"),
+            # The other way round, it would be taken to find a node by its place as well, for want of statistics.
+            models.UniqueConstraint(fields=["node_id", "workflow"], name="horsies_node_has_its_id_alone"),
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowTaskStatus.values), name="horsies_node_status_is_known"
             ),

@@ -6,23 +6,18 @@ import logging
 import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Final
 
-from django.db import InterfaceError, OperationalError, close_old_connections, connections
+from django.db import close_old_connections, connections
 
 from ..compat import task_finished, task_started
-from ..exceptions import Snooze
 from ..framework import result_of, send_finished, sender_of
 from ..models import Task
 from ..models.claims import ClaimedTask
+from ..outages import waiting_for_database
 from ..states import TASK_TERMINAL_STATES
 from .outcome import Outcome
 
 logger = logging.getLogger("horsies_django.worker")
-
-
-#: Seconds that a task waits whose body could not begin, for the database was not to be had.
-UNTIL_IT_IS_BACK: Final = 1.0
 
 
 def wants_started(claim: ClaimedTask) -> bool:
@@ -44,10 +39,8 @@ def started(claim: ClaimedTask, database: str) -> None:
 
 def running_row(claim: ClaimedTask, database: str) -> Task:
     """Return the row of a task whose body is about to begin. While the database is away, the body can't: it snoozes."""
-    try:
+    with waiting_for_database():
         return Task.objects.using(database).get(pk=claim.task_id)
-    except (OperationalError, InterfaceError) as error:
-        raise Snooze(UNTIL_IT_IS_BACK) from error
 
 
 class Announcer:

@@ -18,13 +18,13 @@ from ..context import TaskContext
 from ..exceptions import Snooze, TaskRevoked
 from ..framework import resolve, result_of
 from ..models import Task
+from ..outages import UNTIL_IT_IS_BACK, waiting_for_database
 from ..results import OperationalCode
 from ..serializers import decode_call
 from ..states import TaskStatus
 from ..tasks import HorsiesTask
 from ..workflows import door, feeding
 from . import announcing, console, verdict
-from .announcing import UNTIL_IT_IS_BACK
 from .outcome import Outcome
 from .run import Run
 
@@ -57,7 +57,8 @@ async def arun(run: Run) -> Outcome:
     call = None
     run.begin()
     try:
-        call = _prepare(run)
+        # What a node is given is read from the database.
+        call = _prepare(run) if run.claim.workflow_id is None else await sync_to_async(_prepare)(run)
         if announcing.wants_started(run.claim):
             await sync_to_async(announcing.started)(run.claim, run.database)
         context = [await sync_to_async(_context)(run)] if call.task.takes_context else []
@@ -106,9 +107,12 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
                 raise _RolledBack(outcome)
             if run.progress is not None:
                 tasks.note_progress({run.claim: run.progress})
+            root = run.claim.workflow_id
+            if root is not None:
+                door.lock(database, root)
             _require(run, tasks.complete([outcome.ended], run.runner))
-            if run.claim.workflow_id is not None:
-                door.follow(database, [run.task_id])
+            if root is not None:
+                door.ended(database, [run.task_id])
             outcome = replace(outcome, is_stored=True)
     except _RolledBack as error:
         return error.outcome
@@ -145,7 +149,10 @@ def _prepare(run: Run) -> _Call:
     try:
         args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=claim.rich)
         if claim.workflow_id is not None:
-            kwargs |= feeding.arguments(run, task)
+            with waiting_for_database():
+                kwargs |= feeding.arguments(run, task)
+    except Snooze:
+        raise
     except Exception as error:
         raise verdict.Unrunnable(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
     return _Call(task, args, kwargs)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, transaction
+from django.db import Error, transaction
 
 from .. import postgres
 from ..models import Heartbeat, Queue, Task, Worker
@@ -20,12 +20,14 @@ from ..models.transitions import TaskQuerySet
 from ..models.worker import WorkerQuerySet
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
+from ..refusals import is_refusal
 from ..results import OperationalCode, TaskError
 from ..retention import may_go_at_once
 from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
+from ..workflows.door import Door
 from . import announcing
 from .lanes import Lane
 from .outcome import Outcome
@@ -61,6 +63,7 @@ class Books:
         self._runner = runner
         self._exchanges: dict[bool, Exchange] = {}
         self._survey: Survey | None = None
+        self._door = Door(plan.database)
 
     def register(self) -> bool:
         """Write the worker's row."""
@@ -143,12 +146,20 @@ class Books:
 
     def blocked(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Lock the workflows of these nodes' tasks; return those whose workflow somebody else has locked."""
-        return door.blocked(self._plan.database, outcomes)
+        return self._door.blocked(outcomes)
 
-    def advance(self, outcomes: Sequence[Outcome]) -> list[tuple[str, bool]]:
-        """Do what follows from these ends of nodes' tasks, and return the queues where there is more to claim then."""
-        queues = door.ended(self._plan.database, [outcome.run.task_id for outcome in outcomes])
-        return [(queue, is_async) for queue, is_async in queues if self._plan.serves(queue)]
+    def advance(self, outcomes: Sequence[Outcome]) -> dict[UUID, tuple[str, bool]]:
+        """Do what follows from these ends of nodes' tasks.
+
+        Return the tasks that are there then for workers to claim, each with its queue and whether it is a coroutine's.
+        Raises :class:`~..workflows.door.Stuck`.
+        """
+        return self._door.ended([outcome.run.task_id for outcome in outcomes])
+
+    def tell_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
+        """Wake those who serve the queues of these tasks, once they are there."""
+        for queue, is_async in set(tasks):
+            wake_after_commit(self._plan.database, queue, is_async=is_async)
 
     def run_nodes(self, claims: Sequence[ClaimedTask]) -> bool:
         """Show that the nodes of these tasks run."""
@@ -164,18 +175,23 @@ class Books:
                 pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[claim.task_id for claim in ended])))
 
     def store_singly(self, ends: Sequence[Ended]) -> None:
-        """Write ends one by one after the batch was refused; one that the database can't hold fails for that alone."""
+        """Write ends one by one after they could not be written together.
+
+        One that the database can't hold fails for that alone. One after which its workflow can't go on is stored all
+        the same.
+        """
         for end in ends:
             try:
-                with self.transaction():
-                    self.store([end])
-                    door.follow(self._plan.database, [end.task_id])
-            except DatabaseError as error:
+                self._store_and_follow(end)
+            except Error as error:
                 if not is_refusal(error):
                     raise  # the database is not to be had: that says nothing of the result
-                with self.transaction():
-                    self.store([_unstorable(end, error)])
-                    door.follow(self._plan.database, [end.task_id])
+                self._store_and_follow(_unstorable(end, error))
+
+    def _store_and_follow(self, end: Ended) -> None:
+        with self.transaction():
+            self.store([end])
+            door.follow(self._plan.database, [end.task_id])
 
     def undefer(self) -> int:
         """Let what has become due be claimed, by whom it may."""
@@ -256,17 +272,7 @@ def latest(ends: Sequence[Ended]) -> list[Ended]:
     return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
 
 
-def is_refusal(error: Error) -> bool:
-    """Whether the database has refused what it was given, and would again; otherwise it is not to be had for now.
-
-    PostgreSQL counts a value that is too large among the operational errors, by a code of its own.
-    """
-    if isinstance(error, OperationalError):
-        return str(getattr(error.__cause__, "sqlstate", "")).startswith("54")
-    return isinstance(error, DataError | IntegrityError)
-
-
-def _unstorable(end: Ended, error: DatabaseError) -> Ended:
+def _unstorable(end: Ended, error: Error) -> Ended:
     message = clean_text(f"The database refused the result: {error}")
     code = OperationalCode.WORKER_SERIALIZATION_ERROR
     result = dumps({"err": TaskError(error_code=code, message=message).as_json()})

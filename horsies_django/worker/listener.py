@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import Error
 
-from .. import postgres
+from .. import ends, postgres
 from ..waking import REVOKED, Wake
 from .inbox import Inbox, Word
 from .plan import Plan
@@ -49,10 +49,12 @@ class Listener:
         if postgres.can_listen(self._plan.database):
             self._line = postgres.OwnLine(self._plan.database, postgres.CHANNEL)
             self._inbox.attend(self)
+            ends.appoint(self._plan.database, self._teller)
 
     def stop(self) -> None:
         """Hear nothing, and tell nobody any more."""
         self._inbox.ignore()
+        ends.dismiss(self._plan.database, self._teller)
         self._teller.close()
 
     def ended(self, keys: Iterable[UUID]) -> None:

@@ -261,6 +261,7 @@ class Pump:
     def _show(self) -> bool:
         """Show that nodes run whose bodies take long enough to be seen."""
         running = {run for lane in self._lanes for run in lane.running.values()}
+        running -= {outcome.run for outcome in self._outbox.all}
         self._books.run_nodes([run.claim for run in self._unshown if run in running])
         self._unshown.clear()
         return True

@@ -1,4 +1,4 @@
-"""Telling those who wait for a task that it has ended, as long as there are any."""
+"""Telling those who wait for a task, or a workflow, that it has ended, as long as there are any."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Teller:
             threading.Thread(target=self._run, name="horsies-teller", daemon=True).start()
 
     def ended(self, keys: Iterable[UUID]) -> None:
-        """These tasks have ended, for good and in the table."""
+        """These have ended, for good and in the table."""
         if self.is_asked:
             for key in keys:
                 self._ended.put(key)

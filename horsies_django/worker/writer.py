@@ -6,14 +6,18 @@ import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Final
+from uuid import UUID
 
 from django.db import Error
 
 from ..models.claims import ClaimedTask, Ended
+from ..refusals import is_refusal
+from ..workflows.door import Stuck
 from .allowance import Allowance
-from .books import Books, is_refusal, latest
+from .books import Books, latest
 from .lanes import Lane
 from .outbox import Outbox
+from .outcome import Outcome
 from .plan import Plan
 from .run import Run
 from .tick import Tick
@@ -28,6 +32,7 @@ class Writer:
     """Writes ticks. It remembers whose turn is next, and what is ``in_doubt``: committed, with no answer."""
 
     def __init__(self, plan: Plan, books: Books, lanes: Sequence[Lane], outbox: Outbox, allowance: Allowance) -> None:
+        self._plan = plan
         self._books = books
         self._lanes = lanes
         self._turns = list(lanes)
@@ -56,22 +61,23 @@ class Writer:
                 tick.blocked = self._books.blocked(nodes) if nodes else []
                 tick.stored = [outcome for outcome in batch if outcome not in tick.blocked] if tick.blocked else batch
                 ends = latest([outcome.ended for outcome in tick.stored if not outcome.is_stored])
-                of_nodes = {outcome.run.task_id for outcome in nodes}
-                successes = [end for end in ends if end.is_success and end.task_id not in of_nodes]
+                successes = [end for end in ends if end.is_success]
                 if is_rare:
-                    others = [end for end in ends if not end.is_success or end.task_id in of_nodes]
-                    self._write_rarities(others, noted, is_beat_due=tick.beat)
-                    self._heat(self._books.advance([outcome for outcome in nodes if outcome not in tick.blocked]))
+                    self._write_rarities([end for end in ends if not end.is_success], noted, is_beat_due=tick.beat)
+                if nodes:  # what follows from their ends is to be claimed with the rest
+                    successes = self._store(successes)
+                    fresh = self._advance([outcome for outcome in nodes if outcome not in tick.blocked])
                 for lane in self._turns if is_rare else self._next_turn():
                     if self._fill(lane, tick, successes):
                         successes = []
-                if successes:
-                    self._books.exchange(self._lanes[0], successes, 0)
-        except Error as error:
+                self._store(successes)
+                if nodes:
+                    self._tell_others(fresh, tick)
+        except (Error, Stuck) as error:
             self.in_doubt = True  # the answer may be lost, and the transaction may be there all the same
-            if not (ends and is_refusal(error)):
+            if not ends or (isinstance(error, Error) and not is_refusal(error)):
                 raise
-            logger.exception("%d results were refused together; storing them one by one", len(ends))
+            logger.exception("%d results can't be stored together; storing them one by one", len(ends))
             self._books.store_singly(ends)
             return Tick(stored=tick.stored)
         self.in_doubt = False
@@ -88,11 +94,25 @@ class Writer:
         prefetched = [claim for lane in self._lanes for claim in lane.prefetched]
         return [*running, *prefetched, *(outcome.claim for outcome in self._outbox.all)]
 
-    def _heat(self, queues: Sequence[tuple[str, bool]]) -> None:
+    def _store(self, successes: Sequence[Ended]) -> list[Ended]:
+        """Store successes without a claim; return those that are left, which are none."""
+        if successes:
+            self._books.exchange(self._lanes[0], successes, 0)
+        return []
+
+    def _advance(self, nodes: Sequence[Outcome]) -> dict[UUID, tuple[str, bool]]:
+        """Do what follows from the ends of nodes' tasks; return the tasks that are there with that."""
+        fresh = self._books.advance(nodes)
         for lane in self._lanes:
-            for queue, is_async in queues:
-                if lane.is_async == is_async:
+            for queue, is_async in set(fresh.values()):
+                if lane.is_async == is_async and self._plan.serves(queue):
                     lane.heat(queue)
+        return fresh
+
+    def _tell_others(self, fresh: dict[UUID, tuple[str, bool]], tick: Tick) -> None:
+        """Tell other workers of those of these tasks that this one has not claimed at once."""
+        mine = {claim.task_id for _, started in tick.started for claim in started}
+        self._books.tell_others(lane for task_id, lane in fresh.items() if task_id not in mine)
 
     def _write_rarities(self, ends: Sequence[Ended], noted: Sequence[Run], *, is_beat_due: bool) -> None:
         if self.in_doubt or is_beat_due:  # what was in doubt may have been committed later still

@@ -11,7 +11,7 @@ from django.db import connections, transaction
 
 from ..compat import task_backends
 from ..models import Task, Workflow, WorkflowEvent
-from ..serializers import dumps, encode
+from ..serializers import check_size, dumps, encode
 from .engine import beginning, resuming, retrying, stopping
 from .engine.advance import Advance
 from .states import WORKFLOW_TERMINAL_STATES
@@ -45,7 +45,7 @@ def cancel(database: str, key: UUID) -> bool:
     with _locked(database, key) as workflow:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
             return False
-        advance = Advance(database)
+        advance = Advance.on(database)
         advance.after(stopping.cancel(database, [key]))
         advance.finish(stopping.below(database, [key]))  # one with nothing open has not been heard of with that
         return True
@@ -63,12 +63,13 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
             return False
         backend: Any = task_backends[workflow.backend]
-        payload = encode(payload, rich=backend.config.serializer == "rich", where="the payload of an event")
+        payload = encode(payload, rich=backend.config.serializer == "rich", where=f"the payload of event {name!r}")
         text = dumps(payload)
+        check_size(text, backend.config.max_payload_bytes, f"the payload of event {name!r}")
         WorkflowEvent.objects.using(database).update_or_create(
             workflow=workflow, name=name, defaults={"payload": payload}
         )
-        advance = Advance(database)
+        advance = Advance.on(database)
         ends = beginning.waiting_for(advance.nodes, key, name)
         timers = advance.nodes.filter(pk__in=[end.pk for end in ends], task_id__isnull=False)
         timer_ids = list(timers.values_list("task_id", flat=True))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
 
 from ..exceptions import InvalidWorkflow
+from .circles import building
 from .flow import Part
 from .inputs import value_kinds
 from .kinds import clash, given, words
@@ -67,9 +68,10 @@ class WorkflowDefinition(Generic[T]):
         meta = cls._meta
         mistakes = _mistakes_of(cls)
         try:
-            workflow = Workflow[T](
-                meta.name, _parts_of(cls), definition_key=meta.options.definition_key, **meta.options.for_workflow()
-            )
+            with building(cls, has_arguments=False):
+                workflow = Workflow[T](
+                    meta.name, _parts_of(cls), definition_key=meta.options.definition_key, **meta.options.for_workflow()
+                )
         except InvalidWorkflow as error:
             raise InvalidWorkflow([*mistakes, *error.mistakes]) from error
         _judge_output(cls, workflow, mistakes)
@@ -128,7 +130,8 @@ def _judged(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
     def build_with(cls: type[WorkflowDefinition[Any]], *args: Any, **params: Any) -> Workflow[Any]:
         mistakes = _mistakes_of(cls)
         try:
-            workflow = function(cls, *args, **params)
+            with building(cls, has_arguments=bool(args or params)):
+                workflow = function(cls, *args, **params)
         except InvalidWorkflow as error:
             raise InvalidWorkflow([*mistakes, *error.mistakes]) from error
         if isinstance(workflow, Workflow):

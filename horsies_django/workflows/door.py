@@ -5,18 +5,27 @@ A workflow's row is locked before any of its tasks is (P-03). Workers never wait
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from uuid import UUID
 
-from django.db import transaction
+from django.db import Error, transaction
 
+from ..refusals import is_refusal
 from .states import WorkflowTaskStatus
 
 if TYPE_CHECKING:
     from ..models.claims import ClaimedTask
     from ..models.transitions import TaskQuerySet
+
+
+logger = logging.getLogger("horsies_django.workflows")
+
+
+class Stuck(Exception):
+    """What follows from the ends of some tasks can't be done, for their workflows' rows are damaged."""
 
 
 class _Ended(Protocol):
@@ -27,28 +36,78 @@ class _Ended(Protocol):
 E = TypeVar("E", bound=_Ended)
 
 
-def blocked(database: str, ends: Sequence[E]) -> list[E]:
-    """Lock the workflows that these tasks are nodes of; return those whose workflow somebody else has locked."""
+class Door:
+    """The door of one worker, whose connection keeps what is said through it."""
+
+    def __init__(self, database: str) -> None:
+        from .engine.phrases import Phrases
+
+        self._database = database
+        self._phrases = Phrases(database)
+
+    def blocked(self, ends: Sequence[E]) -> list[E]:
+        """Lock the workflows that these tasks are nodes of; return those whose workflow somebody else has locked."""
+        from ..models import Workflow
+
+        roots = {end.claim.workflow_id for end in ends if end.claim.workflow_id is not None}
+        missing = roots - self._phrases.lock(roots)
+        # One that is not there any more blocks nobody.
+        workflows = Workflow.objects.using(self._database)
+        there = set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
+        return [end for end in ends if end.claim.workflow_id in there]
+
+    def ended(self, ids: Collection[UUID]) -> dict[UUID, tuple[str, bool]]:
+        """Do what follows from the ends of these tasks, whose workflows are locked.
+
+        Return the tasks that were made with that, each with its queue and whether it is a coroutine's. It is the
+        worker's to tell others of those that it does not claim itself. Raises :class:`Stuck`.
+        """
+        from .engine.advance import Advance
+
+        advance = Advance(self._phrases, is_quiet=True)
+        try:
+            advance.after_tasks(ids)
+        except Exception as error:
+            if _is_away(error):
+                raise
+            raise Stuck from error
+        return advance.enqueued
+
+
+def lock(database: str, root: UUID) -> None:
+    """Lock the workflow of a task that is about to end in the current transaction."""
     from ..models import Workflow
 
-    roots = {end.claim.workflow_id for end in ends if end.claim.workflow_id is not None}
-    workflows = Workflow.objects.using(database)
-    held = workflows.lock(roots, skip=True)
-    missing = roots - held
-    # One that is not there any more blocks nobody.
-    there = set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
-    return [end for end in ends if end.claim.workflow_id in there]
+    Workflow.objects.using(database).lock([root])
 
 
-def ended(database: str, ids: Collection[UUID]) -> set[tuple[str, bool]]:
-    """Do what follows from the ends of these tasks, whose workflows are locked; return the queues of the next ones."""
-    if not ids:
-        return set()
+def ended(database: str, ids: Sequence[UUID]) -> None:
+    """Do what follows from the ends of these tasks, whose workflows are locked.
+
+    The ends stay, whatever comes of it: a workflow that can't go on, as something has damaged its rows, is told of and
+    left to repair.
+    """
+    if ids and not _try(database, ids) and len(ids) > 1:
+        for key in ids:
+            _try(database, [key])
+
+
+def _try(database: str, ids: Sequence[UUID]) -> bool:
     from .engine.advance import Advance
 
-    advance = Advance(database)
-    advance.after_tasks(ids)
-    return advance.queues
+    try:
+        with transaction.atomic(using=database):
+            Advance.on(database).after_tasks(ids)
+    except Exception as error:
+        if _is_away(error):
+            raise
+        logger.exception("what follows from the ends of %d tasks can't be done; task id=%s", len(ids), ids[0])
+        return False
+    return True
+
+
+def _is_away(error: Exception) -> bool:
+    return isinstance(error, Error) and not is_refusal(error)
 
 
 def follow(database: str, ids: Collection[UUID]) -> None:

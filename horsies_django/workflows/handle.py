@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
-from django.db.models import F, Q, TextField
+from asgiref.sync import sync_to_async
+from django.db.models import TextField
 from django.db.models.functions import Cast
 
-from ..compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
-from ..dry import is_dry
-from ..exceptions import PayloadMismatch
-from ..ids import uuid7
+from .. import retrieval, waiting
+from ..backend import config_of
+from ..compat import DEFAULT_TASK_BACKEND_ALIAS
+from ..ids import as_uuid
 from ..results import RetrievalCode, TaskError, TaskResult
-from . import feeding
-from .blueprint import WorkflowBlueprint
-from .codes import STOPPED_BY, WorkflowCode
-from .nodes import NodeKey, NodeRef
+from . import news
+from .mistakes import shown
+from .nodes import Node, NodeKey, NodeRef
 from .states import WorkflowStatus, WorkflowTaskStatus
+from .steps import problem_of_event
 
 if TYPE_CHECKING:
     from ..models.workflow import WorkflowQuerySet
@@ -28,18 +26,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 V = TypeVar("V")
 
-_CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
-
 
 class WorkflowHandle(Generic[T]):
-    """One run of a workflow, by its id. Can be rebuilt from the id anywhere."""
+    """One run of a workflow, by its id. Costs no query until asked, and can be rebuilt from the id anywhere.
+
+    Raises ValueError for an id that is none, and InvalidTask for a ``backend`` that is none of ours.
+    """
 
     def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> None:
-        self.id = id if isinstance(id, UUID) else UUID(id)
+        self.id = as_uuid(id)
         self.backend = backend
+        self._database = config_of(backend).database
+        self._final: TaskResult[T, TaskError[Any]] | None = None
 
     def __repr__(self) -> str:
         return f"WorkflowHandle({str(self.id)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WorkflowHandle) and (self.id, self.backend) == (other.id, other.backend)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     def status(self) -> WorkflowStatus | None:
         """Return the status now, None if there is no such workflow."""
@@ -47,25 +54,30 @@ class WorkflowHandle(Generic[T]):
         return WorkflowStatus(status) if status else None
 
     def get(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
-        """Wait for the workflow to end, at most ``timeout`` seconds, and return its result (W-72)."""
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        while True:
-            columns = ("status", Cast("result", TextField()), Cast("error", TextField()))
-            row = self._rows().values_list(*columns).first()
-            if row is None:
-                return _error(RetrievalCode.TASK_NOT_FOUND, f"There is no workflow {self.id}.")
-            status, result, error = row
-            if status == WorkflowStatus.COMPLETED:
-                return TaskResult(ok=self._output(result))
-            if status == WorkflowStatus.FAILED:
-                return TaskResult(err=TaskError.from_json(json.loads(error)))
-            if status in _CODES:
-                if error is not None:
-                    return TaskResult(err=TaskError.from_json(json.loads(error)))
-                return _error(_CODES[WorkflowStatus(status)], f"The workflow is {status}.")
-            if time.monotonic() >= deadline:
-                return _error(RetrievalCode.WAIT_TIMEOUT, f"The workflow had not ended after {timeout} seconds.")
-            time.sleep(0.02)
+        """Wait for the workflow to end, at most ``timeout`` seconds, and return its result (W-72).
+
+        None waits for ever, 0 looks once; anything else that is no number of seconds is a ValueError. A paused workflow
+        is an err result at once, with ``WORKFLOW_PAUSED``. Never raises for how the workflow came out, nor for how the
+        asking went: see :meth:`TaskHandle.get() <horsies_django.TaskHandle.get>`, which waits in the same way. Only the
+        result of a COMPLETED workflow is kept by the handle: any other may be otherwise a moment later.
+        """
+        deadline = waiting.deadline_of(timeout)
+        return self._final or self._told(waiting.ended(news.of_workflows, self._database, self.id, deadline), timeout)
+
+    async def aget(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
+        """See :meth:`get`."""
+        deadline = waiting.deadline_of(timeout)
+        return self._final or self._told(
+            await waiting.aended(news.of_workflows, self._database, self.id, deadline), timeout
+        )
+
+    def value(self, timeout: float | None = None) -> T:
+        """Return the ok value, or raise :class:`~horsies_django.exceptions.TaskFailed`. See :meth:`get`."""
+        return self.get(timeout).unwrap()
+
+    async def avalue(self, timeout: float | None = None) -> T:
+        """See :meth:`value`."""
+        return (await self.aget(timeout)).unwrap()
 
     def tasks(self) -> dict[str, WorkflowTaskStatus]:
         """Return the status of each node, by id."""
@@ -75,11 +87,15 @@ class WorkflowHandle(Generic[T]):
         return {node_id: WorkflowTaskStatus(status) for node_id, status in nodes.values_list("node_id", "status")}
 
     def result_for(self, node: NodeRef[V]) -> TaskResult[V, TaskError[Any]]:
-        """Return a node's result; RESULT_NOT_READY until it has ended. Raises KeyError for a node that is not there."""
-        results = self._results(node_id=_id_of(node))
+        """Return a node's result; RESULT_NOT_READY until it has ended.
+
+        Raises KeyError for a node, or a workflow, that is not there, and TypeError for what names no node.
+        """
+        node_id = _id_of(node)
+        results = self._results(node_id=node_id)
         if not results:
-            raise KeyError(f"There is no node {_id_of(node)!r} in workflow {self.id}.")
-        return results[_id_of(node)]
+            raise self._no_such_node(node_id)
+        return results[node_id]
 
     def results(self) -> dict[str, TaskResult[Any, TaskError[Any]]]:
         """Return the results of the nodes that have ended, by id."""
@@ -107,29 +123,74 @@ class WorkflowHandle(Generic[T]):
         """Run its failed and skipped nodes again, or one of them and what was skipped for it (P-06).
 
         It may have ended, or be paused; with a node it may run, if nothing has followed from how the node ended. What
-        is above it and has ended with it goes on too. Returns whether there was such a node.
+        is above it and has ended with it goes on too. Return whether there was such a node. Raises KeyError for a node
+        that is not there.
         """
         from . import control
 
-        return control.retry(self._database, self.id, None if node is None else _id_of(node))
+        node_id = None if node is None else _id_of(node)
+        is_retried = control.retry(self._database, self.id, node_id)
+        if not is_retried and node_id is not None and node_id not in self.tasks():
+            raise self._no_such_node(node_id)
+        return is_retried
 
     def send_event(self, name: str, payload: Any = None) -> bool:
-        """Send an event to the nodes that wait for it, now or later (P-08). Return whether it had not ended."""
+        """Send an event to the nodes that wait for it, now or later (P-08). Return whether it had not ended.
+
+        Raises ValueError for a bad name, and TypeError or ValueError for a payload that JSON can't hold.
+        """
         from . import control
 
+        if problem := problem_of_event(name):
+            raise ValueError(f"the name of an event is {problem}")
         return control.send_event(self._database, self.id, name, payload)
 
-    def _output(self, text: str) -> Any:
-        """Read the result of a workflow: the value of its output, else results by node (W-51)."""
-        from ..models import WorkflowTask
+    async def astatus(self) -> WorkflowStatus | None:
+        """See :meth:`status`."""
+        return await sync_to_async(self.status)()
 
-        rows = WorkflowTask.objects.using(self._database).filter(workflow=self.id)
-        output = rows.filter(task_index=F("workflow__output_index")).values_list("rich", flat=True).first()
-        if output is not None:
-            return feeding.read(text, output).ok
-        stored = json.loads(text)["ok"]
-        rich = dict(rows.filter(node_id__in=stored or ()).values_list("node_id", "rich"))
-        return stored and {node_id: feeding.read(json.dumps(one), rich[node_id]) for node_id, one in stored.items()}
+    async def atasks(self) -> dict[str, WorkflowTaskStatus]:
+        """See :meth:`tasks`."""
+        return await sync_to_async(self.tasks)()
+
+    async def aresult_for(self, node: NodeRef[V]) -> TaskResult[V, TaskError[Any]]:
+        """See :meth:`result_for`."""
+        return await sync_to_async(self.result_for)(node)
+
+    async def aresults(self) -> dict[str, TaskResult[Any, TaskError[Any]]]:
+        """See :meth:`results`."""
+        return await sync_to_async(self.results)()
+
+    async def apause(self) -> bool:
+        """See :meth:`pause`."""
+        return await sync_to_async(self.pause)()
+
+    async def aresume(self) -> bool:
+        """See :meth:`resume`."""
+        return await sync_to_async(self.resume)()
+
+    async def acancel(self) -> bool:
+        """See :meth:`cancel`."""
+        return await sync_to_async(self.cancel)()
+
+    async def aretry(self, node: NodeRef[Any] | None = None) -> bool:
+        """See :meth:`retry`."""
+        return await sync_to_async(self.retry)(node)
+
+    async def asend_event(self, name: str, payload: Any = None) -> bool:
+        """See :meth:`send_event`."""
+        return await sync_to_async(self.send_event)(name, payload)
+
+    def _told(self, answer: waiting.Answer[news.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
+        """Return the result that an answer means, and keep it if there will be no other."""
+        if not isinstance(answer, news.Row):
+            return retrieval.nothing(f"workflow {self.id}", answer)
+        if not answer.is_final:
+            return retrieval.timed_out("workflow", timeout)
+        result = answer.as_result()
+        if answer.status == WorkflowStatus.COMPLETED:
+            self._final = result
+        return result
 
     def _results(self, **which: Any) -> dict[str, TaskResult[Any, TaskError[Any]]]:
         from ..models import WorkflowTask
@@ -138,10 +199,10 @@ class WorkflowHandle(Generic[T]):
         rows = nodes.values_list("node_id", Cast("result", TextField()), "rich")
         return {node_id: _read(text, rich) for node_id, text, rich in rows}
 
-    @property
-    def _database(self) -> str:
-        backend: Any = task_backends[self.backend]
-        return str(backend.config.database)
+    def _no_such_node(self, node_id: str) -> KeyError:
+        if self._rows().exists():
+            return KeyError(f"There is no node {node_id!r} in workflow {self.id}.")
+        return KeyError(f"There is no workflow {self.id}.")
 
     def _rows(self) -> WorkflowQuerySet:
         from ..models import Workflow
@@ -149,45 +210,17 @@ class WorkflowHandle(Generic[T]):
         return Workflow.objects.using(self._database).filter(pk=self.id)
 
 
-def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
-    """Insert a run and return its id.
-
-    The one that is there already under ``workflow_id`` (W-70), or a live one with its ``unique_key``, stands in for it.
-    """
-    from ..models import Workflow
-    from .engine import starting
-
-    backend: Any = task_backends[blueprint.backend]
-    database = str(backend.config.database)
-    key = workflow_id or uuid7()
-    if is_dry():
-        return key
-    try:
-        with transaction.atomic(using=database):
-            starting.insert(database, blueprint, key)
-    except IntegrityError:
-        workflows = Workflow.objects.using(database)
-        held = Q(pk__in=()) if blueprint.unique_key is None else Q(unique_key=blueprint.unique_key)
-        known = workflows.filter(pk=key).first() or workflows.live().filter(held).first()
-        if known is None:
-            raise
-        if known.name != blueprint.name:
-            raise PayloadMismatch(known.pk, ["name"]) from None
-        return UUID(str(known.pk))
-    return key
-
-
 def _id_of(node: NodeRef[Any]) -> str:
     if isinstance(node, str):
         return node
-    return node.node_id if isinstance(node, NodeKey) else node.key.node_id
+    if isinstance(node, NodeKey):
+        return node.node_id
+    if isinstance(node, Node):
+        return node.key.node_id
+    raise TypeError(f"node is {shown(node)}; allowed: a node, its NodeKey, or its id.")
 
 
 def _read(text: str | None, rich: bool) -> TaskResult[Any, TaskError[Any]]:
     if text is None:
-        return _error(RetrievalCode.RESULT_NOT_READY, "The node has not ended.")
-    return feeding.read(text, rich)
-
-
-def _error(code: str, message: str) -> TaskResult[Any, TaskError[Any]]:
-    return TaskResult(err=TaskError(error_code=code, message=message))
+        return retrieval.error(RetrievalCode.RESULT_NOT_READY, "The node has not ended.")
+    return retrieval.read(text, rich)

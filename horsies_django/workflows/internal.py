@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 from django.utils.module_loading import import_string
 
 from ..calls import parameters_of
 from ..context import TaskContext
+from ..outages import waiting_for_database
 from ..results import TaskError, TaskResult
 from ..retries import RetryPolicy
 from ..tasks import task
@@ -16,6 +17,12 @@ from . import feeding
 from .codes import STOPPED_BY, WorkflowCode
 from .context import WorkflowContext
 from .states import WORKFLOW_TERMINAL_STATES, WorkflowTaskStatus
+
+if TYPE_CHECKING:
+    from ..models import WorkflowTask
+
+#: Levels of a tree of workflows, that at the top included. One that has more is likely to contain itself.
+LEVELS: Final = 32
 
 #: What a subworkflow has from the workflow above it, unless it says otherwise (P-09).
 _INHERITED: Final = ("queue_name", "priority", "good_until")
@@ -32,13 +39,15 @@ def decide(context: TaskContext) -> bool:
     from ..models import WorkflowTask
 
     database = context.run.database
-    node = WorkflowTask.objects.using(database).get(task_id=context.run.task_id)
+    with waiting_for_database():
+        node = WorkflowTask.objects.using(database).get(task_id=context.run.task_id)
+        results = _results(database, node)
     given = WorkflowContext(
         workflow_id=node.workflow_id,  # type: ignore[attr-defined]  # the id of a ForeignKey
         task_index=node.task_index,
         task_name=node.task_name or "",
         node_id=node.node_id,
-        results=_results(database, node),
+        results=results,
     )
     if node.run_when is not None and not import_string(node.run_when)(given):
         return False
@@ -64,31 +73,61 @@ def _results(database: str, node: Any) -> dict[str, Any]:
 
 @task(takes_context=True, retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["WORKER_CRASHED"]))
 def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[Any]]:
-    """Build a subworkflow and start it as its node's child (W-60)."""
+    """Build a subworkflow and start it as its node's child (W-60).
+
+    Its node fails with ``WORKFLOW_TOO_DEEP`` if there are too many above it, and with ``WORKFLOW_KEY_TAKEN`` if a live
+    workflow has its ``unique_key``.
+    """
+    from ..ids import uuid7
     from ..models import Workflow, WorkflowTask
-    from .engine import starting
+    from .launching import launch
     from .registry import definition_at
 
     database = context.run.database
-    node = WorkflowTask.objects.using(database).select_related("workflow").get(task_id=context.run.task_id)
+    with waiting_for_database():
+        node = WorkflowTask.objects.using(database).select_related("workflow").get(task_id=context.run.task_id)
+    if node.workflow.depth + 1 >= LEVELS:
+        return _failed(WorkflowCode.WORKFLOW_TOO_DEEP, _too_deep(database, node))
     build_with = definition_at(str(node.definition_key)).build_with
-    params |= feeding.arguments_of(context.run, parameters_of(build_with, False).by_name)
+    with waiting_for_database():
+        params |= feeding.arguments_of(context.run, parameters_of(build_with, False).by_name)
     workflow = build_with(**params)
     inherited = {name: getattr(node.workflow, name) for name in _INHERITED if getattr(workflow.options, name) is None}
     if any(value is not None for value in inherited.values()):
         workflow = workflow.with_options(**inherited)
     blueprint = workflow.blueprint()
-    with transaction.atomic(using=database):
+    # The answer to its COMMIT may be lost: then the next run finds the subworkflow there.
+    with waiting_for_database(), transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
         node.workflow.refresh_from_db()  # it may have been paused or cancelled while this was built
         if node.workflow.status in WORKFLOW_TERMINAL_STATES:
             code = STOPPED_BY.get(node.workflow.status, WorkflowCode.WORKFLOW_CANCELLED)
-            error = TaskError[Any](error_code=code, message="The workflow had ended.")
-            return TaskResult(err=error)
+            return _failed(code, "The workflow had ended.")
         if not Workflow.objects.using(database).filter(parent=node, is_replaced=False).exists():
-            from ..ids import uuid7
-
-            starting.insert(database, blueprint, uuid7(), node)
+            launched = launch(database, blueprint, uuid7(), node)
+            if not launched.is_new:
+                holder = f"{launched.workflow.name!r} ({launched.workflow.pk})"
+                problem = (
+                    f"unique_key {blueprint.unique_key!r} is that of {holder}, which is {launched.workflow.status}."
+                )
+                return _failed(WorkflowCode.WORKFLOW_KEY_TAKEN, problem)
             begun = WorkflowTask.objects.using(database).filter(pk=node.pk, status=WorkflowTaskStatus.ENQUEUED)
             begun.update(status=WorkflowTaskStatus.RUNNING)  # W-33
     return TaskResult(ok=None)
+
+
+def _failed(code: WorkflowCode, message: str) -> TaskResult[None, TaskError[Any]]:
+    return TaskResult(err=TaskError(error_code=code, message=message))
+
+
+def _too_deep(database: str, node: WorkflowTask) -> str:
+    """Say so, and which definitions are above it, each once, from the top."""
+    from ..models import Workflow
+
+    keys: list[str] = [str(node.definition_key)]
+    parent: int | None = node.pk
+    while parent is not None:
+        key, parent = Workflow.objects.using(database).filter(nodes=parent).values_list("definition_key", "parent")[0]
+        keys += [key] if key else []
+    chain = " >> ".join(dict.fromkeys(reversed(keys)))
+    return f"{node.definition_key!r} would be at level {LEVELS + 1}; allowed: {LEVELS}. In its tree: {chain}."

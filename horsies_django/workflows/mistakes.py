@@ -52,6 +52,7 @@ class MistakeCode(StrEnum):
     INVALID_EVENT = "HRS-044"
     INVALID_BACKEND = "HRS-045"
     ARGUMENT_TYPE = "HRS-046"
+    CONTAINS_ITSELF = "HRS-047"
 
     @property
     def hint(self) -> str:
@@ -99,6 +100,7 @@ HINTS: Final[dict[MistakeCode, str]] = {
     MistakeCode.INVALID_EVENT: "wait_for_event('approved', timeout=3600)",
     MistakeCode.INVALID_BACKEND: "A workflow and its tasks are in one database, in backends of this package.",
     MistakeCode.ARGUMENT_TYPE: "Pass a value of the parameter's type, or widen its hint.",
+    MistakeCode.CONTAINS_ITSELF: "Take the node away, or give it an argument with which it comes to an end.",
 }
 
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 from ..calls import Callee
 from ..conf import LONGEST_DURATION
 from ..serializers import clean_text
+from . import circles
 from .blueprint import NodeBlueprint, SourceIndex
 from .conditions import path_of
 from .inputs import inputs_of, value_kinds
@@ -149,6 +150,12 @@ def _flaws_of_definition(node: SubWorkflowNode[Any]) -> Iterator[Flaw]:
     if not node.definition._meta.can_be_found:
         problem = f"{node.label} is abstract or has no definition_key; allowed: a definition with a key."
         yield MistakeCode.UNREGISTERED_SUBWORKFLOW, problem
+    elif not _has_arguments(node) and (problem_of_circle := circles.problem_of(node.definition)):
+        yield MistakeCode.CONTAINS_ITSELF, problem_of_circle
+
+
+def _has_arguments(node: CallNode[Any]) -> bool:
+    return bool(node.args or node.kwargs or node.args_from or node.values_from or node.workflow_ctx_from)
 
 
 def _sleep(node: SleepNode, flaws: list[Flaw]) -> dict[str, Any]:
@@ -165,14 +172,20 @@ def _sleep(node: SleepNode, flaws: list[Flaw]) -> dict[str, Any]:
 
 def _event(node: EventNode, flaws: list[Flaw]) -> dict[str, Any]:
     name = node.event_name
-    if not (isinstance(name, str) and 0 < len(name) <= EVENT_NAME_LENGTH and name == clean_text(name)):
-        problem = f"its event is {shown(name)}; allowed: a text of 1 to {EVENT_NAME_LENGTH} characters."
-        flaws.append((MistakeCode.INVALID_EVENT, problem))
+    if problem := problem_of_event(name):
+        flaws.append((MistakeCode.INVALID_EVENT, f"its event is {problem}"))
     timeout = None if node.timeout is None else _seconds(node.timeout)
     if node.timeout is not None and not timeout:
         problem = f"timeout is {shown(node.timeout)}; allowed: more than 0 seconds, a timedelta, or None for no limit."
         flaws.append((MistakeCode.INVALID_EVENT, problem))
     return {"event_name": name, "event_timeout": timeout}
+
+
+def problem_of_event(name: object) -> str | None:
+    """Return what is wrong with the name of an event, if anything is."""
+    if isinstance(name, str) and 0 < len(name) <= EVENT_NAME_LENGTH and name == clean_text(name):
+        return None
+    return f"{shown(name)}; allowed: a text of 1 to {EVENT_NAME_LENGTH} characters."
 
 
 def _seconds(value: object) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
-from ..backend import HorsiesBackend
+from ..backend import config_of
 from ..calls import Callee, Calls
 from ..compat import (
     DEFAULT_TASK_PRIORITY,
@@ -77,7 +77,7 @@ class TermsOfNodes:
         self._options: dict[str, Options] = {}
         self._own = Options()
         try:
-            self._own = self._options[alias] = _options_of(alias)
+            self._own = self._options[alias] = config_of(alias)
         except (InvalidTask, ImproperlyConfigured) as error:
             self.flaws.append((MistakeCode.INVALID_BACKEND, str(error)))
         wrong = dict(self._problems_of(inherited))
@@ -142,7 +142,7 @@ class TermsOfNodes:
     def _options_of(self, alias: str) -> Options:
         """Return the options of a backend. Raises InvalidTask if a workflow can't have its rows there."""
         if alias not in self._options:
-            options = _options_of(alias)
+            options = config_of(alias)
             if self.alias in self._options and options.database != self._own.database:
                 raise InvalidTask(
                     f"TASKS[{alias!r}] has its rows in the database {options.database!r}, "
@@ -168,16 +168,6 @@ class TermsOfNodes:
         if known and name not in known:
             return f"queue_name is {name!r}; allowed: {', '.join(sorted(known))}."
         return None
-
-
-def _options_of(alias: str) -> Options:
-    if not isinstance(alias, str) or alias not in task_backends.settings:
-        known = " or ".join(map(repr, task_backends.settings))
-        raise InvalidTask(f"backend is {shown(alias)}; allowed: {known}.")
-    backend = task_backends[alias]
-    if not isinstance(backend, HorsiesBackend):
-        raise InvalidTask(f"TASKS[{alias!r}] is {type(backend).__name__}; allowed: a HorsiesBackend.")
-    return backend.config
 
 
 def _wrong_options(task: HorsiesTask[..., Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from ..compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..exceptions import InvalidWorkflow
+from ..ids import as_uuid
 from ..serializers import clean_text
 from .blueprint import WorkflowBlueprint
 from .mistakes import Mistake, MistakeCode, Mistakes, shown
@@ -78,13 +79,10 @@ def build(options: WorkflowOptions) -> Built:
 
 def workflow_id(given: object, name: str) -> UUID | None:
     """Return the id that a workflow is to have. Raises InvalidWorkflow for what is none (HRS-032)."""
-    if given is None or isinstance(given, UUID):
-        return given
     try:
-        return UUID(given if isinstance(given, str) else "")
-    except ValueError:
-        problem = f"workflow_id is {shown(given)}; allowed: a UUID, or its text."
-        raise InvalidWorkflow([Mistake(MistakeCode.INVALID_WORKFLOW_ID, name, None, problem)]) from None
+        return None if given is None else as_uuid(given, "workflow_id")
+    except ValueError as error:
+        raise InvalidWorkflow([Mistake(MistakeCode.INVALID_WORKFLOW_ID, name, None, str(error))]) from None
 
 
 def _judge_texts(options: WorkflowOptions, mistakes: Mistakes) -> None:

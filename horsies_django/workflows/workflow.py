@@ -123,10 +123,11 @@ class Workflow(Generic[T]):
     def start(self, workflow_id: UUID | str | None = None) -> WorkflowHandle[T]:
         """Start it as part of the current transaction and return its handle (P-01).
 
-        With a ``workflow_id`` that is there already under the same name, that run's handle comes back (W-70). Raises
-        PayloadMismatch if it is another workflow's.
+        With a ``workflow_id`` that is there already, or a ``unique_key`` that a live one has, that run's handle comes
+        back (W-70). Raises PayloadMismatch if it has another name.
         """
-        from .handle import WorkflowHandle, start
+        from .handle import WorkflowHandle
+        from .launching import start
 
         given = validation.workflow_id(workflow_id, self.name)
         return WorkflowHandle(start(self.blueprint(), given), backend=self.blueprint().backend)

@@ -8,9 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from horsies_django import TASK_TERMINAL_STATES, TaskStatus
-from horsies_django.models import Task, TaskAttempt
+from horsies_django.models import Task, TaskAttempt, Workflow
 from tests.chaos import ledger
 from tests.jobs.models import Entry
+
+#: The engine's own tasks, which leave nothing behind.
+INTERNAL = ("build", "decide", "wake")
+
+#: What a body may fail with, beside the death of its worker.
+CODES = {"exactly_once": "UNHANDLED_EXCEPTION", "broken": "BROKEN"}
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,7 @@ class Found:
     """Everything there is to judge by."""
 
     rows: list[Task]
+    paused: set[Any]
     attempts: dict[Any, list[TaskAttempt]]
     noted: Counter[str]
     entries: Counter[str]
@@ -29,7 +36,8 @@ class Found:
         for attempt in TaskAttempt.objects.order_by("task_id", "attempt"):
             attempts.setdefault(attempt.task_id, []).append(attempt)
         entries = Counter(Entry.objects.values_list("key", flat=True))
-        return cls(list(Task.objects.order_by("id")), attempts, ledger.effects(), entries)
+        paused = set(Workflow.objects.filter(status="PAUSED").values_list("root_id", flat=True))
+        return cls(list(Task.objects.order_by("id")), paused, attempts, ledger.effects(), entries)
 
 
 def kind(row: Task) -> str:
@@ -37,21 +45,31 @@ def kind(row: Task) -> str:
     return row.task_name.rpartition(".")[2]
 
 
+def key_of(row: Task) -> str:
+    """The key under which the row's body leaves something behind."""
+    key = str(row.kwargs.get("key", row.pk))
+    return f"{key}[{row.kwargs['item']}]" if "item" in row.kwargs else key
+
+
 def violations(found: Found, sent: Set[str], uncertain: Set[str]) -> Iterator[str]:
     """Yield everything that is not as promised."""
-    keys = Counter(row.kwargs["key"] for row in found.rows)
+    bodies = [row for row in found.rows if kind(row) not in INTERNAL]
+    keys = Counter(key_of(row) for row in bodies if row.status != TaskStatus.CANCELLED)
+    alone = {key_of(row) for row in bodies if row.workflow_id is None}
     for key, count in keys.items():
         if count > 1:
             yield f"{key}: {count} rows for one send"
-    if lost := sent - keys.keys():
+    if lost := sent - alone:
         yield f"sent and not there: {sorted(lost)}"
-    if strange := keys.keys() - sent - uncertain:
+    if strange := alone - sent - uncertain:
         yield f"there and never sent: {sorted(strange)}"
     yield from _of_workers(found)
     for row in found.rows:
         attempts = found.attempts.get(row.pk, [])
-        for wrong in (*_of_row(row), *_of_attempts(row, attempts), *_of_effects(row, found)):
-            yield f"{row.kwargs['key']} {kind(row)} {row.status} {row.error_code or ''} id={row.pk}: {wrong}"
+        is_internal = kind(row) in INTERNAL
+        of_body = () if is_internal else (*_of_attempts(row, attempts), *_of_effects(row, found))
+        for wrong in (*_of_row(row, found.paused), *of_body):
+            yield f"{key_of(row)} {kind(row)} {row.status} {row.error_code or ''} id={row.pk}: {wrong}"
 
 
 def _of_workers(found: Found) -> Iterator[str]:
@@ -66,15 +84,16 @@ def _of_workers(found: Found) -> Iterator[str]:
             yield f"attempts of worker {worker_id} were written by processes {sorted(several)}"
 
 
-def _of_row(row: Task) -> Iterator[str]:
+def _of_row(row: Task, paused: Set[Any]) -> Iterator[str]:
     if row.status not in TASK_TERMINAL_STATES:
         yield f"has not ended (worker {row.claimed_by_worker_id}, due {row.enqueued_at})"
-    if row.status in (TaskStatus.CANCELLED, TaskStatus.EXPIRED):
+    is_taken_back = row.status == TaskStatus.CANCELLED and row.workflow_id in paused
+    if row.status in (TaskStatus.CANCELLED, TaskStatus.EXPIRED) and not is_taken_back:
         yield "nobody asked for that"
-    if row.status == TaskStatus.COMPLETED and row.result != {"ok": row.kwargs["key"]}:
+    is_keyed = kind(row) not in INTERNAL and "key" in row.kwargs
+    if row.status == TaskStatus.COMPLETED and is_keyed and row.result != {"ok": key_of(row)}:
         yield f"its result is {row.result}"
-    allowed = {"WORKER_CRASHED"} | ({"UNHANDLED_EXCEPTION"} if kind(row) == "exactly_once" else set())
-    if row.status == TaskStatus.FAILED and row.error_code not in allowed:
+    if row.status == TaskStatus.FAILED and row.error_code not in ("WORKER_CRASHED", CODES.get(kind(row))):
         yield f"failed for what its body can't do: {row.result}"
     if row.status == TaskStatus.FAILED and row.retry_count < row.max_retries:
         yield f"has given up after {row.retry_count} of {row.max_retries} retries"
@@ -87,8 +106,11 @@ def _of_attempts(row: Task, attempts: list[TaskAttempt]) -> Iterator[str]:
     retried = sum(attempt.will_retry for attempt in attempts)
     if retried != row.retry_count:
         yield f"{retried} attempts were to be retried, and the row counts {row.retry_count}"
-    if row.status in TASK_TERMINAL_STATES and any(
-        attempt.will_retry is (attempt is attempts[-1]) for attempt in attempts
+    is_taken_back = row.status == TaskStatus.CANCELLED  # perhaps while it waited for its next attempt
+    if (
+        row.status in TASK_TERMINAL_STATES
+        and not is_taken_back
+        and any(attempt.will_retry is (attempt is attempts[-1]) for attempt in attempts)
     ):
         yield f"will_retry is {[attempt.will_retry for attempt in attempts]}"
     last = attempts[-1].outcome if attempts else None
@@ -100,13 +122,13 @@ def _of_attempts(row: Task, attempts: list[TaskAttempt]) -> Iterator[str]:
 
 
 def _of_effects(row: Task, found: Found) -> Iterator[str]:
-    noted, entries = found.noted[row.kwargs["key"]], found.entries[row.kwargs["key"]]
+    noted, entries = found.noted[key_of(row)], found.entries[key_of(row)]
     completed = row.status == TaskStatus.COMPLETED
     if kind(row) == "exactly_once":
         if entries != int(completed):
             yield f"{entries} effects"
         return
-    if completed and noted == 0:
+    if completed and noted == 0 and "key" in row.kwargs:
         yield "it never ran"
     if noted > row.attempt:
         yield f"it ran {noted} times in {row.attempt} attempts"

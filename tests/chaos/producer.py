@@ -1,19 +1,27 @@
-"""Sends tasks all the time, and knows what it has sent."""
+"""Sends tasks and starts workflows all the time, and knows which."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.db import Error, close_old_connections, connection
 
-from horsies_django import HorsiesTask
+from horsies_django import HorsiesTask, Workflow
+from horsies_django.calls import Calls
 from horsies_django.models import Task
+from tests.chaos.shapes import SHAPES
 
 #: Seconds between two sends, on average.
 PAUSE = 0.06
+
+#: How many of what is sent are workflows.
+WORKFLOWS = 0.15
 
 
 class Producer:
@@ -24,34 +32,66 @@ class Producer:
         self._kinds = kinds
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._error: Exception | None = None
         #: What the database has confirmed, and what it may or may not have got: the answer was lost.
         self.sent: set[str] = set()
         self.uncertain: set[str] = set()
+        #: The same for workflows.
+        self.started: set[UUID] = set()
+        self.perhaps_started: set[UUID] = set()
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
+        """End. Raises what has ended it before, for nobody has sent anything since."""
         self._stopped.set()
         self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
+        try:
+            self._send_and_start()
+        except Exception as error:  # stop() raises it
+            self._error = error
+        finally:
+            connection.close()
+
+    def _send_and_start(self) -> None:
         number = 0
         while not self._stopped.wait(self._random.expovariate(1 / PAUSE)):
             number += 1
-            key = f"t{number}"
+            if self._random.random() < WORKFLOWS:
+                self._start(self._random.choice(SHAPES), f"w{number}", round(self._random.random(), 3))
+                continue
             task = self._random.choice(self._kinds)
-            try:
-                close_old_connections()
-                self._send(task, key, self._seconds())
+            key, seconds = f"t{number}", self._seconds()
+            if self._has_arrived(partial(self._send, task, key, seconds)):
                 self.sent.add(key)
-            except Error:
+            else:
                 self.uncertain.add(key)
-                connection.close()
-                time.sleep(0.2)
-        connection.close()
+
+    def _start(self, shape: Callable[[str, float], Workflow[Any]], key: str, seconds: float) -> None:
+        """Start a workflow; once more under the same id, if the first answer is lost."""
+        workflow, workflow_id = shape(key, seconds), UUID(int=self._random.getrandbits(128), version=4)
+        for _ in range(2):
+            if self._has_arrived(partial(workflow.start, workflow_id)):
+                self.started.add(workflow_id)
+                return
+        self.perhaps_started.add(workflow_id)
+
+    def _has_arrived(self, send: Callable[[], object]) -> bool:
+        """Send; return whether the database has confirmed it."""
+        try:
+            close_old_connections()
+            send()
+        except Error:
+            connection.close()
+            time.sleep(0.2)
+            return False
+        return True
 
     def _seconds(self) -> float:
         """How long a body is to take. Some are so long that their task runs again while they still do."""
@@ -67,9 +107,6 @@ class Producer:
 
     def _insert_in_silence(self, task: HorsiesTask[..., Any], key: str, seconds: float) -> None:
         """As if the notification had been lost: nobody is told of the row."""
-        from horsies_django.sending import build
-        from horsies_django.worker.plan import horsies_backend
-
-        row = build(horsies_backend("default").config, task, (), {"key": key, "seconds": seconds})
-        assert isinstance(row, Task)
-        row.save(force_insert=True)
+        calls = Calls.of(task, task.get_backend().config)
+        arguments = calls.arguments((), {"key": key, "seconds": seconds})
+        Task.objects.create(**calls.columns, args=arguments.args, kwargs=arguments.kwargs)

@@ -12,13 +12,14 @@ from typing import Any
 from django.db import Error, connection
 
 from horsies_django import TASK_TERMINAL_STATES, HorsiesTask
-from horsies_django.models import Task
+from horsies_django.models import Task, Workflow, WorkflowTask
 from tests.chaos import jobs
 from tests.chaos.cluster import Cluster
 from tests.chaos.fleet import Fleet
 from tests.chaos.invariants import Found, kind, violations
 from tests.chaos.mischief import Mischief
 from tests.chaos.producer import Producer
+from tests.chaos.trees import tree_violations
 from tests.chaos.wire import Wire
 
 FLAGS = ["--processes", "2", "--threads", "4", "--async-slots", "8", "--prefetch", "2", "--shutdown-timeout", "2"]
@@ -48,6 +49,8 @@ class Report:
     tasks: Counter[tuple[str, str]]
     attempts: Counter[str]
     codes: Counter[str]
+    workflows: Counter[tuple[str, str]]
+    nodes: Counter[tuple[str, str]]
     drained_in: float
     violations: list[str]
 
@@ -57,12 +60,14 @@ class Report:
         lines += ["tasks:", *(f"  {count:5} {name} {status}" for (name, status), count in sorted(self.tasks.items()))]
         lines += ["attempts:", *(f"  {count:5} {name}" for name, count in sorted(self.attempts.items()))]
         lines += ["errors of attempts:", *(f"  {count:5} {name}" for name, count in sorted(self.codes.items()))]
+        lines += ["workflows:", *(f"  {count:5} {name} {how}" for (name, how), count in sorted(self.workflows.items()))]
+        lines += ["their nodes:", *(f"  {count:5} {name} {how}" for (name, how), count in sorted(self.nodes.items()))]
         lines += [f"violations: {len(self.violations)}", *(f"  {violation}" for violation in self.violations[:SHOWN])]
         return "\n".join(lines)
 
 
 class Trial:
-    """Two workers of two runners each, a producer, and somebody who means them ill."""
+    """Two workers of two runners each, a producer of tasks and workflows, and somebody who means them ill."""
 
     def __init__(self, cluster: Cluster, seed: int, log: Path, stale: float) -> None:
         self._cluster = cluster
@@ -76,7 +81,8 @@ class Trial:
         with self._log.open("wb", buffering=0) as log, tempfile.TemporaryDirectory(prefix="horsies-wire-") as folder:
             wire = Wire(folder, self._cluster.socket_folder)
             through_wire = self._cluster.url.replace(self._cluster.socket_folder, folder)
-            fleet = Fleet(FLAGS, {"PYTHONUNBUFFERED": "1", "DATABASE_URL": through_wire}, log)
+            environment = {"PYTHONUNBUFFERED": "1", "TEST_IMPORT": "tests.chaos.shapes"}
+            fleet = Fleet(FLAGS, environment | {"DATABASE_URL": through_wire}, log)
             mischief = Mischief(self._seed, self._cluster, wire, fleet, self._stale)
             try:
                 fleet.start()
@@ -91,6 +97,9 @@ class Trial:
                 wire.close()
         found = Found.read()
         wrong = list(violations(found, producer.sent, producer.uncertain))
+        wrong += tree_violations(producer.started, producer.perhaps_started)
+        workflows = Counter(Workflow.objects.values_list("name", "status"))
+        nodes = Counter(WorkflowTask.objects.values_list("kind", "status"))
         if fleet.orphans_seen:
             wrong.append(f"{fleet.orphans_seen} runners outlived their supervisors")
         connection.close()
@@ -101,6 +110,8 @@ class Trial:
             Counter((kind(row), str(row.status)) for row in found.rows),
             Counter(f"{one.outcome}{', to be retried' if one.will_retry else ''}" for one in attempts),
             Counter(one.error_code for one in attempts if one.error_code),
+            workflows,
+            nodes,
             drained_in,
             wrong,
         )
@@ -111,7 +122,8 @@ class Trial:
         fleet.start()
         while time.monotonic() - began < LIMIT:
             try:
-                if not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists():
+                is_done = not Task.objects.exclude(status__in=TASK_TERMINAL_STATES).exists()
+                if is_done and not Workflow.objects.filter(status="RUNNING").exists():
                     break
             except Error:
                 connection.close()

@@ -1,9 +1,10 @@
-"""The app of the test tasks; on request it counts what a process says to its database."""
+"""The app of the test tasks; on request it imports a module, or counts what a process says to its database."""
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig
@@ -18,6 +19,8 @@ class JobsConfig(AppConfig):
     def ready(self) -> None:
         if os.environ.get("BREAK_RUNNERS") and sys.argv[0].endswith("child.py"):
             raise RuntimeError("this runner can't start")
+        if module := os.environ.get("TEST_IMPORT"):  # where the definitions of workflows are
+            import_module(module)
         if path := os.environ.get("COUNT_STATEMENTS"):
             self.tally = Tally(path)
             connection_created.connect(self.tally.watch)

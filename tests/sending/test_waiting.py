@@ -228,7 +228,7 @@ def test_a_room_is_empty_when_all_have_left(asked):
 
     found = codes([Waiter(handle, 0.2) for handle in handles])
 
-    room = waiting._room_of_process("default", os.getpid())
+    room = waiting._room_of_process("default", waiting.of_tasks, os.getpid())
     assert found == ["WAIT_TIMEOUT"] * 5
     assert (room.leader, room.seats) == (None, {})
     assert not any(room.seats for of_loop in waiting._rooms_of_loops.values() for room in of_loop.values())

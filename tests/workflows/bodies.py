@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db.models.functions import Now
 
 from horsies_django import (
@@ -383,3 +384,48 @@ class Wide(WorkflowDefinition[Any]):
         items = give.node(node_id="items")(value=[1, 2, 3])
         each = try_item.map(over=items, param="item", kwargs={"key": key, "fails": fails}, node_id="each")
         return Workflow("wide", [items, each], output=each)
+
+
+# Waiting for other workflows.
+
+
+@task
+def wait_for(workflow_id: str) -> Any:
+    """Wait for another workflow."""
+    return WorkflowHandle[Any](workflow_id).value(30)
+
+
+@task
+async def await_(workflow_id: str) -> list[Any]:
+    """Wait for another workflow, in the one way and try the other."""
+    handle = WorkflowHandle[Any](workflow_id)
+    try:
+        handle.get(0)
+    except SynchronousOnlyOperation as error:
+        return [await handle.avalue(30), type(error).__name__]
+    return []
+
+
+class Held(WorkflowDefinition[Any]):
+    """There is only one at a time; it waits for somebody."""
+
+    class Meta:
+        definition_key = "tests.running.held"
+        unique_key = "held"
+        output = "said"
+
+    said = wait_for_event("said")
+
+
+class Deep(WorkflowDefinition[int]):
+    """Contains itself as many times as it is told."""
+
+    class Meta:
+        definition_key = "tests.running.deep"
+        cases = [{"left": 1}]
+
+    @classmethod
+    def build_with(cls, *, left: int) -> Workflow[Any]:
+        end: Any = Deep.node(node_id="below")(left=left - 1) if left else give.node(node_id="bottom")(value=0)
+        count = give.node(node_id="count")(value=end)
+        return Workflow("deep", [end, count], output=count)

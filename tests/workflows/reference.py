@@ -37,6 +37,8 @@ class Reference:
     specs: Sequence[Spec]
     states: dict[int, str] = field(default_factory=dict)
     runs: dict[int, int] = field(default_factory=dict)
+    #: How the bodies have ended of maps and subworkflows that have not.
+    inside: dict[int, str] = field(default_factory=dict)
     status: str = "RUNNING"
 
     def __post_init__(self) -> None:
@@ -49,14 +51,16 @@ class Reference:
                 self.states[index] = self._end_of(index, spec)
         self.status = FAILED if FAILED in self.states.values() else COMPLETED
 
-    def see(self, ended: Mapping[int, str], runs: Mapping[int, int]) -> None:
+    def see(self, ended: Mapping[int, str], inside: Mapping[int, str], runs: Mapping[int, int]) -> None:
         """Take over how far it has come."""
         self.states = dict(ended)
+        self.inside = dict(inside)
         self.runs = dict(runs)
 
     def cancel(self) -> None:
         """W-44; nothing runs at that time."""
         self.states = {index: self.states.get(index, SKIPPED) for index in range(len(self.specs))}
+        self.inside = {}
         self.status = "CANCELLED"
 
     def retry(self, *, has_failed_within: bool = False) -> bool:
@@ -74,6 +78,8 @@ class Reference:
             return SKIPPED
         if spec.wish is False:
             return UNWANTED
+        if index in self.inside:
+            return self.inside.pop(index)
         if spec.kind != "task" and self.runs[index] > spec.fails:
             return COMPLETED
         self.runs[index] += 1

@@ -1,4 +1,4 @@
-"""Conditions: decided once, when a node's turn comes (P-05)."""
+"""Conditions: decided once, when a node's turn comes (P-05, in place of W-07)."""
 
 from __future__ import annotations
 

@@ -340,7 +340,8 @@ def test_p_06_one_failed_node_and_what_was_skipped_for_it(drain):
     ]
     handle = ran(Workflow("retry", nodes), drain)
 
-    assert not handle.retry("nobody")
+    with pytest.raises(KeyError, match="no node 'nobody'"):
+        handle.retry("nobody")
     assert handle.retry("left")
     drain()
 

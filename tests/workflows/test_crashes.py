@@ -1,4 +1,4 @@
-"""Workers that die, and rows that somebody else has changed (W-73, P-11, S3-12 … S3-17)."""
+"""Workers that die, and rows that somebody else has changed (W-73, P-11, S3-13 … S3-17; scenario 61)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def nodes(**options):
     return [first, bodies.give.node(node_id="after", waits_for=[first])()]
 
 
-def test_s0_39_a_node_whose_worker_dies_fails(drain):
+def test_s3_13_a_node_whose_worker_dies_fails(drain):
     handle = Workflow("crash", nodes()).start()
     assert len(die()) == 1
     assert states(handle) == {"first": "RUNNING", "after": "PENDING"}
@@ -55,7 +55,7 @@ def test_s0_39_a_node_whose_worker_dies_fails(drain):
     assert contradictions(handle) == []
 
 
-def test_s0_39_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
+def test_s3_13_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
     handle = Workflow("crash", nodes(retry_policy=policy)).start()
     die()
@@ -71,7 +71,7 @@ def test_s0_39_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
 
 @pytest.mark.parametrize("retries", [False, True])
 @pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_p_11_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(drain, how, retries):
+def test_w_45_p_11_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(drain, how, retries):
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"]) if retries else None
     handle = Workflow("crash", nodes(retry_policy=policy)).start()
     die()
@@ -288,3 +288,24 @@ def test_s3_17_nothing_is_done_to_what_is_well(drain):
     assert states(handle) == {"one": "COMPLETED", "leaf": "RUNNING"}
     assert len(children(handle)) == 1
     assert states(paused)["top"] == "READY"
+
+
+def test_w_73_a_damaged_row_stops_no_other_workflow(drain):
+    """The worker stores what has ended and goes on; once the row is mended, repair does what should have followed."""
+    one = bodies.give.node(node_id="one")(value=1)
+    workflow = Workflow("damaged", {"one": one, "two": bodies.give.node(waits_for=[one])(value=2)})
+    damaged, well = workflow.start(), workflow.start()
+    first = WorkflowTask.objects.filter(workflow=damaged.id, node_id="one")
+    first.update(dependents=5)
+
+    drain()
+
+    assert well.status() == "COMPLETED"
+    assert states(damaged) == {"one": "ENQUEUED", "two": "PENDING"}
+    assert Task.objects.get(pk=first.get().task_id).status == "COMPLETED"
+    assert recover_stuck_workflows()[0].error
+    first.update(dependents=[1])
+    assert [each.error for each in recover_stuck_workflows()] == [""]
+    drain()
+    assert states(damaged) == {"one": "COMPLETED", "two": "COMPLETED"}
+    assert contradictions(damaged) == []

@@ -1,4 +1,4 @@
-"""Deadlines: of a workflow, and of a node (W-17, W-46, P-09)."""
+"""Deadlines: of a workflow, and of a node (W-17, W-46, P-09, S0-39, S1-20, S1-31)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def overdue(handle):
     WorkflowRow.objects.filter(pk=handle.id).update(good_until=timezone.now() - SOON)
 
 
-def test_w_17_a_node_that_was_not_begun_in_time_fails(drain):
+def test_s0_39_s1_31_w_17_a_node_that_was_not_begun_in_time_fails(drain):
     late = bodies.try_.node(node_id="late", good_until=timezone.now() - SOON)(key="late")
     after = bodies.judge.node(node_id="after", allow_failed_deps=True)(outcome=late.result)
     handle = ran(Workflow("late", [late, after]), drain)
@@ -40,6 +40,40 @@ def test_w_17_a_node_that_was_not_begun_in_time_fails(drain):
     assert times("late") == 0
     assert str(handle.status()) == "FAILED"
     assert contradictions(handle) == []
+
+
+@pytest.mark.parametrize("how", ["pause", "cancel"])
+def test_s1_20_a_node_whose_time_is_over_is_not_put_back(drain, how):
+    late = bodies.try_.node(node_id="late", good_until=timezone.now() - SOON)(key="late")
+    handle = Workflow("late", [late, bodies.give.node(node_id="other")()]).start()
+    reap()
+    assert states(handle)["late"] == "FAILED"
+
+    assert getattr(handle, how)()
+    reap()
+    drain()
+
+    assert codes(handle)["late"] == "TASK_EXPIRED"
+    assert handle.resume() == (how == "pause")
+    drain()
+    assert times("late") == 0
+    assert codes(handle)["late"] == "TASK_EXPIRED"
+    assert str(handle.status()) == ("FAILED" if how == "pause" else "CANCELLED")
+
+
+def test_s1_20_nor_one_whose_time_passes_while_it_is_paused(drain):
+    late = bodies.try_.node(node_id="late", good_until=timezone.now() - SOON)(key="late")
+    handle = Workflow("late", [late]).start()
+    handle.pause()
+    reap()
+
+    handle.resume()
+    reap()
+    drain()
+
+    assert codes(handle) == {"late": "TASK_EXPIRED"}
+    assert times("late") == 0
+    assert str(handle.status()) == "FAILED"
 
 
 @pytest.mark.parametrize("paused", [False, True])

@@ -182,7 +182,6 @@ def test_p_02_an_atomic_node(drain):
     assert times("atomic") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a coroutine's arguments are read on the event loop, where Django forbids it")
 def test_w_26_a_coroutine_is_given_values_too(drain):
     first = bodies.give.node(node_id="first")(value=[1, 2])
 

@@ -1,4 +1,4 @@
-"""Every join, with every way in which what a node waits for can end (W-15, W-16, W-20 … W-22, P-05)."""
+"""Every join, with every way in which what a node waits for can end (W-15, W-16, W-20 … W-22, P-05; scenario 58)."""
 
 from __future__ import annotations
 
@@ -152,4 +152,22 @@ def test_w_25_a_long_chain_of_skips(drain):
     handle = ran(Workflow("chain", nodes), drain)
 
     assert list(states(handle).values()) == ["FAILED"] + ["SKIPPED"] * 300
+    assert contradictions(handle) == []
+
+
+def test_w_25_a_long_chain_is_skipped_at_once(drain):
+    """Every tenth of 500 nodes has one beside it that runs all the same, and so does what waits for that one."""
+    nodes = {"0": bodies.fail.node()()}
+    for number in range(1, 500):
+        nodes[str(number)] = bodies.give.node(waits_for=[nodes[str(number - 1)]])(value=number)
+        if number % 10 == 0:
+            both = [nodes[str(number)], nodes[str(number - 1)]]
+            nodes[f"rescue:{number}"] = bodies.give.node(waits_for=both, allow_failed_deps=True)()
+            nodes[f"after:{number}"] = bodies.give.node(waits_for=[nodes[f"rescue:{number}"]])()
+    wanted = {name: "SKIPPED" if name.isdigit() else "COMPLETED" for name in nodes} | {"0": "FAILED"}
+
+    handle = ran(Workflow("cascade", nodes), drain)
+
+    assert states(handle) == wanted
+    assert handle.status() == "FAILED"
     assert contradictions(handle) == []

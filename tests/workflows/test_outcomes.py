@@ -1,4 +1,4 @@
-"""What a workflow comes to (W-40, W-41, W-50, W-51)."""
+"""What a workflow comes to (W-01, W-40, W-41, W-50, W-51; scenario 64)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_w_40_a_recovery_branch_runs_and_it_is_failed_all_the_same(drain):
     assert times("r") == 1
 
 
-def test_w_51_without_an_output_it_is_the_results_of_the_last_nodes(drain):
+def test_w_01_w_51_without_an_output_it_is_the_results_of_the_last_nodes(drain):
     first, unwanted = bodies.give.node()(value=1), bodies.give.node(run_when=bodies.no)()
     last = {"a": bodies.give.node()(value=first), "b": bodies.give.node(waits_for=[first])(value=[1, {"c": None}])}
 

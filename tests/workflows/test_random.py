@@ -1,4 +1,4 @@
-"""Random graphs, each edge written in one of the ways in which a user can: the blueprint has these edges, no others."""
+"""Random graphs, each edge written in one of the ways in which a user can: the blueprint has these edges (W-11)."""
 
 from itertools import combinations
 

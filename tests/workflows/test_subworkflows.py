@@ -1,4 +1,4 @@
-"""Workflows in workflows (W-60 … W-62, P-10)."""
+"""Workflows in workflows (W-60 … W-62, P-10; scenario 62)."""
 
 from __future__ import annotations
 

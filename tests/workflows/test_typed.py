@@ -1,4 +1,4 @@
-"""What mypy reads can be built too."""
+"""What mypy reads can be built too (W-04)."""
 
 from tests.workflows import typed
 

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
-from operator import or_
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
 from uuid import UUID
 
 from django.db import models
-from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Least
 
 from ...expressions import FromMap
-from ...models import Workflow, WorkflowTask
+from ...models import Workflow
 from ..codes import WorkflowCode
 from ..states import NodeKind, OnError, WorkflowStatus, WorkflowTaskStatus
 from . import beginning, ending, finishing, stopping
-from .nodes import Node, NodeRows, Settled, is_item_of, read
+from .nodes import Node, Settled, is_item_of, read
+from .phrases import Phrases
+from .turn import Turn
 
-_COUNTERS: Final = ("open_deps", "ok_deps", "bad_deps", "open_ctx")
+#: Levels of skipped nodes that are gone through one by one; of more, the whole workflow is read instead.
+_DEEP: Final = 8
+
+_WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
 
 class _State(NamedTuple):
@@ -38,42 +40,49 @@ class _State(NamedTuple):
         return self.status == WorkflowStatus.RUNNING
 
 
+#: That of a workflow that somebody has deleted.
+_GONE: Final = _State("", "", -1)
+
+
 @dataclass(slots=True)
-class Advance:
-    """Brings the workflows of locked trees up to date.
+class Advance(Turn):
+    """Brings the workflows of locked trees up to date."""
 
-    ``queues`` are where tasks of nodes were enqueued, each with whether these are coroutines.
-    """
-
-    database: str
-    queues: set[tuple[str, bool]] = field(default_factory=set)
+    @classmethod
+    def on(cls, database: str) -> Self:
+        """Return one that tells workers of what it enqueues."""
+        return cls(Phrases(database))
 
     def after_tasks(self, ids: Collection[UUID]) -> None:
         """Some tasks of nodes have ended, or wait again."""
-        ends, ready = ending.settle(self.nodes, ids)
+        ends, ready = ending.settle(self, self.phrases.ends(ids))
         if len(ends) + len(ready) < len(ids):
             stopping.abandon(self.nodes, self.nodes.filter(task_id__in=ids))
             ends += stopping.drop(self.nodes, self.nodes.filter(task_id__in=ids))
         self.after(ends, ready)
 
     def after(self, ends: Sequence[Settled], ready: Collection[int] = ()) -> None:
-        """These nodes have ended, and these are to begin."""
-        ends = [*ends, *beginning.begin(self.nodes, ready, self.queues)]
-        while ends:
-            states = self._count(ends)
+        """These nodes have ended, and these are to begin, where their workflows run."""
+        ends = [*ends, *beginning.begin(self, self._that_may_begin(ready))]
+        level, decided = 0, list[Settled]()
+        while ends or decided:
+            states = self._count([*ends, *decided])
             self._pause_where_that_is_asked_for(ends, states)
             begun, skipped = self._promote(ends, states)
+            decided, level = [], level + 1
+            if skipped and level > _DEEP:
+                decided, also_begun = self._skip_all_below(skipped)
+                begun, skipped = [*begun, *also_begun], []
             done = [key for key, state in states.items() if state.open_count == 0]
-            ends = [*skipped, *begun, *(finishing.finish(self.database, done) if done else ())]
+            ends = [*skipped, *begun, *(finishing.finish(self, done) if done else ())]
 
     def finish(self, keys: Collection[UUID]) -> None:
         """End those of these workflows in which nothing is open, and do what follows."""
-        self.after(finishing.finish(self.database, keys))
+        self.after(finishing.finish(self, keys))
 
-    @property
-    def nodes(self) -> NodeRows:
-        """All nodes of the database."""
-        return WorkflowTask.objects.using(self.database).all()
+    def _that_may_begin(self, keys: Collection[int]) -> list[Node]:
+        rows = self.nodes.filter(pk__in=keys, status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)
+        return read(rows) if keys else []
 
     def _count(self, ends: Sequence[Settled]) -> dict[UUID, _State]:
         """Count these nodes as ended, and return how their workflows are then."""
@@ -83,14 +92,12 @@ class Advance:
             counts[end.workflow_id] += 1
             if end.status == WorkflowTaskStatus.FAILED and end.map_index is None:
                 failed[end.workflow_id] = min(end.task_index, failed.get(end.workflow_id, end.task_index))
-        workflows = Workflow.objects.using(self.database)
-        closed = FromMap({key: str(count) for key, count in counts.items()}, models.IntegerField())
-        workflows.filter(pk__in=counts).update(open_count=F("open_count") - closed)
         if failed:
             first = FromMap({key: str(index) for key, index in failed.items()}, models.IntegerField())
-            workflows.filter(pk__in=failed).update(failed_index=Least(Coalesce("failed_index", first), first))
-        rows = workflows.filter(pk__in=counts).values_list("pk", "status", "on_error", "open_count")
-        return {key: _State(status, on_error, open_count) for key, status, on_error, open_count in rows}
+            workflows = Workflow.objects.using(self.database).filter(pk__in=failed)
+            workflows.update(failed_index=Least(Coalesce("failed_index", first), first))
+        states = {key: _State(*state) for key, *state in self.phrases.close(counts)}
+        return dict.fromkeys(counts, _GONE) | states
 
     def _pause_where_that_is_asked_for(self, ends: Sequence[Settled], states: dict[UUID, _State]) -> None:
         """W-41."""
@@ -108,8 +115,8 @@ class Advance:
                 by_node[end.workflow_id, index].append(end)
         if not by_node:
             return [], []
-        waiting, ready, skipped, collected = list[Node](), list[int](), list[Settled](), list[Node]()
-        for node in read(self._at(by_node)):
+        waiting, ready, skipped, collected = list[Node](), list[Node](), list[Settled](), list[Node]()
+        for node in self.phrases.waiting_at(by_node):
             found = by_node[node.workflow_id, node.task_index]
             is_map = node.kind == NodeKind.MAP and node.status == WorkflowTaskStatus.RUNNING
             if is_map:  # after a retry, nodes that it once waited for may end while it runs
@@ -121,27 +128,36 @@ class Advance:
             elif not states[node.workflow_id].is_running or verdict == WorkflowTaskStatus.PENDING:
                 waiting.append(node)
             elif verdict == WorkflowTaskStatus.READY:
-                ready.append(node.pk)
+                ready.append(node)
             else:
                 skipped.append(node.settled(WorkflowTaskStatus.SKIPPED))
-        self._keep_counters(waiting)
-        ending.skip(self.nodes, skipped, WorkflowCode.UPSTREAM_SKIPPED, "What it waits for did not complete.")
-        return [*beginning.begin(self.nodes, ready, self.queues), *beginning.collect(self.nodes, collected)], skipped
+        self.phrases.keep_counters(waiting)
+        self._skip(skipped)
+        return [*beginning.begin(self, ready), *beginning.collect(self.nodes, collected)], skipped
 
-    def _at(self, places: Collection[tuple[UUID, int]]) -> NodeRows:
-        """The nodes that wait, or run as maps, at these places."""
-        by_workflow: dict[UUID, list[int]] = defaultdict(list)
-        for workflow_id, index in places:
-            by_workflow[workflow_id].append(index)
-        there = reduce(or_, (Q(workflow=key, task_index__in=indexes) for key, indexes in by_workflow.items()))
-        is_map = Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
-        return self.nodes.filter(there, Q(status=WorkflowTaskStatus.PENDING) | is_map)
+    def _skip_all_below(self, skipped: Sequence[Settled]) -> tuple[list[Settled], list[Settled]]:
+        """Decide at once, however deep, what waits for nodes that were skipped, and for those skipped with them.
 
-    def _keep_counters(self, nodes: Sequence[Node]) -> None:
-        if nodes:
-            self.nodes.filter(pk__in=[node.pk for node in nodes]).update(
-                **{
-                    name: FromMap({node.pk: str(getattr(node, name)) for node in nodes}, models.IntegerField())
-                    for name in _COUNTERS
-                }
-            )
+        Return all that are skipped now, and those that have ended as they began.
+        """
+        waiting = self.nodes.filter(
+            workflow__in={end.workflow_id for end in skipped}, status=WorkflowTaskStatus.PENDING, map_index__isnull=True
+        )
+        nodes = {(node.workflow_id, node.task_index): node for node in read(waiting)}
+        touched: dict[tuple[UUID, int], Node] = {}
+        every = list(skipped)
+        for end in every:  # which grows meanwhile
+            for place in ((end.workflow_id, index) for index in end.dependents):
+                if place not in nodes:
+                    continue
+                node = nodes[place] = touched[place] = nodes[place].after([end])
+                if node.verdict == WorkflowTaskStatus.SKIPPED:
+                    every.append(node.settled(WorkflowTaskStatus.SKIPPED))
+                    del nodes[place], touched[place]
+        is_ready = {node.pk: node.verdict == WorkflowTaskStatus.READY for node in touched.values()}
+        self.phrases.keep_counters([node for node in touched.values() if not is_ready[node.pk]])
+        self._skip(every[len(skipped) :])
+        return every, beginning.begin(self, [node for node in touched.values() if is_ready[node.pk]])
+
+    def _skip(self, ends: Sequence[Settled]) -> None:
+        ending.skip(self.nodes, ends, WorkflowCode.UPSTREAM_SKIPPED, "What it waits for did not complete.")

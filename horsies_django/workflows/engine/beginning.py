@@ -10,17 +10,18 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import F, TextField, Value
-from django.db.models.functions import Cast, Now
+from django.db.models.functions import Cast, Coalesce, Now
 
 from ...expressions import FromMap, FromNow
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...serializers import dumps
 from ..codes import WorkflowCode
-from ..states import NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ..states import NodeKind, WorkflowTaskStatus
 from . import inserting
 from .ending import err, skip
-from .enqueuing import BUILD, enqueue, internal
-from .nodes import IS_NEUTRAL, IS_UNDECIDED, Node, NodeRows, Settled
+from .enqueuing import BUILD, Lane, enqueue, internal
+from .nodes import IS_NEUTRAL, Node, NodeRows, Settled
+from .turn import Turn
 
 #: Our own tasks (see workflows/internal.py).
 _HERE: Final = "horsies_django.workflows.internal"
@@ -34,42 +35,33 @@ _LONGEST_NAME: Final = 100
 #: A wait that was paused ends when it would have ended.
 _AT_ITS_TIME: Final[dict[str, Any]] = {"enqueued_at": F("until"), "run_after": F("until"), "deferred": Value(True)}
 
-_WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
-
-def begin(nodes: NodeRows, keys: Collection[int], queues: set[tuple[str, bool]]) -> list[Settled]:
-    """Begin these nodes, where the workflow runs; return those that have ended with that.
-
-    The queues in which there are tasks for them are put into ``queues``, each with whether these are coroutines.
-    """
-    if not keys:
+def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
+    """Begin these nodes, whose workflows run; return those that have ended with that."""
+    if not ready:
         return []
-    rows = nodes.filter(pk__in=keys, status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)
-    by_kind: dict[str, dict[int, str]] = defaultdict(dict)
-    columns = ("pk", "kind", "queue_name", "is_async", IS_UNDECIDED)
-    for pk, kind, queue, is_async, is_undecided in rows.values_list(*columns):
-        by_kind["undecided" if is_undecided else kind][pk] = queue
-        queues.add((queue, is_async and not is_undecided))
-    enqueue(nodes, by_kind["undecided"], **internal(f"{_HERE}.decide"))
-    enqueue(nodes, by_kind[NodeKind.TASK])
-    enqueue(nodes, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(BUILD))
-    _sleep(nodes, by_kind[NodeKind.SLEEP])
-    return _wait_for_events(nodes, by_kind[NodeKind.EVENT]) + _expand(nodes, by_kind[NodeKind.MAP])
+    by_kind: dict[str, dict[int, Lane]] = defaultdict(dict)
+    for node in ready:
+        kind = "undecided" if node.is_undecided else node.kind
+        by_kind[kind][node.pk] = (node.queue_name, node.is_async and kind == NodeKind.TASK)
+    enqueue(turn, by_kind["undecided"], **internal(f"{_HERE}.decide"))
+    enqueue(turn, by_kind[NodeKind.TASK])
+    enqueue(turn, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(BUILD))
+    _sleep(turn, by_kind[NodeKind.SLEEP])
+    return _wait_for_events(turn, by_kind[NodeKind.EVENT]) + _expand(turn, by_kind[NodeKind.MAP])
 
 
-def _sleep(nodes: NodeRows, queues: Mapping[int, str]) -> None:
+def _sleep(turn: Turn, lanes: Mapping[int, Lane]) -> None:
     """A sleep is a task that is due later and does nothing, so it holds no slot (P-08)."""
-    asleep = nodes.filter(pk__in=queues).values_list("pk", "seconds", "until")
-    for pk, seconds, until in asleep if queues else ():
-        if until is None:
-            nodes.filter(pk=pk).update(until=FromNow(seconds or 0.0))
-        enqueue(nodes, {pk: queues[pk]}, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
+    if lanes:
+        _wake_after(turn, lanes, "seconds")
 
 
-def _wait_for_events(nodes: NodeRows, queues: Mapping[int, str]) -> list[Settled]:
-    if not queues:
+def _wait_for_events(turn: Turn, lanes: Mapping[int, Lane]) -> list[Settled]:
+    if not lanes:
         return []
-    waiting = nodes.filter(pk__in=queues)
+    nodes = turn.nodes
+    waiting = nodes.filter(pk__in=lanes)
     columns = ("pk", "workflow_id", "task_index", "dependents", "map_index", "event_name", "event_timeout")
     rows = list(waiting.values_list(*columns))
     waiting.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())
@@ -78,15 +70,23 @@ def _wait_for_events(nodes: NodeRows, queues: Mapping[int, str]) -> list[Settled
         (workflow_id, name): payload
         for workflow_id, name, payload in events.values_list("workflow_id", "name", Cast("payload", TextField()))
     }
-    ends = []
+    ends, timed = list[tuple[Settled, str | None]](), dict[int, Lane]()
     for *end, name, timeout in rows:
         if (end[1], name) in sent:
             ends.append((Settled(end[0], end[1], end[2], WorkflowTaskStatus.COMPLETED, *end[3:]), sent[end[1], name]))
         elif timeout is not None:
-            nodes.filter(pk=end[0], until__isnull=True).update(until=FromNow(timeout))
-            enqueue(nodes, {end[0]: queues[end[0]]}, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
-            nodes.filter(pk=end[0]).update(status=WorkflowTaskStatus.RUNNING)
+            timed[end[0]] = lanes[end[0]]
+    if timed:
+        _wake_after(turn, timed, "event_timeout")
+        nodes.filter(pk__in=timed).update(status=WorkflowTaskStatus.RUNNING)
     return happened(nodes, ends)
+
+
+def _wake_after(turn: Turn, lanes: Mapping[int, Lane], seconds: str) -> None:
+    """Have something run for each of these nodes so many seconds from now, by a column, or when it already says."""
+    unset = turn.nodes.filter(pk__in=lanes, until__isnull=True)
+    unset.update(until=FromNow(Coalesce(seconds, Value(0.0))))
+    enqueue(turn, lanes, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
 
 
 def happened(nodes: NodeRows, ends: Sequence[tuple[Settled, str | None]]) -> list[Settled]:
@@ -114,8 +114,9 @@ def _fail(nodes: NodeRows, key: int, code: str, message: str, data: Any = None) 
 # Maps: a node for each item.
 
 
-def _expand(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
+def _expand(turn: Turn, keys: Collection[int]) -> list[Settled]:
     """Make a node of each item of what a map goes over (P-07); a map over nothing has ended."""
+    nodes = turn.nodes
     ends: list[Settled] = []
     for node in nodes.filter(pk__in=keys).select_related("workflow") if keys else ():
         source = nodes.filter(workflow=node.workflow, task_index=node.over_index or 0)
@@ -134,12 +135,12 @@ def _expand(nodes: NodeRows, keys: Collection[int]) -> list[Settled]:
             _complete(nodes, {node.pk: '{"ok":[]}'})
             ends.append(end._replace(status=WorkflowTaskStatus.COMPLETED))
         else:
-            _make_items(nodes, node, items)
+            _make_items(turn, node, items)
     return ends
 
 
-def _make_items(nodes: NodeRows, node: WorkflowTask, items: Sequence[Any]) -> None:
-    database, count = nodes.db, len(items)
+def _make_items(turn: Turn, node: WorkflowTask, items: Sequence[Any]) -> None:
+    nodes, database, count = turn.nodes, turn.database, len(items)
     workflow = Workflow.objects.using(database).get(pk=node.workflow.pk)
     first = workflow.node_count
     is_long = len(node.node_id) > _LONGEST_NAME  # cut, it might be that of another one
@@ -186,7 +187,8 @@ def _make_items(nodes: NodeRows, node: WorkflowTask, items: Sequence[Any]) -> No
         status=WorkflowTaskStatus.RUNNING, started_at=Now(), open_deps=count, ok_deps=0, bad_deps=0
     )
     rows = nodes.filter(workflow=workflow, map_index=node.task_index, status=WorkflowTaskStatus.PENDING)
-    enqueue(nodes, dict(rows.order_by("task_index").values_list("pk", "queue_name")))
+    lane = (node.queue_name, node.is_async)
+    enqueue(turn, dict.fromkeys(rows.order_by("task_index").values_list("pk", flat=True), lane))
 
 
 def collect(nodes: NodeRows, maps: Sequence[Node]) -> list[Settled]:

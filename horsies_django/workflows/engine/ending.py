@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from typing import Any, Final
-from uuid import UUID
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from django.db import models
-from django.db.models import Case, OuterRef, Subquery, TextField, Value, When
+from django.db import connections, models
+from django.db.models import Case, OuterRef, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 
+from ...expressions import IsAmong, json_array
 from ...models import Task
 from ...results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES, TaskStatus
@@ -18,10 +18,22 @@ from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
 from .nodes import BEGUN, IS_UNDECIDED, NodeRows, Settled
 
+if TYPE_CHECKING:
+    from .turn import Turn
+
 _ENDED: Final = sorted(TASK_TERMINAL_STATES)
+
+#: A success without a result is none (S3-15).
+_IS_OK: Final = models.ExpressionWrapper(
+    Q(task__status=TaskStatus.COMPLETED, task__result__isnull=False), models.BooleanField()
+)
+
+#: What of a node whose task has ended says what becomes of it.
+ENDS: Final = ("pk", "workflow_id", "task_index", "dependents", "map_index", _IS_OK, "kind", IS_UNDECIDED)
 
 #: What is taken for the error of a task that has left none (S3-15).
 _CODES: Final = {
+    TaskStatus.COMPLETED: RetrievalCode.RESULT_NOT_AVAILABLE,
     TaskStatus.FAILED: OperationalCode.WORKER_CRASHED,
     TaskStatus.CANCELLED: OutcomeCode.TASK_CANCELLED,
     TaskStatus.EXPIRED: OutcomeCode.TASK_EXPIRED,
@@ -33,54 +45,56 @@ def err(code: str, message: str, data: Any = None) -> dict[str, Any]:
     return {"err": TaskError(error_code=str(code), message=message, data=data).as_json()}
 
 
-def settle(nodes: NodeRows, ids: Collection[UUID] | None = None) -> tuple[list[Settled], list[int]]:
-    """End the nodes whose tasks have ended, all or those of these ``ids``; return them, and those that are to run.
+def settle(turn: Turn, rows: Iterable[Sequence[Any]]) -> tuple[list[Settled], list[int]]:
+    """End the nodes whose tasks have ended, given as :data:`ENDS`; return them, and those that are to run.
 
     The latter are those whose conditions were looked at (P-05).
     """
-    rows = nodes.filter(status__in=BEGUN, task__status__in=_ENDED)
-    if ids is not None:
-        rows = rows.filter(task_id__in=ids)
-    columns = ("pk", "workflow_id", "task_index", "dependents", "map_index", "task__status", "kind", IS_UNDECIDED)
+    nodes = turn.nodes
     plain: list[Settled] = []
     others: list[tuple[Settled, str, bool]] = []
-    for pk, workflow_id, index, dependents, map_index, status, kind, is_undecided in rows.values_list(*columns):
-        is_ok = status == TaskStatus.COMPLETED
+    for pk, workflow_id, index, dependents, map_index, is_ok, kind, is_undecided in rows:
         ended = WorkflowTaskStatus.COMPLETED if is_ok else WorkflowTaskStatus.FAILED
         end = Settled(pk, workflow_id, index, ended, dependents, map_index)
         if is_ok and (is_undecided or kind in (NodeKind.SUBWORKFLOW, NodeKind.EVENT)):
             others.append((end, kind, is_undecided))
         else:
             plain.append(end)
-    _take_over(nodes, plain)
+    if ok := [end.pk for end in plain if end.status == WorkflowTaskStatus.COMPLETED]:
+        turn.phrases.complete(ok)
+    _fail(nodes, [end.pk for end in plain if end.status != WorkflowTaskStatus.COMPLETED])
     decided = _decide(nodes, [end for end, _, is_undecided in others if is_undecided])
     timed_out = [end for end, kind, is_undecided in others if kind == NodeKind.EVENT and not is_undecided]
     ends = [*plain, *decided[0], *time_out(nodes, timed_out)]
     return ends, decided[1]
 
 
-def _take_over(nodes: NodeRows, ends: Sequence[Settled]) -> None:
-    """Give nodes the results of their tasks."""
+def ended(nodes: NodeRows) -> NodeRows:
+    """Those of these nodes whose tasks have ended, and that have not."""
+    return nodes.filter(status__in=BEGUN, task__status__in=_ENDED)
+
+
+def completed(database: str) -> dict[str, Any]:
+    """What the success of its task writes to a node."""
+    result = Subquery(Task.objects.using(database).filter(pk=OuterRef("task_id")).values("result"))
+    return {"status": WorkflowTaskStatus.COMPLETED, "completed_at": Now(), "result": result, "error_code": None}
+
+
+def _fail(nodes: NodeRows, keys: Collection[int]) -> None:
+    """Give nodes the errors of their tasks."""
+    if not keys:
+        return
     task = Task.objects.using(nodes.db).filter(pk=OuterRef("task_id"))
-    ok = [end.pk for end in ends if end.status == WorkflowTaskStatus.COMPLETED]
-    bad = [end.pk for end in ends if end.status != WorkflowTaskStatus.COMPLETED]
-    if ok:
-        result = Coalesce(
-            Subquery(task.values("result")),
-            Value(err(RetrievalCode.RESULT_NOT_AVAILABLE, "The task has left no result."), models.JSONField()),
+    lacking = Case(
+        *(
+            When(status=status, then=Value(err(code, "The task has left no result."), models.JSONField()))
+            for status, code in _CODES.items()
         )
-        _open(nodes, ok).update(status=WorkflowTaskStatus.COMPLETED, completed_at=Now(), result=result, error_code=None)
-    if bad:
-        lacking = Case(
-            *(
-                When(status=status, then=Value(err(code, "The task has left no result."), models.JSONField()))
-                for status, code in _CODES.items()
-            ),
-            default=Value(err(OperationalCode.WORKER_CRASHED, "The task has left no result."), models.JSONField()),
-        )
-        known = Subquery(task.annotate(known=Coalesce("result", lacking)).values("known"))
-        code = Coalesce(Subquery(task.values("error_code")), Value(str(OperationalCode.WORKER_CRASHED)))
-        _open(nodes, bad).update(status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=known, error_code=code)
+    )
+    codes = Case(*(When(status=status, then=Value(str(code))) for status, code in _CODES.items()))
+    known = Subquery(task.annotate(known=Coalesce("result", lacking)).values("known"))
+    code = Subquery(task.annotate(code=Coalesce("error_code", codes)).values("code"))
+    _open(nodes, keys).update(status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=known, error_code=code)
 
 
 def _decide(nodes: NodeRows, ends: Sequence[Settled]) -> tuple[list[Settled], list[int]]:
@@ -121,7 +135,8 @@ def time_out(nodes: NodeRows, ends: Sequence[Settled]) -> list[Settled]:
 def skip(nodes: NodeRows, ends: Sequence[Settled], code: str, message: str) -> None:
     """PENDING, READY and what has begun → SKIPPED (W-36, W-38)."""
     if ends:
-        nodes.filter(pk__in=[end.pk for end in ends]).exclude(status__in=_NODE_ENDED).update(
+        keys = json_array([str(end.pk) for end in ends], connections[nodes.db])
+        nodes.filter(IsAmong(keys)).exclude(status__in=_NODE_ENDED).update(
             status=WorkflowTaskStatus.SKIPPED, completed_at=Now(), result=err(code, message), error_code=str(code)
         )
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from django.db import connections, models
+from django.db import models
 from django.db.models import F, Q, Value
 from django.db.models.functions import Now
 
-from ...expressions import FromMap, FromNow, spelled
+from ...expressions import FromMap, FromNow
 from ...ids import uuid7s
 from ...models import Task
 from ...models.statements import Statement
 from ...states import TaskStatus
 from ...waking import wake_after_commit
-from ..states import WorkflowTaskStatus
 from .nodes import NodeRows
+
+if TYPE_CHECKING:
+    from .turn import Turn
+
+#: The queue of a task, and whether it is a coroutine's.
+Lane: TypeAlias = tuple[str, bool]
 
 #: Columns of a task that its node has under the same name.
 _OWN: Final = (
@@ -50,18 +55,25 @@ _NEW: Final[dict[str, Any]] = {
 }
 
 
-def enqueue(nodes: NodeRows, queues: Mapping[int, str], **changes: Any) -> None:
-    """PENDING, READY → ENQUEUED for the nodes with these keys and queues: one INSERT, one UPDATE (W-32).
+def enqueue(turn: Turn, nodes: Mapping[int, Lane], **changes: Any) -> None:
+    """PENDING, READY → ENQUEUED for the nodes with these keys: one INSERT, one UPDATE (W-32).
 
     ``changes`` are columns of the tasks that are not as their nodes have them.
     """
-    if not queues:
+    if not nodes:
         return
-    database = nodes.db
-    ids = dict(zip(queues, uuid7s(len(queues)), strict=True))
-    given = {key: f'"{text}"' for key, text in zip(ids, spelled(ids.values(), connections[database]), strict=True)}
-    task_ids = FromMap(given, models.UUIDField())
-    rows = nodes.filter(pk__in=queues)
+    ids = dict(zip(nodes, uuid7s(len(nodes)), strict=True))
+    turn.phrases.enqueue(ids, changes)
+    is_later = "deferred" in changes
+    if not is_later:
+        turn.enqueued |= {task_id: nodes[key] for key, task_id in ids.items()}
+    if is_later or not turn.is_quiet:
+        for queue, is_async in set(nodes.values()):
+            wake_after_commit(turn.database, queue, later=is_later, is_async=is_async)
+
+
+def insertion(nodes: NodeRows, task_ids: FromMap, changes: Mapping[str, Any]) -> Statement:
+    """Return the INSERT of the tasks of these nodes."""
     is_fed = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
     columns = {
         "id": task_ids,
@@ -71,10 +83,7 @@ def enqueue(nodes: NodeRows, queues: Mapping[int, str], **changes: Any) -> None:
         "is_fed": models.ExpressionWrapper(is_fed, models.BooleanField()),
         **changes,
     }
-    Statement.insert(Task, rows, columns).run(database)
-    rows.update(status=WorkflowTaskStatus.ENQUEUED, task_id=task_ids, started_at=Now())
-    for queue in set(queues.values()):
-        wake_after_commit(database, queue)
+    return Statement.insert(Task, nodes, columns)
 
 
 def internal(path: str, **kwargs: Any) -> Mapping[str, Any]:

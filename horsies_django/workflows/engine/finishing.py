@@ -11,6 +11,7 @@ from django.db import models
 from django.db.models import Case, Count, Q, TextField, Value, When
 from django.db.models.functions import Cast, Now
 
+from ...ends import tell_after_commit
 from ...models import Workflow, WorkflowTask
 from ...results import TaskError
 from ...retention import workflow_kept_until
@@ -19,20 +20,23 @@ from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from .enqueuing import BUILD, enqueue, later
 from .nodes import BEGUN, NodeRows, Settled
+from .turn import Turn
 
 _FAILED: Final = {WorkflowStatus.FAILED: WorkflowCode.SUBWORKFLOW_FAILED, **STOPPED_BY}
 
 
-def finish(database: str, keys: Collection[UUID]) -> list[Settled]:
+def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
     """End those of these workflows that have no open node left; return the nodes of which they are subworkflows."""
     ends: list[Settled] = []
-    nodes = WorkflowTask.objects.using(database).all()
-    done = Workflow.objects.using(database).filter(pk__in=keys, open_count=0)
+    finished: list[UUID] = []
+    done = Workflow.objects.using(turn.database).filter(pk__in=keys, open_count=0)
     for workflow in done.exclude(status__in=[WorkflowStatus.PAUSED, WorkflowStatus.PENDING]):
         if workflow.status == WorkflowStatus.RUNNING:
-            _finish(nodes, workflow)
+            _finish(turn.nodes, workflow)
+            finished.append(workflow.pk)
         if workflow.parent_id is not None:  # type: ignore[attr-defined]  # the id of a ForeignKey
-            ends += _tell_parent(nodes, workflow)
+            ends += _tell_parent(turn, workflow)
+    tell_after_commit(turn.database, finished)
     return ends
 
 
@@ -90,15 +94,15 @@ def _output(mine: NodeRows, workflow: Workflow) -> Any:
     }
 
 
-def _tell_parent(nodes: NodeRows, workflow: Workflow) -> list[Settled]:
-    rows = nodes.filter(pk=workflow.parent_id, status__in=BEGUN)  # type: ignore[attr-defined]  # the id of a ForeignKey
+def _tell_parent(turn: Turn, workflow: Workflow) -> list[Settled]:
+    rows = turn.nodes.filter(pk=workflow.parent_id, status__in=BEGUN)  # type: ignore[attr-defined]  # the id of a ForeignKey
     found = list(rows.values_list("pk", "workflow_id", "task_index", "dependents", "map_index"))
     if not found:
         return []
     ((pk, workflow_id, index, dependents, map_index),) = found
     if workflow.status == WorkflowStatus.COMPLETED:
         status, result, code = WorkflowTaskStatus.COMPLETED, workflow.result, None
-    elif _build_again(nodes, pk, workflow):
+    elif _build_again(turn, pk, workflow):
         return []
     else:
         status, code = WorkflowTaskStatus.FAILED, str(_FAILED[WorkflowStatus(workflow.status)])
@@ -109,12 +113,13 @@ def _tell_parent(nodes: NodeRows, workflow: Workflow) -> list[Settled]:
     return [Settled(pk, workflow_id, index, status, dependents, map_index)]
 
 
-def _build_again(nodes: NodeRows, key: int, workflow: Workflow) -> bool:
+def _build_again(turn: Turn, key: int, workflow: Workflow) -> bool:
     """Have a failed subworkflow built anew if the policy of its node says so (P-10); return whether it does.
 
     The one that has failed keeps its parent, and is marked: the newest counts. How many there were is counted by the
     node, for its tasks may be gone.
     """
+    nodes = turn.nodes
     columns = ("queue_name", "retry_policy", "task_id", "rebuilds", "workflow__status")
     ((queue, stored, task_id, count, status),) = nodes.filter(pk=key).values_list(*columns)
     policy = RetryPolicy.read(stored, task_id)
@@ -133,7 +138,8 @@ def _build_again(nodes: NodeRows, key: int, workflow: Workflow) -> bool:
     if status == WorkflowStatus.PAUSED:
         nodes.filter(pk=key).update(status=WorkflowTaskStatus.READY, task_id=None)
     else:
-        enqueue(nodes, {key: queue}, task_name=Value(BUILD), retry_count=Value(retry), **later(policy.delay(retry)))
+        due = later(policy.delay(retry))
+        enqueue(turn, {key: (queue, False)}, task_name=Value(BUILD), retry_count=Value(retry), **due)
     return True
 
 

@@ -17,6 +17,9 @@ from ..states import Join, NodeKind, WorkflowTaskStatus
 #: The states of a node that has a task, or a child, that is to end.
 BEGUN: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)
 
+#: The states of a node that has not ended.
+OPEN: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, *BEGUN)
+
 #: Whether a node's conditions are still to be looked at.
 IS_UNDECIDED: Final = models.ExpressionWrapper(
     Q(is_decided=False) & (Q(run_when__isnull=False) | Q(skip_when__isnull=False)), models.BooleanField()
@@ -54,16 +57,17 @@ class Node:
     join: str
     min_success: int | None
     allow_failed_deps: bool
-    waits_for: Sequence[int]
     ctx_from: Sequence[int] | None
     dependents: Sequence[int]
     map_index: int | None
-    is_conditional: bool
+    is_undecided: bool
     is_neutral: bool
     open_deps: int
     ok_deps: int
     bad_deps: int
     open_ctx: int
+    queue_name: str
+    is_async: bool
 
     def after(self, ends: Iterable[Settled]) -> Node:
         """Return it after some of what it waits for has ended."""
@@ -101,7 +105,8 @@ class Node:
         return Settled(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index, is_neutral)
 
 
-_COLUMNS: Final = (
+#: What a :class:`Node` is read from.
+COLUMNS: Final = (
     "pk",
     "workflow_id",
     "task_index",
@@ -110,7 +115,6 @@ _COLUMNS: Final = (
     "join",
     "min_success",
     "allow_failed_deps",
-    "waits_for",
     "ctx_from",
     "dependents",
     "map_index",
@@ -120,12 +124,14 @@ _COLUMNS: Final = (
     "ok_deps",
     "bad_deps",
     "open_ctx",
+    "queue_name",
+    "is_async",
 )
 
 
 def read(rows: NodeRows) -> list[Node]:
     """Read nodes."""
-    return [Node(*row) for row in rows.values_list(*_COLUMNS)]
+    return [Node(*row) for row in rows.values_list(*COLUMNS)]
 
 
 def is_bad(end: Settled) -> bool:

@@ -13,6 +13,7 @@ from django.db import InterfaceError, OperationalError, connections, models, tra
 from django.db.models import Count, Exists, Min, OuterRef, Q
 from django.db.models.functions import Now
 
+from ...ends import tell_after_commit
 from ...expressions import FromNow, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask
 from ...results import RetrievalCode, TaskError
@@ -100,7 +101,7 @@ def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapp
     with transaction.atomic(using=database):
         if not Workflow.objects.using(database).lock([root], skip=True) or not which.filter(pk=key).exists():
             return False
-        advance = Advance(database)
+        advance = Advance.on(database)
         advance.after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED, error))
         advance.finish(stopping.below(database, [key]))
         return True
@@ -135,14 +136,14 @@ def _stuck(database: str, most: int) -> list[UUID]:
 
 
 def _mend(database: str, root: UUID) -> Repaired:
-    advance = Advance(database)
+    advance = Advance.on(database)
     workflows = Workflow.objects.using(database)
     keys = stopping.below(database, [root])
     mine = advance.nodes.filter(workflow__in=keys)
     before = _ended(database, keys)
     _recount(database, keys)
     lost = [*beginning.collect(advance.nodes, resuming.recount_maps(mine)), *_lose(mine)]
-    ends, ready = ending.settle(mine)
+    ends, ready = ending.settle(advance, ending.ended(mine).values_list(*ending.ENDS))
     advance.after([*lost, *ends], ready)
     for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
         _fail_empty(database, key)
@@ -191,3 +192,4 @@ def _fail_empty(database: str, key: UUID) -> None:
     rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
     kept = finishing.keeping(rows, WorkflowStatus.FAILED)
     rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0, **kept)
+    tell_after_commit(database, [key])

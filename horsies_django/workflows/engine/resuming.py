@@ -36,7 +36,7 @@ def resume(database: str, key: UUID) -> bool:
 
 def reconsider(database: str, keys: Collection[UUID]) -> int:
     """Decide every node of these running workflows that waits; return how many began or were skipped."""
-    advance = Advance(database)
+    advance = Advance.on(database)
     waiting = advance.nodes.filter(
         workflow__in=keys,
         workflow__status=WorkflowStatus.RUNNING,
@@ -85,9 +85,11 @@ def recount(waiting: NodeRows, everything: Iterable[Node]) -> None:
     """Set the counters of nodes that wait by what has become of those that they wait for."""
     ends = {node.task_index: node for node in everything if node.map_index is None}
     by_change: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    waits_for = dict(waiting.values_list("pk", "waits_for"))
     for node in read(waiting):
-        fresh = replace(node, open_deps=len(node.waits_for), ok_deps=0, bad_deps=0, open_ctx=len(node.ctx_from or ()))
-        closed = [ends[index] for index in node.waits_for if WorkflowTaskStatus(ends[index].status).is_terminal]
+        sources = waits_for[node.pk]
+        fresh = replace(node, open_deps=len(sources), ok_deps=0, bad_deps=0, open_ctx=len(node.ctx_from or ()))
+        closed = [ends[index] for index in sources if WorkflowTaskStatus(ends[index].status).is_terminal]
         neutral = {each.task_index for each in closed if each.is_neutral}
         counted = fresh.after(
             each.settled(WorkflowTaskStatus(each.status), is_neutral=each.task_index in neutral) for each in closed

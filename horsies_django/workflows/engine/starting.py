@@ -47,7 +47,7 @@ def insert(
     )
     workflow.save(using=database, force_insert=True)
     inserting.insert(database, [_node(workflow, node) for node in blueprint.nodes])
-    advance = Advance(database)
+    advance = Advance.on(database)
     roots = advance.nodes.filter(workflow=workflow, waits_for=[])
     advance.after([], list(roots.values_list("pk", flat=True)))
     return workflow

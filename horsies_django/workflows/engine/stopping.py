@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
+from ...ends import tell_after_commit
 from ...models import Task, Workflow, WorkflowTask
 from ...states import TaskStatus
 from ..codes import STOPPED_BY
@@ -64,6 +65,7 @@ def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
     running = workflows.filter(pk__in=below(database, roots), status=WorkflowStatus.RUNNING)
     keys = list(running.values_list("pk", flat=True))
     workflows.filter(pk__in=keys).update(status=WorkflowStatus.PAUSED, paused_at=Now())
+    tell_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     abandon(nodes, nodes.filter(workflow__in=keys))
     return keys
@@ -84,6 +86,7 @@ def cancel(
     keys = list(live.values_list("pk", flat=True))
     rows = workflows.filter(pk__in=keys)
     rows.update(status=status, cancelled_at=Now(), error=error, **finishing.keeping(rows, status))
+    tell_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
     taken = _take_back(nodes, mine.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN), WorkflowTaskStatus.SKIPPED)
@@ -104,8 +107,10 @@ def below(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
     """The ids of these workflows, and of all that are below them, but for those that others have replaced."""
     workflows = Workflow.objects.using(database)
     keys = level = list(roots)
+    # By their root first: to ask who is a child of so many nodes takes as long as there are subworkflows anywhere.
+    tree = workflows.filter(root_id__in=workflows.filter(pk__in=keys).values("root_id"), depth__gt=0)
     while level:
-        children = workflows.filter(parent__workflow__in=level, is_replaced=False)
+        children = tree.filter(parent__workflow__in=level, is_replaced=False)
         level = list(children.values_list("pk", flat=True))
         keys = [*keys, *level]
     return keys

@@ -1,0 +1,60 @@
+"""Launching: a run is inserted, unless there is one already that stands in its place."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+
+from ..backend import config_of
+from ..dry import is_dry
+from ..exceptions import PayloadMismatch
+from ..ids import uuid7
+from ..models import Workflow, WorkflowTask
+from .blueprint import WorkflowBlueprint
+from .engine import starting
+
+#: Tries when what is in the way is gone at a second look.
+_TRIES = 3
+
+
+class Launched(NamedTuple):
+    """A run, and whether it was inserted now."""
+
+    workflow: Workflow
+    is_new: bool
+
+
+def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
+    """Insert a run in the current transaction and return its id.
+
+    The one that is there already under ``workflow_id`` (W-70), or a live one with its ``unique_key``, stands in for it.
+    Raises PayloadMismatch if that has another name.
+    """
+    key = workflow_id or uuid7()
+    if is_dry():
+        return key
+    launched = launch(config_of(blueprint.backend).database, blueprint, key)
+    if launched.workflow.name != blueprint.name:
+        raise PayloadMismatch(launched.workflow.pk, ["name"])
+    return UUID(str(launched.workflow.pk))
+
+
+def launch(
+    database: str, blueprint: WorkflowBlueprint, workflow_id: UUID, parent: WorkflowTask | None = None
+) -> Launched:
+    """Insert a run, or return the one with this id, or the live one that has its ``unique_key``."""
+    workflows, tries = Workflow.objects.using(database), _TRIES
+    while True:
+        try:
+            with transaction.atomic(using=database):
+                return Launched(starting.insert(database, blueprint, workflow_id, parent), is_new=True)
+        except IntegrityError:
+            known = workflows.filter(pk=workflow_id).first() or workflows.holding(blueprint.unique_key).first()
+            if known is not None:
+                return Launched(known, is_new=False)
+            # The holder ended between the two statements; or it is something else, which this raises in the end.
+            tries -= 1
+            if not tries:
+                raise

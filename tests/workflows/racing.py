@@ -1,0 +1,110 @@
+"""Tasks, and a workflow of several of them, for the tests in which workers and people get in each other's way."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from horsies_django import (
+    Join,
+    OnError,
+    TaskError,
+    TaskResult,
+    Workflow,
+    WorkflowDefinition,
+    task,
+    wait_for_event,
+    workflow_builder,
+)
+from horsies_django.workflows.nodes import Node
+from tests.jobs.models import Entry
+
+#: Seconds that one body waits for another to come.
+PATIENCE = 5.0
+
+
+@task
+def meet(folder: str, key: str, other: str) -> float:
+    """Return as soon as the other one is there as well, and when that was on the clock that all processes have."""
+    Path(folder, key).touch()
+    limit = time.monotonic() + PATIENCE
+    while not Path(folder, other).exists():
+        if time.monotonic() > limit:
+            raise TimeoutError(other)
+        time.sleep(0.0005)
+    return time.monotonic()
+
+
+@task
+def work(key: str, fails: int = 0, seconds: float = 0.0) -> TaskResult[int, TaskError[Any]]:
+    """Leave an entry, and take some time; fail for the first ``fails`` times."""
+    Entry.objects.create(key=key)
+    time.sleep(seconds)
+    if (times := Entry.objects.filter(key=key).count()) <= fails:
+        return TaskResult(err=TaskError(error_code="NOT_YET", message=f"{key}: time {times} of {fails}"))
+    return TaskResult(ok=times)
+
+
+@task
+def numbers() -> list[int]:
+    """Return what a map goes over."""
+    return [0, 1, 2]
+
+
+@task
+def work_on(item: int, key: str, fails: int, seconds: float) -> TaskResult[int, TaskError[Any]]:
+    """Do the work of one item; only that of item 1 fails."""
+    return work.func(f"{key}[{item}]", fails if item == 1 else 0, seconds)
+
+
+class Below(WorkflowDefinition[int]):
+    """Two nodes."""
+
+    class Meta:
+        definition_key = "tests.racing.below"
+        cases = [{"key": "below", "fails": 0, "seconds": 0.0}]
+
+    @classmethod
+    def build_with(cls, *, key: str, fails: int, seconds: float) -> Workflow[int]:
+        first = work.node(node_id="first")(key=f"{key}.first", seconds=seconds)
+        second = work.node(node_id="second", waits_for=[first])(key=f"{key}.second", fails=fails, seconds=seconds)
+        return Workflow("below", [first, second], output=second)
+
+
+def diamond(folder: str, key: str) -> list[Node[Any]]:
+    """Return a diamond whose sides are for two workers, and end at the same time."""
+    top = numbers.node(node_id=f"{key}-top")()
+    left = meet.node(node_id=f"{key}-left", waits_for=[top], queue_name="left")(
+        folder=folder, key=f"{key}-left", other=f"{key}-right"
+    )
+    right = meet.node(node_id=f"{key}-right", waits_for=[top], queue_name="right")(
+        folder=folder, key=f"{key}-right", other=f"{key}-left"
+    )
+    return [top, left, right, work.node(node_id=f"{key}-end", waits_for=[left, right])(key=key)]
+
+
+@workflow_builder(cases=[{"key": "any", "random": Random(1)}])
+def anything(key: str, random: Random) -> Workflow[Any]:
+    """Return a workflow with a bit of everything, some of which fails at first."""
+
+    def how(name: str, worst: int = 1) -> dict[str, Any]:
+        return {
+            "key": f"{key}.{name}",
+            "fails": random.choice([0, 0, 0, worst]),
+            "seconds": random.choice([0.0, 0.0, 0.03]),
+        }
+
+    first = work.node(node_id="first")(**how("first"))
+    left = work.node(node_id="left", waits_for=[first])(**how("left", 2))
+    right = work.node(node_id="right", waits_for=[first])(**how("right"))
+    said = wait_for_event("said", node_id="said", waits_for=[first])
+    items = numbers.node(node_id="items")()
+    each = work_on.map(over=items, param="item", kwargs=how("each"), node_id="each")
+    below = Below.node(node_id="below", waits_for=[left])(**how("below"))
+    join = random.choice([{}, {"join": Join.ANY}, {"allow_failed_deps": True}])
+    end = work.node(node_id="end", waits_for=[left, right, said], **join)(**how("end"))
+    last = work.node(node_id="last", waits_for=[end, each, below])(**how("last"))
+    nodes = [first, left, right, said, items, each, below, end, last]
+    return Workflow("anything", nodes, on_error=random.choice(list(OnError)))

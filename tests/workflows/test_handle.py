@@ -1,0 +1,625 @@
+"""Waiting for a workflow and all else that a handle does, with its twins (W-70, W-72)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from statistics import median
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.management import call_command
+from django.db import Error, connection, transaction
+from django.db.backends.signals import connection_created
+from django.utils import timezone
+
+from horsies_django import OnError, RetryPolicy, TaskHandle, Workflow, WorkflowHandle, ends, postgres, sleep
+from horsies_django.compat import BaseTaskBackend, InvalidTask
+from horsies_django.exceptions import PayloadMismatch, TaskFailed
+from horsies_django.models import Task, WorkflowTask
+from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.workflows.making import wait_for_event
+from tests.conftest import wait_until
+from tests.workflows import bodies, jobs
+from tests.workflows.running import children, codes, ran, states
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+GETS = {"get": WorkflowHandle.get, "aget": async_to_sync(WorkflowHandle.aget)}
+EARS = {"listens": {}, "deaf": {"DJANGO_SETTINGS_MODULE": "tests.workflows.deaf_settings"}}
+
+
+@pytest.fixture(params=GETS)
+def get(request, transactional_db):
+    """``get()`` and its twin."""
+    return GETS[request.param]
+
+
+@pytest.fixture(params=EARS)
+def hearing(request, transactional_db):
+    """Whether workers listen, and so tell of ends; on SQLite they never do."""
+    if request.param == "deaf" and connection.vendor != "postgresql":
+        pytest.skip("nobody hears anything")
+    return EARS[request.param]
+
+
+@pytest.fixture
+def line(transactional_db):
+    """What is told of ends, to somebody who waits."""
+    if connection.vendor != "postgresql":
+        pytest.skip("nobody can tell")
+    with postgres.Line("default", postgres.ENDED, "test") as line:
+        yield line
+
+
+@pytest.fixture
+def asked(transactional_db):
+    """The names of the threads that ask for workflows, one for each query, whatever their connection."""
+    names = []
+
+    def count(execute, sql, params, many, context):
+        if sql.startswith("SELECT") and 'FROM "horsies_workflows"' in sql:
+            names.append(threading.current_thread().name)
+        return execute(sql, params, many, context)
+
+    def watch(connection, **_):
+        if threading.current_thread() is not threading.main_thread():
+            connection.execute_wrappers.append(count)
+
+    connection_created.connect(watch)
+    with connection.execute_wrapper(count):
+        yield names
+    connection_created.disconnect(watch)
+
+
+def one(value=1, **options):
+    return Workflow("one", {"one": bodies.give.node()(value=value)}, output="one", **options)
+
+
+def failing(**options):
+    return Workflow("failing", {"no": bodies.fail.node()()}, **options)
+
+
+def held(**options):
+    """One that goes on until it is told."""
+    return Workflow("held", {"said": wait_for_event("said")}, output="said", **options)
+
+
+def later(seconds):
+    return Workflow("later", sleep(seconds) >> bodies.give.node()(value=1))
+
+
+def shown(result):
+    return result.ok if result.is_ok() else result.err.error_code
+
+
+def is_told(line, handle):
+    """Whether this end was told of."""
+    return ends.mark(handle.id) in set().union(*map(ends.loads, line.hear(0.05)))
+
+
+class Waiter(threading.Thread):
+    """A thread that waits for a workflow, and ends with what it got and when."""
+
+    def __init__(self, handle, timeout=60):
+        super().__init__(daemon=True)
+        self.handle, self.timeout, self.found, self.knew = WorkflowHandle(handle.id), timeout, None, None
+        self.start()
+
+    def run(self):
+        try:
+            self.found = shown(self.handle.get(self.timeout))
+            self.knew = time.time()
+        finally:
+            connection.close()
+
+
+def found(waiters):
+    for waiter in waiters:
+        waiter.join(60)
+    return [waiter.found for waiter in waiters]
+
+
+# Waiting.
+
+
+def test_w_72_get_returns_what_a_worker_has_brought_it_to(worker, hearing, get):
+    worker("-v0", **hearing)
+    good, bad, stops = one(), failing(), Workflow("stops", {"no": bodies.fail.node()()}, on_error=OnError.PAUSE)
+
+    results = [get(workflow.start(), 30) for workflow in (good, bad, stops)]
+
+    assert [shown(result) for result in results] == [1, "NO", "WORKFLOW_PAUSED"]
+    assert results[1].err.message == "no"
+
+
+def test_w_72_who_waits_is_told_within_milliseconds(worker, line, get):
+    worker("--processes", "2", "-v0", runners=2)
+    late = []
+
+    for number in range(5):
+        handle = later(0.5 + number / 20).start()
+        assert get(handle, 20).is_ok()
+        late.append(time.time() - WorkflowRow.objects.get(pk=handle.id).completed_at.timestamp())
+
+    print(f"told after {median(late) * 1000:.1f} ms")
+    assert median(late) < 0.1  # the poll alone: a quarter of a second
+
+
+def test_w_72_who_waits_is_told_of_what_bodies_did(worker, line):
+    worker("-v0")
+    paused = Workflow("paused", bodies.stop.node()(how="pause") >> bodies.give.node()())
+    cancelled = Workflow("cancelled", bodies.stop.node()(how="cancel") >> bodies.give.node()())
+    line.say(postgres.CHANNEL, [postgres.WAITING])
+    wait_until(lambda: jobs.nothing.send() and line.hear(0.2))
+
+    for workflow in (paused, cancelled):
+        handle = workflow.start()
+        wait_until(lambda handle=handle: is_told(line, handle), limit=8)
+
+
+@pytest.mark.parametrize("how", ["pause", "cancel"])
+def test_w_72_who_waits_is_told_of_what_another_process_did(manage, get, how):
+    handle = held().start()
+    script = f"from horsies_django import WorkflowHandle; WorkflowHandle('{handle.id}').{how}()"
+    process = manage("shell", "-v0", "-c", script)
+
+    result = get(handle, 30)
+
+    assert process.wait() == 0, process.output
+    assert shown(result) == {"pause": "WORKFLOW_PAUSED", "cancel": "WORKFLOW_CANCELLED"}[how]
+
+
+def test_w_72_each_end_is_told_once_and_after_its_commit(line):
+    paused, cancelled = held().start(), held().start()
+    expired = held(good_until=timezone.now() - timedelta(seconds=1)).start()
+
+    with transaction.atomic():
+        assert paused.pause()
+        before = is_told(line, paused)
+    after = is_told(line, paused)
+    with transaction.atomic():
+        assert cancelled.cancel()
+        transaction.set_rollback(True)
+    undone = is_told(line, cancelled)
+    cancelled.cancel()
+    again = is_told(line, cancelled)
+    call_command("horsies_reaper", once=True, verbosity=0)
+
+    assert (before, after, undone, again) == (False, True, False, True)
+    assert is_told(line, expired)
+
+
+def test_w_72_a_tree_is_told_of_in_one_breath(line, drain):
+    handle = ran(Workflow("tree", {"sub": bodies.Waiting.node()(), "held": bodies.Held.node()()}), drain)
+    line.hear(0)
+
+    assert handle.cancel()
+
+    (payload,) = line.hear(1)
+    assert ends.loads(payload) == {ends.mark(one.id) for one in (handle, *children(handle))}
+
+
+def test_w_72_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):
+    worker("-v0")
+    handles = [one().start() for _ in range(5)]
+    wait_until(lambda: all(handle.status() == "COMPLETED" for handle in handles))
+
+    assert line.hear(0) == []
+
+
+def test_w_72_what_was_changed_by_hand_is_found_all_the_same(get):
+    handle = held().start()
+    script = threading.Timer(0.3, _end_by_hand, (handle,))
+    script.start()
+
+    result = get(handle, 30)
+
+    script.join()
+    assert result.ok == 7
+
+
+def _end_by_hand(handle):
+    WorkflowRow.objects.filter(pk=handle.id).update(status="COMPLETED", result={"ok": 7})
+    connection.close()
+
+
+@pytest.mark.slow
+def test_w_72_a_thousand_threads_that_wait_ask_as_often_as_two_would(asked):
+    handles = [held().start() for _ in range(50)]
+    asked.clear()
+    start = time.monotonic()
+    waiters = [Waiter(handle) for handle in handles for _ in range(20)]
+    wait_until(lambda: len(asked) > 4, what="looks for many")
+
+    connections = _connections()
+    for handle in handles:
+        handle.cancel()
+
+    assert set(found(waiters)) == {"WORKFLOW_CANCELLED"}
+    seconds = time.monotonic() - start
+    print(f"{len(asked)} queries, {connections} connections in {seconds:.1f} s")
+    assert len(asked) < 2 * (seconds / 0.01) + 20
+    assert connections <= 3  # this one's, the leader's, and that of one who leads no more
+
+
+def _connections():
+    if connection.vendor != "postgresql":
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name NOT LIKE 'horsies%'"
+        )
+        return cursor.fetchone()[0]
+
+
+@pytest.mark.slow
+def test_w_72_a_thousand_coroutines_that_wait_hold_no_threads(asked):
+    handles = [held().start() for _ in range(50)]
+    asked.clear()
+    start = time.monotonic()
+
+    async def wait():
+        waits = [asyncio.ensure_future(WorkflowHandle(handle.id).aget(60)) for handle in handles for _ in range(20)]
+        async with asyncio.timeout(60):
+            while len(asked) < 1_005:
+                await asyncio.sleep(0.05)
+        threads = threading.active_count()
+        for handle in handles:
+            await handle.acancel()
+        results = await asyncio.gather(*waits)
+        return threads, results, asyncio.all_tasks() - {asyncio.current_task()}
+
+    threads, results, left_behind = async_to_sync(wait)()
+
+    assert {shown(result) for result in results} == {"WORKFLOW_CANCELLED"}
+    assert threads < 12
+    assert len(asked) < 1_000 + 50 * 10 + 2 * (time.monotonic() - start) / 0.01
+    assert not left_behind
+
+
+def test_w_72_tasks_and_workflows_are_waited_for_side_by_side(worker):
+    worker("-v0")
+    workflow, plain = later(0.3).start(), jobs.nothing.with_options(run_after=timedelta(seconds=0.3)).send()
+
+    async def both():
+        return await asyncio.gather(workflow.aget(30), plain.aget(30))
+
+    assert [result.is_ok() for result in async_to_sync(both)()] == [True, True]
+
+
+def test_w_72_a_body_may_wait_for_another_workflow(worker):
+    worker("-v0", "--threads", "4")
+    handle = later(0.3).with_options(output="later:1").start()
+
+    first = bodies.wait_for.send(workflow_id=str(handle.id))
+    second = bodies.await_.send(workflow_id=str(handle.id))
+
+    assert first.value(30) == 1
+    assert second.value(30) == [1, "SynchronousOnlyOperation"]
+
+
+# What get() gives.
+
+
+def test_w_72_a_paused_workflow_is_an_answer_at_once(get):
+    handle = held().start()
+    handle.pause()
+
+    result = get(handle, None)
+
+    assert shown(result) == "WORKFLOW_PAUSED"
+    handle.resume()
+    assert shown(get(handle, 0)) == "WAIT_TIMEOUT"
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+def test_w_72_one_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, timeout):
+    handle = held().start()
+
+    result = get(handle, timeout)
+
+    assert shown(result) == "WAIT_TIMEOUT"
+    assert f"{timeout:g} seconds" in result.err.message
+    assert handle.status() == "RUNNING"
+
+
+def test_w_72_a_timeout_of_0_looks_once(django_assert_num_queries):
+    handle = held().start()
+
+    with django_assert_num_queries(1):
+        handle.get(0)
+
+
+@pytest.mark.parametrize("timeout", [None, 0, 5])
+def test_w_72_an_id_that_names_nothing_is_an_answer_at_once(get, timeout):
+    key = uuid4()
+
+    result = get(WorkflowHandle(key), timeout)
+
+    assert shown(result) == "TASK_NOT_FOUND"
+    assert result.err.message == f"There is no workflow {key}."
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan")])
+def test_w_72_a_timeout_that_is_no_time_is_refused_as_that_of_a_task(get, timeout):
+    with pytest.raises(ValueError, match=r"timeout is .*; allowed: seconds from 0 on") as refused:
+        get(WorkflowHandle(uuid4()), timeout)
+    with pytest.raises(ValueError, match="timeout is") as of_task:
+        TaskHandle(uuid4()).get(timeout)
+
+    assert str(refused.value) == str(of_task.value)
+
+
+def test_w_72_in_a_transaction_get_sees_what_that_has_done():
+    with transaction.atomic():
+        handle = held().start()
+        before = shown(handle.get(0.05))
+        handle.cancel()
+        after = shown(handle.get(5))
+        transaction.set_rollback(True)
+
+    assert (before, after, shown(handle.get(0))) == ("WAIT_TIMEOUT", "WORKFLOW_CANCELLED", "TASK_NOT_FOUND")
+
+
+def test_w_72_in_a_transaction_that_is_broken_get_is_a_broker_error():
+    handle = held().start()
+
+    with transaction.atomic():
+        with pytest.raises(Error), connection.cursor() as cursor:
+            cursor.execute("SELECT nonsense FROM nowhere")
+        result = handle.get(0)
+        transaction.set_rollback(True)
+
+    assert shown(result) == ("BROKER_ERROR" if connection.vendor == "postgresql" else "WAIT_TIMEOUT")
+
+
+def test_w_72_value_is_the_ok_value_or_raises(drain):
+    good, bad = one().start(), failing().start()
+    drain()
+
+    assert (good.value(0), async_to_sync(WorkflowHandle(good.id).avalue)(0)) == (1, 1)
+    for value in (bad.value, async_to_sync(bad.avalue)):
+        with pytest.raises(TaskFailed, match="NO: no") as caught:
+            value(0)
+        assert caught.value.error.error_code == "NO"
+
+
+def test_w_72_only_the_result_of_a_completed_workflow_is_kept(drain, django_assert_num_queries):
+    good = ran(one(), drain)
+    bad = ran(Workflow("again", {"one": bodies.try_.node()(key="again", fails=1)}, output="one"), drain)
+    first = [shown(good.get(0)), shown(bad.get(0))]
+    WorkflowHandle(bad.id).retry()  # another one than the handle that was asked
+    drain()
+
+    second = shown(bad.get(0))
+    with django_assert_num_queries(0):
+        kept = [shown(good.get(0)), shown(bad.get(0))]
+
+    assert (first, second, kept) == ([1, "NOT_YET"], 2, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"result": None}, "RESULT_NOT_AVAILABLE"),
+        ({"result": 5}, "RESULT_DESERIALIZATION_ERROR"),
+        ({"result": {"okay": 1}}, "RESULT_DESERIALIZATION_ERROR"),
+        ({"status": "FAILED", "result": None, "error": None}, "RESULT_NOT_AVAILABLE"),
+        ({"status": "FAILED", "result": None, "error": "no"}, "RESULT_DESERIALIZATION_ERROR"),
+        ({"status": "FAILED", "result": None, "error": {"node_id": 5}}, "RESULT_DESERIALIZATION_ERROR"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("workflow", [one(), one().with_options(output=None)], ids=["output", "results"])
+def test_w_72_a_damaged_result_is_an_error_result(drain, get, workflow, values, code):
+    handle = ran(workflow, drain)
+    WorkflowRow.objects.filter(pk=handle.id).update(**values)
+
+    assert shown(get(handle, 0)) == code
+
+
+def test_w_72_a_damaged_result_of_a_node_is_an_error_result(drain):
+    handle = ran(one(), drain)
+    WorkflowTask.objects.filter(workflow=handle.id).update(result={"ok": {"$type": "nonsense"}}, rich=True)
+
+    assert shown(handle.result_for("one")) == "RESULT_DESERIALIZATION_ERROR"
+    assert [shown(result) for result in handle.results().values()] == ["RESULT_DESERIALIZATION_ERROR"]
+
+
+# The rest of the handle.
+
+
+def test_w_72_every_method_has_a_twin_that_does_the_same(drain):
+    async def used():
+        handle = await held().astart()
+        told = [await handle.astatus(), await handle.atasks(), await handle.aresults(), await handle.apause()]
+        told += [shown(await handle.aget()), await handle.aresume(), await handle.asend_event("said", [1])]
+        told += [shown(await handle.aget(30)), shown(await handle.aresult_for("said")), await handle.acancel()]
+        other = await held().astart()
+        return [*told, await other.acancel(), await other.aretry("said"), await other.astatus()]
+
+    def used_in_threads():
+        handle = held().start()
+        told = [handle.status(), handle.tasks(), handle.results(), handle.pause()]
+        told += [shown(handle.get()), handle.resume(), handle.send_event("said", [1])]
+        told += [shown(handle.get(30)), shown(handle.result_for("said")), handle.cancel()]
+        other = held().start()
+        return [*told, other.cancel(), other.retry("said"), other.status()]
+
+    expected = ["RUNNING", {"said": "RUNNING"}, {}, True, "WORKFLOW_PAUSED", True, True, [1], [1], False, True, True]
+    assert used_in_threads() == [*expected, "RUNNING"]
+    assert async_to_sync(used)() == used_in_threads()
+    public = [name for name in vars(WorkflowHandle) if not name.startswith("_")]
+    assert {f"a{name}" for name in public if not name.startswith("a")} == {name for name in public if name[0] == "a"}
+
+
+def test_w_72_handles_of_one_run_are_equal():
+    key = uuid4()
+
+    assert len({WorkflowHandle(key), WorkflowHandle(str(key)), WorkflowHandle(key.hex)}) == 1
+    assert WorkflowHandle(key) != WorkflowHandle(uuid4())
+    assert WorkflowHandle(key) != TaskHandle(key)
+
+
+@pytest.mark.parametrize("given", ["", "no-uuid", 7, None])
+def test_w_72_a_bad_id_is_refused_and_named(given):
+    for handle in (WorkflowHandle, TaskHandle):
+        with pytest.raises(ValueError, match=f"id is {given!r}; allowed: a UUID, or its text"):
+            handle(given)
+
+
+def test_w_72_an_unknown_backend_is_refused_and_named():
+    with pytest.raises(InvalidTask, match="backend is 'nope'; allowed: 'default'"):
+        WorkflowHandle(uuid4(), backend="nope")
+
+
+def test_w_72_a_backend_of_another_make_is_refused_and_named(settings):
+    package = BaseTaskBackend.__module__.removesuffix(".base")
+    settings.TASKS = {**settings.TASKS, "other": {"BACKEND": f"{package}.dummy.DummyBackend"}}
+
+    with pytest.raises(InvalidTask, match=r"TASKS\['other'\] is DummyBackend; allowed: a HorsiesBackend"):
+        WorkflowHandle(uuid4(), backend="other")
+
+
+def test_w_72_a_node_that_is_not_there_is_named(drain):
+    handle, gone = ran(failing(), drain), WorkflowHandle(uuid4())
+
+    for ask in (handle.result_for, handle.retry, async_to_sync(handle.aresult_for), async_to_sync(handle.aretry)):
+        with pytest.raises(KeyError, match=f"There is no node 'nope' in workflow {handle.id}"):
+            ask("nope")
+    for ask in (gone.result_for, gone.retry):
+        with pytest.raises(KeyError, match=f"There is no workflow {gone.id}"):
+            ask("nope")
+    for ask in (handle.result_for, handle.retry):
+        with pytest.raises(TypeError, match="node is 7; allowed: a node, its NodeKey, or its id"):
+            ask(7)
+    assert handle.status() == "FAILED"
+    assert not gone.retry()
+
+
+def test_p_08_the_name_of_an_event_is_judged():
+    handle = held().start()
+
+    for name in ("", "x" * 101, "\0", 7, None):
+        with pytest.raises(ValueError, match=r"the name of an event is .*; allowed: a text of 1 to 100 characters"):
+            handle.send_event(name)
+    assert handle.send_event("x" * 100)
+
+
+def test_p_08_the_payload_of_an_event_is_judged_and_named():
+    handle = held().start()
+
+    with pytest.raises(TypeError, match="<class 'object'> in the payload of event 'said'"):
+        handle.send_event("said", object())
+    with pytest.raises(ValueError, match=r"nan in the payload of event 'said'\['a'\]\[0\]"):
+        handle.send_event("said", {"a": [float("nan")]})
+    with pytest.raises(ValueError, match="the payload of event 'said' is too large"):
+        handle.send_event("said", "x" * 17_000_000)
+    assert states(handle) == {"said": "RUNNING"}
+
+
+# Unique keys.
+
+
+def test_w_70_of_many_starts_at_once_with_one_key_there_is_one_run():
+    barrier, ids = threading.Barrier(8), []
+
+    def start():
+        barrier.wait()
+        try:
+            ids.append(held(unique_key="key").start().id)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert (len(ids), len(set(ids)), WorkflowRow.objects.count()) == (8, 1, 1)
+
+
+def test_w_70_a_key_that_a_subworkflow_has_is_taken(drain):
+    handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}), drain)
+    (child,) = children(handle)
+
+    assert bodies.Held.build().start().id == child.id
+    with pytest.raises(PayloadMismatch):
+        held(unique_key="held").start()
+
+
+def test_w_60_a_subworkflow_whose_key_is_taken_fails_and_says_by_whom(drain):
+    holder = bodies.Held.build().start()
+    handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}, output="sub"), drain)
+
+    error = handle.get(0).err
+    assert (error.error_code, codes(handle)) == ("WORKFLOW_KEY_TAKEN", {"sub": "WORKFLOW_KEY_TAKEN"})
+    assert error.message == f"unique_key 'held' is that of 'Held' ({holder.id}), which is RUNNING."
+    assert children(handle) == []
+
+    holder.send_event("said", "now")
+    assert handle.retry()
+    drain()
+    (child,) = children(handle)
+    child.send_event("said", "then")
+    assert handle.get(0).ok == "then"
+
+
+def test_w_60_of_two_subworkflows_with_one_key_one_fails(drain):
+    handle = ran(Workflow("outer", {"a": bodies.Held.node()(), "b": bodies.Held.node()()}), drain)
+
+    (child,) = children(handle)
+    assert sorted(states(handle).values()) == ["FAILED", "RUNNING"]
+    child.send_event("said")
+    assert handle.status() == "FAILED"
+    assert sorted(map(str, codes(handle).values())) == ["None", "WORKFLOW_KEY_TAKEN"]
+
+
+def test_w_60_a_subworkflow_with_the_key_of_the_workflow_above_fails(drain):
+    handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}, unique_key="held"), drain)
+
+    assert handle.get(0).err.error_code == "WORKFLOW_KEY_TAKEN"
+    assert str(handle.id) in handle.get(0).err.message
+
+
+def test_p_10_a_retry_policy_lets_a_subworkflow_wait_for_its_key(worker):
+    worker("-v0")
+    holder = bodies.Held.build().start()
+    policy = RetryPolicy.fixed([1] * 10, auto_retry_for=["WORKFLOW_KEY_TAKEN"])
+    first = bodies.give.node()()  # a worker that has run it knows the definitions beside it
+    sub = bodies.Held.node(retry_policy=policy)()
+    handle = Workflow("outer", {"first": first, "sub": sub, "order": first >> sub}, output="sub").start()
+    wait_until(lambda: Task.objects.filter(workflow_id=handle.id, retry_count__gt=0).exists())
+
+    holder.send_event("said")
+    (child,) = wait_until(lambda: children(handle))
+    child.send_event("said", "after all")
+
+    assert handle.get(30).ok == "after all"
+
+
+# Levels.
+
+
+def test_w_60_as_many_levels_as_are_allowed(drain):
+    handle = ran(bodies.Deep.build_with(left=31), drain)
+
+    assert handle.get(0).ok == 0
+    assert max(WorkflowRow.objects.values_list("depth", flat=True)) == 31
+
+
+def test_w_60_one_level_more_is_an_error_that_names_it(drain):
+    handle = ran(bodies.Deep.build_with(left=32), drain)
+
+    error = handle.get(0).err
+    allowed = "'tests.running.deep' would be at level 33; allowed: 32. In its tree: tests.running.deep."
+    assert (error.error_code, error.message) == ("SUBWORKFLOW_FAILED", allowed)
+    (lowest,) = WorkflowRow.objects.filter(depth=31).values_list("pk", flat=True)
+    assert WorkflowHandle(lowest).get(0).err.error_code == "WORKFLOW_TOO_DEEP"
+    assert set(WorkflowRow.objects.values_list("status", flat=True)) == {"FAILED"}

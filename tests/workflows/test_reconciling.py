@@ -1,0 +1,121 @@
+"""Nodes whose tasks have ended without them, and what is made of that (S3-12 … S3-19, scenarios 57 and 63)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from django.utils import timezone
+
+import horsies_django
+from horsies_django import OnError, Workflow
+from horsies_django.compat import task_backends
+from horsies_django.models import Task, WorkflowTask
+from horsies_django.reaper import run_pass
+from horsies_django.recovery import recover_stuck_workflows
+from tests.conftest import wait_until
+from tests.workflows import bodies
+from tests.workflows.running import codes, contradictions, end_unheard, states, times
+
+ERROR = {"error_code": "NO", "message": "no", "data": None}
+
+#: How a task has ended, and with what code its node does.
+ENDS = [
+    ({"status": "COMPLETED", "result": {"ok": 5}}, None),
+    ({"status": "FAILED", "result": {"err": ERROR}, "error_code": "NO"}, "NO"),
+    ({"status": "FAILED", "result": None, "error_code": None}, "WORKER_CRASHED"),
+    ({"status": "CANCELLED", "result": None, "error_code": None}, "TASK_CANCELLED"),
+    ({"status": "COMPLETED", "result": None}, "RESULT_NOT_AVAILABLE"),
+    ({"status": "EXPIRED", "result": None, "error_code": None}, "TASK_EXPIRED"),
+]
+
+
+def chain(**options):
+    first = bodies.give.node(node_id="first")()
+    second = bodies.try_.node(node_id="second", waits_for=[first])(key="second")
+    return Workflow("chain", [first, second], **options)
+
+
+@pytest.mark.parametrize(("end", "code"), ENDS)
+def test_s3_12_s3_14_s3_15_a_node_is_told_of_the_end_of_its_task(drain, end, code):
+    handle = chain().start()
+    end_unheard("first", **end)
+    assert states(handle) == {"first": "ENQUEUED", "second": "PENDING"}
+
+    (report,) = recover_stuck_workflows()
+
+    assert (report.root_id, report.settled, report.error) == (handle.id, 1, "")
+    result = handle.result_for("first")
+    assert (result.ok if result.is_ok() else result.err.error_code) == (code or 5)
+    assert codes(handle)["first"] == code
+    assert states(handle)["first"] == ("FAILED" if code else "COMPLETED")
+    drain()
+    assert times("second") == (0 if code else 1)
+    assert str(handle.status()) == ("FAILED" if code else "COMPLETED")
+    assert contradictions(handle) == []
+
+
+def test_s3_16_it_goes_the_way_of_every_end(drain):
+    paused = chain(on_error=OnError.PAUSE).start()
+    end_unheard("first", status="FAILED", result={"err": ERROR}, error_code="NO")
+
+    recover_stuck_workflows()
+
+    assert str(paused.status()) == "PAUSED"
+    assert states(paused) == {"first": "FAILED", "second": "PENDING"}
+    assert contradictions(paused) == []
+
+
+def test_s3_17_all_that_follows_is_done_in_the_same_pass_of_the_reaper(drain):
+    first = bodies.fail.node(node_id="first")()
+    others = [bodies.give.node(node_id=f"n{number}", waits_for=[first])() for number in range(3)]
+    handle = Workflow("fan", [first, *others]).start()
+    end_unheard("first", status="FAILED", result={"err": ERROR}, error_code="NO")
+
+    run_pass(task_backends["default"].config)
+
+    assert set(states(handle).values()) == {"FAILED", "SKIPPED"}
+    assert str(handle.status()) == "FAILED"
+
+
+def test_s3_18_what_the_reaper_does_with_single_tasks_is_not_public():
+    assert not {"requeue_stale_claimed", "fail_stale_running", "requeue_all"} & set(horsies_django.__all__)
+    assert {"recover_stuck_workflows", "reclaim"} <= set(horsies_django.__all__)
+
+
+def test_scenario_63_s3_19_what_can_not_be_repaired_keeps_no_other_from_it(drain, caplog):
+    items = bodies.give.node(node_id="items")(value=[1])
+    poison = Workflow("poison", [items, bodies.try_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
+    others = [chain().start() for _ in range(3)]
+    WorkflowTask.objects.filter(workflow=poison.id, kind="map").update(over_index=99)
+    ended = {"status": "COMPLETED", "result": {"ok": [1]}, "completed_at": timezone.now()}
+    Task.objects.filter(workflow_id__in=[poison.id, *(other.id for other in others)]).update(**ended)
+    before = states(poison)
+
+    with caplog.at_level(logging.CRITICAL, "horsies_django.reaper"):
+        reports = {report.root_id: report for report in recover_stuck_workflows()}
+
+    assert reports.keys() == {poison.id, *(other.id for other in others)}
+    assert [root for root, report in reports.items() if report.error] == [poison.id]
+    assert states(poison) == before
+    drain()
+    assert {str(other.status()) for other in others} == {"COMPLETED"}
+
+
+def test_scenario_63_a_worker_lives_on_with_what_can_not_go_on(worker):
+    """The end of the task is kept, and what is to follow done as soon as that can be."""
+    items = bodies.give.node(node_id="items")(value=[1])
+    poison = Workflow("poison", [items, bodies.try_item.map(over=items, param="item", kwargs={"key": "p"})]).start()
+    others = [chain().start() for _ in range(3)]
+    WorkflowTask.objects.filter(workflow=poison.id, kind="map").update(over_index=99)
+
+    process = worker("--threads", "2", TEST_CHECK_MS="300")
+    wait_until(lambda: {str(other.status()) for other in others} == {"COMPLETED"})
+    wait_until(lambda: "can't be repaired" in process.output)
+
+    (task,) = Task.objects.filter(workflow_id=poison.id)
+    assert (task.status, str(poison.status())) == ("COMPLETED", "RUNNING")
+    assert "runner died" not in process.output
+    WorkflowTask.objects.filter(workflow=poison.id, kind="map").update(over_index=0)
+    wait_until(lambda: str(poison.status()) == "COMPLETED")
+    assert contradictions(poison) == []
