@@ -19,8 +19,9 @@ class Peer:
     """One row of the table.
 
     Peers with one ``module`` share a virtual environment and differ by ``variant``. ``share`` is the part of the
-    tasks that a slow one drains: a rate does not need as many to be told. A ``deep`` one has ``lie()`` and ``clear()``.
-    ``alike`` names the measures in which it can not but be like the other of its module, and so is left out.
+    tasks that a slow one drains: a rate does not need as many to be told. A ``deep`` one has ``lie()`` and ``clear()``,
+    one with ``workflows`` has ``start()`` and ``running()``. ``alike`` names the measures in which it can not but be
+    like the other of its module, and so is left out.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Peer:
     quick: bool = False
     processes: int | None = None
     deep: bool = False
+    workflows: bool = False
     alike: frozenset[str] = frozenset()
 
 
@@ -65,11 +67,13 @@ def _huey(store: str, **more: Any) -> Peer:
 
 def _horsies(name: str, **more: Any) -> Peer:
     requirements = ("horsies[pg-binary]",)
-    return Peer(name, "horsies", requirements, "horsies", POSTGRES, "result, attempts", share=0.01, **more)
+    return Peer(
+        name, "horsies", requirements, "horsies", POSTGRES, "result, attempts", share=0.01, workflows=True, **more
+    )
 
 
 _ALL: Final = [
-    _ours("horsies-django", quick=True, deep=True),
+    _ours("horsies-django", quick=True, deep=True, workflows=True),
     _ours("horsies-django-8", variant="default", alike=_SENDS | {"sleep"}),
     _ours("horsies-django-sqlite", SQLITE, processes=1),
     _pgqueuer("pgqueuer", deep=True),
@@ -94,7 +98,7 @@ _ALL: Final = [
     _huey(REDIS, share=0.5),
     _huey(POSTGRES, share=0.15),
     _huey(SQLITE, processes=1),
-    Peer("celery", "celery", ("celery[redis]",), "celery", REDIS, "result", share=0.15),
+    Peer("celery", "celery", ("celery[redis]",), "celery", REDIS, "result", share=0.15, workflows=True),
     Peer("dramatiq", "dramatiq", ("dramatiq[redis]",), "dramatiq", REDIS, "nothing", share=0.25),
     Peer("rq", "rq", ("rq",), "rq", REDIS, "result, times", share=0.01),
 ]

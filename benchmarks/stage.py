@@ -207,6 +207,10 @@ class Stage:
         """Wait until the peer's own store has every task as finished."""
         self._wait(group, lambda: int(self.call("left")), "tasks were not stored as finished", 0.002)
 
+    def wait_until_ended(self, group: Group) -> None:
+        """Wait until the peer's own store has no workflow that has not ended."""
+        self._wait(group, lambda: int(self.call("running")), "workflows were not stored as ended", 0.002)
+
     def _wait(self, group: Group, left: Callable[[], int], what: str, pause: float, all_: int = 0) -> None:
         """Wait until nothing is left. Raises PeerError if that comes no nearer for a while, or if a worker ends."""
         least, since = left(), time.monotonic()

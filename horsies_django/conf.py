@@ -138,6 +138,15 @@ _MAPPER: Final = _Rule(
 _RETENTION: Final = _Rule(DURATION_ALLOWED, parse_duration)
 
 
+def _wait(value: object) -> timedelta | None:
+    if (wait := parse_duration(value)) is not None and wait < timedelta(seconds=1):
+        raise ValueError
+    return wait
+
+
+_WAIT: Final = _Rule('seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)', _wait)
+
+
 def _milliseconds(low: int, high: int) -> _Rule:
     rule = _whole(low, high)
     return _Rule(f"{rule.allowed} (milliseconds)", rule.parse)
@@ -155,6 +164,8 @@ class RecoveryOptions:
     runner_heartbeat_interval_ms: int = _option(30_000, _milliseconds(100, 120_000))
     check_interval_ms: int = _option(30_000, _milliseconds(100, 600_000))
     heartbeat_retention_hours: int | None = _option(24, _whole(1, 8_760, none="keep"))
+    # Whoever pauses a workflow may need any time to look at it, so nothing is ended unless asked for.
+    paused_workflow_auto_cancel_after: timedelta | None = _option(None, _WAIT)
 
     def rules_between_keys(self, path: str) -> Iterator[Problem]:
         """Yield a problem for each threshold under twice its heartbeat interval (S3-27)."""

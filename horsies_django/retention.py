@@ -1,4 +1,4 @@
-"""How long ended tasks are kept: decided once, when a task ends, and stored with it as ``kept_until``."""
+"""How long ended tasks and workflows are kept: decided once, as they end, and stored with them as ``kept_until``."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ def kept_until(status: TaskStatus, database: str) -> Expression:
     return _settings(database).until[status]
 
 
+def workflow_kept_until(status: str, database: str) -> Expression:
+    """Return the value of ``kept_until`` for workflows that end in ``status``: as the backend of each says."""
+    return _settings(database).workflow_until[TaskStatus(status)]
+
+
 def may_go_at_once(claims: Iterable[ClaimedTask], database: str) -> bool:
     """Whether any of these tasks may have to be deleted by whoever ends it, for its retention is 0 (S2-10)."""
     settings = _settings(database)
@@ -89,6 +94,7 @@ class _Settings:
     """What the settings of all backends on one database come to."""
 
     until: Mapping[TaskStatus, Expression]
+    workflow_until: Mapping[TaskStatus, Expression]
     #: For each queue with a say of its own, whether it deletes tasks of any state at once.
     queues: Mapping[tuple[str, str], bool]
     #: The backends that delete nothing at once.
@@ -106,7 +112,8 @@ class _Settings:
             alias for alias, options in backends.items() if all(kept != timedelta() for _, kept in _by_state(options))
         }
         until = {status: _until(status, backends) for status in TASK_TERMINAL_STATES}
-        return cls(until, queues, frozenset(keeping))
+        workflow_until = {status: _workflow_until(status, backends) for status in TASK_TERMINAL_STATES}
+        return cls(until, workflow_until, queues, frozenset(keeping))
 
     def may_go(self, backend: str, queue_name: str) -> bool:
         """Whether a task of that queue may have to be deleted at once, if it does not say itself."""
@@ -159,6 +166,14 @@ def _until(status: TaskStatus, backends: Mapping[str, Options]) -> _Later:
     if cases:
         return _Later(Coalesce("retention", Case(*cases, default=_value(first))))
     return _Later(F("retention") if first is None else Coalesce("retention", _value(first)))
+
+
+def _workflow_until(status: TaskStatus, backends: Mapping[str, Options]) -> _Later:
+    """Return the expression for the workflows that end in one state, which say nothing themselves."""
+    kept = {alias: options.retention.kept(status) for alias, options in backends.items()}
+    first = next(iter(kept.values()), None)
+    cases = [When(backend=alias, then=_value(own)) for alias, own in kept.items() if own != first]
+    return _Later(Case(*cases, default=_value(first)) if cases else _value(first))
 
 
 def _value(kept: timedelta | None) -> Value:

@@ -17,6 +17,7 @@ from benchmarks.chart import svg
 from benchmarks.expected import expected
 from benchmarks.measures import MEASURES
 from benchmarks.measures.drains import drain
+from benchmarks.measures.workflows import run_one
 from benchmarks.options import QUICK_MEASURES, parsed
 from benchmarks.processes import last_line, running
 from benchmarks.registry import PEERS
@@ -257,6 +258,23 @@ def test_ours_is_drained_by_its_real_worker(tmp_path):
         assert figures["tasks"] == 200
         assert figures["began more than once"] == 0
         assert stage.call("left") == 0
+
+
+def test_our_workflows_are_run_by_our_real_worker_and_told_as_ended(tmp_path):
+    needs = Needs(slots=31, threads=4, logs=tmp_path)
+    with staged(OURS, Path(sys.executable), NOWHERE, needs) as stage, stage.workers(1) as (group, _):
+        for shape, bodies in {"chain": 30, "fan": 31, "map": 31}.items():
+            took = run_one(stage, group, shape, 30)
+
+            assert 0 < took.start < took.whole
+            assert (stage.probe.began(0, 31), stage.probe.repeated(0, 31)) == (bodies, 0)
+            assert stage.call("running") == 0
+
+
+def test_those_who_take_part_with_workflows_are_some_of_each_store():
+    names = {peer.name for _, peer in turns(parsed(["--measure", "workflows"]))}
+
+    assert names == {"horsies-django", "horsies", "horsies-tuned", "celery"}
 
 
 def test_what_a_peer_raises_is_told_by_its_last_line(tmp_path):

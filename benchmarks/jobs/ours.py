@@ -16,4 +16,15 @@ def nap(number: int) -> int:
     return number
 
 
+@task
+def listed(count: int) -> list[int]:
+    return list(range(count))
+
+
+@task
+def gather(of: list[int], number: int) -> int:
+    probe.mark(number)
+    return len(of)
+
+
 BODIES = {"noop": noop, "nap": nap}

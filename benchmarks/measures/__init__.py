@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..probe import NAP
 from ..registry import POSTGRES, SQLITE, Peer
-from . import costs, depths, drains, enqueues, idles, latencies, naps
+from . import costs, depths, drains, enqueues, idles, latencies, naps, workflows
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -25,6 +25,10 @@ def _on_postgres(peer: Peer) -> bool:
 
 def _told_deep(peer: Peer) -> bool:
     return peer.deep
+
+
+def _has_workflows(peer: Peer) -> bool:
+    return peer.workflows
 
 
 def _on_sqlite(peer: Peer) -> bool:
@@ -114,5 +118,13 @@ MEASURES: Final = {
         "last tenth to first",
         _told_deep,
         rounds=2,
+    ),
+    "workflows": Measure(
+        "workflows of no-ops, from the call that starts one to its end",
+        workflows.workflows,
+        lambda options: workflows.SLOTS,
+        f"fan of {workflows.SMALL:,}, s",
+        _has_workflows,
+        less_is_better=True,
     ),
 }

@@ -13,4 +13,10 @@ Two of them have, for the measures that look into deep tables::
 
     clear()                           forget every task
     lie(kind, count, number)          put so many rows about that are "pending", "finished" or "scheduled"
+
+Those that have workflows, for the measure of these::
+
+    start(shape, count)               start a "chain" of so many no-ops, or a "fan" of so many and one that waits for
+                                      them; all are numbered from 0, and that one is the last
+    running()                         how many workflows have not ended in its own store
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import celery
+import celery.result
 import redis
 
 from benchmarks import probe
@@ -27,6 +28,15 @@ def noop(number: int) -> int:
 def nap(number: int) -> int:
     probe.nap(number)
     return number
+
+
+@app.task(name="gather")
+def gather(of: list[int], number: int) -> int:
+    probe.mark(number)
+    return len(of)
+
+
+_chords: list[celery.result.AsyncResult] = []
 
 
 @functools.cache
@@ -57,6 +67,15 @@ def send_many(first: int, count: int, body: str) -> None:
 def left() -> int:
     # That database holds nothing but results.
     return _sent - int(_results().dbsize())
+
+
+def start(shape: str, count: int) -> None:
+    assert shape == "fan"
+    _chords.append(celery.chord(noop.s(number) for number in range(count))(gather.s(number=count)))
+
+
+def running() -> int:
+    return sum(not chord.ready() for chord in _chords[-1:])
 
 
 def workers(processes: int, slots: int | None) -> Workers:

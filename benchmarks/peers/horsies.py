@@ -56,11 +56,23 @@ def send_many(first: int, count: int, body: str) -> None:
 
 
 def left() -> int:
-    row = (
-        _connection()
-        .execute("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
-        .fetchone()
-    )
+    return _number("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
+
+
+def start(shape: str, count: int) -> None:
+    assert shape == "fan"
+    nodes = [noop.node(node_id=str(number))(number=number) for number in range(count)]
+    last = noop.node(waits_for=nodes, node_id="last")(number=count)
+    started = app.workflow("fan", [*nodes, last], definition_key="fan", output=last).start()
+    assert not started.is_err(), started
+
+
+def running() -> int:
+    return _number("SELECT count(*) FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING')")
+
+
+def _number(sql: str) -> int:
+    row = _connection().execute(sql).fetchone()
     assert row is not None
     return int(row[0])
 

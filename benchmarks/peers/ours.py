@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.utils import timezone
 
 from . import site  # first, for it sets Django up
 from .base import THREADS, VARIANT, Workers, chunks
 
-from benchmarks.jobs.ours import BODIES  # isort: skip
+from benchmarks.jobs.ours import BODIES, gather, listed  # isort: skip
+from horsies_django import Workflow  # isort: skip
 
 
 def setup() -> None:
@@ -46,6 +48,27 @@ def lie(kind: str, count: int, number: int) -> None:
 
 def left() -> int:
     return site.number("SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')")
+
+
+def start(shape: str, count: int) -> None:
+    noop = BODIES["noop"]
+    nodes: list[Any]
+    if shape == "chain":
+        nodes = [noop.node()(number=0)]
+        for number in range(1, count):
+            nodes.append(noop.node(waits_for=[nodes[-1]])(number=number))
+    elif shape == "fan":
+        nodes = [noop.node()(number=number) for number in range(count)]
+        nodes.append(noop.node(waits_for=nodes)(number=count))
+    else:
+        items = listed.node()(count=count)
+        mapped = noop.map(over=items)
+        nodes = [items, mapped, gather.node()(of=mapped.value, number=count)]
+    Workflow(shape, nodes, output=nodes[-1]).start()
+
+
+def running() -> int:
+    return site.number("SELECT count(*) FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING')")
 
 
 def workers(processes: int, slots: int | None) -> Workers:

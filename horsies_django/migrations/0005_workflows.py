@@ -26,6 +26,7 @@ class Migration(migrations.Migration):
                 ('output_index', models.PositiveIntegerField(blank=True, null=True, verbose_name='output')),
                 ('root_id', models.UUIDField(verbose_name='root')),
                 ('depth', models.PositiveSmallIntegerField(default=0, verbose_name='depth')),
+                ('is_replaced', models.BooleanField(default=False, help_text='It has failed, and another is built in its place.', verbose_name='replaced')),
                 ('queue_name', models.CharField(blank=True, max_length=100, null=True, verbose_name='queue')),
                 ('priority', models.SmallIntegerField(blank=True, null=True, verbose_name='priority')),
                 ('good_until', models.DateTimeField(blank=True, null=True, verbose_name='good until')),
@@ -38,7 +39,7 @@ class Migration(migrations.Migration):
                 ('paused_at', models.DateTimeField(blank=True, null=True, verbose_name='paused at')),
                 ('completed_at', models.DateTimeField(blank=True, null=True, verbose_name='completed at')),
                 ('cancelled_at', models.DateTimeField(blank=True, null=True, verbose_name='cancelled at')),
-                ('kept_until', models.DateTimeField(blank=True, null=True, verbose_name='kept until')),
+                ('kept_until', models.DateTimeField(blank=True, help_text='The reaper deletes it then, with all below it.', null=True, verbose_name='kept until')),
                 ('result', models.JSONField(blank=True, null=True, verbose_name='result')),
                 ('error', models.JSONField(blank=True, null=True, verbose_name='error')),
             ],
@@ -98,6 +99,7 @@ class Migration(migrations.Migration):
                 ('kwargs', models.JSONField(blank=True, default=dict, verbose_name='keyword arguments')),
                 ('max_retries', models.PositiveSmallIntegerField(default=0, verbose_name='max retries')),
                 ('retry_policy', models.JSONField(blank=True, null=True, verbose_name='retry policy')),
+                ('rebuilds', models.PositiveSmallIntegerField(default=0, help_text='Of its subworkflow.', verbose_name='rebuilds')),
                 ('timeout', models.FloatField(blank=True, null=True, verbose_name='timeout')),
                 ('retention', models.DurationField(blank=True, null=True, verbose_name='retention')),
                 ('good_until', models.DateTimeField(blank=True, null=True, verbose_name='good until')),
@@ -150,7 +152,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='workflowtask',
-            constraint=models.UniqueConstraint(fields=('workflow', 'node_id'), name='horsies_node_has_its_id_alone'),
+            constraint=models.UniqueConstraint(fields=('node_id', 'workflow'), name='horsies_node_has_its_id_alone'),
         ),
         migrations.AddConstraint(
             model_name='workflowtask',

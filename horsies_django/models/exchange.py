@@ -97,10 +97,10 @@ class _OneStatement(Exchange):
         self._was_short = False
 
     def _run(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]:
-        if len(queues) < 2:
+        room = given[ROOM.name]
+        if len(queues) < 2 or not room:
             given[QUEUE.name] = queues[0] if queues else ""
             return self._one.claim(self._say, given, _NOTHING)
-        room = given[ROOM.name]
         if self._was_short:
             claims = self._one_by_one(given, queues)
         else:

@@ -7,7 +7,7 @@ from typing import Self
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
@@ -27,6 +27,16 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
     def holding(self, unique_key: str | None) -> Self:
         """The live one that has this key, if there is one."""
         return self.none() if unique_key is None else self.live().filter(unique_key=unique_key)
+
+    def past_keeping(self) -> Self:
+        """Trees that have ended and were kept long enough, given by their roots; not while a body of one still runs."""
+        return self.closed().filter(kept_until__lte=Now())
+
+    def closed(self) -> Self:
+        """Trees in which all has ended, given by their roots."""
+        open_below = Workflow.objects.using(self.db).filter(root_id=OuterRef("pk"), depth__gt=0, open_count__gt=0)
+        ended = self.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), parent__isnull=True, open_count=0)
+        return ended.filter(~Exists(open_below))
 
     def lock(self, roots: Collection[UUID], *, skip: bool = False) -> set[UUID]:
         """Lock the rows of the trees with these roots and return which: it comes before any other row of theirs (P-03).
@@ -71,6 +81,9 @@ class Workflow(models.Model):
         verbose_name=_("parent node"),
     )
     depth = models.PositiveSmallIntegerField(_("depth"), default=0)
+    is_replaced = models.BooleanField(
+        _("replaced"), default=False, help_text=_("It has failed, and another is built in its place.")
+    )
 
     queue_name = models.CharField(_("queue"), max_length=100, null=True, blank=True)
     priority = models.SmallIntegerField(_("priority"), null=True, blank=True)
@@ -86,7 +99,9 @@ class Workflow(models.Model):
     paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
     completed_at = models.DateTimeField(_("completed at"), null=True, blank=True)
     cancelled_at = models.DateTimeField(_("cancelled at"), null=True, blank=True)
-    kept_until = models.DateTimeField(_("kept until"), null=True, blank=True)
+    kept_until = models.DateTimeField(
+        _("kept until"), null=True, blank=True, help_text=_("The reaper deletes it then, with all below it.")
+    )
 
     result = models.JSONField(_("result"), null=True, blank=True)
     error = models.JSONField(_("error"), null=True, blank=True)

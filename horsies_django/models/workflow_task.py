@@ -81,6 +81,7 @@ class WorkflowTask(models.Model):
     kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
     retry_policy = models.JSONField(_("retry policy"), null=True, blank=True)
+    rebuilds = models.PositiveSmallIntegerField(_("rebuilds"), default=0, help_text=_("Of its subworkflow."))
     timeout = models.FloatField(_("timeout"), null=True, blank=True)
     retention = models.DurationField(_("retention"), null=True, blank=True)
     good_until = models.DateTimeField(_("good until"), null=True, blank=True)
@@ -107,7 +108,8 @@ class WorkflowTask(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(fields=["workflow", "task_index"], name="horsies_node_has_its_place_alone"),
-            models.UniqueConstraint(fields=["workflow", "node_id"], name="horsies_node_has_its_id_alone"),
+            # The other way round, it would be taken to find a node by its place as well, for want of statistics.
+            models.UniqueConstraint(fields=["node_id", "workflow"], name="horsies_node_has_its_id_alone"),
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowTaskStatus.values), name="horsies_node_status_is_known"
             ),

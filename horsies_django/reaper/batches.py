@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db.models import QuerySet
 
-from ..models.transitions import BATCH, TaskQuerySet
+from ..models.transitions import BATCH
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -20,28 +21,32 @@ class Batch(NamedTuple):
     found: int
     done: int
     spoiled: int = 0
+    size: int = BATCH
 
     @property
     def may_be_more(self) -> bool:
         """Whether another batch might find something else to do: rows that somebody has locked it would find again."""
-        return self.found >= BATCH and self.done + self.spoiled > 0
+        return self.found >= self.size and self.done + self.spoiled > 0
 
+
+#: Tasks or workflows.
+Rows = TypeVar("Rows", bound=QuerySet[Any])
 
 #: Rows that could not be done, in one pass of one duty: they are not tried again in it, nor in the way of others.
 Refused = set[UUID]
 
 
-def one_batch(rows: TaskQuerySet, act: Callable[[TaskQuerySet], int], refused: Refused) -> Batch:
+def one_batch(rows: Rows, act: Callable[[Rows], int], refused: Refused, size: int = BATCH) -> Batch:
     """Do ``act`` with a batch of ``rows`` in one transaction. Where there are none, it costs one statement.
 
     A row that spoils the batch is found by doing each alone; it is logged and left, and the others go on.
     """
     rest = rows.exclude(pk__in=refused) if refused else rows
-    keys = list(rest.values_list("pk", flat=True)[:BATCH])
+    keys = list(rest.values_list("pk", flat=True)[:size])
     if not keys:
         return Batch(0, 0)
     try:
-        return Batch(len(keys), _together(rows, keys, act))
+        return Batch(len(keys), _together(rows, keys, act), size=size)
     except Exception as error:
         _raise_if_away(rows.db, error)
         logger.exception("%d rows can't be done together: doing them one by one", len(keys))
@@ -51,13 +56,13 @@ def one_batch(rows: TaskQuerySet, act: Callable[[TaskQuerySet], int], refused: R
             done += _together(rows, [key], act)
         except Exception as error:
             _raise_if_away(rows.db, error)
-            logger.exception("task id=%s can't be done: left as it is", key)
+            logger.exception("%s id=%s can't be done: left as it is", rows.model._meta.verbose_name, key)
             refused.add(key)
             spoiled += 1
-    return Batch(len(keys), done, spoiled)
+    return Batch(len(keys), done, spoiled, size)
 
 
-def _together(rows: TaskQuerySet, keys: list[UUID], act: Callable[[TaskQuerySet], int]) -> int:
+def _together(rows: Rows, keys: list[UUID], act: Callable[[Rows], int]) -> int:
     with transaction.atomic(using=rows.db):
         return act(rows.filter(pk__in=keys))
 

@@ -14,8 +14,8 @@ from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
 from .batches import Batch, Refused, all_batches, one_batch
 from .crashed import recover_batch
-from .pruning import forget_workers, prune_heartbeats, prune_tasks
-from .stuck import expire_workflows, repair_workflows
+from .pruning import forget_workers, prune_heartbeats, prune_tasks, prune_workflows
+from .stuck import expire_paused_workflows, expire_workflows, repair_workflows
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -90,7 +90,9 @@ DUTIES: Final[dict[str, Duty]] = {
     "recovered stale runs": recover_stale_running,
     "expired overdue tasks": expire_overdue,
     "expired overdue workflows": expire_workflows,
+    "expired paused workflows": expire_paused_workflows,
     "repaired workflows": repair_workflows,
+    "deleted ended workflows": prune_workflows,
     "deleted ended tasks": prune_tasks,
     "deleted old heartbeats": prune_heartbeats,
     "forgot dead workers": forget_workers,

@@ -1,18 +1,23 @@
-"""Deleting what was kept long enough: ended tasks, beats, and the rows of workers that are gone."""
+"""Deleting what was kept long enough: ended tasks and workflows, beats, and the rows of workers that are gone."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.db.models.functions import Now
 
 from ..conf import Options
 from ..expressions import FromNow
-from ..models import Heartbeat, Task, Worker
+from ..models import Heartbeat, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
 from ..models.transitions import BATCH, TaskQuerySet
+from ..models.workflow import WorkflowQuerySet
 from ..states import TASK_TERMINAL_STATES
 from .batches import Batch, Refused, one_batch
+
+#: Workflows, each with all below it, that are deleted in one transaction at most, and their nodes in one statement.
+TREES: Final = 200
+NODES: Final = 2_000
 
 #: Seconds after which a worker that left no word is forgotten. Nothing hangs on its row.
 FORGOTTEN: Final = 86_400
@@ -22,6 +27,12 @@ def prune_tasks(options: Options, refused: Refused) -> Batch:
     """Ended tasks past their ``kept_until`` go, with their attempts and beats (S2-11, S2-16)."""
     past = past_keeping(Task.objects.using(options.database).all())
     return one_batch(past.order_by("kept_until"), delete, refused)
+
+
+def prune_workflows(options: Options, refused: Refused) -> Batch:
+    """Ended workflows past their ``kept_until`` go, with their nodes, events and all that is below them."""
+    past = Workflow.objects.using(options.database).past_keeping()
+    return one_batch(past.order_by("kept_until"), delete_trees, refused, TREES)
 
 
 def prune_heartbeats(options: Options, _: Refused) -> Batch:
@@ -62,3 +73,25 @@ def delete(tasks: TaskQuerySet) -> int:
     keys = list(tasks.lock().values_list("pk", flat=True))
     _, counts = tasks.rows().filter(pk__in=keys).only("pk").delete()
     return counts.get(Task._meta.label, 0)
+
+
+def delete_trees(roots: WorkflowQuerySet) -> int:
+    """Delete workflows with all that is below them; return how many roots. What others have locked stays for now.
+
+    Tasks have a retention of their own. Rows go without being read: nothing that Django does not know hangs on them.
+    """
+    locked = roots.lock(list(roots.values_list("pk", flat=True)), skip=True)
+    held = set(roots.filter(pk__in=locked).values_list("pk", flat=True))  # one may have been retried before the lock
+    workflows = Workflow.objects.using(roots.db)
+    below = workflows.filter(root_id__in=held, depth__gt=0).values_list("pk", flat=True)
+    keys = [*held, *below]
+    nodes = WorkflowTask.objects.using(roots.db).filter(workflow__in=keys)
+    while some := list(nodes.values_list("pk", flat=True)[:NODES]):
+        _delete(WorkflowTask.objects.using(roots.db).filter(pk__in=some))
+    _delete(WorkflowEvent.objects.using(roots.db).filter(workflow__in=keys))
+    _delete(workflows.filter(pk__in=keys))
+    return len(held)
+
+
+def _delete(rows: QuerySet[Any]) -> None:
+    rows._raw_delete(rows.db)  # delete() would first read what hangs on each row

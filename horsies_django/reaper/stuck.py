@@ -20,3 +20,12 @@ def expire_workflows(options: Options, refused: Refused) -> Batch:
 
     count = repairing.expire(options.database)
     return Batch(count, count)
+
+
+def expire_paused_workflows(options: Options, refused: Refused) -> Batch:
+    """Workflows that were PAUSED longer than ``paused_workflow_auto_cancel_after`` become EXPIRED (W-46)."""
+    from ..workflows.engine import repairing
+
+    after = options.recovery.paused_workflow_auto_cancel_after
+    count = 0 if after is None else repairing.expire_paused(options.database, after)
+    return Batch(count, count)

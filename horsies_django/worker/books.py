@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import DataError, Error, IntegrityError, OperationalError, transaction
+from django.db import Error, transaction
 
 from .. import postgres
 from ..models import Heartbeat, Queue, Task, Worker
@@ -21,6 +20,7 @@ from ..models.transitions import TaskQuerySet
 from ..models.worker import WorkerQuerySet
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
+from ..refusals import is_refusal
 from ..results import OperationalCode, TaskError
 from ..retention import may_go_at_once
 from ..serializers import clean_text, dumps
@@ -53,13 +53,6 @@ class Lost(NamedTuple):
 
     task_id: UUID
     claim: int
-
-
-logger = logging.getLogger("horsies_django.worker")
-
-
-class CannotFollow(Exception):
-    """A workflow can't go on, for its rows are not what the engine expects."""
 
 
 class Books:
@@ -159,14 +152,9 @@ class Books:
         """Do what follows from these ends of nodes' tasks.
 
         Return the tasks that are there then for workers to claim, each with its queue and whether it is a coroutine's.
-        Raises CannotFollow for what is no fault of the database's.
+        Raises :class:`~..workflows.door.Stuck`.
         """
-        try:
-            return self._door.ended([outcome.run.task_id for outcome in outcomes])
-        except Error:
-            raise
-        except Exception as error:
-            raise CannotFollow from error
+        return self._door.ended([outcome.run.task_id for outcome in outcomes])
 
     def tell_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
         """Wake those who serve the queues of these tasks, once they are there."""
@@ -190,7 +178,7 @@ class Books:
         """Write ends one by one after they could not be written together.
 
         One that the database can't hold fails for that alone. One after which its workflow can't go on is stored all
-        the same; the reaper tries that again, and says so.
+        the same.
         """
         for end in ends:
             try:
@@ -199,10 +187,6 @@ class Books:
                 if not is_refusal(error):
                     raise  # the database is not to be had: that says nothing of the result
                 self._store_and_follow(_unstorable(end, error))
-            except Exception:
-                logger.exception("task id=%s is stored, and its workflow can't go on: left to a reaper", end.task_id)
-                with self.transaction():
-                    self.store([end])
 
     def _store_and_follow(self, end: Ended) -> None:
         with self.transaction():
@@ -286,16 +270,6 @@ class Books:
 def latest(ends: Sequence[Ended]) -> list[Ended]:
     """Two bodies of one task, the older of them under a claim that was taken away, may end in the same tick."""
     return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
-
-
-def is_refusal(error: Error) -> bool:
-    """Whether the database has refused what it was given, and would again; otherwise it is not to be had for now.
-
-    PostgreSQL counts a value that is too large among the operational errors, by a code of its own.
-    """
-    if isinstance(error, OperationalError):
-        return str(getattr(error.__cause__, "sqlstate", "")).startswith("54")
-    return isinstance(error, DataError | IntegrityError)
 
 
 def _unstorable(end: Ended, error: Error) -> Ended:

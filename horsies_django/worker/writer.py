@@ -11,8 +11,10 @@ from uuid import UUID
 from django.db import Error
 
 from ..models.claims import ClaimedTask, Ended
+from ..refusals import is_refusal
+from ..workflows.door import Stuck
 from .allowance import Allowance
-from .books import Books, CannotFollow, is_refusal, latest
+from .books import Books, latest
 from .lanes import Lane
 from .outbox import Outbox
 from .outcome import Outcome
@@ -71,15 +73,11 @@ class Writer:
                 self._store(successes)
                 if nodes:
                     self._tell_others(fresh, tick)
-        except Error as error:
+        except (Error, Stuck) as error:
             self.in_doubt = True  # the answer may be lost, and the transaction may be there all the same
-            if not (ends and is_refusal(error)):
+            if not ends or (isinstance(error, Error) and not is_refusal(error)):
                 raise
-            logger.exception("%d results were refused together; storing them one by one", len(ends))
-            self._books.store_singly(ends)
-            return Tick(stored=tick.stored)
-        except CannotFollow:
-            logger.exception("what follows from %d results can't be done; storing them one by one", len(ends))
+            logger.exception("%d results can't be stored together; storing them one by one", len(ends))
             self._books.store_singly(ends)
             return Tick(stored=tick.stored)
         self.in_doubt = False

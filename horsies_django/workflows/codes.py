@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final
+
+from .states import WorkflowStatus
 
 
 class WorkflowCode(StrEnum):
@@ -21,3 +25,10 @@ class WorkflowCode(StrEnum):
     WORKFLOW_KEY_TAKEN = "WORKFLOW_KEY_TAKEN"
     WORKFLOW_TOO_DEEP = "WORKFLOW_TOO_DEEP"
     WORKFLOW_SUCCESS_CASE_NOT_MET = "WORKFLOW_SUCCESS_CASE_NOT_MET"
+
+
+#: The code of a node that has ended because its workflow did, before its time.
+STOPPED_BY: Final[Mapping[str, WorkflowCode]] = {
+    WorkflowStatus.CANCELLED: WorkflowCode.WORKFLOW_CANCELLED,
+    WorkflowStatus.EXPIRED: WorkflowCode.WORKFLOW_EXPIRED,
+}

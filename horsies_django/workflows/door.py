@@ -5,18 +5,27 @@ A workflow's row is locked before any of its tasks is (P-03). Workers never wait
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from uuid import UUID
 
-from django.db import transaction
+from django.db import Error, transaction
 
+from ..refusals import is_refusal
 from .states import WorkflowTaskStatus
 
 if TYPE_CHECKING:
     from ..models.claims import ClaimedTask
     from ..models.transitions import TaskQuerySet
+
+
+logger = logging.getLogger("horsies_django.workflows")
+
+
+class Stuck(Exception):
+    """What follows from the ends of some tasks can't be done, for their workflows' rows are damaged."""
 
 
 class _Ended(Protocol):
@@ -51,12 +60,17 @@ class Door:
         """Do what follows from the ends of these tasks, whose workflows are locked.
 
         Return the tasks that were made with that, each with its queue and whether it is a coroutine's. It is the
-        worker's to tell others of those that it does not claim itself.
+        worker's to tell others of those that it does not claim itself. Raises :class:`Stuck`.
         """
         from .engine.advance import Advance
 
         advance = Advance(self._phrases, is_quiet=True)
-        advance.after_tasks(ids)
+        try:
+            advance.after_tasks(ids)
+        except Exception as error:
+            if _is_away(error):
+                raise
+            raise Stuck from error
         return advance.enqueued
 
 
@@ -67,12 +81,33 @@ def lock(database: str, root: UUID) -> None:
     Workflow.objects.using(database).lock([root])
 
 
-def ended(database: str, ids: Collection[UUID]) -> None:
-    """Do what follows from the ends of these tasks, whose workflows are locked."""
-    if ids:
-        from .engine.advance import Advance
+def ended(database: str, ids: Sequence[UUID]) -> None:
+    """Do what follows from the ends of these tasks, whose workflows are locked.
 
-        Advance.on(database).after_tasks(ids)
+    The ends stay, whatever comes of it: a workflow that can't go on, as something has damaged its rows, is told of and
+    left to repair.
+    """
+    if ids and not _try(database, ids) and len(ids) > 1:
+        for key in ids:
+            _try(database, [key])
+
+
+def _try(database: str, ids: Sequence[UUID]) -> bool:
+    from .engine.advance import Advance
+
+    try:
+        with transaction.atomic(using=database):
+            Advance.on(database).after_tasks(ids)
+    except Exception as error:
+        if _is_away(error):
+            raise
+        logger.exception("what follows from the ends of %d tasks can't be done; task id=%s", len(ids), ids[0])
+        return False
+    return True
+
+
+def _is_away(error: Exception) -> bool:
+    return isinstance(error, Error) and not is_refusal(error)
 
 
 def follow(database: str, ids: Collection[UUID]) -> None:

@@ -14,7 +14,7 @@ from ..results import TaskError, TaskResult
 from ..retries import RetryPolicy
 from ..tasks import task
 from . import feeding
-from .codes import WorkflowCode
+from .codes import STOPPED_BY, WorkflowCode
 from .context import WorkflowContext
 from .states import WORKFLOW_TERMINAL_STATES, WorkflowTaskStatus
 
@@ -101,8 +101,9 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
         Workflow.objects.using(database).lock([node.workflow.root_id])
         node.workflow.refresh_from_db()  # it may have been paused or cancelled while this was built
         if node.workflow.status in WORKFLOW_TERMINAL_STATES:
-            return _failed(WorkflowCode.WORKFLOW_CANCELLED, "The workflow had ended.")
-        if not Workflow.objects.using(database).filter(parent=node).exists():
+            code = STOPPED_BY.get(node.workflow.status, WorkflowCode.WORKFLOW_CANCELLED)
+            return _failed(code, "The workflow had ended.")
+        if not Workflow.objects.using(database).filter(parent=node, is_replaced=False).exists():
             launched = launch(database, blueprint, uuid7(), node)
             if not launched.is_new:
                 holder = f"{launched.workflow.name!r} ({launched.workflow.pk})"

@@ -14,14 +14,10 @@ from django.db.models.functions import Cast
 from .. import retrieval
 from ..results import RetrievalCode
 from ..retrieval import Result
-from .codes import WorkflowCode
+from .codes import STOPPED_BY, WorkflowCode
 from .states import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 
-_CODES = {
-    WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED,
-    WorkflowStatus.CANCELLED: WorkflowCode.WORKFLOW_CANCELLED,
-    WorkflowStatus.EXPIRED: WorkflowCode.WORKFLOW_EXPIRED,
-}
+_CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
 
 
 class Row(NamedTuple):
@@ -41,12 +37,12 @@ class Row(NamedTuple):
     def as_result(self) -> Result:
         """Return the result of a workflow that has ended or is paused."""
         status = WorkflowStatus(self.status)
-        if status in _CODES:
-            return retrieval.error(_CODES[status], f"The workflow is {status}.")
         text = self.result if status == WorkflowStatus.COMPLETED else self.error
         if text is None or text == "null":
+            if status in _CODES:
+                return retrieval.error(_CODES[status], f"The workflow is {status}.")
             return retrieval.error(RetrievalCode.RESULT_NOT_AVAILABLE, f"The workflow is {status} and kept no result.")
-        if status == WorkflowStatus.FAILED:
+        if status != WorkflowStatus.COMPLETED:
             return retrieval.read(f'{{"err":{text}}}', bool(self.rich))
         result = retrieval.read(text, self.output_index is not None and bool(self.rich))
         if self.output_index is None and isinstance(by_node := result.ok, dict):

@@ -18,6 +18,7 @@ NAN, INFINITY = float("nan"), float("inf")
 DURATION = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0 (delete at once) or None (keep)'
 NO_DURATIONS = ["7 fortnights", "7", "d", "-1d", "1.5h", -1, -0.1, True, [], NAN, INFINITY, 1e300, "99999999999999w"]
 NO_DURATIONS.append(timedelta(days=-1))
+WAIT = 'seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)'
 
 
 def whole(low, high, unit="", bad=()):
@@ -50,6 +51,7 @@ RULES = [
     (("recovery",), "runner_heartbeat_interval_ms", *whole(100, 120_000, " (milliseconds)")),
     (("recovery",), "check_interval_ms", *whole(100, 600_000, " (milliseconds)")),
     (("recovery",), "heartbeat_retention_hours", *whole(1, 8_760, ", or None (keep)")),
+    (("recovery",), "paused_workflow_auto_cancel_after", WAIT, [*NO_DURATIONS, 0, 0.5, timedelta(0), "0s"]),
     (("retention",), "completed", DURATION, NO_DURATIONS),
     (("retention",), "failed", DURATION, NO_DURATIONS),
     (("retention",), "cancelled", DURATION, NO_DURATIONS),
@@ -339,6 +341,7 @@ def configured(settings):
         ("s3_25", "runner_heartbeat_interval_ms", 30_000),
         ("s3_26", "check_interval_ms", 30_000),
         ("5.5", "heartbeat_retention_hours", 24),
+        ("w_46", "paused_workflow_auto_cancel_after", None),
     ],
 )
 def test_s3_20_to_s3_26_the_defaults_of_recovery(configured, row, option, default):

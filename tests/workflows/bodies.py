@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from django.core.exceptions import SynchronousOnlyOperation
+from django.db.models.functions import Now
 
 from horsies_django import (
     OnError,
@@ -20,6 +22,8 @@ from horsies_django import (
     task,
     wait_for_event,
 )
+from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.workflows.engine import repairing
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.jobs.models import Entry
 
@@ -92,6 +96,12 @@ def judge(outcome: TaskResult[Any, TaskError[Any]]) -> str:
 
 
 @task
+def tell_error(outcome: TaskResult[Any, TaskError[Any]]) -> list[Any]:
+    """Say what went wrong."""
+    return [outcome.err.error_code, outcome.err.data]
+
+
+@task
 def judge_all(outcomes: list[TaskResult[Any, TaskError[Any]]]) -> list[str]:
     """Say how several ended."""
     return [_shown(outcome) for outcome in outcomes]
@@ -151,6 +161,25 @@ def cancel_and_fail(key: str, workflow_meta: WorkflowMeta) -> TaskResult[None, T
     Entry.objects.create(key=key)
     WorkflowHandle[Any](workflow_meta.workflow_id).cancel()
     return TaskResult(err=TaskError(error_code="NO", message="no"))
+
+
+@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["NO"]))
+def expire_and_fail(workflow_meta: WorkflowMeta) -> TaskResult[None, TaskError[Any]]:
+    """Let the time of its own workflow be over, and fail so that it would be tried again."""
+    _expire(workflow_meta.workflow_id)
+    return TaskResult(err=TaskError(error_code="NO", message="no"))
+
+
+def _expire(workflow_id: UUID) -> None:
+    WorkflowRow.objects.filter(pk=workflow_id).update(good_until=Now())
+    repairing.expire("default")
+
+
+@task
+def restart_all(workflow_meta: WorkflowMeta) -> str:
+    """Cancel and retry what is at the top."""
+    root = WorkflowHandle[Any](WorkflowRow.objects.get(pk=workflow_meta.workflow_id).root_id)
+    return f"{root.cancel()} {root.retry()}"
 
 
 @task
@@ -215,6 +244,12 @@ def pausing(ctx: WorkflowContext) -> bool:
 def cancelling(ctx: WorkflowContext) -> bool:
     """Cancel the workflow, and agree."""
     return WorkflowHandle(ctx.workflow_id).cancel()
+
+
+def expiring(ctx: WorkflowContext) -> bool:
+    """Let the time of the workflow be over, and agree."""
+    _expire(ctx.workflow_id)
+    return True
 
 
 def noted(ctx: WorkflowContext) -> bool:
@@ -300,6 +335,16 @@ class Stopping(WorkflowDefinition[Any]):
         if how:
             getattr(WorkflowHandle(workflow_id), how)()
         return Workflow("stopping", {"one": try_.node()(key=f"stopping {how}")}, output="one")
+
+
+class Restarting(WorkflowDefinition[str]):
+    """Cancels and retries what is at the top."""
+
+    class Meta:
+        definition_key = "tests.running.restarting"
+        output = "one"
+
+    one = restart_all.node()()
 
 
 class Fragile(WorkflowDefinition[Any]):

@@ -63,10 +63,11 @@ class Reference:
         self.inside = {}
         self.status = "CANCELLED"
 
-    def retry(self) -> bool:
+    def retry(self, *, has_failed_within: bool = False) -> bool:
         """P-06: keep what has completed, and what its condition did not want."""
         kept = {index: state for index, state in self.states.items() if state in (COMPLETED, UNWANTED)}
-        if self.status not in (FAILED, "CANCELLED") or len(kept) == len(self.specs):
+        is_any = has_failed_within or len(kept) < len(self.states)
+        if self.status not in (FAILED, "CANCELLED", "PAUSED") or not is_any:
             return False
         self.states = kept
         self.status = "RUNNING"

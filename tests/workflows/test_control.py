@@ -506,7 +506,6 @@ def test_p_06_a_map_whose_sources_run_again_with_it(drain):
     assert contradictions(handle) == []
 
 
-@pytest.mark.xfail(strict=True, reason="what a cancel has skipped is not run, and the workflow counts as COMPLETED")
 def test_p_06_one_node_of_a_cancelled_workflow_does_not_complete_it(drain):
     nodes = {"one": bodies.try_.node()(key="one"), "two": bodies.try_.node()(key="two")}
     handle = Workflow("retry", nodes).start()

@@ -326,3 +326,24 @@ def test_s3_17_nothing_is_done_to_what_is_well(drain):
     assert states(handle) == {"one": "COMPLETED", "leaf": "RUNNING"}
     assert len(children(handle)) == 1
     assert states(paused)["top"] == "READY"
+
+
+def test_w_73_a_damaged_row_stops_no_other_workflow(drain):
+    """The worker stores what has ended and goes on; once the row is mended, repair does what should have followed."""
+    one = bodies.give.node(node_id="one")(value=1)
+    workflow = Workflow("damaged", {"one": one, "two": bodies.give.node(waits_for=[one])(value=2)})
+    damaged, well = workflow.start(), workflow.start()
+    first = WorkflowTask.objects.filter(workflow=damaged.id, node_id="one")
+    first.update(dependents=5)
+
+    drain()
+
+    assert well.status() == "COMPLETED"
+    assert states(damaged) == {"one": "ENQUEUED", "two": "PENDING"}
+    assert Task.objects.get(pk=first.get().task_id).status == "COMPLETED"
+    assert recover_stuck_workflows()[0].error
+    first.update(dependents=[1])
+    assert [each.error for each in recover_stuck_workflows()] == [""]
+    drain()
+    assert states(damaged) == {"one": "COMPLETED", "two": "COMPLETED"}
+    assert contradictions(damaged) == []

@@ -146,3 +146,71 @@ def test_p_06_p_09_an_expired_workflow_can_be_retried_with_a_new_deadline(drain)
     handle.send_event("said", 1)
 
     assert str(handle.status()) == "COMPLETED"
+
+
+# W-46: a workflow that nobody resumes.
+
+
+def allow(settings, after):
+    settings.TASKS = {
+        "default": {
+            "BACKEND": "horsies_django.backend.HorsiesBackend",
+            "QUEUES": [],
+            "OPTIONS": {"recovery": {"paused_workflow_auto_cancel_after": after}},
+        }
+    }
+
+
+def paused_since(handle, ago):
+    WorkflowRow.objects.filter(root_id=handle.id, status="PAUSED").update(paused_at=timezone.now() - ago)
+
+
+def test_w_46_what_is_paused_for_too_long_expires_and_says_why(drain, settings):
+    allow(settings, "2h")
+    handle = ran(Workflow("paused", {"sub": bodies.Waiting.node()(), "two": bodies.give.node()()}), drain)
+    (below,) = children(handle)
+    handle.pause()
+    paused_since(handle, timedelta(hours=1))
+    reap()
+    assert str(handle.status()) == "PAUSED"
+
+    paused_since(handle, timedelta(hours=3))
+    reap()
+
+    assert (str(handle.status()), str(below.status())) == ("EXPIRED", "EXPIRED")
+    error = handle.get(timeout=0).err
+    assert error.error_code == "WORKFLOW_EXPIRED"
+    assert "paused for 3:00:0" in error.message
+    assert "longer than paused_workflow_auto_cancel_after, 2:00:00" in error.message
+    assert (error.data["policy"], error.data["allowed_seconds"]) == ("paused_workflow_auto_cancel_after", 7_200)
+    assert 10_800 <= error.data["paused_seconds"] < 10_900
+    assert codes(handle) == {"sub": "WORKFLOW_EXPIRED", "two": None}
+    assert contradictions(handle) == []
+    assert contradictions(below) == []
+
+
+def test_w_46_for_what_is_above_it_is_a_cancelled_child(drain, settings):
+    allow(settings, 7_200)
+    sub = bodies.Fragile.node(node_id="sub")(key="fragile")
+    handle = ran(Workflow("top", [sub, bodies.give.node(node_id="after", waits_for=[sub])()]), drain)
+    (below,) = children(handle)
+    paused_since(handle, timedelta(hours=3))
+
+    reap()
+
+    assert (str(below.status()), str(handle.status())) == ("EXPIRED", "FAILED")
+    assert codes(handle) == {"sub": "WORKFLOW_EXPIRED", "after": "UPSTREAM_SKIPPED"}
+    assert "paused_workflow_auto_cancel_after" in handle.get(timeout=0).err.message
+    assert below.retry()
+    drain()
+    assert (str(handle.status()), value(handle, "sub")) == ("COMPLETED", 2)
+
+
+def test_w_46_by_default_it_may_be_paused_for_ever(drain):
+    handle = Workflow("paused", {"one": bodies.give.node()()}).start()
+    handle.pause()
+    paused_since(handle, timedelta(days=4_000))
+
+    reap()
+
+    assert str(handle.status()) == "PAUSED"

@@ -34,8 +34,20 @@ def test_p_07_a_failed_item_fails_the_map_when_all_have_ended(drain):
     found = codes(handle)
     assert (found["each"], found["after"]) == ("MAP_ITEM_FAILED", "UPSTREAM_SKIPPED")
     assert [found[f"each[{place}]"] for place in range(4)] == [None, "ODD", None, "ODD"]
-    assert handle.get(timeout=0).err.error_code == "MAP_ITEM_FAILED"
+    error = handle.get(timeout=0).err
+    assert (error.error_code, error.data) == ("MAP_ITEM_FAILED", {"ok": 2, "failed": [1, 3]})
+    assert handle.result_for("each[3]").err.error_code == "ODD"
+    assert handle.results()["each[2]"].ok == 20
     assert contradictions(handle) == []
+
+
+def test_p_07_what_allows_failed_items_is_told_which(drain):
+    source, each, _ = mapped(list(range(240)), fails=99)
+    after = bodies.tell_error.node(node_id="after", allow_failed_deps=True)(outcome=each.result)
+
+    handle = ran(Workflow("map", [source, each, after]), drain)
+
+    assert value(handle, "after") == ["MAP_ITEM_FAILED", {"ok": 120, "failed": list(range(1, 200, 2))}]
 
 
 @pytest.mark.parametrize("items", [None, "text", {"a": 1}, 7])

@@ -122,7 +122,7 @@ class Play:
         """Do that, and look whether anything is there that can't be."""
         was, before = self.status, self.handle.tasks()
         getattr(self, action)(was)
-        if was == "PAUSED" and action not in ("resume", "cancel"):
+        if was == "PAUSED" and action not in ("resume", "cancel", "retry"):
             assert self.handle.tasks() == before, f"{action} has changed a paused workflow"
         assert everywhere(self.handle) == [], action
 
@@ -150,7 +150,14 @@ class Play:
 
     def retry(self, was):
         self.see()
-        assert self.handle.retry() == self.reference.retry()
+        has_failed_within = was == "PAUSED" and self.has_failures
+        assert self.handle.retry() == self.reference.retry(has_failed_within=has_failed_within)
+
+    @property
+    def has_failures(self):
+        """Whether anything of what is paused has failed, also in what has not ended: a map, a subworkflow."""
+        rows = WorkflowTask.objects.filter(workflow__root_id=self.handle.id, workflow__status="PAUSED")
+        return rows.filter(status__in=["FAILED", "SKIPPED"]).exclude(error_code="CONDITION_NOT_MET").exists()
 
     def again(self):
         """Retry it, if that can be; return whether it runs."""

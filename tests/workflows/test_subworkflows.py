@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from itertools import pairwise
 from uuid import uuid4
 
 import pytest
 
 from horsies_django import OnError, RetryPolicy, Workflow
+from horsies_django.models import Task
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.recovery import recover_stuck_workflows
 from tests.workflows import bodies
@@ -301,8 +304,9 @@ def test_p_10_a_subworkflow_is_built_again_as_its_policy_says(drain, code):
 
     assert value(handle, "leaf") == ["policy", None]
     assert times("policy") == 2
-    assert sorted(str(row.status) for row in rows()) == ["COMPLETED", "COMPLETED", "FAILED"]
-    assert len(children(handle)) == 1
+    below = WorkflowRow.objects.filter(parent__workflow=handle.id).order_by("sent_at")
+    assert list(below.values_list("status", "is_replaced")) == [("FAILED", True), ("COMPLETED", False)]
+    assert str(handle.status()) == "COMPLETED"
 
 
 def test_p_10_a_policy_that_is_used_up_fails_the_node_and_a_retry_begins_anew(drain):
@@ -317,6 +321,63 @@ def test_p_10_a_policy_that_is_used_up_fails_the_node_and_a_retry_begins_anew(dr
     assert value(handle, "leaf") == ["policy", None]
     assert times("policy") == 4
     assert contradictions(handle) == []
+
+
+def test_p_10_as_often_and_as_late_as_the_policy_says(drain):
+    policy = RetryPolicy.fixed([1, 1], auto_retry_for=["*"], jitter=False)
+    leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy)(key="policy", fails=99)
+    handle = ran(Workflow("top", [leaf]), drain)
+
+    wait_and_drain(handle, drain)
+
+    below = list(WorkflowRow.objects.filter(parent__workflow=handle.id).order_by("sent_at"))
+    assert [row.is_replaced for row in below] == [True, True, False]
+    assert times("policy") == 3
+    assert all(later.sent_at - one.completed_at >= timedelta(seconds=1) for one, later in pairwise(below))
+    assert codes(handle) == {"leaf": "SUBWORKFLOW_FAILED"}
+    assert recover_stuck_workflows() == []
+
+
+def test_p_10_a_pause_gives_no_further_retries(drain):
+    leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=99)
+    handle = ran(Workflow("top", [leaf]), drain)
+
+    handle.pause()
+    handle.resume()
+    drain()
+
+    assert times("policy") == 2
+    assert codes(handle) == {"leaf": "SUBWORKFLOW_FAILED"}
+
+
+def test_p_10_one_that_was_replaced_is_left_alone(drain):
+    leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1)
+    handle = ran(Workflow("top", [leaf]), drain)
+    (old,) = children(handle)
+
+    assert not old.retry()
+    assert handle.pause()
+    assert handle.cancel()
+    assert handle.retry()
+    drain()
+
+    assert times("policy") == 2
+    assert str(old.status()) == "FAILED"
+    assert value(handle, "leaf") == ["policy", None]
+    assert contradictions(handle) == []
+
+
+def test_s2_10_p_10_the_task_that_built_it_may_be_gone(drain):
+    nodes = {"leaf": bodies.Waiting.node()(), "asked": bodies.give.node(run_when=bodies.yes)(value=1)}
+    handle = ran(Workflow("top", nodes), drain)
+    Task.objects.filter(status="COMPLETED").delete()
+
+    assert recover_stuck_workflows() == []
+    children(handle)[0].send_event("said", 3)
+    drain()
+
+    assert value(handle, "leaf") == 3
+    assert str(handle.status()) == "COMPLETED"
 
 
 def test_p_10_an_error_that_the_policy_does_not_cover_is_not_retried(drain):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from horsies_django import Workflow, sleep, wait_for_event
@@ -146,6 +147,58 @@ def test_p_08_cancel_ends_what_waits(drain, timeout):
     assert codes(handle) == {"said": "WORKFLOW_CANCELLED", "nap": "WORKFLOW_CANCELLED"}
     assert open_tasks() == 0
     assert contradictions(handle) == []
+
+
+def test_p_08_a_pause_does_not_put_off_the_end_of_a_sleep(drain):
+    handle = ran(Workflow("nap", {"nap": sleep(3_600)}), drain)
+    due = Task.objects.get(workflow_id=handle.id).run_after
+
+    handle.pause()
+    handle.resume()
+
+    row = WorkflowTask.objects.get(workflow=handle.id)
+    assert row.task.run_after == row.until == due
+
+
+@pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("said", timeout=3_600)], ids=["sleep", "event"])
+def test_p_08_a_wait_that_is_over_while_it_is_paused_ends_with_the_resume(drain, wait):
+    handle = ran(Workflow("nap", {"wait": wait}), drain)
+
+    handle.pause()
+    WorkflowTask.objects.update(until=Now())
+    drain()
+    before = states(handle)
+    handle.resume()
+    drain()
+
+    assert before == {"wait": "READY"}
+    assert codes(handle) == {"wait": None if wait.kind == "sleep" else "EVENT_TIMEOUT"}
+    assert open_tasks() == 0
+    assert contradictions(handle) == []
+
+
+@pytest.mark.parametrize("wait", [sleep(3_600), wait_for_event("said", timeout=3_600)], ids=["sleep", "event"])
+def test_p_06_p_08_a_retry_waits_the_full_time_again(drain, wait):
+    handle = ran(Workflow("nap", {"wait": wait}), drain)
+    handle.cancel()
+    WorkflowTask.objects.update(until=Now())
+
+    handle.retry()
+    drain()
+
+    row = WorkflowTask.objects.get(workflow=handle.id)
+    assert row.until - row.started_at >= timedelta(minutes=59)
+    assert row.task.run_after == row.until
+
+
+def test_p_06_p_08_a_retry_keeps_the_time_that_was_given(drain):
+    until = timezone.now() + timedelta(hours=1)
+    handle = ran(Workflow("nap", {"nap": sleep(until)}), drain)
+    handle.cancel()
+
+    handle.retry()
+
+    assert WorkflowTask.objects.get(workflow=handle.id).task.run_after == until
 
 
 def test_p_08_after_a_retry_it_waits_again(drain):

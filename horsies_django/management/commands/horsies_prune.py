@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from horsies_django.conf import parse_duration
 from horsies_django.management.variables import flag_or_variable
-from horsies_django.models import Task
+from horsies_django.models import Task, Workflow
 from horsies_django.reaper.by_hand import prune, prune_older_than
 from horsies_django.states import TASK_TERMINAL_STATES, TaskStatus
 from horsies_django.tables import check_tables
@@ -22,20 +22,21 @@ _STATES: Final = sorted(status.lower() for status in TASK_TERMINAL_STATES)
 
 
 class Command(BaseCommand):
-    """Deletes ended tasks now: those past their retention, or all that ended long enough ago."""
+    """Deletes ended tasks and workflows now: those past their retention, or all that ended long enough ago."""
 
     help = (
-        "Delete ended tasks whose retention has passed, with their attempts and heartbeats, and old heartbeats. "
-        "A reaper does so too, bit by bit. With --older-than, delete every task that ended longer ago than that, "
-        "whatever its retention. Each flag that takes a value also reads an environment variable: "
+        "Delete ended tasks whose retention has passed, with their attempts and heartbeats, ended workflows, with "
+        "their nodes, events and subworkflows, and old heartbeats. "
+        "A reaper does so too, bit by bit. With --older-than, delete every task and every workflow that ended longer "
+        "ago than that, whatever its retention. Each flag that takes a value also reads an environment variable: "
         "HORSIES_PRUNE_OLDER_THAN for --older-than. A flag wins."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="Delete nothing; say how many tasks would go.")
+        parser.add_argument("--dry-run", action="store_true", help="Delete nothing; say how many would go.")
         parser.add_argument("--older-than", metavar="DURATION", help='Seconds, or a text like "90s", "12h" or "7d".')
-        parser.add_argument("--status", metavar="A,B", help=f"Only tasks in these states: {', '.join(_STATES)}.")
-        parser.add_argument("--backend", metavar="ALIAS", help="Only tasks of this key of TASKS (default: all).")
+        parser.add_argument("--status", metavar="A,B", help=f"Only what is in these states: {', '.join(_STATES)}.")
+        parser.add_argument("--backend", metavar="ALIAS", help="Only what is of this key of TASKS (default: all).")
 
     def handle(self, *args: Any, dry_run: bool, **options: Any) -> None:
         try:
@@ -51,14 +52,16 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         with own_connection(settings.database, "prune"):
             tasks = Task.objects.using(settings.database).filter(status__in=sorted(states))
+            workflows = Workflow.objects.using(settings.database).filter(status__in=sorted(states))
             if alias is not None:
-                tasks = tasks.filter(backend=alias)
+                tasks, workflows = tasks.filter(backend=alias), workflows.filter(backend=alias)
             if age is None:
-                pruned = prune(settings, tasks, dry_run=dry_run)
+                pruned = prune(settings, tasks, workflows, dry_run=dry_run)
             else:
-                pruned = prune_older_than(tasks, age, states, dry_run=dry_run)
+                pruned = prune_older_than(tasks, workflows, age, states, dry_run=dry_run)
         verb = "would be deleted" if dry_run else "deleted"
         self.stdout.write(f"tasks {verb}: {pruned.tasks}")
+        self.stdout.write(f"workflows {verb}: {pruned.workflows}")
         self.stdout.write(f"heartbeats {verb}: {pruned.heartbeats}")
 
 

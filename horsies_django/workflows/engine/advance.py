@@ -40,6 +40,10 @@ class _State(NamedTuple):
         return self.status == WorkflowStatus.RUNNING
 
 
+#: That of a workflow that somebody has deleted.
+_GONE: Final = _State("", "", -1)
+
+
 @dataclass(slots=True)
 class Advance(Turn):
     """Brings the workflows of locked trees up to date."""
@@ -92,7 +96,8 @@ class Advance(Turn):
             first = FromMap({key: str(index) for key, index in failed.items()}, models.IntegerField())
             workflows = Workflow.objects.using(self.database).filter(pk__in=failed)
             workflows.update(failed_index=Least(Coalesce("failed_index", first), first))
-        return {key: _State(status, on_error, count) for key, status, on_error, count in self.phrases.close(counts)}
+        states = {key: _State(*state) for key, *state in self.phrases.close(counts)}
+        return dict.fromkeys(counts, _GONE) | states
 
     def _pause_where_that_is_asked_for(self, ends: Sequence[Settled], states: dict[UUID, _State]) -> None:
         """W-41."""

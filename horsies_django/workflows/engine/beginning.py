@@ -10,24 +10,30 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import F, TextField, Value
-from django.db.models.functions import Cast, Now
+from django.db.models.functions import Cast, Coalesce, Now
 
-from ...expressions import FromMap
+from ...expressions import FromMap, FromNow
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...serializers import dumps
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowTaskStatus
 from . import inserting
 from .ending import err, skip
-from .enqueuing import BUILDING, Lane, enqueue, internal, later
+from .enqueuing import BUILDING, Lane, enqueue, internal
 from .nodes import IS_NEUTRAL, Node, NodeRows, Settled
 from .turn import Turn
 
 #: Our own tasks (see workflows/internal.py).
 _HERE: Final = "horsies_django.workflows.internal"
 
+#: So many failed items of a map are named in its error, by their places.
+_MOST_NAMED: Final = 100
+
 #: Of a map's name this much is in the names of its items, which may have 128 characters.
 _LONGEST_NAME: Final = 100
+
+#: A wait that was paused ends when it would have ended.
+_AT_ITS_TIME: Final[dict[str, Any]] = {"enqueued_at": F("until"), "run_after": F("until"), "deferred": Value(True)}
 
 
 def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
@@ -45,21 +51,17 @@ def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
     return _wait_for_events(turn, by_kind[NodeKind.EVENT]) + _expand(turn, by_kind[NodeKind.MAP])
 
 
-def _sleep(turn: Turn, queues: Mapping[int, Lane]) -> None:
+def _sleep(turn: Turn, lanes: Mapping[int, Lane]) -> None:
     """A sleep is a task that is due later and does nothing, so it holds no slot (P-08)."""
-    asleep = turn.nodes.filter(pk__in=queues).values_list("pk", "seconds", "until")
-    for pk, seconds, until in asleep if queues else ():
-        due = later(seconds or 0.0)
-        if until is not None:
-            due = {"enqueued_at": Value(until), "run_after": Value(until), "deferred": Value(True)}
-        enqueue(turn, {pk: queues[pk]}, **internal(f"{_HERE}.wake"), **due)
+    if lanes:
+        _wake_after(turn, lanes, "seconds")
 
 
-def _wait_for_events(turn: Turn, queues: Mapping[int, Lane]) -> list[Settled]:
-    if not queues:
+def _wait_for_events(turn: Turn, lanes: Mapping[int, Lane]) -> list[Settled]:
+    if not lanes:
         return []
     nodes = turn.nodes
-    waiting = nodes.filter(pk__in=queues)
+    waiting = nodes.filter(pk__in=lanes)
     columns = ("pk", "workflow_id", "task_index", "dependents", "map_index", "event_name", "event_timeout")
     rows = list(waiting.values_list(*columns))
     waiting.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())
@@ -68,14 +70,23 @@ def _wait_for_events(turn: Turn, queues: Mapping[int, Lane]) -> list[Settled]:
         (workflow_id, name): payload
         for workflow_id, name, payload in events.values_list("workflow_id", "name", Cast("payload", TextField()))
     }
-    ends = []
+    ends, timed = list[tuple[Settled, str | None]](), dict[int, Lane]()
     for *end, name, timeout in rows:
         if (end[1], name) in sent:
             ends.append((Settled(end[0], end[1], end[2], WorkflowTaskStatus.COMPLETED, *end[3:]), sent[end[1], name]))
         elif timeout is not None:
-            enqueue(turn, {end[0]: queues[end[0]]}, **internal(f"{_HERE}.wake"), **later(timeout))
-            nodes.filter(pk=end[0]).update(status=WorkflowTaskStatus.RUNNING)
+            timed[end[0]] = lanes[end[0]]
+    if timed:
+        _wake_after(turn, timed, "event_timeout")
+        nodes.filter(pk__in=timed).update(status=WorkflowTaskStatus.RUNNING)
     return happened(nodes, ends)
+
+
+def _wake_after(turn: Turn, lanes: Mapping[int, Lane], seconds: str) -> None:
+    """Have something run for each of these nodes so many seconds from now, by a column, or when it already says."""
+    unset = turn.nodes.filter(pk__in=lanes, until__isnull=True)
+    unset.update(until=FromNow(Coalesce(seconds, Value(0.0))))
+    enqueue(turn, lanes, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
 
 
 def happened(nodes: NodeRows, ends: Sequence[tuple[Settled, str | None]]) -> list[Settled]:
@@ -94,9 +105,9 @@ def _complete(nodes: NodeRows, results: dict[int, str]) -> None:
         )
 
 
-def _fail(nodes: NodeRows, key: int, code: str, message: str) -> None:
+def _fail(nodes: NodeRows, key: int, code: str, message: str, data: Any = None) -> None:
     nodes.filter(pk=key).update(
-        status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=err(code, message), error_code=str(code)
+        status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=err(code, message, data), error_code=str(code)
     )
 
 
@@ -186,7 +197,11 @@ def collect(nodes: NodeRows, maps: Sequence[Node]) -> list[Settled]:
     for node in maps:
         if node.bad_deps:
             message = f"{node.bad_deps:,} of {node.bad_deps + node.ok_deps:,} items did not complete."
-            _fail(nodes, node.pk, WorkflowCode.MAP_ITEM_FAILED, message)
+            items = nodes.filter(workflow=node.workflow_id, map_index=node.task_index).order_by("task_index")
+            states = enumerate(items.values_list("status", flat=True))
+            failed = [place for place, status in states if status != WorkflowTaskStatus.COMPLETED]
+            data = {"ok": node.ok_deps, "failed": failed[:_MOST_NAMED]}
+            _fail(nodes, node.pk, WorkflowCode.MAP_ITEM_FAILED, message, data)
             ends.append(node.settled(WorkflowTaskStatus.FAILED))
             continue
         items = nodes.filter(workflow=node.workflow_id, map_index=node.task_index).order_by("task_index")

@@ -14,7 +14,7 @@ from ...expressions import IsAmong, json_array
 from ...models import Task
 from ...results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES, TaskStatus
-from ..codes import WorkflowCode
+from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
 from .nodes import BEGUN, IS_UNDECIDED, NodeRows, Settled
 
@@ -107,7 +107,7 @@ def _decide(nodes: NodeRows, ends: Sequence[Settled]) -> tuple[list[Settled], li
     rows = nodes.filter(pk__in=[end.pk for end in ends])
     late = set(rows.filter(workflow__status__in=WORKFLOW_TERMINAL_STATES).values_list("pk", flat=True))
     lost = [end._replace(status=WorkflowTaskStatus.SKIPPED) for end in ends if end.pk in late]
-    skip(nodes, lost, WorkflowCode.WORKFLOW_CANCELLED, "The workflow had ended.")
+    skip_stopped(nodes, lost)
     ends = [end for end in ends if end.pk not in late]
     answers = dict(rows.values_list("pk", Cast("task__result", TextField())))
     runs = [end.pk for end in ends if json.loads(answers[end.pk]).get("ok") is True]
@@ -139,6 +139,14 @@ def skip(nodes: NodeRows, ends: Sequence[Settled], code: str, message: str) -> N
         nodes.filter(IsAmong(keys)).exclude(status__in=_NODE_ENDED).update(
             status=WorkflowTaskStatus.SKIPPED, completed_at=Now(), result=err(code, message), error_code=str(code)
         )
+
+
+def skip_stopped(nodes: NodeRows, ends: Sequence[Settled]) -> None:
+    """ENQUEUED, RUNNING → SKIPPED for nodes that find their workflow ended, with the code of how it did."""
+    statuses = dict(nodes.filter(pk__in=[end.pk for end in ends]).values_list("pk", "workflow__status")) if ends else {}
+    for status in sorted(set(statuses.values())):
+        code = STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED)
+        skip(nodes, [end for end in ends if statuses[end.pk] == status], code, "The workflow had ended.")
 
 
 _NODE_ENDED: Final = (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)

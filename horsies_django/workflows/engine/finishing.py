@@ -7,24 +7,22 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Count, Q, TextField, Value
+from django.db import models
+from django.db.models import Case, Count, Q, TextField, Value, When
 from django.db.models.functions import Cast, Now
 
 from ...ends import tell_after_commit
 from ...models import Workflow, WorkflowTask
 from ...results import TaskError
+from ...retention import workflow_kept_until
 from ...retries import RetryPolicy
-from ..codes import WorkflowCode
+from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from .enqueuing import BUILD, enqueue, later
 from .nodes import BEGUN, NodeRows, Settled
 from .turn import Turn
 
-_FAILED: Final = {
-    WorkflowStatus.FAILED: WorkflowCode.SUBWORKFLOW_FAILED,
-    WorkflowStatus.CANCELLED: WorkflowCode.WORKFLOW_CANCELLED,
-    WorkflowStatus.EXPIRED: WorkflowCode.WORKFLOW_EXPIRED,
-}
+_FAILED: Final = {WorkflowStatus.FAILED: WorkflowCode.SUBWORKFLOW_FAILED, **STOPPED_BY}
 
 
 def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
@@ -50,7 +48,14 @@ def _finish(nodes: NodeRows, workflow: Workflow) -> None:
     if error is None:
         workflow.result = {"ok": _output(mine, workflow)}
     rows = Workflow.objects.using(nodes.db).filter(pk=workflow.pk, status=WorkflowStatus.RUNNING, open_count=0)
-    rows.update(status=workflow.status, completed_at=Now(), result=workflow.result, error=error)
+    kept = keeping(rows, workflow.status)
+    rows.update(status=workflow.status, completed_at=Now(), result=workflow.result, error=error, **kept)
+
+
+def keeping(workflows: models.QuerySet[Workflow], status: str) -> dict[str, Any]:
+    """Return what workflows that end so write of how long they are kept: what is below one goes with it."""
+    until = workflow_kept_until(status, workflows.db)
+    return {"kept_until": Case(When(depth=0, then=until), output_field=models.DateTimeField())}
 
 
 def _error(mine: NodeRows, workflow: Workflow) -> dict[str, Any] | None:
@@ -111,13 +116,14 @@ def _tell_parent(turn: Turn, workflow: Workflow) -> list[Settled]:
 def _build_again(turn: Turn, key: int, workflow: Workflow) -> bool:
     """Have a failed subworkflow built anew if the policy of its node says so (P-10); return whether it does.
 
-    The one that has failed is no child of the node any more. How many there were is counted by the building task.
+    The one that has failed keeps its parent, and is marked: the newest counts. How many there were is counted by the
+    node, for its tasks may be gone.
     """
     nodes = turn.nodes
-    columns = ("queue_name", "retry_policy", "task_id", "task__retry_count", "workflow__status")
+    columns = ("queue_name", "retry_policy", "task_id", "rebuilds", "workflow__status")
     ((queue, stored, task_id, count, status),) = nodes.filter(pk=key).values_list(*columns)
     policy = RetryPolicy.read(stored, task_id)
-    retry = (count or 0) + 1
+    retry = count + 1
     codes = (str((workflow.error or {}).get("error_code")), str(WorkflowCode.SUBWORKFLOW_FAILED))
     if (
         policy is None
@@ -127,7 +133,8 @@ def _build_again(turn: Turn, key: int, workflow: Workflow) -> bool:
         or not any(map(policy.covers, codes))
     ):
         return False
-    Workflow.objects.using(nodes.db).filter(pk=workflow.pk).update(parent=None)
+    Workflow.objects.using(nodes.db).filter(pk=workflow.pk).update(is_replaced=True)
+    nodes.filter(pk=key).update(rebuilds=retry)
     if status == WorkflowStatus.PAUSED:
         nodes.filter(pk=key).update(status=WorkflowTaskStatus.READY, task_id=None)
     else:

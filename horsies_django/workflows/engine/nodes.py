@@ -17,6 +17,9 @@ from ..states import Join, NodeKind, WorkflowTaskStatus
 #: The states of a node that has a task, or a child, that is to end.
 BEGUN: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)
 
+#: The states of a node that has not ended.
+OPEN: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, *BEGUN)
+
 #: Whether a node's conditions are still to be looked at.
 IS_UNDECIDED: Final = models.ExpressionWrapper(
     Q(is_decided=False) & (Q(run_when__isnull=False) | Q(skip_when__isnull=False)), models.BooleanField()

@@ -21,11 +21,13 @@ from ...models import Workflow, WorkflowTask
 from ...models.statements import Selection, Statement
 from ..states import NodeKind, WorkflowTaskStatus
 from . import ending, enqueuing
-from .nodes import BEGUN, COLUMNS, Node, NodeRows
+from .nodes import BEGUN, COLUMNS, OPEN, Node, NodeRows
 
 _KEYS: Final = Blank("keys")
 _PLACES: Final = Blank("places")
 _TASK_IDS: Final = Blank("task_ids")
+_COUNTS: Final = Blank("counts")
+_STATE: Final = ("id", "status", "on_error", "open_count")
 _COUNTERS: Final = ("open_deps", "ok_deps", "bad_deps", "open_ctx")
 
 
@@ -35,6 +37,7 @@ class Phrases:
     def __init__(self, database: str) -> None:
         self.database = database
         self._connection = connections[database]
+        self._is_postgres = self._connection.vendor == "postgresql"
 
     @property
     def nodes(self) -> NodeRows:
@@ -73,18 +76,24 @@ class Phrases:
 
     def close(self, counts: Mapping[UUID, int]) -> list[Any]:
         """Count nodes of these workflows as ended; return the id, status, ``on_error`` and open nodes of each."""
-        given = self._keys(counts)
-        self._say(self._close, {**given, "counts": self._map(counts)})
+        given = {**self._keys(counts), _COUNTS.name: self._map(counts)}
+        if not self._is_postgres:
+            self._say(self._close, given)
         return self._select(self._states, given)
 
     @cached_property
     def _close(self) -> Statement:
-        closed = FromMap(Blank("counts"), models.IntegerField())
-        return self._settled(Statement.update(self._workflows, open_count=F("open_count") - closed))
+        closed = FromMap(_COUNTS, models.IntegerField())
+        return Statement.update(self._workflows, open_count=F("open_count") - closed)
 
     @cached_property
     def _states(self) -> Selection:
-        return self._selection(self._workflows, ["pk", "status", "on_error", "open_count"])
+        selection = self._selection(self._workflows, _STATE)
+        if self._is_postgres:
+            update = self._close
+            returning = ", ".join(map(self._connection.ops.quote_name, _STATE))
+            selection.statement = Statement(f"{update.sql} RETURNING {returning}", update.params).settled()
+        return selection
 
     @property
     def _workflows(self) -> models.QuerySet[Workflow]:
@@ -121,24 +130,27 @@ class Phrases:
         given = {**self._keys(task_ids), _TASK_IDS.name: self._map(dict(zip(task_ids, texts, strict=True)))}
         if changes:
             self._insertion(changes).run(self.database, given)
-        else:
-            self._say(self._plain_insertion, given)
-        self._say(self._enqueue, given)
+            self._update.run(self.database, given)
+        for statement in () if changes else self._enqueue:
+            self._say(statement, given)
+
+    @cached_property
+    def _enqueue(self) -> list[Statement]:
+        insertion, update = self._insertion({}), self._update
+        if not self._is_postgres:
+            return [insertion, update]
+        both = Statement(f"WITH made AS ({insertion.sql}) {update.sql}", (*insertion.params, *update.params))
+        return [both.settled()]
 
     def _insertion(self, changes: Mapping[str, Any]) -> Statement:
         task_ids = FromMap(_TASK_IDS, models.UUIDField())
         return enqueuing.insertion(self.nodes.filter(IsAmong(_KEYS)), task_ids, changes)
 
     @cached_property
-    def _plain_insertion(self) -> Statement:
-        return self._settled(self._insertion({}))
-
-    @cached_property
-    def _enqueue(self) -> Statement:
+    def _update(self) -> Statement:
         task_ids = FromMap(_TASK_IDS, models.UUIDField())
-        rows = self.nodes.filter(IsAmong(_KEYS))
-        update = Statement.update(rows, status=WorkflowTaskStatus.ENQUEUED, task_id=task_ids, started_at=Now())
-        return self._settled(update)
+        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
+        return Statement.update(rows, status=WorkflowTaskStatus.ENQUEUED, task_id=task_ids, started_at=Now())
 
     # Saying it.
 
@@ -155,7 +167,7 @@ class Phrases:
 
     def _settled(self, statement: Statement) -> Statement:
         """On PostgreSQL it is planned once, where the connection is a worker's."""
-        return statement.settled() if self._connection.vendor == "postgresql" else statement
+        return statement.settled() if self._is_postgres else statement
 
     def _select(self, selection: Selection, given: Mapping[str, Any]) -> list[Any]:
         with postgres.preparing_cursor(self._connection) as cursor:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import InterfaceError, OperationalError, connections, models, transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q
 from django.db.models.functions import Now
 
 from ...ends import tell_after_commit
+from ...expressions import FromNow, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask
 from ...results import RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES
@@ -24,7 +26,7 @@ from ..states import (
     WorkflowStatus,
     WorkflowTaskStatus,
 )
-from . import beginning, ending, resuming, stopping
+from . import beginning, ending, finishing, resuming, stopping
 from .advance import Advance
 from .nodes import BEGUN, NodeRows, Settled, read
 
@@ -74,17 +76,46 @@ def repair(database: str, most: int = MOST) -> list[Repaired]:
 
 def expire(database: str, most: int = MOST) -> int:
     """End the workflows whose time is over, as EXPIRED (P-09); return how many."""
-    overdue = Workflow.objects.using(database).live().filter(good_until__lte=Now()).order_by("good_until")
-    count = 0
-    for key, root in list(overdue.values_list("pk", "root_id")[:most]):
-        with transaction.atomic(using=database):
-            workflows = Workflow.objects.using(database)
-            if workflows.lock([root], skip=True) and workflows.live().filter(pk=key).exists():
-                advance = Advance.on(database)
-                advance.after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED))
-                advance.finish(stopping.below(database, [key]))
-                count += 1
-    return count
+    overdue = Workflow.objects.using(database).live().filter(good_until__lte=Now())
+    rows = list(overdue.order_by("good_until").values_list("pk", "root_id")[:most])
+    return sum(_expire(overdue, key, root) for key, root in rows)
+
+
+def expire_paused(database: str, after: timedelta, most: int = MOST) -> int:
+    """End the workflows that were paused longer than that, as EXPIRED (W-46); return how many.
+
+    What is below a paused one ends with it. For one above it is as if its child had been cancelled.
+    """
+    stale = Workflow.objects.using(database).filter(
+        Q(parent__isnull=True) | ~Q(parent__workflow__status=WorkflowStatus.PAUSED),
+        status=WorkflowStatus.PAUSED,
+        paused_at__lte=FromNow(-after.total_seconds()),
+    )
+    rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:most])
+    return sum(_expire(stale, key, root, _too_long(after, -seconds)) for key, root, seconds in rows)
+
+
+def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None) -> bool:
+    """End one workflow as EXPIRED if it is still one of ``which``; not if somebody has locked its tree."""
+    database = which.db
+    with transaction.atomic(using=database):
+        if not Workflow.objects.using(database).lock([root], skip=True) or not which.filter(pk=key).exists():
+            return False
+        advance = Advance.on(database)
+        advance.after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED, error))
+        advance.finish(stopping.below(database, [key]))
+        return True
+
+
+def _too_long(after: timedelta, seconds: float) -> dict[str, Any]:
+    age = timedelta(seconds=int(seconds))
+    message = f"It was paused for {age}: longer than paused_workflow_auto_cancel_after, {after}."
+    data = {
+        "policy": "paused_workflow_auto_cancel_after",
+        "allowed_seconds": after.total_seconds(),
+        "paused_seconds": seconds,
+    }
+    return TaskError(error_code=WorkflowCode.WORKFLOW_EXPIRED, message=message, data=data).as_json()
 
 
 def _stuck(database: str, most: int) -> list[UUID]:
@@ -92,8 +123,10 @@ def _stuck(database: str, most: int) -> list[UUID]:
     nodes = WorkflowTask.objects.using(database)
     begun = nodes.filter(status__in=BEGUN)
     ended_task = Q(task__status__in=sorted(TASK_TERMINAL_STATES))
-    lost_task = Q(task_id__isnull=False) & ~Exists(Task.objects.using(database).filter(pk=OuterRef("task_id")))
-    ended_child = Q(children__status__in=sorted(WORKFLOW_TERMINAL_STATES), children__open_count=0)
+    tasks = Task.objects.using(database).filter(pk=OuterRef("task_id"))
+    children = Workflow.objects.using(database).filter(parent=OuterRef("pk"), is_replaced=False)
+    lost_task = Q(~Exists(tasks), ~Exists(children), task_id__isnull=False)
+    ended_child = Exists(children.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), open_count=0))
     items = nodes.filter(workflow=OuterRef("workflow"), map_index=OuterRef("task_index"))
     ended_map = Q(kind=NodeKind.MAP) & ~Exists(items.filter(_IS_OPEN))
     left = begun.filter(ended_task | lost_task | ended_child | ended_map).values_list("workflow__root_id", flat=True)
@@ -109,7 +142,7 @@ def _mend(database: str, root: UUID) -> Repaired:
     mine = advance.nodes.filter(workflow__in=keys)
     before = _ended(database, keys)
     _recount(database, keys)
-    lost = [*_collect(advance.nodes, mine), *_lose(mine)]
+    lost = [*beginning.collect(advance.nodes, resuming.recount_maps(mine)), *_lose(mine)]
     ends, ready = ending.settle(advance, ending.ended(mine).values_list(*ending.ENDS))
     advance.after([*lost, *ends], ready)
     for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
@@ -123,27 +156,11 @@ def _ended(database: str, keys: Collection[UUID]) -> int:
     return Workflow.objects.using(database).filter(pk__in=keys, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
 
 
-def _collect(nodes: NodeRows, mine: NodeRows) -> list[Settled]:
-    """Count the items of maps anew, and end those of which none is open."""
-    done = []
-    for node in read(mine.filter(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)):
-        items = nodes.filter(workflow=node.workflow_id, map_index=node.task_index)
-        is_ok = Q(status=WorkflowTaskStatus.COMPLETED)
-        count = items.aggregate(
-            open_deps=Count("pk", filter=_IS_OPEN),
-            ok_deps=Count("pk", filter=is_ok),
-            bad_deps=Count("pk", filter=~is_ok & ~_IS_OPEN),
-        )
-        nodes.filter(pk=node.pk).update(**count)
-        if not count["open_deps"]:
-            done.append(replace(node, **count))
-    return beginning.collect(nodes, done)
-
-
 def _lose(mine: NodeRows) -> Iterator[Settled]:
-    """Fail the nodes whose tasks somebody has deleted."""
+    """Fail the nodes whose tasks somebody has deleted. One that has its subworkflow needs no task any more."""
     tasks = Task.objects.using(mine.db).filter(pk=OuterRef("task_id"))
-    lost = mine.filter(~Exists(tasks), status__in=BEGUN, task_id__isnull=False)
+    children = Workflow.objects.using(mine.db).filter(parent=OuterRef("pk"), is_replaced=False)
+    lost = mine.filter(~Exists(tasks), ~Exists(children), status__in=BEGUN, task_id__isnull=False)
     for node in read(lost):
         result = ending.err(RetrievalCode.RESULT_NOT_AVAILABLE, "The task is not there any more.")
         mine.filter(pk=node.pk).update(
@@ -173,5 +190,6 @@ def _recount(database: str, keys: Collection[UUID]) -> None:
 def _fail_empty(database: str, key: UUID) -> None:
     error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="There are no nodes.").as_json()
     rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
-    rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0)
+    kept = finishing.keeping(rows, WorkflowStatus.FAILED)
+    rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0, **kept)
     tell_after_commit(database, [key])

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
 from ...ends import tell_after_commit
 from ...models import Task, Workflow, WorkflowTask
 from ...states import TaskStatus
-from ..codes import WorkflowCode
+from ..codes import STOPPED_BY
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
-from . import ending
+from . import ending, finishing
 from .nodes import BEGUN, NodeRows, Settled
-
-_CODES: Final = {
-    WorkflowStatus.CANCELLED: WorkflowCode.WORKFLOW_CANCELLED,
-    WorkflowStatus.EXPIRED: WorkflowCode.WORKFLOW_EXPIRED,
-}
 
 _NOT_BEGUN: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
 
@@ -45,7 +40,7 @@ def drop(nodes: NodeRows, some: NodeRows) -> list[Settled]:
         Settled(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
         for pk, workflow_id, index, dependents, map_index in rows.values_list(*columns)
     ]
-    ending.skip(nodes, skipped, WorkflowCode.WORKFLOW_CANCELLED, "The workflow had ended.")
+    ending.skip_stopped(nodes, skipped)
     return skipped
 
 
@@ -76,37 +71,46 @@ def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
     return keys
 
 
-def cancel(database: str, roots: Collection[UUID], status: WorkflowStatus = WorkflowStatus.CANCELLED) -> list[Settled]:
+def cancel(
+    database: str,
+    roots: Collection[UUID],
+    status: WorkflowStatus = WorkflowStatus.CANCELLED,
+    error: Mapping[str, Any] | None = None,
+) -> list[Settled]:
     """End these workflows, and everything below them; return the nodes that are skipped with that (W-44).
 
-    As CANCELLED, or EXPIRED when their time is over (P-09).
+    As CANCELLED, or EXPIRED when their time is over (P-09); ``error`` says why, if that is not clear from the rows.
     """
     workflows = Workflow.objects.using(database)
     live = workflows.filter(pk__in=below(database, roots)).exclude(status__in=sorted(WORKFLOW_TERMINAL_STATES))
     keys = list(live.values_list("pk", flat=True))
-    workflows.filter(pk__in=keys).update(status=status, cancelled_at=Now())
+    rows = workflows.filter(pk__in=keys)
+    rows.update(status=status, cancelled_at=Now(), error=error, **finishing.keeping(rows, status))
     tell_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
     taken = _take_back(nodes, mine.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN), WorkflowTaskStatus.SKIPPED)
     waits = Q(status__in=[WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY])
-    untasked = Q(status__in=BEGUN, task__isnull=True, children__isnull=True)
+    children = workflows.filter(parent=OuterRef("pk"), is_replaced=False)
+    untasked = Q(~Exists(children), status__in=BEGUN, task__isnull=True)
     skipped = [
         Settled(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
         for pk, workflow_id, index, dependents, map_index in mine.filter(
             waits | untasked | Q(pk__in=taken)
         ).values_list("pk", "workflow_id", "task_index", "dependents", "map_index")
     ]
-    code = _CODES[status]
-    ending.skip(nodes, skipped, code, f"The workflow is {status}.")
+    ending.skip(nodes, skipped, STOPPED_BY[status], f"The workflow is {status}.")
     return skipped
 
 
 def below(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
-    """The ids of these workflows, and of all that are below them."""
+    """The ids of these workflows, and of all that are below them, but for those that others have replaced."""
     workflows = Workflow.objects.using(database)
     keys = level = list(roots)
+    # By their root first: to ask who is a child of so many nodes takes as long as there are subworkflows anywhere.
+    tree = workflows.filter(root_id__in=workflows.filter(pk__in=keys).values("root_id"), depth__gt=0)
     while level:
-        level = list(workflows.filter(parent__workflow__in=level).values_list("pk", flat=True))
+        children = tree.filter(parent__workflow__in=level, is_replaced=False)
+        level = list(children.values_list("pk", flat=True))
         keys = [*keys, *level]
     return keys

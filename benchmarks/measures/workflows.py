@@ -1,0 +1,60 @@
+"""How long a workflow of no-ops takes, from the call that starts it to its end in the peer's own store.
+
+Every peer that has workflows takes a small fan; this queue also a chain, and a fan and a map of ten thousand.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from ..options import Options
+    from ..processes import Group
+    from ..stage import Stage
+
+#: Nodes beside the one at which a fan, or a map, comes together.
+SMALL: Final = 500
+CHAIN: Final = 1_000
+WIDE: Final = 10_000
+
+#: As many as any of them may number.
+SLOTS: Final = WIDE + 1
+
+
+class Took(NamedTuple):
+    """Seconds from the call: until it had returned, until the workflow had ended."""
+
+    start: float
+    whole: float
+
+
+def workflows(stage: Stage, options: Options) -> dict[str, float]:
+    """Run one workflow after the other with the same workers, which have run a small one before."""
+    with stage.workers(options.processes) as (group, slots):
+        run_one(stage, group, "fan", 2 * slots)
+        small = run_one(stage, group, "fan", SMALL)
+        figures = {f"fan of {SMALL:,}, s": small.whole, "its start, s": small.start}
+        if stage.peer.deep:
+            chain = run_one(stage, group, "chain", CHAIN)
+            wide = run_one(stage, group, "fan", WIDE)
+            mapped = run_one(stage, group, "map", WIDE)
+            figures |= {
+                f"chain of {CHAIN:,}, s": chain.whole,
+                f"fan of {WIDE:,}, s": wide.whole,
+                "start of that, s": wide.start,
+                f"map over {WIDE:,}, s": mapped.whole,
+            }
+        return figures | {"slots": slots}
+
+
+def run_one(stage: Stage, group: Group, shape: str, count: int) -> Took:
+    """Run one, by itself. Bodies are numbered from 0, the one at the end is the last."""
+    stage.settle()
+    stage.probe.clear()
+    began = time.monotonic()
+    # What the peer does to write its nodes down in Python is part of its start.
+    _, started = stage.timed("start", shape=shape, count=count)
+    stage.wait_until_begun(group, 0, count if shape == "chain" else count + 1)
+    stage.wait_until_ended(group)
+    return Took(started, time.monotonic() - began)
