@@ -19,7 +19,7 @@ from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowTaskStatus
 from . import inserting
 from .ending import err, skip
-from .enqueuing import BUILD, Lane, enqueue, internal
+from .enqueuing import BUILDING, Lane, enqueue, internal
 from .nodes import IS_NEUTRAL, Node, NodeRows, Settled
 from .turn import Turn
 
@@ -46,7 +46,7 @@ def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
         by_kind[kind][node.pk] = (node.queue_name, node.is_async and kind == NodeKind.TASK)
     enqueue(turn, by_kind["undecided"], **internal(f"{_HERE}.decide"))
     enqueue(turn, by_kind[NodeKind.TASK])
-    enqueue(turn, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(BUILD))
+    enqueue(turn, by_kind[NodeKind.SUBWORKFLOW], **BUILDING)
     _sleep(turn, by_kind[NodeKind.SLEEP])
     return _wait_for_events(turn, by_kind[NodeKind.EVENT]) + _expand(turn, by_kind[NodeKind.MAP])
 
