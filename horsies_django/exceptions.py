@@ -65,15 +65,14 @@ class TaskDiscarded(TaskFailed):
 class PayloadMismatch(HorsiesError):
     """A send has the ``task_id`` of a task that is another call; nothing was inserted.
 
+    Or a workflow was started with the id, or the ``unique_key``, of another one, whose id is ``task_id`` then.
     ``differing`` names what is not the same: ``args``, ``queue_name``, …
     """
 
     code: Final = "PAYLOAD_MISMATCH"
 
-    def __init__(self, task_id: UUID, differing: Sequence[str]) -> None:
-        super().__init__(
-            f"{self.code}: there is another call with task_id {task_id}; it differs in {', '.join(differing)}."
-        )
+    def __init__(self, task_id: UUID, differing: Sequence[str], found: str = "another call with task_id") -> None:
+        super().__init__(f"{self.code}: there is {found} {task_id}; it differs in {', '.join(differing)}.")
         self.task_id = task_id
         self.differing = tuple(differing)
 

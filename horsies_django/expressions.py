@@ -154,7 +154,11 @@ class FromMap(Func):
 
 
 #: The types of keys, as PostgreSQL and MySQL call them.
-_KEY_TYPES: Final = {"UUIDField": ("uuid", "CHAR(36)"), "BigAutoField": ("bigint", "BIGINT")}
+_KEY_TYPES: Final = {
+    "UUIDField": ("uuid", "CHAR(36)"),
+    "BigAutoField": ("bigint", "BIGINT"),
+    "PositiveIntegerField": ("integer", "BIGINT"),
+}
 
 
 class IsAmong(Lookup):

@@ -36,9 +36,11 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
     if is_dry():
         return key
     launched = launch(config_of(blueprint.backend).database, blueprint, key)
-    if launched.workflow.name != blueprint.name:
-        raise PayloadMismatch(launched.workflow.pk, ["name"])
-    return UUID(str(launched.workflow.pk))
+    known = launched.workflow
+    if known.name != blueprint.name:
+        by = "this id" if known.pk == key else f"unique_key {blueprint.unique_key!r}"
+        raise PayloadMismatch(known.pk, ["name"], f"a workflow {known.name!r} with {by}, which is")
+    return UUID(str(known.pk))
 
 
 def launch(

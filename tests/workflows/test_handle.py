@@ -241,8 +241,9 @@ def test_w_72_a_thousand_threads_that_wait_ask_as_often_as_two_would(asked):
 
     assert set(found(waiters)) == {"WORKFLOW_CANCELLED"}
     seconds = time.monotonic() - start
-    print(f"{len(asked)} queries, {connections} connections in {seconds:.1f} s")
-    assert len(asked) < 2 * (seconds / 0.01) + 20
+    looks = [name for name in asked if name != threading.main_thread().name]  # which cancels
+    print(f"{len(looks)} queries, {connections} connections in {seconds:.1f} s")
+    assert len(looks) < 2 * (seconds / 0.01) + 20
     assert connections <= 3  # this one's, the leader's, and that of one who leads no more
 
 
@@ -550,7 +551,7 @@ def test_w_70_a_key_that_a_subworkflow_has_is_taken(drain):
     (child,) = children(handle)
 
     assert bodies.Held.build().start().id == child.id
-    with pytest.raises(PayloadMismatch):
+    with pytest.raises(PayloadMismatch, match=f"a workflow 'Held' with unique_key 'held', which is {child.id}"):
         held(unique_key="held").start()
 
 

@@ -25,6 +25,8 @@ from .nodes import BEGUN, COLUMNS, OPEN, Node, NodeRows
 
 _KEYS: Final = Blank("keys")
 _PLACES: Final = Blank("places")
+_WORKFLOWS: Final = Blank("workflows")
+_INDEXES: Final = Blank("indexes")
 _TASK_IDS: Final = Blank("task_ids")
 _COUNTS: Final = Blank("counts")
 _STATE: Final = ("id", "status", "on_error", "open_count")
@@ -103,13 +105,20 @@ class Phrases:
 
     def waiting_at(self, places: Collection[tuple[UUID, int]]) -> list[Node]:
         """Return the nodes that wait, or run as maps, at these places: workflows and indexes."""
-        rows = self._select(self._waiting_at, {_PLACES.name: json_pairs(places, self._connection)})
-        return [Node(*row) for row in rows]
+        workflows = spelled({workflow_id for workflow_id, _ in places}, self._connection)
+        given = {
+            _PLACES.name: json_pairs(places, self._connection),
+            _WORKFLOWS.name: json_array(workflows, self._connection),
+            _INDEXES.name: json_array([str(index) for index in {index for _, index in places}], self._connection),
+        }
+        return [Node(*row) for row in self._select(self._waiting_at, given)]
 
     @cached_property
     def _waiting_at(self) -> Selection:
         waits = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
-        return self._selection(self.nodes.filter(waits, IsOneOf("workflow_id", "task_index", _PLACES)), COLUMNS)
+        # The pairs alone would do, but a plan that is made while the table is small goes through all of it then.
+        near = self.nodes.filter(IsAmong(_WORKFLOWS, "workflow_id"), IsAmong(_INDEXES, "task_index"))
+        return self._selection(near.filter(waits, IsOneOf("workflow_id", "task_index", _PLACES)), COLUMNS)
 
     def keep_counters(self, nodes: Sequence[Node]) -> None:
         """Store how many of what they wait for is open and has ended."""
