@@ -22,6 +22,7 @@ from horsies_django import (
     task,
     wait_for_event,
 )
+from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows.engine import repairing
 from horsies_django.workflows.handle import WorkflowHandle
@@ -335,6 +336,21 @@ class Stopping(WorkflowDefinition[Any]):
         if how:
             getattr(WorkflowHandle(workflow_id), how)()
         return Workflow("stopping", {"one": try_.node()(key=f"stopping {how}")}, output="one")
+
+
+class Unwanted(WorkflowDefinition[Any]):
+    """Has the task cancelled that builds it."""
+
+    class Meta:
+        definition_key = "tests.running.unwanted"
+        cases = [{"node_id": ""}]
+
+    @classmethod
+    def build_with(cls, *, node_id: str) -> Workflow[Any]:
+        Task.objects.filter(pk__in=WorkflowTask.objects.filter(node_id=node_id).values("task_id")).cancel(
+            include_running=True
+        )
+        return Workflow("unwanted", {"said": wait_for_event("said")}, output="said")
 
 
 class Restarting(WorkflowDefinition[str]):
