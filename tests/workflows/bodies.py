@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from horsies_django import (
     OnError,
     RetryPolicy,
+    TaskContext,
     TaskError,
     TaskResult,
     Workflow,
@@ -69,6 +70,13 @@ def try_item(item: int, key: str, fails: int = 0) -> TaskResult[int, TaskError[A
 def try_again(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
     """As ``try_``, with a policy of its own."""
     return try_.func(key, fails)
+
+
+@task(atomic=True, takes_context=True)
+def report_atomically(context: TaskContext, key: str) -> None:
+    """Leave an entry in the transaction of its end, and say how far it is."""
+    Entry.objects.create(key=key)
+    context.progress(1, 1)
 
 
 @task(atomic=True)
