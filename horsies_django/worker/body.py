@@ -105,11 +105,11 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             outcome = verdict.returned(run, call.task, value)
             if outcome.ended.error is not None:
                 raise _RolledBack(outcome)
-            if run.progress is not None:
-                tasks.note_progress({run.claim: run.progress})
             root = run.claim.workflow_id
             if root is not None:
                 door.lock(database, root)
+            if run.progress is not None:
+                tasks.note_progress({run.claim: run.progress})
             _require(run, tasks.complete([outcome.ended], run.runner))
             if root is not None:
                 door.ended(database, [run.task_id])

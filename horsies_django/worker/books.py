@@ -189,9 +189,8 @@ class Books:
                 self._store_and_follow(_unstorable(end, error))
 
     def _store_and_follow(self, end: Ended) -> None:
-        with self.transaction():
+        with self.transaction(), door.following(self._tasks().filter(pk=end.task_id)):
             self.store([end])
-            door.follow(self._plan.database, [end.task_id])
 
     def undefer(self) -> int:
         """Let what has become due be claimed, by whom it may."""
@@ -202,6 +201,7 @@ class Books:
         # One that was taken away and claimed anew is there twice: the later claim counts.
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest)
+        # Here tasks are locked before their workflow: what somebody else has locked is left to repair.
         door.follow(self._plan.database, [claim.task_id for claim in latest if claim.task_id not in may])
         return [claim for claim in latest if claim.task_id in may]
 

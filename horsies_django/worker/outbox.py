@@ -15,8 +15,10 @@ LARGEST_BATCH: Final = 16_000_000
 #: Seconds between two looks whether a row is still locked.
 EVERY: Final = 1.0
 
-#: Seconds for which who changes something of a workflow has its row locked, as a rule.
+#: Seconds for which who changes something of a workflow has its row locked, as a rule; and between two tries at most,
+#: where it is locked for longer, as by somebody's own transaction.
 _MOMENT: Final = 0.002
+_LONGEST_MOMENT: Final = 0.05
 
 
 class Outbox:
@@ -32,6 +34,7 @@ class Outbox:
         self._blocked: list[Outcome] = []
         self.look_at = float("inf")
         self.unblock_at = float("inf")
+        self._moment = _MOMENT
 
     def __bool__(self) -> bool:
         """Whether there is anything in it."""
@@ -88,11 +91,14 @@ class Outbox:
         self._ready = [outcome for outcome in self._ready if id(outcome) not in keys]
 
     def block(self, outcomes: Sequence[Outcome]) -> None:
-        """Try these again in a moment: somebody changes something else of their workflows."""
+        """Try these again in a moment, and in a longer one each time: somebody changes something of their workflows."""
         if outcomes:
             self.take(outcomes)
             self._blocked += outcomes
-            self.unblock_at = time.monotonic() + _MOMENT
+            self.unblock_at = min(self.unblock_at, time.monotonic() + self._moment)
+            self._moment = min(1.5 * self._moment, _LONGEST_MOMENT)
+        elif not self._blocked:
+            self._moment = _MOMENT
 
     def unblock(self) -> None:
         """Try again what was blocked."""

@@ -111,13 +111,16 @@ def _is_away(error: Exception) -> bool:
 
 
 def follow(database: str, ids: Collection[UUID]) -> None:
-    """Do what follows from what has become of these tasks, if any is a node's, in the current transaction."""
+    """Do what follows from what has become of these tasks, if any is a node's, in the current transaction.
+
+    That has locked the tasks, so it must not wait for their workflows.
+    """
     from ..models import Task, Workflow
 
     tasks = Task.objects.using(database).filter(pk__in=ids, workflow_id__isnull=False)
-    if pairs := dict(tasks.values_list("pk", "workflow_id")):
-        Workflow.objects.using(database).lock({root for root in pairs.values() if root is not None})
-        ended(database, list(pairs))
+    if ids and (pairs := dict(tasks.values_list("pk", "workflow_id"))):
+        held = Workflow.objects.using(database).lock({root for root in pairs.values() if root is not None}, skip=True)
+        ended(database, [key for key, root in pairs.items() if root in held])
 
 
 def free(tasks: TaskQuerySet) -> tuple[TaskQuerySet, list[UUID]]:

@@ -80,6 +80,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     """
     from ..ids import uuid7
     from ..models import Workflow, WorkflowTask
+    from .engine.nodes import BEGUN
     from .launching import launch
     from .registry import definition_at
 
@@ -99,7 +100,11 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     # The answer to its COMMIT may be lost: then the next run finds the subworkflow there.
     with waiting_for_database(), transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
-        node.workflow.refresh_from_db()  # it may have been paused or cancelled while this was built
+        # Meanwhile the node may have ended or be another task's, and its workflow have been paused or cancelled.
+        node.refresh_from_db(fields=["status", "task"])
+        if node.status not in BEGUN or node.task_id != context.run.task_id:  # type: ignore[attr-defined]
+            return _failed(WorkflowCode.SUBWORKFLOW_FAILED, "The node is not this task's any more.")
+        node.workflow.refresh_from_db()
         if node.workflow.status in WORKFLOW_TERMINAL_STATES:
             code = STOPPED_BY.get(node.workflow.status, WorkflowCode.WORKFLOW_CANCELLED)
             return _failed(code, "The workflow had ended.")

@@ -123,7 +123,7 @@ def _sources(node: CallNode[Any], outline: Outline) -> dict[str, Any]:
     return {
         "args_from": _indices(node.args_from, places),
         "values_from": _indices(node.values_from, places),
-        "ctx_from": None if context is None else tuple(places[one] for one in context if one in places),
+        "ctx_from": None if context is None else tuple(dict.fromkeys(places[one] for one in context if one in places)),
     }
 
 

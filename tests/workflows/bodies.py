@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from horsies_django import (
     OnError,
     RetryPolicy,
+    TaskContext,
     TaskError,
     TaskResult,
     Workflow,
@@ -22,6 +23,7 @@ from horsies_django import (
     task,
     wait_for_event,
 )
+from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows.engine import repairing
 from horsies_django.workflows.handle import WorkflowHandle
@@ -68,6 +70,13 @@ def try_item(item: int, key: str, fails: int = 0) -> TaskResult[int, TaskError[A
 def try_again(key: str, fails: int = 0) -> TaskResult[int, TaskError[Any]]:
     """As ``try_``, with a policy of its own."""
     return try_.func(key, fails)
+
+
+@task(atomic=True, takes_context=True)
+def report_atomically(context: TaskContext, key: str) -> None:
+    """Leave an entry in the transaction of its end, and say how far it is."""
+    Entry.objects.create(key=key)
+    context.progress(1, 1)
 
 
 @task(atomic=True)
@@ -335,6 +344,21 @@ class Stopping(WorkflowDefinition[Any]):
         if how:
             getattr(WorkflowHandle(workflow_id), how)()
         return Workflow("stopping", {"one": try_.node()(key=f"stopping {how}")}, output="one")
+
+
+class Unwanted(WorkflowDefinition[Any]):
+    """Has the task cancelled that builds it."""
+
+    class Meta:
+        definition_key = "tests.running.unwanted"
+        cases = [{"node_id": ""}]
+
+    @classmethod
+    def build_with(cls, *, node_id: str) -> Workflow[Any]:
+        Task.objects.filter(pk__in=WorkflowTask.objects.filter(node_id=node_id).values("task_id")).cancel(
+            include_running=True
+        )
+        return Workflow("unwanted", {"said": wait_for_event("said")}, output="said")
 
 
 class Restarting(WorkflowDefinition[str]):

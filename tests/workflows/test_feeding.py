@@ -110,6 +110,15 @@ def test_w_26_the_context_has_the_listed_nodes(drain):
     assert "'other'" in (handle.result_for("ask").err.message or "")
 
 
+def test_w_24_a_node_that_is_listed_twice_is_waited_for_once(drain):
+    first = bodies.give.node(node_id="first")(value=1)
+    look = bodies.look_back.node(node_id="look", waits_for=[first, first], workflow_ctx_from=[first, first])()
+
+    handle = ran(Workflow("context", [first, look]), drain)
+
+    assert value(handle, "look")["results"] == {"first": "ok 1"}
+
+
 def test_w_26_the_place_of_a_node(drain):
     nodes = [
         bodies.give.node()(),

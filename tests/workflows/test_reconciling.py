@@ -13,6 +13,7 @@ from horsies_django.compat import task_backends
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.reaper import run_pass
 from horsies_django.recovery import recover_stuck_workflows
+from horsies_django.workflows.engine.repairing import repair
 from tests.conftest import wait_until
 from tests.workflows import bodies
 from tests.workflows.running import codes, contradictions, end_unheard, states, times
@@ -100,6 +101,18 @@ def test_scenario_63_s3_19_what_can_not_be_repaired_keeps_no_other_from_it(drain
     assert states(poison) == before
     drain()
     assert {str(other.status()) for other in others} == {"COMPLETED"}
+
+
+def test_w_73_those_whose_subworkflows_run_are_in_no_others_way(drain):
+    running = [Workflow("top", {"sub": bodies.Waiting.node()()}).start() for _ in range(5)]
+    drain()
+    stuck = chain().start()
+    end_unheard("first", status="COMPLETED", result={"ok": 5})
+
+    reports = repair("default", most=1)
+
+    assert {str(one.status()) for one in running} == {"RUNNING"}
+    assert [(report.root_id, report.settled) for report in reports] == [(stuck.id, 1)]
 
 
 def test_scenario_63_a_worker_lives_on_with_what_can_not_go_on(worker):

@@ -8,12 +8,23 @@ from uuid import uuid4
 
 import pytest
 
-from horsies_django import OnError, RetryPolicy, Workflow
+from horsies_django import OnError, RetryPolicy, Workflow, wait_for_event
 from horsies_django.models import Task
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.recovery import recover_stuck_workflows
 from tests.workflows import bodies
-from tests.workflows.running import children, codes, contradictions, ran, states, step, times, value, wait_and_drain
+from tests.workflows.running import (
+    children,
+    codes,
+    contradictions,
+    end_unheard,
+    ran,
+    states,
+    step,
+    times,
+    value,
+    wait_and_drain,
+)
 
 
 def rows():
@@ -201,6 +212,34 @@ def test_p_03_w_62_a_child_that_is_built_while_its_workflow_is_cancelled(drain):
     assert {str(row.status) for row in WorkflowRow.objects.filter(root_id=handle.id)} == {"CANCELLED"}
     assert times("stopping cancel") == 0
     assert not {"RUNNING", "ENQUEUED", "READY", "PENDING"} & set(states(handle).values())
+    assert contradictions(handle) == []
+
+
+def test_w_60_a_node_that_has_ended_while_it_was_built_gets_no_subworkflow(drain):
+    other = wait_for_event("other", node_id="other")
+    handle = Workflow("top", [bodies.Unwanted.node(node_id="sub")(node_id="sub"), other]).start()
+
+    drain()
+
+    assert (codes(handle)["sub"], children(handle)) == ("TASK_CANCELLED", [])
+    assert states(handle) == {"sub": "FAILED", "other": "RUNNING"}
+
+
+def test_w_60_a_node_that_has_its_subworkflow_ends_with_it_whatever_became_of_the_task_that_built_it(drain):
+    """A worker may die between the two commits, and the node's policy cover other ends than that."""
+    handle = Workflow("top", [bodies.Waiting.node(node_id="sub")()]).start()
+    drain()
+    (below,) = children(handle)
+    end_unheard("sub", status="FAILED", result=None, error_code="WORKER_CRASHED")
+
+    recover_stuck_workflows()
+    before = states(handle)
+    below.send_event("said", 4)
+    drain()
+
+    assert before == {"sub": "RUNNING"}
+    assert value(handle, "sub") == 4
+    assert str(handle.status()) == "COMPLETED"
     assert contradictions(handle) == []
 
 

@@ -11,7 +11,7 @@ from django.db.models import Case, OuterRef, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 
 from ...expressions import IsAmong, json_array
-from ...models import Task
+from ...models import Task, Workflow
 from ...results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES, TaskStatus
 from ..codes import STOPPED_BY, WorkflowCode
@@ -53,13 +53,17 @@ def settle(turn: Turn, rows: Iterable[Sequence[Any]]) -> tuple[list[Settled], li
     nodes = turn.nodes
     plain: list[Settled] = []
     others: list[tuple[Settled, str, bool]] = []
+    unbuilt: list[Settled] = []
     for pk, workflow_id, index, dependents, map_index, is_ok, kind, is_undecided in rows:
         ended = WorkflowTaskStatus.COMPLETED if is_ok else WorkflowTaskStatus.FAILED
         end = Settled(pk, workflow_id, index, ended, dependents, map_index)
         if is_ok and (is_undecided or kind in (NodeKind.SUBWORKFLOW, NodeKind.EVENT)):
             others.append((end, kind, is_undecided))
+        elif kind == NodeKind.SUBWORKFLOW:
+            unbuilt.append(end)
         else:
             plain.append(end)
+    plain += _childless(turn.database, unbuilt)
     if ok := [end.pk for end in plain if end.status == WorkflowTaskStatus.COMPLETED]:
         turn.phrases.complete(ok)
     _fail(nodes, [end.pk for end in plain if end.status != WorkflowTaskStatus.COMPLETED])
@@ -67,6 +71,15 @@ def settle(turn: Turn, rows: Iterable[Sequence[Any]]) -> tuple[list[Settled], li
     timed_out = [end for end, kind, is_undecided in others if kind == NodeKind.EVENT and not is_undecided]
     ends = [*plain, *decided[0], *time_out(nodes, timed_out)]
     return ends, decided[1]
+
+
+def _childless(database: str, ends: Sequence[Settled]) -> list[Settled]:
+    """Those that have no subworkflow: one that has ends with it, even if a worker died after it had built it."""
+    if not ends:
+        return []
+    children = Workflow.objects.using(database).filter(parent__in=[end.pk for end in ends], is_replaced=False)
+    built = set(children.values_list("parent_id", flat=True))
+    return [end for end in ends if end.pk not in built]
 
 
 def ended(nodes: NodeRows) -> NodeRows:

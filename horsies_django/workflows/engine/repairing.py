@@ -122,9 +122,9 @@ def _stuck(database: str, most: int) -> list[UUID]:
     """The roots of trees in which something has ended and nothing has followed, or nothing is left that could end."""
     nodes = WorkflowTask.objects.using(database)
     begun = nodes.filter(status__in=BEGUN)
-    ended_task = Q(task__status__in=sorted(TASK_TERMINAL_STATES))
     tasks = Task.objects.using(database).filter(pk=OuterRef("task_id"))
     children = Workflow.objects.using(database).filter(parent=OuterRef("pk"), is_replaced=False)
+    ended_task = Q(~Exists(children), task__status__in=sorted(TASK_TERMINAL_STATES))
     lost_task = Q(~Exists(tasks), ~Exists(children), task_id__isnull=False)
     ended_child = Exists(children.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), open_count=0))
     items = nodes.filter(workflow=OuterRef("workflow"), map_index=OuterRef("task_index"))

@@ -1,0 +1,76 @@
+"""Who holds the lock of a tree, and who waits for it (P-03)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from django.db import connection, transaction
+
+from horsies_django import TaskHandle, Workflow
+from horsies_django.models import Task
+from horsies_django.models import Workflow as WorkflowRow
+from tests.conftest import wait_until
+from tests.workflows import bodies
+from tests.workflows.running import contradictions, states, times
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _locks_rows():
+    if not connection.features.has_select_for_update:
+        pytest.skip("has no locks on rows: there is one writer at a time")
+
+
+def waits_for_a_lock():
+    """Whether somebody else waits for a row of ours."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
+        return cursor.fetchone()[0] > 0
+
+
+def test_p_03_an_atomic_body_waits_for_the_lock_of_its_workflow_with_no_lock_on_its_task(worker):
+    """So that who has locked the workflow can cancel the task."""
+    node = bodies.report_atomically.node(node_id="one")(key="atomic")
+    handle = Workflow("atomic", [node, bodies.give.node(node_id="after", waits_for=[node])()]).start()
+    (task,) = Task.objects.filter(workflow_id=handle.id)
+
+    with transaction.atomic():
+        WorkflowRow.objects.lock([handle.id])
+        process = worker("--threads", "2")
+        wait_until(waits_for_a_lock)
+        is_cancelled = TaskHandle(task.pk).cancel(include_running=True)
+    wait_until(lambda: handle.status() != "RUNNING")
+
+    assert is_cancelled
+    assert times("atomic") == 0
+    assert states(handle) == {"one": "FAILED", "after": "SKIPPED"}
+    assert contradictions(handle) == []
+    output = process.stop()
+    assert "deadlock" not in output, output
+
+
+def transactions():
+    """Return how many there have been in this database."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+        return cursor.fetchone()[0]
+
+
+def test_p_03_what_somebody_has_locked_for_long_is_not_tried_all_the_time(worker):
+    handle = Workflow("locked", [bodies.try_.node()(key="locked")]).start()
+    process = worker("--threads", "2")
+
+    with transaction.atomic():
+        WorkflowRow.objects.lock([handle.id])
+        wait_until(lambda: times("locked") == 1)
+        time.sleep(1)  # how often it tries within a time is what this is about
+        before = transactions()
+        time.sleep(4)
+        tries = transactions() - before
+
+    wait_until(lambda: handle.status() == "COMPLETED")
+    process.stop()
+    assert 4 < tries < 200
