@@ -15,6 +15,7 @@ from django.db.models.functions import Cast, Coalesce, Now
 from ...expressions import FromMap, FromNow
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...serializers import dumps
+from ..blueprint import TASK_COLUMNS
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowTaskStatus
 from . import inserting
@@ -145,23 +146,7 @@ def _make_items(turn: Turn, node: WorkflowTask, items: Sequence[Any]) -> None:
     first = workflow.node_count
     is_long = len(node.node_id) > _LONGEST_NAME  # cut, it might be that of another one
     name = f"{node.node_id[:_LONGEST_NAME]}~{node.task_index}" if is_long else node.node_id
-    common = {
-        name: getattr(node, name)
-        for name in (
-            "task_name",
-            "backend",
-            "queue_name",
-            "priority",
-            "is_async",
-            "rich",
-            "max_retries",
-            "retry_policy",
-            "timeout",
-            "retention",
-            "good_until",
-            "metadata",
-        )
-    }
+    common = {name: getattr(node, name) for name in TASK_COLUMNS}
     inserting.insert(
         database,
         [

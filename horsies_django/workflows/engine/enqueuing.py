@@ -16,6 +16,7 @@ from ...models.statements import Statement
 from ...retries import RetryPolicy
 from ...states import TaskStatus
 from ...waking import wake_after_commit
+from ..blueprint import TASK_COLUMNS
 from .nodes import NodeRows
 
 if TYPE_CHECKING:
@@ -25,21 +26,7 @@ if TYPE_CHECKING:
 Lane: TypeAlias = tuple[str, bool]
 
 #: Columns of a task that its node has under the same name.
-_OWN: Final = (
-    "task_name",
-    "backend",
-    "queue_name",
-    "priority",
-    "is_async",
-    "rich",
-    "kwargs",
-    "max_retries",
-    "retry_policy",
-    "timeout",
-    "retention",
-    "good_until",
-    "metadata",
-)
+_OWN: Final = (*TASK_COLUMNS, "kwargs")
 
 #: Builds the subworkflow of a node (see workflows/internal.py).
 BUILD: Final = "horsies_django.workflows.internal.build"
