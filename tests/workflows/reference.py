@@ -37,8 +37,8 @@ class Reference:
     specs: Sequence[Spec]
     states: dict[int, str] = field(default_factory=dict)
     runs: dict[int, int] = field(default_factory=dict)
-    #: How the bodies have ended of maps and subworkflows that have not.
-    inside: dict[int, str] = field(default_factory=dict)
+    #: How maps and subworkflows that have not ended are going to, and whether the bodies that count have run.
+    inside: dict[int, tuple[str, bool]] = field(default_factory=dict)
     status: str = "RUNNING"
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class Reference:
                 self.states[index] = self._end_of(index, spec)
         self.status = FAILED if FAILED in self.states.values() else COMPLETED
 
-    def see(self, ended: Mapping[int, str], inside: Mapping[int, str], runs: Mapping[int, int]) -> None:
+    def see(self, ended: Mapping[int, str], inside: Mapping[int, tuple[str, bool]], runs: Mapping[int, int]) -> None:
         """Take over how far it has come."""
         self.states = dict(ended)
         self.inside = dict(inside)
@@ -79,7 +79,9 @@ class Reference:
         if spec.wish is False:
             return UNWANTED
         if index in self.inside:
-            return self.inside.pop(index)
+            end, has_run = self.inside.pop(index)
+            self.runs[index] += not has_run
+            return end
         if spec.kind != "task" and self.runs[index] > spec.fails:
             return COMPLETED
         self.runs[index] += 1

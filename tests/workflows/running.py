@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.core.management import call_command
+from django.db import transaction
 from django.utils import timezone
 
 from horsies_django import Workflow
+from horsies_django.compat import task_backends
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.reaper import run_pass
+from horsies_django.workflows import door
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.states import WORKFLOW_TASK_TERMINAL_STATES, WorkflowTaskStatus
 from tests.conftest import wait_until
@@ -43,6 +48,27 @@ def times(key: str) -> int:
 def step(threads: int = 1) -> None:
     """Run what a worker gets with one claim."""
     call_command("horsies_worker", once=True, verbosity=0, threads=threads, prefetch=0, start_ahead=0)
+
+
+def die(count: int = 100) -> list[UUID]:
+    """Claim what is due, begin it, and be a worker that has died an hour ago; return the ids of the tasks."""
+    with transaction.atomic():
+        claims = Task.objects.claim("dead", start=count, prefetch=0)
+    keys = [claim.task_id for claim in claims]
+    door.run("default", keys)
+    then = timezone.now() - timedelta(hours=1)
+    Task.objects.filter(pk__in=keys).update(claimed_at=then, started_at=then)
+    return keys
+
+
+def reap() -> None:
+    """Do what a reaper does in one pass."""
+    run_pass(task_backends["default"].config)
+
+
+def make_due() -> None:
+    """Let every task that waits for its next attempt have waited."""
+    Task.objects.update(run_after=None, enqueued_at=timezone.now() - timedelta(hours=1), deferred=False)
 
 
 def end_unheard(node_id: str, **end: Any) -> UUID:

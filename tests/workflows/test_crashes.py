@@ -5,37 +5,30 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, Workflow, sleep
-from horsies_django.compat import task_backends
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.reaper import run_pass
 from horsies_django.recovery import recover_stuck_workflows
 from horsies_django.states import TASK_TERMINAL_STATES
-from horsies_django.workflows import door
 from tests.workflows import bodies
-from tests.workflows.running import children, codes, contradictions, ran, states, step, times, value
+from tests.workflows.running import (
+    children,
+    codes,
+    contradictions,
+    die,
+    make_due,
+    ran,
+    reap,
+    states,
+    step,
+    times,
+    value,
+)
 
 LONG_AGO = timedelta(hours=1)
-
-
-def reap():
-    run_pass(task_backends["default"].config)
-
-
-def die(count=100):
-    """Claim what is due, begin it, and be a worker that has died an hour ago."""
-    with transaction.atomic():
-        claims = Task.objects.claim("dead", start=count, prefetch=0)
-    keys = [claim.task_id for claim in claims]
-    door.run("default", keys)
-    then = timezone.now() - LONG_AGO
-    Task.objects.filter(pk__in=keys).update(claimed_at=then, started_at=then)
-    return keys
 
 
 def nodes(**options):
@@ -92,11 +85,6 @@ def test_w_45_p_11_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(
         handle.retry()
         drain()
         assert str(handle.status()) == "COMPLETED"
-
-
-def make_due():
-    """Let every task that waits for its next attempt have waited."""
-    Task.objects.update(run_after=None, enqueued_at=timezone.now() - LONG_AGO, deferred=False)
 
 
 def test_p_11_a_worker_that_dies_while_it_builds_a_subworkflow(drain):

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from horsies_django import Join, OnError, Workflow
+from horsies_django import Join, OnError, RetryPolicy, Workflow
 from horsies_django.models import WorkflowTask
 from horsies_django.workflows.states import WORKFLOW_TASK_TERMINAL_STATES
 from tests.jobs.models import Entry
 from tests.workflows import bodies
 from tests.workflows.reference import SKIPPED, UNWANTED, Reference, Spec
-from tests.workflows.running import children, contradictions, step
+from tests.workflows.running import children, contradictions, die, make_due, reap, step
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ACTIONS = ("step", "step", "steps", "pause", "resume", "cancel", "retry", "drained")
+ACTIONS = ("step", "step", "steps", "crash", "pause", "resume", "cancel", "retry", "drained")
 KINDS = ("task", "task", "task", "map", "subworkflow")
 EXAMPLES = settings(
     deadline=None,
@@ -52,7 +52,8 @@ def specs(draw, most):
 def built(nodes, key, on_error):
     """Return the workflow that is written so."""
     made = []
-    items = bodies.give.node(node_id="items")(value=[0, 1])
+    policy = RetryPolicy.fixed([1] * 20, auto_retry_for=["WORKER_CRASHED"])
+    items = bodies.give.node(node_id="items", retry_policy=policy)(value=[0, 1])  # of which the reference knows nothing
     for index, spec in enumerate(nodes):
         condition = {None: {}, True: {"run_when": bodies.yes}, False: {"skip_when": bodies.yes}}[spec.wish]
         options = {
@@ -86,13 +87,23 @@ def ended(handle):
 
 
 def inside(handle):
-    """Return how the bodies have ended of the maps and subworkflows that have not, by index."""
+    """Return how the maps and subworkflows that have not ended are going to, and whether the body in them has run.
+
+    Only a worker that has died can have failed another node of them than that of the body.
+    """
     nodes = WorkflowTask.objects.filter(status__in=["COMPLETED", "FAILED"])
-    leaves = nodes.filter(workflow__parent__workflow=handle.id, node_id="one")
-    found = list(leaves.values_list("workflow__parent__task_index", "status"))
-    found += nodes.filter(workflow=handle.id, node_id__endswith="[1]").values_list("map_index", "status")
+    below = nodes.filter(workflow__parent__workflow=handle.id)
+    found = list(below.values_list("workflow__parent__task_index", "node_id", "status"))
+    items = nodes.filter(workflow=handle.id, map_index__isnull=False)
+    found += items.values_list("map_index", "node_id", "status")
     over = ended(handle)
-    return {index: status for index, status in found if index not in over}
+    going = {}
+    for index in {index for index, *_ in found} - set(over):
+        ends = {node_id: status for place, node_id, status in found if place == index}
+        body = next((status for node_id, status in ends.items() if node_id == "one" or node_id.endswith("[1]")), None)
+        if "FAILED" in ends.values() or body:
+            going[index] = ("FAILED" if "FAILED" in ends.values() else body, body is not None)
+    return going
 
 
 def runs(key, size):
@@ -131,6 +142,11 @@ class Play:
 
     def steps(self, was):
         step(8)
+
+    def crash(self, was):
+        die(2)
+        reap()
+        make_due()
 
     def drained(self, was):
         self.drain()
