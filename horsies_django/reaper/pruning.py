@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
+from uuid import UUID
 
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.db.models.functions import Now
@@ -83,14 +85,29 @@ def delete_trees(roots: WorkflowQuerySet) -> int:
     locked = roots.lock(list(roots.values_list("pk", flat=True)), skip=True)
     held = set(roots.filter(pk__in=locked).values_list("pk", flat=True))  # one may have been retried before the lock
     workflows = Workflow.objects.using(roots.db)
-    below = workflows.filter(root_id__in=held, depth__gt=0).values_list("pk", flat=True)
-    keys = [*held, *below]
-    nodes = WorkflowTask.objects.using(roots.db).filter(workflow__in=keys)
-    while some := list(nodes.values_list("pk", flat=True)[:NODES]):
-        _delete(WorkflowTask.objects.using(roots.db).filter(pk__in=some))
-    _delete(WorkflowEvent.objects.using(roots.db).filter(workflow__in=keys))
-    _delete(workflows.filter(pk__in=keys))
+    trees = Q(pk__in=held) | Q(root_id__in=held, depth__gt=0)
+    counts = dict(workflows.filter(trees).values_list("pk", "node_count"))
+    _delete_nodes(WorkflowTask.objects.using(roots.db), counts)
+    _delete(WorkflowEvent.objects.using(roots.db).filter(workflow__in=counts))
+    _delete(workflows.filter(pk__in=counts))
     return len(held)
+
+
+def _delete_nodes(nodes: QuerySet[WorkflowTask], counts: Mapping[UUID, int]) -> None:
+    """Delete the nodes of workflows that have so many: a part of a long one in one statement, or many short ones."""
+    some: list[UUID] = []
+    total = 0
+    for key, count in counts.items():
+        parts = range(0, count - NODES, NODES)
+        for first in parts:
+            _delete(nodes.filter(workflow=key, task_index__gte=first, task_index__lt=first + NODES))
+        rest = count - len(parts) * NODES
+        if total + rest > NODES:
+            _delete(nodes.filter(workflow__in=some))
+            some, total = [], 0
+        some.append(key)
+        total += rest
+    _delete(nodes.filter(workflow__in=some))
 
 
 def _delete(rows: QuerySet[Any]) -> None:

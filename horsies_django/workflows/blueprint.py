@@ -8,10 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 #: The node that a parameter is given from; of several, a list of what they give.
 SourceIndex: TypeAlias = int | tuple[int, ...]
+
+
+#: The columns of a call that a node keeps until its task is sent.
+TASK_COLUMNS: Final = (
+    "task_name",
+    "queue_name",
+    "backend",
+    "priority",
+    "is_async",
+    "rich",
+    "max_retries",
+    "retry_policy",
+    "timeout",
+    "retention",
+    "good_until",
+    "metadata",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from django.db import connections, transaction
 from ..compat import task_backends
 from ..models import Task, Workflow, WorkflowEvent
 from ..serializers import check_size, dumps, encode
-from .engine import beginning, resuming, stopping
+from .engine import beginning, resuming, retrying, stopping
 from .engine.advance import Advance
 from .states import WORKFLOW_TERMINAL_STATES
 
@@ -35,7 +35,7 @@ def pause(database: str, key: UUID) -> bool:
 
 
 def resume(database: str, key: UUID) -> bool:
-    """PAUSED → RUNNING (W-43); return whether it was paused."""
+    """PAUSED → RUNNING (W-43); return whether it was paused, and nothing above it is."""
     with _locked(database, key):
         return resuming.resume(database, key)
 
@@ -52,9 +52,9 @@ def cancel(database: str, key: UUID) -> bool:
 
 
 def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
-    """Run failed and skipped nodes of an ended workflow again (P-06); return whether there were such."""
+    """Run failed and skipped nodes of a workflow again (P-06); return whether there were such, and that may be."""
     with _locked(database, key):
-        return resuming.retry(database, key, node_id)
+        return retrying.retry(database, key, node_id)
 
 
 def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:

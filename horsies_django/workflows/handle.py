@@ -108,7 +108,7 @@ class WorkflowHandle(Generic[T]):
         return control.pause(self._database, self.id)
 
     def resume(self) -> bool:
-        """Go on; return whether it was paused."""
+        """Go on; return whether it was paused. Not below a workflow that does not run."""
         from . import control
 
         return control.resume(self._database, self.id)
@@ -122,7 +122,9 @@ class WorkflowHandle(Generic[T]):
     def retry(self, node: NodeRef[Any] | None = None) -> bool:
         """Run its failed and skipped nodes again, or one of them and what was skipped for it (P-06).
 
-        Return whether there were such. Raises KeyError for a node that is not there.
+        It may have ended, or be paused; with a node it may run, if nothing has followed from how the node ended. What
+        is above it and has ended with it goes on too. Return whether there was such a node. Raises KeyError for a node
+        that is not there.
         """
         from . import control
 

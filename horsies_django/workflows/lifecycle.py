@@ -123,7 +123,7 @@ NODE_CHANGES: Final = (
         "RUNNING",
         WorkflowTaskStatus.ENQUEUED,
         "end of its subworkflow",
-        "a new `task`, which builds another; that one is `is_replaced`",
+        "a new `task`, which builds another; the failed one is `is_replaced`",
         "that is FAILED, and the node's retry policy covers it",
     ),
     _node(

@@ -24,6 +24,7 @@ from ..conf import Options
 from ..retries import RetryPolicy
 from ..rules import QUEUE_LENGTH
 from ..tasks import HorsiesTask
+from .blueprint import TASK_COLUMNS
 from .mistakes import Flaw, MistakeCode, shown
 from .nodes import Node, SubWorkflowNode, TaskNode
 
@@ -36,22 +37,6 @@ _PER_SEND: Final = {
     "task_id": "start(workflow_id=…)",
     "run_after": "a sleep() before it",
 }
-
-#: The columns of a call that a node keeps until its task is sent.
-COLUMNS: Final = (
-    "task_name",
-    "queue_name",
-    "backend",
-    "priority",
-    "is_async",
-    "rich",
-    "max_retries",
-    "retry_policy",
-    "timeout",
-    "retention",
-    "good_until",
-    "metadata",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +101,7 @@ class TermsOfNodes:
         except (TypeError, ValueError) as error:  # of all options only metadata has to be encoded
             flaws.append((MistakeCode.INVALID_OPTION, f"metadata: {error}"))
         else:
-            return Terms({name: columns[name] for name in COLUMNS}, calls, tuple(flaws))
+            return Terms({name: columns[name] for name in TASK_COLUMNS}, calls, tuple(flaws))
         return Terms({}, calls, tuple(flaws))
 
     def _of_subworkflow(self, node: SubWorkflowNode[Any]) -> Terms:

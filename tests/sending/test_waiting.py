@@ -10,10 +10,10 @@ import uuid
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import Error, connection, transaction
-from django.db.backends.signals import connection_created
 
 from horsies_django import TaskHandle, TaskResult, waiting
 from horsies_django.models import Task
+from tests.asking import asking_for
 from tests.conftest import wait_until
 from tests.sending import jobs
 
@@ -33,21 +33,8 @@ def get(request, transactional_db):
 @pytest.fixture
 def asked(transactional_db):
     """The names of the threads that ask for tasks, one for each query, whatever their connection."""
-    names = []
-
-    def count(execute, sql, params, many, context):
-        if sql.startswith("SELECT") and "horsies_tasks" in sql:
-            names.append(threading.current_thread().name)
-        return execute(sql, params, many, context)
-
-    def watch(connection, **_):
-        if threading.current_thread() is not threading.main_thread():
-            connection.execute_wrappers.append(count)
-
-    connection_created.connect(watch)
-    with connection.execute_wrapper(count):
+    with asking_for("horsies_tasks") as names:
         yield names
-    connection_created.disconnect(watch)
 
 
 class Waiter(threading.Thread):

@@ -1,21 +1,12 @@
 """What the tests of definitions share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from horsies_django import InvalidWorkflow, Workflow
 from horsies_django.workflows.mistakes import Mistake
-from horsies_django.workflows.registry import registry
-
-
-@pytest.fixture(autouse=True)
-def _own_registry() -> Iterator[None]:
-    """Forget what a test defines."""
-    definitions, builders = dict(registry.definitions), dict(registry.builders)
-    yield
-    registry.definitions, registry.builders = definitions, builders
 
 
 def mistakes_of(build: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Mistake]:

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from horsies_django import RetryPolicy, Workflow
+from horsies_django import RetryPolicy, Workflow, sleep
 from horsies_django.compat import task_backends
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
@@ -62,7 +62,7 @@ def test_s3_13_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
 
     reap()
     assert states(handle)["first"] == "RUNNING"
-    Task.objects.update(run_after=None, enqueued_at=timezone.now() - LONG_AGO, deferred=False)
+    make_due()
     drain()
 
     assert str(handle.status()) == "COMPLETED"
@@ -94,12 +94,29 @@ def test_w_45_p_11_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(
         assert str(handle.status()) == "COMPLETED"
 
 
+def make_due():
+    """Let every task that waits for its next attempt have waited."""
+    Task.objects.update(run_after=None, enqueued_at=timezone.now() - LONG_AGO, deferred=False)
+
+
 def test_p_11_a_worker_that_dies_while_it_builds_a_subworkflow(drain):
     handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     die()
 
     reap()
+    assert states(handle) == {"leaf": "RUNNING"}
+    make_due()
     drain()
+
+    assert value(handle, "leaf") == ["leaf", None]
+
+
+def test_p_11_workers_that_die_again_and_again_as_they_build_a_subworkflow(drain):
+    handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
+    for _ in range(11):
+        assert len(die()) == 1
+        reap()
+        make_due()
 
     assert codes(handle) == {"leaf": "WORKER_CRASHED"}
     assert handle.retry()
@@ -107,15 +124,36 @@ def test_p_11_a_worker_that_dies_while_it_builds_a_subworkflow(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
+def test_p_11_a_subworkflow_with_a_policy_of_its_own_is_built_again_as_that_says(drain):
+    policy = RetryPolicy.fixed([1], auto_retry_for=["NO"])
+    handle = Workflow("crash", {"leaf": bodies.Leaf.node(retry_policy=policy)(key="leaf")}).start()
+    die()
+
+    reap()
+
+    assert codes(handle) == {"leaf": "WORKER_CRASHED"}
+
+
 def test_p_11_a_worker_that_dies_while_it_decides(drain):
     handle = Workflow("crash", {"one": bodies.try_.node(run_when=bodies.yes)(key="one")}).start()
     die()
 
     reap()
-    assert handle.retry()
+    make_due()
     drain()
 
     assert value(handle, "one") == 1
+
+
+def test_p_11_a_worker_that_dies_as_a_sleep_ends(drain):
+    handle = Workflow("crash", {"nap": sleep(0.0)}).start()
+    die()
+
+    reap()
+    make_due()
+    drain()
+
+    assert str(handle.status()) == "COMPLETED"
 
 
 # What something else than the engine has done to the rows.

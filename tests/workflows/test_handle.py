@@ -13,7 +13,6 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.management import call_command
 from django.db import Error, connection, transaction
-from django.db.backends.signals import connection_created
 from django.utils import timezone
 
 from horsies_django import OnError, RetryPolicy, TaskHandle, Workflow, WorkflowHandle, ends, postgres, sleep
@@ -22,6 +21,7 @@ from horsies_django.exceptions import PayloadMismatch, TaskFailed
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows.making import wait_for_event
+from tests.asking import asking_for
 from tests.conftest import wait_until
 from tests.workflows import bodies, jobs
 from tests.workflows.running import children, codes, ran, states
@@ -58,21 +58,8 @@ def line(transactional_db):
 @pytest.fixture
 def asked(transactional_db):
     """The names of the threads that ask for workflows, one for each query, whatever their connection."""
-    names = []
-
-    def count(execute, sql, params, many, context):
-        if sql.startswith("SELECT") and 'FROM "horsies_workflows"' in sql:
-            names.append(threading.current_thread().name)
-        return execute(sql, params, many, context)
-
-    def watch(connection, **_):
-        if threading.current_thread() is not threading.main_thread():
-            connection.execute_wrappers.append(count)
-
-    connection_created.connect(watch)
-    with connection.execute_wrapper(count):
+    with asking_for("horsies_workflows") as names:
         yield names
-    connection_created.disconnect(watch)
 
 
 def one(value=1, **options):

@@ -15,11 +15,12 @@ from django.db.models.functions import Cast, Coalesce, Now
 from ...expressions import FromMap, FromNow
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...serializers import dumps
+from ..blueprint import TASK_COLUMNS
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowTaskStatus
 from . import inserting
 from .ending import err, skip
-from .enqueuing import BUILD, Lane, enqueue, internal
+from .enqueuing import BUILDING, Lane, enqueue, internal
 from .nodes import IS_NEUTRAL, Node, NodeRows, Settled
 from .turn import Turn
 
@@ -46,7 +47,7 @@ def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
         by_kind[kind][node.pk] = (node.queue_name, node.is_async and kind == NodeKind.TASK)
     enqueue(turn, by_kind["undecided"], **internal(f"{_HERE}.decide"))
     enqueue(turn, by_kind[NodeKind.TASK])
-    enqueue(turn, by_kind[NodeKind.SUBWORKFLOW], task_name=Value(BUILD))
+    enqueue(turn, by_kind[NodeKind.SUBWORKFLOW], **BUILDING)
     _sleep(turn, by_kind[NodeKind.SLEEP])
     return _wait_for_events(turn, by_kind[NodeKind.EVENT]) + _expand(turn, by_kind[NodeKind.MAP])
 
@@ -145,23 +146,7 @@ def _make_items(turn: Turn, node: WorkflowTask, items: Sequence[Any]) -> None:
     first = workflow.node_count
     is_long = len(node.node_id) > _LONGEST_NAME  # cut, it might be that of another one
     name = f"{node.node_id[:_LONGEST_NAME]}~{node.task_index}" if is_long else node.node_id
-    common = {
-        name: getattr(node, name)
-        for name in (
-            "task_name",
-            "backend",
-            "queue_name",
-            "priority",
-            "is_async",
-            "rich",
-            "max_retries",
-            "retry_policy",
-            "timeout",
-            "retention",
-            "good_until",
-            "metadata",
-        )
-    }
+    common = {name: getattr(node, name) for name in TASK_COLUMNS}
     inserting.insert(
         database,
         [

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django.db import models
-from django.db.models import F, Q, Value
-from django.db.models.functions import Now
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Coalesce, Now
 
 from ...expressions import FromMap, FromNow
 from ...ids import uuid7s
 from ...models import Task
 from ...models.statements import Statement
+from ...retries import RetryPolicy
 from ...states import TaskStatus
 from ...waking import wake_after_commit
+from ..blueprint import TASK_COLUMNS
 from .nodes import NodeRows
 
 if TYPE_CHECKING:
@@ -24,24 +26,24 @@ if TYPE_CHECKING:
 Lane: TypeAlias = tuple[str, bool]
 
 #: Columns of a task that its node has under the same name.
-_OWN: Final = (
-    "task_name",
-    "backend",
-    "queue_name",
-    "priority",
-    "is_async",
-    "rich",
-    "kwargs",
-    "max_retries",
-    "retry_policy",
-    "timeout",
-    "retention",
-    "good_until",
-    "metadata",
-)
+_OWN: Final = (*TASK_COLUMNS, "kwargs")
 
 #: Builds the subworkflow of a node (see workflows/internal.py).
 BUILD: Final = "horsies_django.workflows.internal.build"
+
+#: Our own tasks run again when their worker dies: nobody's effects are doubled by that.
+_AGAIN: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["WORKER_CRASHED"])
+_MAX_RETRIES: Final = Value(_AGAIN.max_retries)
+_POLICY: Final = Value(_AGAIN.as_json(), models.JSONField())
+
+#: The changes that make the task of a node the one that builds its subworkflow, by its own policy if it has one (P-10).
+BUILDING: Final[Mapping[str, Any]] = {
+    "task_name": Value(BUILD),
+    "max_retries": Case(
+        When(retry_policy__isnull=True, then=_MAX_RETRIES), default="max_retries", output_field=models.IntegerField()
+    ),
+    "retry_policy": Coalesce("retry_policy", _POLICY),
+}
 
 _NEW: Final[dict[str, Any]] = {
     "args": Value([], models.JSONField()),
@@ -95,6 +97,8 @@ def internal(path: str, **kwargs: Any) -> Mapping[str, Any]:
         "rich": Value(False),
         "is_fed": Value(False),
         "timeout": Value(None, models.FloatField()),
+        "max_retries": _MAX_RETRIES,
+        "retry_policy": _POLICY,
     }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django.db.models.functions import Now
 
 from ...models import Workflow, WorkflowTask
-from ..blueprint import NodeBlueprint, WorkflowBlueprint
+from ..blueprint import TASK_COLUMNS, NodeBlueprint, WorkflowBlueprint
 from ..states import WorkflowStatus
 from . import inserting
 from .advance import Advance
@@ -65,21 +65,10 @@ def _node(workflow: Workflow, node: NodeBlueprint) -> dict[str, Any]:
     }
 
 
-_SAME = (
+_SAME: Final = (
     "node_id",
     "kind",
-    "task_name",
-    "backend",
-    "queue_name",
-    "priority",
-    "is_async",
-    "rich",
-    "max_retries",
-    "retry_policy",
-    "timeout",
-    "retention",
-    "good_until",
-    "metadata",
+    *TASK_COLUMNS,
     "waits_for",
     "dependents",
     "args_from",

@@ -1,0 +1,32 @@
+"""Seeing who asks the database for what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+
+@contextmanager
+def asking_for(table: str) -> Iterator[list[str]]:
+    """Yield the names of the threads that ask for rows of a table, one for each query, whatever their connection."""
+    names: list[str] = []
+
+    def count(execute: Any, sql: str, *rest: Any) -> Any:
+        if sql.startswith("SELECT") and f'FROM "{table}"' in sql:
+            names.append(threading.current_thread().name)
+        return execute(sql, *rest)
+
+    def watch(connection: BaseDatabaseWrapper, **_: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            connection.execute_wrappers.append(count)
+
+    connection_created.connect(watch)
+    with connection.execute_wrapper(count):
+        yield names
+    connection_created.disconnect(watch)
