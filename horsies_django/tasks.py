@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 V = TypeVar("V")
 
 #: ``(exception, task_result) -> seconds``, or None to give up.
@@ -45,6 +46,12 @@ if TYPE_CHECKING:
 
     class _GenericTask(FrameworkTask[P, T], Generic[P, T]):
         pass
+
+    class _Calls(Protocol[P, T_co]):
+        """A task, covariant in what it returns: the coroutine of an ``async def`` is a subclass of Coroutine."""
+
+        @property
+        def func(self) -> Callable[P, T_co]: ...
 
 else:
 
@@ -134,14 +141,14 @@ class HorsiesTask(_GenericTask[P, T]):
 
     @overload
     def node(
-        self: HorsiesTask[P, Coroutine[Any, Any, TaskResult[V, Any]]], **options: Unpack[TaskNodeOptions]
+        self: _Calls[P, Coroutine[Any, Any, TaskResult[V, Any]]], **options: Unpack[TaskNodeOptions]
     ) -> TaskNodeFactory[P, V]: ...
     @overload
     def node(
-        self: HorsiesTask[P, Coroutine[Any, Any, V]], **options: Unpack[TaskNodeOptions]
+        self: _Calls[P, Coroutine[Any, Any, V]], **options: Unpack[TaskNodeOptions]
     ) -> TaskNodeFactory[P, V]: ...
     @overload
-    def node(self: HorsiesTask[P, TaskResult[V, Any]], **options: Unpack[TaskNodeOptions]) -> TaskNodeFactory[P, V]: ...
+    def node(self: _Calls[P, TaskResult[V, Any]], **options: Unpack[TaskNodeOptions]) -> TaskNodeFactory[P, V]: ...
     @overload
     def node(self, **options: Unpack[TaskNodeOptions]) -> TaskNodeFactory[P, T]: ...
     def node(self, **options: Any) -> Any:
@@ -158,7 +165,7 @@ class HorsiesTask(_GenericTask[P, T]):
 
     @overload
     def map(
-        self: HorsiesTask[..., Coroutine[Any, Any, V]],
+        self: _Calls[..., Coroutine[Any, Any, V]],
         *,
         over: Node[Any],
         param: str | None = ...,
@@ -167,7 +174,7 @@ class HorsiesTask(_GenericTask[P, T]):
     ) -> MapNode[V]: ...
     @overload
     def map(
-        self: HorsiesTask[..., TaskResult[V, Any]],
+        self: _Calls[..., TaskResult[V, Any]],
         *,
         over: Node[Any],
         param: str | None = ...,

@@ -88,9 +88,10 @@ def _expire(overdue: TaskQuerySet) -> int:
 DUTIES: Final[dict[str, Duty]] = {
     "requeued stale claims": requeue_stale_claimed,
     "recovered stale runs": recover_stale_running,
-    "expired overdue tasks": expire_overdue,
+    # Workflows before tasks: a step that waits has the deadline of its workflow, and would fail that with its own end.
     "expired overdue workflows": expire_workflows,
     "expired paused workflows": expire_paused_workflows,
+    "expired overdue tasks": expire_overdue,
     "repaired workflows": repair_workflows,
     "deleted ended workflows": prune_workflows,
     "deleted ended tasks": prune_tasks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 from uuid import UUID
 
 from ..results import TaskError, TaskResult
@@ -54,7 +54,11 @@ class WorkflowContext:
     #: The ids of nodes that have none of their own, where the definition is known.
     node_ids: Mapping[Node[Any], str] = field(default_factory=dict)
 
-    def result_for(self, node: NodeRef[T]) -> TaskResult[T, TaskError[Any]]:
+    @overload
+    def result_for(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError[Any]]: ...
+    @overload
+    def result_for(self, node: str) -> TaskResult[Any, TaskError[Any]]: ...
+    def result_for(self, node: NodeRef[Any]) -> TaskResult[Any, TaskError[Any]]:
         """Return a node's result. Raises KeyError for one that is not in ``workflow_ctx_from``."""
         return self.results[self._listed(node, self.results)]
 

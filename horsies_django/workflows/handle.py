@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -86,16 +86,16 @@ class WorkflowHandle(Generic[T]):
         nodes = WorkflowTask.objects.using(self._database).filter(workflow=self.id).order_by("task_index")
         return {node_id: WorkflowTaskStatus(status) for node_id, status in nodes.values_list("node_id", "status")}
 
-    def result_for(self, node: NodeRef[V]) -> TaskResult[V, TaskError[Any]]:
+    @overload
+    def result_for(self, node: Node[V] | NodeKey[V]) -> TaskResult[V, TaskError[Any]]: ...
+    @overload
+    def result_for(self, node: str) -> TaskResult[Any, TaskError[Any]]: ...
+    def result_for(self, node: NodeRef[Any]) -> TaskResult[Any, TaskError[Any]]:
         """Return a node's result; RESULT_NOT_READY until it has ended.
 
         Raises KeyError for a node, or a workflow, that is not there, and TypeError for what names no node.
         """
-        node_id = _id_of(node)
-        results = self._results(node_id=node_id)
-        if not results:
-            raise self._no_such_node(node_id)
-        return results[node_id]
+        return self._result_of(_id_of(node))
 
     def results(self) -> dict[str, TaskResult[Any, TaskError[Any]]]:
         """Return the results of the nodes that have ended, by id."""
@@ -153,9 +153,13 @@ class WorkflowHandle(Generic[T]):
         """See :meth:`tasks`."""
         return await sync_to_async(self.tasks)()
 
-    async def aresult_for(self, node: NodeRef[V]) -> TaskResult[V, TaskError[Any]]:
+    @overload
+    async def aresult_for(self, node: Node[V] | NodeKey[V]) -> TaskResult[V, TaskError[Any]]: ...
+    @overload
+    async def aresult_for(self, node: str) -> TaskResult[Any, TaskError[Any]]: ...
+    async def aresult_for(self, node: NodeRef[Any]) -> TaskResult[Any, TaskError[Any]]:
         """See :meth:`result_for`."""
-        return await sync_to_async(self.result_for)(node)
+        return await sync_to_async(self._result_of)(_id_of(node))
 
     async def aresults(self) -> dict[str, TaskResult[Any, TaskError[Any]]]:
         """See :meth:`results`."""
@@ -191,6 +195,12 @@ class WorkflowHandle(Generic[T]):
         if answer.status == WorkflowStatus.COMPLETED:
             self._final = result
         return result
+
+    def _result_of(self, node_id: str) -> TaskResult[Any, TaskError[Any]]:
+        results = self._results(node_id=node_id)
+        if not results:
+            raise self._no_such_node(node_id)
+        return results[node_id]
 
     def _results(self, **which: Any) -> dict[str, TaskResult[Any, TaskError[Any]]]:
         from ..models import WorkflowTask

@@ -99,6 +99,17 @@ def test_p_09_a_workflow_whose_time_is_over_expires(drain, paused):
     assert contradictions(handle) == []
 
 
+def test_p_09_it_expires_also_if_a_step_waits_for_a_worker(drain):
+    handle = Workflow("late", {"step": bodies.give.node()()}, good_until=timezone.now() - SOON).start()
+
+    reap()
+    drain()
+
+    assert handle.get(timeout=0).err.error_code == "WORKFLOW_EXPIRED"
+    assert codes(handle) == {"step": "WORKFLOW_EXPIRED"}
+    assert contradictions(handle) == []
+
+
 def test_p_09_what_is_below_expires_with_it(drain):
     handle = ran(Workflow("late", {"sub": bodies.Waiting.node()()}, good_until=timezone.now() + SOON), drain)
     (below,) = children(handle)

@@ -53,8 +53,12 @@ class Command(BaseCommand):
             return
         call_command("migrate", verbosity=0)
         handle = Inspection.build_with(patience=patience).start()
-        console.print(f"Started a workflow: one task for each module of {STDLIB}, one report, a check, an approval.")
-        console.print(f"Approve within {patience:g} seconds of the check, or earlier: {_command()} demo --approve")
+        console.print(f"Started a workflow: a task for each module of {STDLIB}, a report, a check, an approval.")
+        console.print(
+            "Four files do not parse, on purpose. Until the report has been checked, "
+            f"and {patience:g} s longer, you may approve of it:"
+        )
+        _show_command(console, "demo --approve")
         with _worker(processes) as worker:
             _watch(console, handle, worker)
 
@@ -95,7 +99,7 @@ def _worker(processes: int) -> Iterator[subprocess.Popen[bytes]]:
 def _watch(console: Console, handle: WorkflowHandle[Any], worker: subprocess.Popen[bytes]) -> None:
     """Show how far each node is until the workflow has ended: a bar for each, that of a map with its items."""
     nodes = WorkflowTask.objects.filter(workflow=handle.id)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[status]}"), console=console) as progress:
         bars = {
             index: progress.add_task(node_id, total=1, start=False, status="")
@@ -107,23 +111,30 @@ def _watch(console: Console, handle: WorkflowHandle[Any], worker: subprocess.Pop
                 raise CommandError(f"The worker ended with exit status {worker.returncode}.")
             status = handle.status()
             is_over = status is None or status.is_terminal  # asked first: the last look is at all that has ended
-            for index, (state, done, total) in _how_far(handle).items():
+            for index, (state, error_code, done, total) in _how_far(handle).items():
                 if state not in (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.SKIPPED):
                     progress.start_task(bars[index])
-                progress.update(bars[index], completed=done, total=total, status=WorkflowTaskStatus(state).label)
+                progress.update(
+                    bars[index], completed=done, total=total, status=f"{WorkflowTaskStatus(state).label} {error_code}"
+                )
                 if state in _ENDED:
                     progress.stop_task(bars[index])
             time.sleep(0.1)
 
 
-def _how_far(handle: WorkflowHandle[Any]) -> dict[int, tuple[str, int, int]]:
-    """Return of each node its status, and how many of how many things in it have ended: itself, or a map's items."""
+def _how_far(handle: WorkflowHandle[Any]) -> dict[int, tuple[str, str, int, int]]:
+    """Return of each node its status and error code, and how many of how many things in it have ended.
+
+    These are itself, or the items of a map.
+    """
     nodes = WorkflowTask.objects.filter(workflow=handle.id)
     items = nodes.filter(map_index__isnull=False).values("map_index").order_by()
     counts = items.values_list("map_index", Count("completed_at"), Count("pk"))
     in_maps = {index: (done, total) for index, done, total in counts}
-    states = nodes.filter(map_index__isnull=True).values_list("task_index", "status")
-    return {index: (status, *in_maps.get(index, (int(status in _ENDED), 1))) for index, status in states}
+    states = nodes.filter(map_index__isnull=True).values_list("task_index", "status", "error_code")
+    return {
+        index: (status, code or "", *in_maps.get(index, (int(status in _ENDED), 1))) for index, status, code in states
+    }
 
 
 def _speed(handle: WorkflowHandle[Any]) -> float:
@@ -156,8 +167,9 @@ def _largest_table(largest: list[tuple[str, dict[str, int]]]) -> Table:
     return table
 
 
-def _command() -> str:
-    return f"{sys.executable} manage.py"
+def _show_command(console: Console, command: str) -> None:
+    """Show what to type, in one line however long it is: it is to be copied."""
+    console.print(f"  {sys.executable} manage.py {command}", soft_wrap=True, highlight=False)
 
 
 def _explain_admin(console: Console) -> None:
@@ -165,4 +177,5 @@ def _explain_admin(console: Console) -> None:
     if not users.objects.filter(is_superuser=True).exists():
         users.objects.create_superuser("demo", "demo@example.com", "demo")
     console.print("Look at the tasks, their results and tracebacks in the admin (user demo, password demo):")
-    console.print(f"  {_command()} runserver    http://127.0.0.1:8000/admin/horsies_django/task/")
+    _show_command(console, "runserver")
+    console.print("  http://127.0.0.1:8000/admin/horsies_django/task/", soft_wrap=True)
