@@ -1,7 +1,8 @@
 """Random graphs, started, paused, resumed, cancelled and retried at random: each ends as the reference says."""
 
-from __future__ import os
+from __future__ import annotations
 
+import os
 from dataclasses import replace
 from uuid import uuid4
 
