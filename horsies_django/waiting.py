@@ -91,7 +91,7 @@ def deadline_of(timeout: float | None) -> float:
     """Return when a wait is over, by time.monotonic(); None waits for ever. Raises ValueError for what is no time."""
     if timeout is None:
         return math.inf
-    if not timeout >= 0:  # NaN is neither
+    if not isinstance(timeout, int | float) or not timeout >= 0:  # NaN is neither
         raise ValueError(f"timeout is {timeout!r}; allowed: seconds from 0 on, or None to wait for ever.")
     return time.monotonic() + timeout
 

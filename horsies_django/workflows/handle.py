@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 V = TypeVar("V")
+
+#: Ids that are told to who has asked for a node that is not there.
+_NAMED: Final = 10
 
 
 class WorkflowHandle(Generic[T]):
@@ -210,9 +213,11 @@ class WorkflowHandle(Generic[T]):
         return {node_id: _read(text, rich) for node_id, text, rich in rows}
 
     def _no_such_node(self, node_id: str) -> KeyError:
-        if self._rows().exists():
-            return KeyError(f"There is no node {node_id!r} in workflow {self.id}.")
-        return KeyError(f"There is no workflow {self.id}.")
+        known = list(self.tasks())
+        if not known and not self._rows().exists():
+            return KeyError(f"There is no workflow {self.id}.")
+        allowed = ", ".join(map(repr, known[:_NAMED])) + (", …" if known[_NAMED:] else "")
+        return KeyError(f"There is no node {node_id!r} in workflow {self.id}; there are: {allowed or 'none'}.")
 
     def _rows(self) -> WorkflowQuerySet:
         from ..models import Workflow

@@ -3,6 +3,7 @@
 import threading
 import time
 import uuid
+from datetime import timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -133,7 +134,7 @@ def test_an_error_can_be_made_with_the_type_of_its_data():
     assert TaskError[int](error_code="MINE", data=1) == TaskError(error_code="MINE", data=1)
 
 
-@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan")])
+@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), "5", timedelta(seconds=5)])
 def test_a_timeout_that_is_no_time_is_refused(get, timeout):
     handle = TaskHandle(uuid.uuid4())
 

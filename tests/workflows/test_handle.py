@@ -478,7 +478,7 @@ def test_w_72_a_node_that_is_not_there_is_named(drain):
     handle, gone = ran(failing(), drain), WorkflowHandle(uuid4())
 
     for ask in (handle.result_for, handle.retry, async_to_sync(handle.aresult_for), async_to_sync(handle.aretry)):
-        with pytest.raises(KeyError, match=f"There is no node 'nope' in workflow {handle.id}"):
+        with pytest.raises(KeyError, match=f"There is no node 'nope' in workflow {handle.id}; there are: '"):
             ask("nope")
     for ask in (gone.result_for, gone.retry):
         with pytest.raises(KeyError, match=f"There is no workflow {gone.id}"):

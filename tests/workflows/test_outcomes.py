@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from horsies_django import OnError, SuccessCase, SuccessPolicy, Workflow
@@ -156,3 +158,14 @@ def test_w_41_a_skip_pauses_nothing(drain):
     handle = ran(Workflow("pause", [one, bodies.give.node(waits_for=[one])()], on_error=OnError.PAUSE), drain)
 
     assert str(handle.status()) == "COMPLETED"
+
+
+def test_the_end_of_a_workflow_is_a_line_of_the_log(drain, caplog):
+    with caplog.at_level(logging.INFO, "horsies_django.workflows"):
+        well = ran(Workflow("well", {"fine": bodies.give.node()()}), drain)
+        badly = ran(Workflow("badly", {"bad": bodies.fail.node()()}), drain)
+
+    assert [line for line in caplog.messages if line.startswith("workflow ")] == [
+        f"workflow completed id={well.id} name=well",
+        f"workflow failed id={badly.id} name=badly node=bad error=NO",
+    ]

@@ -21,7 +21,10 @@ from horsies_django import (
     TaskNode,
     TaskResult,
     Workflow,
+    WorkflowContext,
     WorkflowDefinition,
+    WorkflowHandle,
+    WorkflowMeta,
     sleep,
     task,
     together,
@@ -56,6 +59,13 @@ def report(pages: list[str]) -> str:
 
 
 @task
+def look(*, workflow_ctx: WorkflowContext | None = None, workflow_meta: WorkflowMeta | None = None) -> str:
+    assert workflow_ctx is not None
+    assert workflow_meta is not None
+    return f"{workflow_meta.node_id} {workflow_ctx.result_for('page').is_ok()}"
+
+
+@task
 def judge(outcome: TaskResult[str, TaskError[Any]]) -> bool:
     return outcome.is_ok()
 
@@ -67,6 +77,7 @@ stored = save.node(waits_for=[size])(data=page.value)
 pages = fetch.map(over=found, param="url")
 told = report.node(join=Join.ANY, allow_failed_deps=True)(pages=[page.value, page.value])
 outcome = judge.node()(outcome=page.result)
+looked = look.node(waits_for=[page], workflow_ctx_from=[page])()
 
 assert_type(page, TaskNode[str])
 assert_type(found, TaskNode[list[str]])
@@ -76,7 +87,7 @@ assert_type(pages, MapNode[str])
 assert_type(pages.value, list[str])
 assert_type(page.key, NodeKey[str])
 
-whole = Workflow("typed", [page >> [found, size] >> stored, pages, told, outcome], output=told)
+whole = Workflow("typed", [page >> [found, size] >> stored, pages, told, outcome, looked], output=told)
 assert_type(whole, Workflow[str])
 assert_type(whole.key(size), NodeKey[int])
 paused = Workflow(
@@ -85,6 +96,17 @@ paused = Workflow(
     on_error=OnError.PAUSE,
     success_policy=SuccessPolicy([SuccessCase(required=[stored], optional=["page", NodeKey[str]("page")])]),
 )
+
+
+def handles(handle: WorkflowHandle[str], ctx: WorkflowContext) -> None:
+    """What a run gives. By its id, a node can be of any type."""
+    assert_type(handle.get(), TaskResult[str, TaskError[Any]])
+    assert_type(handle.value(), str)
+    assert_type(handle.result_for(size), TaskResult[int, TaskError[Any]])
+    assert_type(handle.result_for(NodeKey[int]("size")), TaskResult[int, TaskError[Any]])
+    assert_type(handle.result_for("size"), TaskResult[Any, TaskError[Any]])
+    assert_type(ctx.result_for(size), TaskResult[int, TaskError[Any]])
+    assert_type(ctx.result_for("size"), TaskResult[Any, TaskError[Any]])
 
 
 def mistakes() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import models
+from django.db import models, transaction
 from django.db.models import Case, Count, Q, TextField, Value, When
 from django.db.models.functions import Cast, Now
 
@@ -22,6 +24,8 @@ from .enqueuing import BUILD, enqueue, later
 from .nodes import BEGUN, NodeRows, Settled
 from .turn import Turn
 
+logger = logging.getLogger("horsies_django.workflows")
+
 _FAILED: Final = {WorkflowStatus.FAILED: WorkflowCode.SUBWORKFLOW_FAILED, **STOPPED_BY}
 
 
@@ -33,11 +37,21 @@ def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
     for workflow in done.exclude(status__in=[WorkflowStatus.PAUSED, WorkflowStatus.PENDING]):
         if workflow.status == WorkflowStatus.RUNNING:
             _finish(turn.nodes, workflow)
+            transaction.on_commit(partial(_log, workflow), using=turn.database, robust=True)
             finished.append(workflow.pk)
         if workflow.parent_id is not None:  # type: ignore[attr-defined]  # the id of a ForeignKey
             ends += _tell_parent(turn, workflow)
     tell_after_commit(turn.database, finished)
     return ends
+
+
+def _log(workflow: Workflow) -> None:
+    """A line for each workflow, as each task has one: its tasks do not say whose they are."""
+    if (error := workflow.error) is None:
+        logger.info("workflow completed id=%s name=%s", workflow.pk, workflow.name)
+    else:
+        told = (error.get("node_id"), error.get("error_code"))
+        logger.warning("workflow failed id=%s name=%s node=%s error=%s", workflow.pk, workflow.name, *told)
 
 
 def _finish(nodes: NodeRows, workflow: Workflow) -> None:

@@ -51,6 +51,10 @@ class Command(BaseCommand):
         if approve:
             _approve(console)
             return
+        if processes < 1:
+            raise CommandError(f"--processes is {processes}; allowed: 1 or more.")
+        if not patience > 0:  # NaN is not
+            raise CommandError(f"--patience is {patience:g}; allowed: more than 0 seconds.")
         call_command("migrate", verbosity=0)
         handle = Inspection.build_with(patience=patience).start()
         console.print(f"Started a workflow: a task for each module of {STDLIB}, a report, a check, an approval.")
