@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
+from django.db import connection
 
 from horsies_django import Join, Workflow
 from horsies_django.models import Task, WorkflowTask
@@ -20,6 +23,30 @@ def chain(key="chain", fails=0):
 
 def open_tasks():
     return Task.objects.exclude(status__in=TASK_TERMINAL_STATES).count()
+
+
+@pytest.fixture
+def few_parameters(transactional_db):
+    """Let a statement of SQLite have 1,000 parameters, as if workflows had 32 times as many nodes as here."""
+    if connection.vendor != "sqlite":
+        pytest.skip("only SQLite has a limit that is in the way of the ORM")
+    connection.ensure_connection()
+    limit = sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER
+    before = connection.connection.setlimit(limit, 1_000)
+    yield
+    connection.connection.setlimit(limit, before)
+
+
+def test_p_13_more_nodes_than_a_statement_takes_parameters(few_parameters):
+    handle = Workflow("large", [bodies.give.node()() for _ in range(1_100)]).start()
+
+    assert handle.pause()
+    assert handle.resume()
+    assert handle.cancel()
+    assert handle.retry()
+
+    assert set(states(handle).values()) == {"ENQUEUED"}
+    assert contradictions(handle) == []
 
 
 # Pause and resume.

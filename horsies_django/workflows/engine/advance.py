@@ -20,7 +20,7 @@ from ...models import Workflow
 from ..codes import WorkflowCode
 from ..states import NodeKind, OnError, WorkflowStatus, WorkflowTaskStatus
 from . import beginning, ending, finishing, stopping
-from .nodes import Node, Settled, is_item_of, read
+from .nodes import Node, Settled, among, is_item_of, read
 from .phrases import Phrases
 from .turn import Turn
 
@@ -81,7 +81,7 @@ class Advance(Turn):
         self.after(finishing.finish(self, keys))
 
     def _that_may_begin(self, keys: Collection[int]) -> list[Node]:
-        rows = self.nodes.filter(pk__in=keys, status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)
+        rows = self.nodes.filter(among(self.database, keys), status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)
         return read(rows) if keys else []
 
     def _count(self, ends: Sequence[Settled]) -> dict[UUID, _State]:

@@ -21,7 +21,7 @@ from ..states import NodeKind, WorkflowTaskStatus
 from . import inserting
 from .ending import err, skip
 from .enqueuing import BUILDING, Lane, enqueue, internal
-from .nodes import IS_NEUTRAL, Node, NodeRows, Settled
+from .nodes import IS_NEUTRAL, Node, NodeRows, Settled, among
 from .turn import Turn
 
 #: Our own tasks (see workflows/internal.py).
@@ -62,7 +62,7 @@ def _wait_for_events(turn: Turn, lanes: Mapping[int, Lane]) -> list[Settled]:
     if not lanes:
         return []
     nodes = turn.nodes
-    waiting = nodes.filter(pk__in=lanes)
+    waiting = nodes.filter(among(nodes.db, lanes))
     columns = ("pk", "workflow_id", "task_index", "dependents", "map_index", "event_name", "event_timeout")
     rows = list(waiting.values_list(*columns))
     waiting.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())
@@ -79,13 +79,13 @@ def _wait_for_events(turn: Turn, lanes: Mapping[int, Lane]) -> list[Settled]:
             timed[end[0]] = lanes[end[0]]
     if timed:
         _wake_after(turn, timed, "event_timeout")
-        nodes.filter(pk__in=timed).update(status=WorkflowTaskStatus.RUNNING)
+        nodes.filter(among(nodes.db, timed)).update(status=WorkflowTaskStatus.RUNNING)
     return happened(nodes, ends)
 
 
 def _wake_after(turn: Turn, lanes: Mapping[int, Lane], seconds: str) -> None:
     """Have something run for each of these nodes so many seconds from now, by a column, or when it already says."""
-    unset = turn.nodes.filter(pk__in=lanes, until__isnull=True)
+    unset = turn.nodes.filter(among(turn.database, lanes), until__isnull=True)
     unset.update(until=FromNow(Coalesce(seconds, Value(0.0))))
     enqueue(turn, lanes, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
 
@@ -98,7 +98,7 @@ def happened(nodes: NodeRows, ends: Sequence[tuple[Settled, str | None]]) -> lis
 
 def _complete(nodes: NodeRows, results: dict[int, str]) -> None:
     if results:
-        nodes.filter(pk__in=results).update(
+        nodes.filter(among(nodes.db, results)).update(
             status=WorkflowTaskStatus.COMPLETED,
             completed_at=Now(),
             result=FromMap(results, models.JSONField()),

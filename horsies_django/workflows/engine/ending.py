@@ -6,17 +6,16 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import connections, models
+from django.db import models
 from django.db.models import Case, OuterRef, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 
-from ...expressions import IsAmong, json_array
 from ...models import Task, Workflow
 from ...results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES, TaskStatus
 from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
-from .nodes import BEGUN, IS_UNDECIDED, NodeRows, Settled
+from .nodes import BEGUN, IS_UNDECIDED, NodeRows, Settled, among
 
 if TYPE_CHECKING:
     from .turn import Turn
@@ -148,8 +147,7 @@ def time_out(nodes: NodeRows, ends: Sequence[Settled]) -> list[Settled]:
 def skip(nodes: NodeRows, ends: Sequence[Settled], code: str, message: str) -> None:
     """PENDING, READY and what has begun → SKIPPED (W-36, W-38)."""
     if ends:
-        keys = json_array([str(end.pk) for end in ends], connections[nodes.db])
-        nodes.filter(IsAmong(keys)).exclude(status__in=_NODE_ENDED).update(
+        nodes.filter(among(nodes.db, [end.pk for end in ends])).exclude(status__in=_NODE_ENDED).update(
             status=WorkflowTaskStatus.SKIPPED, completed_at=Now(), result=err(code, message), error_code=str(code)
         )
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from django.db import models
+from django.db import connections, models
 from django.db.models import Q
 
+from ...expressions import IsAmong, json_array, spelled
 from ...models import WorkflowTask
 from ..codes import WorkflowCode
 from ..states import Join, NodeKind, WorkflowTaskStatus
@@ -132,6 +133,14 @@ COLUMNS: Final = (
 def read(rows: NodeRows) -> list[Node]:
     """Read nodes."""
     return [Node(*row) for row in rows.values_list(*COLUMNS)]
+
+
+def among(database: str, keys: Collection[UUID] | Collection[int], column: str = "pk") -> Q:
+    """Whether a key is one of these, however many: with ``__in`` each is a parameter, of which SQLite takes 32,766."""
+    if not keys:
+        return Q(pk__in=())
+    connection = connections[database]
+    return Q(IsAmong(json_array(spelled(keys, connection), connection), column))
 
 
 def is_bad(end: Settled) -> bool:

@@ -15,7 +15,7 @@ from ..codes import WorkflowCode
 from ..states import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from . import beginning, ending
 from .advance import Advance
-from .nodes import Node, NodeRows, Settled, read
+from .nodes import Node, NodeRows, Settled, among, read
 from .stopping import below
 
 _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
@@ -102,4 +102,6 @@ def recount(waiting: NodeRows, everything: Iterable[Node]) -> None:
         )
         by_change[counted.open_deps, counted.ok_deps, counted.bad_deps, counted.open_ctx].append(node.pk)
     for (open_deps, ok_deps, bad_deps, open_ctx), keys in by_change.items():
-        waiting.filter(pk__in=keys).update(open_deps=open_deps, ok_deps=ok_deps, bad_deps=bad_deps, open_ctx=open_ctx)
+        waiting.filter(among(waiting.db, keys)).update(
+            open_deps=open_deps, ok_deps=ok_deps, bad_deps=bad_deps, open_ctx=open_ctx
+        )

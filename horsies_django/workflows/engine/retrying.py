@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from ...models import Workflow, WorkflowTask
 from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
-from .nodes import BEGUN, Node, NodeRows, read
+from .nodes import BEGUN, Node, NodeRows, among, read
 from .resuming import reconsider, recount, recount_maps
 from .stopping import below
 
@@ -149,10 +149,11 @@ def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool
     workflows = Workflow.objects.using(database)
     nodes = WorkflowTask.objects.using(database).filter(workflow=workflow)
     running = {*_reopen_children(database, workflow, keys, is_whole=is_whole), *_maps(nodes, keys)}
-    items = nodes.filter(pk__in=keys, map_index__isnull=False)
+    items = nodes.filter(among(database, keys), map_index__isnull=False)
     items.update(status=WorkflowTaskStatus.READY, **_CLEARED)
-    nodes.filter(pk__in=keys & running).update(status=WorkflowTaskStatus.RUNNING, **_CLEARED)
-    nodes.filter(pk__in=keys - running, map_index__isnull=True).update(status=WorkflowTaskStatus.PENDING, **_CLEARED)
+    nodes.filter(among(database, keys & running)).update(status=WorkflowTaskStatus.RUNNING, **_CLEARED)
+    waiting = nodes.filter(among(database, keys - running), map_index__isnull=True)
+    waiting.update(status=WorkflowTaskStatus.PENDING, **_CLEARED)
     nodes.exclude(status__in=_ENDED).filter(good_until__lte=Now()).update(good_until=None)
     recount_maps(nodes)
     recount(nodes.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read(nodes))
@@ -175,21 +176,21 @@ def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_wh
     """Reopen the subworkflows of these nodes, and of others what has stopped with it; return whose nodes run again."""
     tree = Workflow.objects.using(database).filter(root_id=workflow.root_id, depth__gt=0)  # as an index has them
     children = tree.filter(parent__workflow=workflow, is_replaced=False)
-    theirs = Q(parent__in=keys)
+    theirs = among(database, keys, "parent")
     if workflow.status != WorkflowStatus.RUNNING:
         theirs |= Q(parent__status__in=BEGUN)
     for child in children.filter(theirs, status__in=RETRYABLE):
         goes_along = is_whole or child.parent_id in keys  # type: ignore[attr-defined]  # the id of a ForeignKey
         again = _bad(database, child) if goes_along else _stopped(database, child)
         _reopen(database, child, again, is_whole=goes_along)
-    alive = children.filter(parent__in=keys, status=WorkflowStatus.RUNNING)
+    alive = children.filter(among(database, keys, "parent"), status=WorkflowStatus.RUNNING)
     return set(alive.values_list("parent_id", flat=True))
 
 
 def _maps(nodes: NodeRows, keys: set[int]) -> set[int]:
     """Those of these nodes that are maps and have made their items."""
     items = nodes.filter(map_index=OuterRef("task_index"))
-    return set(nodes.filter(Exists(items), pk__in=keys, kind=NodeKind.MAP).values_list("pk", flat=True))
+    return set(nodes.filter(Exists(items), among(nodes.db, keys), kind=NodeKind.MAP).values_list("pk", flat=True))
 
 
 def _downstream(skipped: Iterable[Node], start: NodeRows) -> set[int]:

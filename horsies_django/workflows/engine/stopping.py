@@ -15,7 +15,7 @@ from ...states import TaskStatus
 from ..codes import STOPPED_BY
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from . import ending, finishing
-from .nodes import BEGUN, NodeRows, Settled
+from .nodes import BEGUN, NodeRows, Settled, among
 
 _NOT_BEGUN: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
 
@@ -34,7 +34,7 @@ def drop(nodes: NodeRows, some: NodeRows) -> list[Settled]:
     late = some.filter(
         status__in=BEGUN, task__status__in=_NOT_BEGUN, workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES)
     )
-    rows = nodes.filter(pk__in=_take_back(nodes, late, WorkflowTaskStatus.SKIPPED))
+    rows = nodes.filter(among(nodes.db, _take_back(nodes, late, WorkflowTaskStatus.SKIPPED)))
     columns = ("pk", "workflow_id", "task_index", "dependents", "map_index")
     skipped = [
         Settled(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
@@ -49,11 +49,11 @@ def _take_back(nodes: NodeRows, some: NodeRows, status: WorkflowTaskStatus) -> l
     if not pairs:
         return []
     tasks = Task.objects.using(nodes.db)
-    free = list(tasks.filter(pk__in=pairs, status__in=_NOT_BEGUN).lock().values_list("pk", flat=True))
-    tasks.filter(pk__in=free).cancel_quietly()
+    free = list(tasks.filter(among(nodes.db, pairs), status__in=_NOT_BEGUN).lock().values_list("pk", flat=True))
+    tasks.filter(among(nodes.db, free)).cancel_quietly()
     keys = [pairs[task_id] for task_id in free]
     if status == WorkflowTaskStatus.READY:
-        nodes.filter(pk__in=keys).update(status=status, task_id=None)
+        nodes.filter(among(nodes.db, keys)).update(status=status, task_id=None)
     return keys
 
 
@@ -96,7 +96,7 @@ def cancel(
     skipped = [
         Settled(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
         for pk, workflow_id, index, dependents, map_index in mine.filter(
-            waits | untasked | Q(pk__in=taken)
+            waits | untasked | among(database, taken)
         ).values_list("pk", "workflow_id", "task_index", "dependents", "map_index")
     ]
     ending.skip(nodes, skipped, STOPPED_BY[status], f"The workflow is {status}.")
