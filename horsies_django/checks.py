@@ -102,7 +102,15 @@ def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:
 
 
 def check_workflows(**kwargs: Any) -> list[CheckMessage]:
-    """Return every mistake of the workflows that have been imported; none of them is started."""
+    """Return every mistake of the workflows that have been imported; none of them is started.
+
+    Not while the settings of a backend have mistakes, which each workflow would tell again.
+    """
+    from .backend import HorsiesBackend
+    from .compat import task_backends
     from .workflows.survey import mistakes
 
+    backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
+    if any(backend.parsed.problems for backend in backends):
+        return []
     return [Error(str(mistake), hint=mistake.hint, obj=None, id="horsies.E004") for mistake in mistakes()]
