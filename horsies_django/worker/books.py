@@ -201,8 +201,7 @@ class Books:
         # One that was taken away and claimed anew is there twice: the later claim counts.
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest)
-        # Here tasks are locked before their workflow: what somebody else has locked is left to repair.
-        door.follow(self._plan.database, [claim.task_id for claim in latest if claim.task_id not in may])
+        self._follow([claim for claim in latest if claim.task_id not in may])
         return [claim for claim in latest if claim.task_id in may]
 
     def exchange(self, lane: Lane, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
@@ -230,6 +229,7 @@ class Books:
     def hand_back(self, claims: Sequence[ClaimedTask]) -> None:
         """Give back what was started and has not begun."""
         self._tasks().unstart(claims)
+        self._follow(claims)
         wake_after_commit(self._plan.database, ANY_QUEUE)
 
     def release(self, claims: Sequence[ClaimedTask]) -> None:
@@ -240,6 +240,13 @@ class Books:
         """Put back everything that this worker still runs, as its policy says for a crash."""
         held = self._tasks().held_by(self._runner.worker_id)
         return recover_all(held, overrun=Overrun(self._plan.task_timeout))
+
+    def _follow(self, claims: Sequence[ClaimedTask]) -> None:
+        """Do what follows for workflows from what has become of these tasks: one may have been stopped meanwhile.
+
+        Here tasks are locked before their workflow: one that somebody else has locked is left to repair.
+        """
+        door.follow(self._plan.database, [claim.task_id for claim in claims if claim.workflow_id is not None])
 
     def holds_anything(self) -> bool:
         """Whether the table says that this worker holds a task."""
@@ -254,6 +261,7 @@ class Books:
         for status, give_back in ((TaskStatus.RUNNING, tasks.unstart), (TaskStatus.CLAIMED, tasks.release)):
             if claims := [Lost(key, claim) for key, claim, found in lost if found == status]:
                 give_back(claims)
+                door.follow(self._plan.database, [claim.task_id for claim in claims])
 
     def transaction(self) -> transaction.Atomic:
         """The transaction of a tick."""

@@ -11,6 +11,8 @@ from horsies_django import TaskHandle, Workflow
 from horsies_django.models import Task
 from horsies_django.models import Workflow as WorkflowRow
 from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
 from tests.workflows import bodies
 from tests.workflows.running import contradictions, states, times
 
@@ -74,3 +76,25 @@ def test_p_03_what_somebody_has_locked_for_long_is_not_tried_all_the_time(worker
     wait_until(lambda: handle.status() == "COMPLETED")
     process.stop()
     assert 4 < tries < 200
+
+
+def test_w_42_what_was_started_ahead_of_its_slot_is_taken_back_by_a_pause(worker, tmp_path):
+    """Its worker has marked it as running, gives it back as it has not begun, and sees then that it is not to run."""
+    tasks.noop.send_many({} for _ in range(600))  # so that it learns to start ahead
+    gate = tmp_path / "gate"
+    nodes = [tasks.hold.node()(key=str(number), gate=str(gate)) for number in range(30)]
+    worker("--threads", "2", "-v0")
+    wait_until(lambda: Task.objects.filter(status="COMPLETED").count() > 400)
+    handle = Workflow("ahead", nodes).start()
+    of_it = Task.objects.filter(workflow_id=handle.id)
+    wait_until(lambda: of_it.filter(status="RUNNING").exists())
+
+    assert handle.pause()
+
+    wait_until(lambda: of_it.filter(status="RUNNING").count() <= 2)
+    wait_until(lambda: list(handle.tasks().values()).count("READY") >= 28)
+    assert not of_it.filter(status__in=["PENDING", "CLAIMED"]).exists()
+    gate.touch()
+    assert handle.resume()
+    assert handle.get(20).is_ok()
+    assert Entry.objects.count() == 30
