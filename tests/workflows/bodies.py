@@ -351,7 +351,6 @@ class Unwanted(WorkflowDefinition[Any]):
 
     class Meta:
         definition_key = "tests.running.unwanted"
-        cases = [{"node_id": ""}]
 
     @classmethod
     def build_with(cls, *, node_id: str) -> Workflow[Any]:
