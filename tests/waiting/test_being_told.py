@@ -104,6 +104,7 @@ class Waiters:
         return self.knew
 
 
+@pytest.mark.slow
 def test_a_thousand_threads_that_wait_cost_one_listener(worker, asked):
     worker("--processes", "2", "-v0", runners=2)
     handles = later(3, 1_000)
@@ -126,6 +127,7 @@ def test_a_thousand_threads_that_wait_cost_one_listener(worker, asked):
     assert late < 0.25
 
 
+@pytest.mark.slow
 def test_a_thousand_coroutines_that_wait_cost_one_listener(worker):
     worker("--processes", "2", "-v0", runners=2)
     handles = later(3, 1_000)

@@ -34,6 +34,7 @@ def test_at_depth_a_task_costs_at_most_0_3_statements(manage, tmp_path):
     assert statements(tally) / count <= 0.3
 
 
+@pytest.mark.slow
 def test_an_idle_worker_says_at_most_1_5_statements_a_second(worker, tmp_path):
     tally = tmp_path / "statements"
     worker("--processes", "2", "-v0", runners=2, COUNT_STATEMENTS=str(tally))

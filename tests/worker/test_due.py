@@ -41,6 +41,7 @@ def asleep(limit=4.0):
     wait_until(lambda: time.monotonic() > until)
 
 
+@pytest.mark.slow
 def test_tasks_begin_at_their_times_on_an_idle_worker(worker):
     worker("--processes", "2", "-v0", runners=2)
 
@@ -66,6 +67,7 @@ def test_a_task_sent_to_a_worker_that_sleeps_begins_at_its_time(worker):
     assert max(late) <= LATEST
 
 
+@pytest.mark.slow
 def test_who_is_sent_in_the_same_moment_as_one_for_much_later_is_not_forgotten(worker):
     if connection.vendor != "postgresql":
         pytest.skip("nobody can wake it")
@@ -93,6 +95,7 @@ def test_retries_begin_at_their_times(worker):
     assert max(late) <= LATEST
 
 
+@pytest.mark.slow
 def test_a_busy_worker_with_a_free_slot_keeps_the_time_too(worker, tmp_path):
     worker("--processes", "2", "-v0", runners=2)
     gate = tmp_path / "gate"

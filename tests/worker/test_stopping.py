@@ -141,6 +141,7 @@ def test_38_a_row_of_bodies_that_end_their_process_does_not_end_the_drain(manage
     assert good.value(0) == 2
 
 
+@pytest.mark.slow
 def test_40_runners_that_cannot_start_end_a_drain_with_exit_status_1(manage):
     process = manage("horsies_worker", "--drain", "--processes", "2", BREAK_RUNNERS="1", HORSIES_WORKER_NO_FORK="1")
 
@@ -148,6 +149,7 @@ def test_40_runners_that_cannot_start_end_a_drain_with_exit_status_1(manage):
     assert "runner died" in process.output
 
 
+@pytest.mark.slow
 def test_40_a_worker_waits_longer_and_longer_for_runners_that_cannot_start(manage):
     process = manage("horsies_worker", BREAK_RUNNERS="1", HORSIES_WORKER_NO_FORK="1")
 

@@ -61,6 +61,7 @@ def transactions():
         return cursor.fetchone()[0]
 
 
+@pytest.mark.slow
 def test_p_03_what_somebody_has_locked_for_long_is_not_tried_all_the_time(worker):
     handle = Workflow("locked", [bodies.try_.node()(key="locked")]).start()
     process = worker("--threads", "2")
