@@ -12,8 +12,14 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+#: The tests of workflows, about a third of all.
+WORKFLOWS: Final = "tests/workflows"
+
+#: pytest's exit status when it has found no tests.
+NOTHING_THERE: Final = 5
 
 
 @contextmanager
@@ -50,24 +56,51 @@ def sqlite() -> Iterator[str]:
         yield f"sqlite:///{folder}/unused.sqlite3"
 
 
-def suite(url: str, arguments: list[str], **popen: Any) -> subprocess.Popen[str]:
-    """Start pytest on one database."""
-    command = [sys.executable, "-m", "pytest", *arguments]
-    return subprocess.Popen(command, env={**os.environ, "DATABASE_URL": url}, text=True, **popen)
+class Suite:
+    """pytest on one database, beside others; what it says is kept until it is asked for, unless it is to be seen."""
+
+    def __init__(self, name: str, url: str, arguments: list[str], *, is_seen: bool = False) -> None:
+        self.name = name
+        self._kept = None if is_seen else tempfile.TemporaryFile("w+")  # noqa: SIM115  # told at the end
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *arguments],
+            env={**os.environ, "DATABASE_URL": url},
+            text=True,
+            stdout=self._kept,
+            stderr=None if is_seen else subprocess.STDOUT,
+        )
+
+    def wait(self) -> int:
+        """Wait for its end, say what it has said, and return its exit status."""
+        status = self._process.wait()
+        if self._kept is not None:
+            with self._kept as kept:
+                kept.seek(0)
+                print(f"\n=== what it said on {self.name} ===\n{kept.read()}", flush=True)
+        return status
 
 
 def main() -> int:
-    """Run both at the same time, for they wait more than they work, and return the first failure."""
+    """Run all at the same time, for they wait more than they work, and return the first failure.
+
+    The whole suite has the workflows on a PostgreSQL of their own.
+    """
     arguments = sys.argv[1:]
+    is_whole = not any(os.path.exists(argument.split("::")[0]) for argument in arguments)
     if "-m" not in arguments:
         arguments = ["-m", "not slow", *arguments]
-    with sqlite() as one, postgres() as other, tempfile.TemporaryFile("w+") as kept:
-        beside = suite(one, arguments, stdout=kept, stderr=subprocess.STDOUT)
+    with ExitStack() as stack:
+        suites = [Suite("SQLite", stack.enter_context(sqlite()), arguments)]
+        first = stack.enter_context(postgres())
+        rest = []
+        if is_whole and "DATABASE_URL" not in os.environ:
+            workflows = [*arguments, WORKFLOWS]
+            suites.append(Suite("PostgreSQL, of workflows", stack.enter_context(postgres()), workflows))
+            rest = [f"--ignore={WORKFLOWS}"]
         print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
-        status = suite(other, arguments).wait()
-        statuses = [status, beside.wait()]
-        kept.seek(0)
-        print(f"\n=== what it said on SQLite ===\n{kept.read()}", flush=True)
+        statuses = [suite.wait() for suite in [Suite("PostgreSQL", first, [*arguments, *rest], is_seen=True), *suites]]
+    if NOTHING_THERE in statuses and 0 in statuses:  # by -k, say, a part may have none
+        statuses = [status for status in statuses if status != NOTHING_THERE]
     return next(filter(None, statuses), 0)
 
 

@@ -90,9 +90,7 @@ class Watch:
 
 
 def _is_told(sql):
-    """Without those that insert nodes, on SQLite: before Django 6.1 they have at most 999 parameters each."""
-    is_insert = sql.startswith('INSERT INTO "horsies_workflow_tasks"')
-    return "horsies_workflow" in sql and (is_postgres() or not is_insert)
+    return "horsies_workflow" in sql
 
 
 def _ends_a_node(said):
