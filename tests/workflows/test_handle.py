@@ -125,6 +125,8 @@ def test_w_72_get_returns_what_a_worker_has_brought_it_to(worker, hearing, get):
 
 def test_w_72_who_waits_is_told_within_milliseconds(worker, line, get):
     worker("--processes", "2", "-v0", runners=2)
+    line.say(postgres.CHANNEL, [postgres.WAITING])  # who waited before they came says so again in four seconds only
+    wait_until(lambda: jobs.nothing.send() and line.hear(0.2))
     late = []
 
     for number in range(5):
