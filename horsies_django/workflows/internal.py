@@ -100,10 +100,11 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     # The answer to its COMMIT may be lost: then the next run finds the subworkflow there.
     with waiting_for_database(), transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
-        # Meanwhile the node may have ended or be another task's, and its workflow have been paused or cancelled.
+        # Meanwhile the node may have ended or be another task's: one before this may have built a subworkflow, and not
+        # have heard of its COMMIT. And its workflow may have been paused or cancelled.
         node.refresh_from_db(fields=["status", "task"])
-        if node.status not in BEGUN or node.task_id != context.run.task_id:  # type: ignore[attr-defined]
-            return _failed(WorkflowCode.SUBWORKFLOW_FAILED, "The node is not this task's any more.")
+        if node.status not in BEGUN or node.task_id != context.run.task_id:  # type: ignore[attr-defined]  # of a ForeignKey
+            return TaskResult(ok=None)
         node.workflow.refresh_from_db()
         if node.workflow.status in WORKFLOW_TERMINAL_STATES:
             code = STOPPED_BY.get(node.workflow.status, WorkflowCode.WORKFLOW_CANCELLED)
