@@ -169,7 +169,7 @@ def test_p_13_a_start_costs_the_same_number_of_statements_for_any_number_of_node
         workflow = Workflow("cost", [*nodes, bodies.give.node(waits_for=nodes)()])
         with CaptureQueriesContext(connection) as queries:
             workflow.start()
-        return len(queries)
+        return len([query for query in queries if "pg_notify" not in query["sql"]])  # once in 10 ms at most
 
     assert cost(5) == cost(100)
 
