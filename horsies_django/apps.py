@@ -17,7 +17,7 @@ class HorsiesConfig(AppConfig):
 
     def ready(self) -> None:
         """Import the task framework, which Django itself does not: its checks would be skipped in silence."""
-        from . import checks, compat  # noqa: F401
+        from . import checks, compat  # noqa: F401  # to import them is the point
 
         autodiscover_modules("tasks", "workflows")
         register(checks.check_workflows)

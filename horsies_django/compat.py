@@ -30,7 +30,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.utils.json import normalize_json as normalize_json
 else:
     try:
-        import django_tasks  # noqa: F401
+        import django_tasks  # noqa: F401  # whether it is there
     except ImportError as error:
         from django.core.exceptions import ImproperlyConfigured
 
@@ -39,7 +39,7 @@ else:
             "install its backport with `pip install horsies-django[backport]`."
         ) from error
     # Nobody has to put "django_tasks" into INSTALLED_APPS for its checks and its settings receiver.
-    from django_tasks import checks as _checks  # noqa: F401
+    from django_tasks import checks as _checks  # noqa: F401  # it registers them
     from django_tasks import default_task_backend, task_backends
     from django_tasks import exceptions as _exceptions
     from django_tasks import signals as framework_signals

@@ -19,6 +19,7 @@ from .compat import (
 )
 from .conf import INHERIT
 from .context import TaskContext
+from .ids import as_uuid
 from .retries import ANY_CODE, RetryPolicy
 
 if TYPE_CHECKING:
@@ -250,12 +251,10 @@ _SEND_OPTIONS: Final = frozenset(
 
 
 def _uuid(value: object) -> UUID:
-    if isinstance(value, UUID):
-        return value
     try:
-        return UUID(value if isinstance(value, str) else "")
-    except ValueError:
-        raise InvalidTask(f"task_id is {value!r}; allowed: a UUID, or its text.") from None
+        return as_uuid(value, "task_id")
+    except ValueError as error:
+        raise InvalidTask(str(error)) from None
 
 
 def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:

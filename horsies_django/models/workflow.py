@@ -60,6 +60,8 @@ class Workflow(models.Model):
     A subworkflow has a row of its own; ``root_id`` is the workflow at the top of the tree: its row is the lock of all.
     """
 
+    parent_id: int | None  # of the key below, which the type stubs know of or not as they please
+
     id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
     name = models.CharField(_("name"), max_length=255)
     definition_key = models.CharField(_("definition"), max_length=255, null=True, blank=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -16,6 +18,9 @@ class WorkflowTask(models.Model):
     waits for are still open, and how many have completed, is counted here as they end, so the end of one never looks at
     the others.
     """
+
+    workflow_id: UUID  # of the keys below, which the type stubs know of or not as they please
+    task_id: UUID | None
 
     id = models.BigAutoField(primary_key=True)
     workflow = models.ForeignKey(

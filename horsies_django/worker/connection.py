@@ -59,4 +59,4 @@ def own_connection(alias: str, name: str, *, is_busy: bool = False) -> Iterator[
 def in_memory(alias: str) -> bool:
     """Whether ``alias`` is an SQLite database in memory, which other processes don't see and other threads lock."""
     connection = connections[alias]
-    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())  # type: ignore[attr-defined]
+    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())  # type: ignore[attr-defined]  # SQLite's own

@@ -43,7 +43,7 @@ def decide(context: TaskContext) -> bool:
         node = WorkflowTask.objects.using(database).get(task_id=context.run.task_id)
         results = _results(database, node)
     given = WorkflowContext(
-        workflow_id=node.workflow_id,  # type: ignore[attr-defined]  # the id of a ForeignKey
+        workflow_id=node.workflow_id,
         task_index=node.task_index,
         task_name=node.task_name or "",
         node_id=node.node_id,
@@ -103,7 +103,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
         # Meanwhile the node may have ended or be another task's: one before this may have built a subworkflow, and not
         # have heard of its COMMIT. And its workflow may have been paused or cancelled.
         node.refresh_from_db(fields=["status", "task"])
-        if node.status not in BEGUN or node.task_id != context.run.task_id:  # type: ignore[attr-defined]  # of a ForeignKey
+        if node.status not in BEGUN or node.task_id != context.run.task_id:
             return TaskResult(ok=None)
         node.workflow.refresh_from_db()
         if node.workflow.status in WORKFLOW_TERMINAL_STATES:

@@ -39,7 +39,7 @@ def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
             _finish(turn.nodes, workflow)
             transaction.on_commit(partial(_log, workflow), using=turn.database, robust=True)
             finished.append(workflow.pk)
-        if workflow.parent_id is not None:  # type: ignore[attr-defined]  # the id of a ForeignKey
+        if workflow.parent_id is not None:
             ends += _tell_parent(turn, workflow)
     tell_after_commit(turn.database, finished)
     return ends
@@ -100,7 +100,7 @@ def _output(mine: NodeRows, workflow: Workflow) -> Any:
         (text,) = mine.filter(task_index=workflow.output_index).values_list(Cast("result", TextField()), flat=True)
         return json.loads(text or "{}").get("ok")
     leaves = mine.filter(map_index__isnull=True, dependents=[]).order_by("task_index")
-    if workflow.parent_id is not None:  # type: ignore[attr-defined]  # the id of a ForeignKey
+    if workflow.parent_id is not None:
         return None
     return {
         node_id: json.loads(text or "null")
@@ -109,7 +109,7 @@ def _output(mine: NodeRows, workflow: Workflow) -> Any:
 
 
 def _tell_parent(turn: Turn, workflow: Workflow) -> list[Settled]:
-    rows = turn.nodes.filter(pk=workflow.parent_id, status__in=BEGUN)  # type: ignore[attr-defined]  # the id of a ForeignKey
+    rows = turn.nodes.filter(pk=workflow.parent_id or 0, status__in=BEGUN)
     found = list(rows.values_list("pk", "workflow_id", "task_index", "dependents", "map_index"))
     if not found:
         return []

@@ -36,7 +36,7 @@ def resume(database: str, key: UUID) -> bool:
 
 def _runs_above(database: str, workflow: Workflow) -> bool:
     """Whether the workflow above this one runs, if there is one."""
-    above = WorkflowTask.objects.using(database).filter(pk=workflow.parent_id)  # type: ignore[attr-defined]  # the id of a ForeignKey
+    above = WorkflowTask.objects.using(database).filter(pk=workflow.parent_id or 0)
     return not above.exclude(workflow__status=WorkflowStatus.RUNNING).exists()
 
 

@@ -84,7 +84,7 @@ def _steps(database: str, key: UUID, node_id: str | None) -> list[_Step]:
 def _above(database: str, workflow: Workflow) -> Iterator[WorkflowTask]:
     """The nodes that a workflow is below, the nearest first."""
     nodes = WorkflowTask.objects.using(database).select_related("workflow")
-    while node := nodes.filter(pk=workflow.parent_id).first():  # type: ignore[attr-defined]  # the id of a ForeignKey
+    while node := nodes.filter(pk=workflow.parent_id or 0).first():
         yield node
         workflow = node.workflow
 
@@ -180,7 +180,7 @@ def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_wh
     if workflow.status != WorkflowStatus.RUNNING:
         theirs |= Q(parent__status__in=BEGUN)
     for child in children.filter(theirs, status__in=RETRYABLE):
-        goes_along = is_whole or child.parent_id in keys  # type: ignore[attr-defined]  # the id of a ForeignKey
+        goes_along = is_whole or child.parent_id in keys
         again = _bad(database, child) if goes_along else _stopped(database, child)
         _reopen(database, child, again, is_whole=goes_along)
     alive = children.filter(among(database, keys, "parent"), status=WorkflowStatus.RUNNING)
