@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.utils import flatten, flatten_fieldsets
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from ..models import Task, TaskAttempt
-from ..models.transitions import TaskQuerySet
-from .base import COUNTED, AnyStackedInline, ReadOnlyAdmin
+from .acting import ActingAdmin
+from .base import AnyStackedInline
 from .filters import PriorityFilter, QueueFilter, StateFilter
 from .readable import as_json, block, moment, progress_bar
+from .task_verbs import TASK_VERBS
 
 
 class AttemptInline(AnyStackedInline):
@@ -53,7 +53,7 @@ class AttemptInline(AnyStackedInline):
         return block(attempt.traceback)
 
 
-class TaskAdmin(ReadOnlyAdmin):
+class TaskAdmin(ActingAdmin):
     """Shows every task; retries and cancels for those who may."""
 
     list_display = (
@@ -73,7 +73,7 @@ class TaskAdmin(ReadOnlyAdmin):
     sortable_by = ()
     search_fields = ("task_name",)
     search_help_text = _("An id, or the beginning of a task's name.")
-    actions = ("retry", "cancel", "cancel_running")
+    verbs = TASK_VERBS
     inlines = (AttemptInline,)
     fieldsets = (
         (None, {"fields": ("id", "task_name", ("shown_status", "queue_name", "priority", "shown_attempts"))}),
@@ -134,48 +134,6 @@ class TaskAdmin(ReadOnlyAdmin):
             return queryset.filter(pk=UUID(term)), False
         except ValueError:
             return queryset.filter(task_name__startswith=term), False
-
-    # Actions.
-
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Whether this user may retry tasks."""
-        return request.user.has_perm("horsies_django.retry_task")
-
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Whether this user may cancel tasks."""
-        return request.user.has_perm("horsies_django.cancel_task")
-
-    @admin.action(description=_("Retry selected tasks"), permissions=["retry"])
-    def retry(self, request: HttpRequest, queryset: TaskQuerySet) -> None:
-        """Run failed, cancelled and expired tasks again, with a fresh budget (S4-70, S4-71)."""
-        total = queryset.order_by()[:COUNTED].count()
-        done = queryset.retry()
-        self._report(request, ngettext("%d task is due again.", "%d tasks are due again.", done) % done, total - done)
-
-    @admin.action(description=_("Cancel selected tasks that have not begun"), permissions=["cancel"])
-    def cancel(self, request: HttpRequest, queryset: TaskQuerySet) -> None:
-        """Cancel pending and claimed tasks."""
-        self._cancel(request, queryset, include_running=False)
-
-    @admin.action(description=_("Cancel selected tasks, running ones too"), permissions=["cancel"])
-    def cancel_running(self, request: HttpRequest, queryset: TaskQuerySet) -> None:
-        """Cancel whatever has not ended. A body that runs is told to stop, and its result is dropped."""
-        self._cancel(request, queryset, include_running=True)
-
-    def _cancel(self, request: HttpRequest, queryset: TaskQuerySet, *, include_running: bool) -> None:
-        total = queryset.order_by()[:COUNTED].count()
-        done = queryset.cancel(include_running=include_running)
-        self._report(request, ngettext("%d task was cancelled.", "%d tasks were cancelled.", done) % done, total - done)
-
-    def _report(self, request: HttpRequest, done: str, left: int) -> None:
-        if left > 0:
-            left_alone = ngettext(
-                "%d was left alone: its state does not allow it.",
-                "%d were left alone: their state does not allow it.",
-                left,
-            )
-            done = f"{done} {left_alone % left}"
-        self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
 
     # Columns.
 

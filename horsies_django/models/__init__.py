@@ -2,7 +2,9 @@
 
 from .attempt import TaskAttempt
 from .heartbeat import Heartbeat
+from .overview import Overview
 from .queue import Queue
+from .rollup import Mark, Rollup
 from .task import Task
 from .turn import Turn
 from .worker import Worker
@@ -12,7 +14,10 @@ from .workflow_task import WorkflowTask
 
 __all__ = [
     "Heartbeat",
+    "Mark",
+    "Overview",
     "Queue",
+    "Rollup",
     "Task",
     "TaskAttempt",
     "Turn",

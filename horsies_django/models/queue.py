@@ -22,6 +22,7 @@ class Queue(models.Model):
         db_table = "horsies_queues"
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
+        permissions = [("pause_queue", "Can pause queue"), ("resume_queue", "Can resume queue")]
 
     def __str__(self) -> str:
         return self.name

@@ -87,7 +87,12 @@ class Task(models.Model):
         db_table = "horsies_tasks"
         verbose_name = _("task")
         verbose_name_plural = _("tasks")
-        permissions = [("retry_task", "Can retry task"), ("cancel_task", "Can cancel task")]
+        permissions = [
+            ("retry_task", "Can retry task"),
+            ("cancel_task", "Can cancel task"),
+            ("run_now_task", "Can run task now"),
+            ("move_task", "Can change queue and priority of task"),
+        ]
         # Each index costs every task up to three entries in its life, so each is partial and has one reader.
         indexes = [
             models.Index(

@@ -30,8 +30,18 @@ class Worker(models.Model):
     name = models.CharField(_("name"), max_length=24, blank=True)
     hostname = models.CharField(_("hostname"), max_length=255)
     pid = models.PositiveIntegerField(_("process id"))
+    backend = models.CharField(_("backend"), max_length=64, default="default")
+    version = models.CharField(_("version"), max_length=32, blank=True)
+    queues = models.JSONField(_("queues"), default=list, blank=True, help_text=_("Those it serves. Empty: any."))
+    excluded_queues = models.JSONField(_("excluded queues"), default=list, blank=True)
+    threads = models.PositiveIntegerField(_("threads"), null=True)
+    async_slots = models.PositiveIntegerField(_("async slots"), null=True)
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     last_beat_at = models.DateTimeField(_("last beat at"), db_default=Now())
+    memory = models.PositiveBigIntegerField(_("memory"), null=True, help_text=_("Bytes, as of its last beat."))
+    stop_requested_at = models.DateTimeField(
+        _("stop requested at"), null=True, blank=True, help_text=_("It stops as at SIGTERM, at its next beat.")
+    )
 
     objects = WorkerQuerySet.as_manager()
 
@@ -39,6 +49,7 @@ class Worker(models.Model):
         db_table = "horsies_workers"
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
+        permissions = [("stop_worker", "Can stop worker")]
 
     def __str__(self) -> str:
         return self.id

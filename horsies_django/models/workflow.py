@@ -114,6 +114,13 @@ class Workflow(models.Model):
         db_table = "horsies_workflows"
         verbose_name = _("workflow")
         verbose_name_plural = _("workflows")
+        permissions = [
+            ("pause_workflow", "Can pause workflow"),
+            ("resume_workflow", "Can resume workflow"),
+            ("cancel_workflow", "Can cancel workflow"),
+            ("retry_workflow", "Can retry workflow"),
+            ("send_event_workflow", "Can send event to workflow"),
+        ]
         indexes = [
             models.Index(fields=["status", "id"], condition=Q(status__in=_LIVE), name="horsies_workflow_live"),
             models.Index(

@@ -1,0 +1,99 @@
+"""Verbs: what an operator may do to a row, to some that are selected, or to all that match."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.admin.utils import label_for_field
+from django.db.models import Model, QuerySet
+from django.forms import Form
+from django.http import HttpRequest
+from django.utils.text import capfirst
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise
+
+
+def always(row: Any) -> bool:
+    """Every row may be meant."""
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """One thing that an operator may do. Its action in a list, its button on a page and its permission share a name.
+
+    Attributes:
+        name: The action's name, and the permission's: ``retry`` asks for ``retry_task``.
+        label: What a button says.
+        label_of_many: What the list of actions says.
+        act: Does it to those of the rows whose state allows it; returns to how many.
+        told: What to say of so many.
+        fits: Whether its button stands on the page of this row.
+        watched: The columns whose change is told in the admin's log.
+        permission: The permission's name where it is another's.
+        warning: What comes of it, for a page that asks first. Empty: nothing is asked.
+        form: Asks for what ``act`` takes by name.
+    """
+
+    name: str
+    label: _StrPromise
+    label_of_many: _StrPromise
+    act: Callable[..., int]
+    told: Callable[[int], str]
+    fits: Callable[[Any], bool] = always
+    watched: tuple[str, ...] = ("status",)
+    permission: str = ""
+    warning: _StrPromise | str = ""
+    form: type[Form] | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether a page comes before it."""
+        return bool(self.warning or self.form)
+
+    @property
+    def right(self) -> str:
+        """The permission's name, without the model's."""
+        return self.permission or self.name
+
+    def is_allowed(self, request: HttpRequest, model: type[Model]) -> bool:
+        """Whether this user may do it."""
+        options = model._meta
+        return request.user.has_perm(f"{options.app_label}.{self.right}_{options.model_name}")
+
+    def do(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
+        """Do it to each row by itself; return to how many, and the rows by what is to be logged of them.
+
+        One by one, so that the log names those, and only those, that it changed.
+        """
+        found = {row.pk: row for row in rows}
+        before = self._watch(rows, found)
+        changed = [key for key in found if self.act(_every(rows).filter(pk=key), **values)]
+        after = self._watch(rows, changed)
+        logged: dict[str, list[Any]] = {}
+        for key in changed:
+            message = self._message(rows.model, before.get(key, {}), after.get(key))
+            logged.setdefault(message, []).append(found[key])
+        return len(changed), logged
+
+    def _watch(self, rows: QuerySet[Any], keys: Any) -> dict[Any, dict[str, Any]]:
+        every = _every(rows).filter(pk__in=list(keys))
+        return {row.pop("pk"): row for row in every.values("pk", *self.watched)}
+
+    def _message(self, model: type[Model], before: dict[str, Any], after: dict[str, Any] | None) -> str:
+        if not after:
+            return f"{self.label}."
+        changes = [
+            f"{capfirst(str(label_for_field(name, model)))}: {value} → {after[name]}"
+            for name, value in before.items()
+            if value != after[name]
+        ]
+        return ". ".join([str(self.label), *changes]) + "."
+
+
+def _every(rows: QuerySet[Any]) -> QuerySet[Any]:
+    every: QuerySet[Any] = rows.model._default_manager.using(rows.db)
+    return every
