@@ -1,0 +1,24 @@
+"""Other looks of Django's admin, which bring templates of their own."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("skin", ["unfold", "jazzmin"])
+def test_every_page_opens_in_another_skin(skin, tmp_path, monkeypatch):
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/skin.sqlite3")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", f"tests.skins.{skin}")
+
+    visit = [sys.executable, "-m", "tests.skins.visit"]
+    done = subprocess.run(visit, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stderr
+    pages = [line.split() for line in done.stdout.splitlines() if line.startswith("/admin/")]
+    assert len(pages) > 5
+    assert {status for _, status, *_ in pages} == {"200"}, done.stdout
+    assert ["horsies-buttons"] in [markers for _, _, *markers in pages], done.stdout

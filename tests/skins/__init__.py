@@ -1,0 +1,1 @@
+"""Settings that put another look over Django's admin."""

@@ -1,0 +1,52 @@
+"""Open every page of the queue's admin and print each with its status.
+
+Run by test_skins in a process of its own, for a skin is settled before Django starts.
+"""
+
+import django
+
+django.setup()
+
+from django.apps import apps  # noqa: E402
+from django.contrib import admin  # noqa: E402
+from django.contrib.auth import get_user_model  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+from django.test import Client  # noqa: E402
+from django.urls import reverse  # noqa: E402
+
+from horsies_django import TaskStatus, Workflow  # noqa: E402
+from horsies_django.models import Task  # noqa: E402
+from tests.jobs import tasks  # noqa: E402
+
+
+def main() -> None:
+    """Make some rows and visit them."""
+    call_command("migrate", verbosity=0)
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("admin"))
+    for _ in range(60):
+        tasks.noop.send()
+    tasks.fail.send()
+    Workflow("pair", [first := tasks.noop.node()(), tasks.noop.node(waits_for=[first])()]).start()
+    call_command("horsies_worker", "--drain", "--processes", "1", "-v0")
+
+    visit(client, reverse("admin:index"))
+    for model in apps.get_app_config("horsies_django").get_models():
+        if model in admin.site._registry:
+            pages = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+            visit(client, reverse(f"{pages}_changelist"))
+            for row in model._default_manager.order_by("-pk")[:1]:
+                visit(client, reverse(f"{pages}_change", args=[row.pk]))
+    failed = Task.objects.get(status=TaskStatus.FAILED)
+    visit(client, reverse("admin:horsies_django_task_change", args=[failed.pk]))
+    visit(client, reverse("admin:horsies_django_task_do", args=[failed.pk, "retry"]))
+
+
+def visit(client: Client, address: str) -> None:
+    """Print what came of it."""
+    response = client.get(address)
+    html = response.content.decode()
+    print(address, response.status_code, *(word for word in ("horsies-buttons", "horsies-pager") if word in html))
+
+
+main()
