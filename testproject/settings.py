@@ -61,6 +61,9 @@ TASKS = {
     }
 }
 
+# Where the demo delivers its report to, once there is such a folder.
+OUTBOX = env.str("OUTBOX", str(BASE_DIR / "outbox"))
+
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TIME_ZONE = "UTC"
 USE_TZ = True

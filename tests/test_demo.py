@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from horsies_django import WorkflowStatus
+from horsies_django import TaskHandle, WorkflowStatus
 from horsies_django.models import Task, Workflow
 from testproject.modules.analysis import BROKEN, sources
-from testproject.modules.tasks import report
+from testproject.modules.tasks import deliver, report
 from tests.conftest import wait_until
 
 
@@ -16,8 +16,8 @@ def reports():
 
 
 @pytest.mark.slow
-def test_the_demo_counts_what_a_plain_loop_counts(manage):
-    process = manage("demo")
+def test_the_demo_counts_what_a_plain_loop_counts(manage, tmp_path):
+    process = manage("demo", OUTBOX=str(tmp_path / "outbox"))
 
     assert process.wait(120) == 0, process.output
     expected = len(sources())
@@ -26,12 +26,28 @@ def test_the_demo_counts_what_a_plain_loop_counts(manage):
     assert re.search(r"A plain loop without the queue counts the same. [\d,]+ tasks/s", process.output)
     assert "The ten largest modules" in process.output
     assert "Nobody approved in time." in process.output
-    assert len(re.findall("^FAILED ", process.output, re.M)) == len(list(BROKEN.glob("*.txt"))) == 4
+    assert len(re.findall("^FAILED .*DOES_NOT_PARSE", process.output, re.M)) == len(list(BROKEN.glob("*.txt"))) == 4
     assert reports().completed().count() == expected - 4
     failed = reports().archived()
     assert {row.error_code for row in failed} == {"DOES_NOT_PARSE"}
     assert all("Error: " in row.attempts.get().traceback for row in failed)
     assert set(Workflow.objects.values_list("status", "depth")) == {("COMPLETED", 0), ("COMPLETED", 1)}
+
+
+@pytest.mark.slow
+def test_the_delivery_of_the_demo_fails_until_somebody_mends_its_cause(manage, tmp_path):
+    outbox = tmp_path / "outbox"
+    process = manage("demo", OUTBOX=str(outbox))
+    assert process.wait(120) == 0, process.output
+    assert "FAILED deliver" in process.output
+    (failed,) = Task.objects.filter(task_name=deliver.module_path).archived()
+
+    outbox.mkdir()
+    TaskHandle(failed.pk).retry()
+    assert manage("horsies_worker", "--drain", OUTBOX=str(outbox)).wait(60) == 0
+
+    assert TaskHandle(failed.pk).value() == str(outbox / "report.json")
+    assert (outbox / "report.json").exists()
 
 
 @pytest.mark.slow
