@@ -1,0 +1,28 @@
+-- The month, task by task: n goes from 1, which was sent 30 days ago, to 1,000,000, which was sent just now.
+SELECT setseed(0.5);
+
+CREATE FUNCTION pg_temp.sent(n bigint) RETURNS timestamptz STABLE LANGUAGE sql
+RETURN now() - interval '30 days' * (1 - n / 1e6) - interval '1 second';
+
+-- A UUIDv7 of that time; what else has one is told by its mark.
+CREATE FUNCTION pg_temp.key(n bigint, mark text) RETURNS uuid STABLE LANGUAGE sql
+RETURN (
+    lpad(to_hex((extract(epoch FROM pg_temp.sent(n)) * 1000)::bigint), 12, '0')
+    || '7' || lpad(to_hex(n & 4095), 3, '0') || '8' || substr(md5(n || mark), 1, 15)
+)::uuid;
+
+-- Seconds, by a log-normal distribution.
+CREATE FUNCTION pg_temp.seconds(median float, spread float) RETURNS interval VOLATILE LANGUAGE sql
+RETURN median * exp(spread * sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random())) * interval '1 second';
+
+CREATE FUNCTION pg_temp.worker(n bigint) RETURNS text IMMUTABLE LANGUAGE sql
+RETURN 'web-' || n || '-' || md5(n::text);
+
+CREATE FUNCTION pg_temp.code(n bigint) RETURNS text IMMUTABLE LANGUAGE sql
+RETURN CASE WHEN n % 3 = 0 THEN 'UNHANDLED_EXCEPTION' WHEN n % 7 = 0 THEN 'WORKER_CRASHED'
+    WHEN n % 11 = 0 THEN 'TIMED_OUT' ELSE 'SHOP_ERROR_' || n / 50 % 60 END;
+
+CREATE FUNCTION pg_temp.stack(n bigint) RETURNS text IMMUTABLE LANGUAGE sql
+RETURN 'Traceback (most recent call last):' || repeat(
+    E'\n  File "/srv/shop/orders/' || md5(n::text) || E'.py", line 117, in send\n    connection.send(message)', 6
+) || E'\nshop.errors.Refused: the server said ' || n;
