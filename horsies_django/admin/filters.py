@@ -36,7 +36,7 @@ class Filter(admin.SimpleListFilter):
     #: What is chosen if nothing is.
     default: str | None = None
 
-    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+    def choices(self, changelist: Any) -> Iterator[Any]:
         """Yield the choices: all, unless one stands for nothing chosen."""
         if self.default is None:
             yield self._choice(changelist, None, _("All"))
@@ -76,6 +76,10 @@ class Filter(admin.SimpleListFilter):
         """Between which ids the rows are."""
         return Bounds()
 
+    def narrow(self, ground: Ground) -> Ground:
+        """Return the part of a ground where the rows are."""
+        return ground
+
 
 class FoldedFilter(Filter):
     """One with so many choices that it is folded until something is chosen."""
@@ -112,7 +116,7 @@ class StateFilter(Filter):
     _GROUNDS: Final = {
         "scheduled": grounds.DEFERRED,
         "retrying": grounds.PENDING,
-        "due": grounds.PENDING,
+        "due": grounds.DUE,
         "active": grounds.HELD,
         "archived": grounds.of_status(TaskStatus.FAILED),
         "completed": grounds.WHOLE,
@@ -173,6 +177,10 @@ class QueueFilter(FoldedFilter):
         configured = {name for alias in task_backends for name in task_backends[alias].queues}
         rows = Queue.objects.using(queue_database()).order_by("name").values_list("name", flat=True)
         return self.with_asked(request, {DEFAULT_TASK_QUEUE_NAME, *configured, *rows[:OFFERED]})
+
+    def narrow(self, ground: Ground) -> Ground:
+        """What is in line is so queue by queue: a queue that nobody serves is found behind any number of others."""
+        return ground.of_queue(self.chosen) if self.chosen else ground
 
 
 class TaskFilter(FoldedFilter):
@@ -256,4 +264,4 @@ class TroubleFilter(Filter):
     @property
     def ground(self) -> Ground:
         """What has not begun is pending."""
-        return grounds.PENDING if self.chosen == "overdue" else grounds.WHOLE
+        return grounds.OVERDUE if self.chosen == "overdue" else grounds.WHOLE

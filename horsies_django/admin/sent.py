@@ -49,11 +49,11 @@ class SentFilter(admin.ListFilter):
         """It needs nothing."""
         return True
 
-    def expected_parameters(self) -> list[str]:
+    def expected_parameters(self) -> list[str | None]:
         """Return the names of its parameters."""
         return list(self._NAMES)
 
-    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+    def choices(self, changelist: Any) -> Iterator[Any]:
         """Yield the windows, then what the form of the range needs."""
         clear = dict.fromkeys(self._NAMES)
         is_any = not (self.window or self.start or self.end)

@@ -152,7 +152,7 @@ class Walk:
             start = end
 
     def _spans_of_shelf(self, keys: list[UUID], start: UUID | None, is_short: bool, *, is_down: bool) -> Iterator[Span]:
-        ahead = sorted((key for key in keys if start is None or (key < start if is_down else key > start)))
+        ahead = sorted(key for key in keys if start is None or (key < start if is_down else key > start))
         if is_down:
             ahead.reverse()
         first, rest = (ahead[:FIRST_OF_SHELF], ahead[FIRST_OF_SHELF:]) if is_short else (ahead, [])
@@ -175,7 +175,7 @@ class Walk:
 
     def _end(self, start: UUID | None, size: int, *, is_down: bool) -> UUID | None:
         """Return the id that the next ``size`` rows of the ground end with, None if there are fewer."""
-        ends = []
+        ends: list[UUID] = []
         order = "-pk" if is_down else "pk"
         for status in self.ground.statuses or (None,):
             rows = self._every.filter(self._between(start, None, is_down=is_down, is_of_status=False))

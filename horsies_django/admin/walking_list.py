@@ -65,7 +65,10 @@ class WalkingList(ChangeList):
         for source in sources:
             bounds &= getattr(source, "bounds", Bounds())
         known = [source.ground for source in sources if hasattr(source, "ground")]
-        return Walk(self.queryset, min(known, key=lambda ground: ground.width), bounds)
+        ground = min(known, key=lambda ground: ground.width)
+        for spec in self.filter_specs:
+            ground = spec.narrow(ground) if hasattr(spec, "narrow") else ground
+        return Walk(self.queryset, ground, bounds)
 
     @cached_property
     def searched(self) -> Search:
@@ -87,17 +90,17 @@ class WalkingList(ChangeList):
         return self.page.rows
 
     @property
-    def result_count(self) -> int:
+    def result_count(self) -> int:  # type: ignore[override]  # nobody sets it
         """The number of rows that are shown: there is no other."""
         return len(self.page.rows)
 
     @property
-    def full_result_count(self) -> int:
+    def full_result_count(self) -> int:  # type: ignore[override]  # nobody sets it
         """The same: nothing offers to show more."""
         return self.result_count
 
     @property
-    def show_admin_actions(self) -> bool:
+    def show_admin_actions(self) -> bool:  # type: ignore[override]  # nobody sets it
         """Whether there is something to act on."""
         return bool(self.page.rows)
 

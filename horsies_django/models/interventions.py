@@ -53,8 +53,7 @@ class Interventions(TaskViews):
             values["queue_name"] = queue_name
         if priority is not None:
             values["priority"] = _checked(priority)
-        changed = Q(*(~Q(**{name: value}) for name, value in values.items()), _connector=Q.OR)
-        count = rows.filter(changed).update(**values)
+        count = rows.update(**values)
         if count:
             wake_after_commit(self.db, queue_name or ANY_QUEUE)
         return count
