@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
@@ -19,7 +19,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from .base import COUNTED, ReadOnlyAdmin
+from .matching import act_on_matching
 from .verbs import Verb
+from .walking_list import WalkingList
 
 #: Posted by the page that asks first.
 CONFIRMED = "confirmed"
@@ -28,7 +30,8 @@ CONFIRMED = "confirmed"
 class ActingAdmin(ReadOnlyAdmin):
     """Rows that only the queue writes, and what an operator may have it do to them.
 
-    Each of ``verbs`` becomes an action of the list, a button of the page, and a method ``has_<permission>_permission``.
+    Each of ``verbs`` becomes an action of the list, a button of the page, and a method for Django to ask whether it is
+    allowed. That is not ``has_delete_permission``: it would open Django's own page, which deletes whatever it is given.
     """
 
     verbs: ClassVar[tuple[Verb, ...]] = ()
@@ -39,9 +42,7 @@ class ActingAdmin(ReadOnlyAdmin):
         super().__init_subclass__(**kwargs)
         cls.actions = [_action_of(verb) for verb in cls.verbs]
         for verb in cls.verbs:
-            name = f"has_{verb.right}_permission"
-            if not hasattr(cls, name):
-                setattr(cls, name, _permission_of(verb))
+            setattr(cls, f"has_verb_{verb.right}_permission", _permission_of(verb))
 
     def get_urls(self) -> list[URLPattern]:
         """Give each verb an address below that of the row."""
@@ -94,8 +95,12 @@ class ActingAdmin(ReadOnlyAdmin):
     # From the list.
 
     def act_on_selected(self, request: HttpRequest, rows: QuerySet[Any], verb: Verb) -> HttpResponse | None:
-        """Do it to the selected rows, or ask first."""
+        """Do it to the selected rows, or ask first; ask whatever it is before it is done to all that match."""
         form = self._form_of(verb, request)
+        if request.POST.get("select_across", "0") not in ("", "0"):
+            listed = self.get_changelist_instance(request)
+            if isinstance(listed, WalkingList):
+                return act_on_matching(self, request, listed, verb, form)
         if not _is_confirmed(verb, request, form):
             hidden = [(ACTION_CHECKBOX_NAME, key) for key in request.POST.getlist(ACTION_CHECKBOX_NAME)]
             hidden += [("action", verb.name), ("select_across", request.POST.get("select_across", "0")), ("index", "0")]
@@ -121,6 +126,7 @@ class ActingAdmin(ReadOnlyAdmin):
             "counted": COUNTED,
             **more,
         }
+        request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/horsies_django/ask.html", context)
 
     def carry_out(self, request: HttpRequest, verb: Verb, rows: QuerySet[Any], form: Form | None) -> None:
@@ -129,7 +135,7 @@ class ActingAdmin(ReadOnlyAdmin):
         total = rows.count()
         done, logged = verb.do(rows, form.cleaned_data if form else {})
         for message, changed in logged.items():
-            LogEntry.objects.log_actions(request.user.pk, changed, CHANGE, message)  # type: ignore[arg-type]  # a list will do
+            LogEntry.objects.log_actions(request.user.pk, changed, verb.flag, message)  # type: ignore[arg-type]  # a list will do
         self.report(request, verb.told(done), total - done)
 
     def report(self, request: HttpRequest, done: str, left: int) -> None:
@@ -168,5 +174,5 @@ def _action_of(verb: Verb) -> Any:
 
     action.__name__ = verb.name
     action.short_description = verb.label_of_many  # type: ignore[attr-defined]  # as admin.action does
-    action.allowed_permissions = [verb.right]  # type: ignore[attr-defined]
+    action.allowed_permissions = [f"verb_{verb.right}"]  # type: ignore[attr-defined]
     return action

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin.utils import flatten, flatten_fieldsets
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Task, TaskAttempt
+from . import search
 from .acting import ActingAdmin
 from .base import AnyStackedInline
-from .filters import PriorityFilter, QueueFilter, StateFilter
-from .readable import as_json, block, moment, progress_bar
+from .columns import TaskColumns
+from .filters import (
+    ErrorFilter,
+    KindFilter,
+    PriorityFilter,
+    QueueFilter,
+    StateFilter,
+    StatusFilter,
+    TaskFilter,
+    TroubleFilter,
+    WorkerFilter,
+)
+from .readable import as_json, block, moment
+from .sent import SentFilter
 from .task_verbs import TASK_VERBS
+from .walking_list import WalkingList
 
 
 class AttemptInline(AnyStackedInline):
@@ -53,26 +65,39 @@ class AttemptInline(AnyStackedInline):
         return block(attempt.traceback)
 
 
-class TaskAdmin(ActingAdmin):
-    """Shows every task; retries and cancels for those who may."""
+class TaskAdmin(TaskColumns, ActingAdmin):
+    """Shows every task, and does to them what an operator may do."""
 
     list_display = (
         "task_name",
-        "shown_status",
-        "shown_progress",
+        "shown_states",
         "queue_name",
         "priority",
         "shown_attempts",
+        "shown_due",
+        "shown_wait",
+        "shown_run",
+        "shown_progress",
+        "shown_worker",
         "error_code",
-        "shown_enqueued_at",
-        "shown_started_at",
-        "shown_finished_at",
+        "shown_workflow",
     )
-    list_filter = ("status", StateFilter, QueueFilter, PriorityFilter)
+    list_filter = (
+        StatusFilter,
+        StateFilter,
+        TroubleFilter,
+        KindFilter,
+        SentFilter,
+        QueueFilter,
+        PriorityFilter,
+        TaskFilter,
+        ErrorFilter,
+        WorkerFilter,
+    )
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("task_name",)
-    search_help_text = _("An id, or the beginning of a task's name.")
+    search_help_text = search.HELP
     verbs = TASK_VERBS
     inlines = (AttemptInline,)
     fieldsets = (
@@ -126,33 +151,14 @@ class TaskAdmin(ActingAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find by primary key if the term is an id, by the beginning of the name otherwise."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        try:
-            return queryset.filter(pk=UUID(term)), False
-        except ValueError:
-            return queryset.filter(task_name__startswith=term), False
+        """Find by what was typed: an id, the beginning of a name, or what a qualifier says."""
+        return queryset.filter(search.parse(search_term).rows), False
 
-    # Columns.
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WalkingList]:
+        """Walk."""
+        return WalkingList
 
-    @admin.display(description=_("status"))
-    def shown_status(self, task: Task) -> SafeString:
-        """The status, by word and by class."""
-        return format_html(
-            '<span class="horsies-status horsies-status-{}">{}</span>', task.status.lower(), task.get_status_display()
-        )
-
-    @admin.display(description=_("attempts"))
-    def shown_attempts(self, task: Task) -> str:
-        """Attempts made, of those allowed; a body that asks for another, and a person, may make more of them."""
-        return f"{task.attempt}/{max(task.attempt, task.max_retries + 1)}"
-
-    @admin.display(description=_("progress"))
-    def shown_progress(self, task: Task) -> SafeString | str:
-        """How far the body says it is: a bar where it knows the whole, and its words."""
-        return progress_bar(task.progress)
+    # Fields.
 
     @admin.display(description=_("checkpoint"))
     def shown_checkpoint(self, task: Task) -> SafeString | str:

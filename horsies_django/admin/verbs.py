@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.admin.models import CHANGE
 from django.contrib.admin.utils import label_for_field
 from django.db.models import Model, QuerySet
 from django.forms import Form
@@ -36,6 +37,7 @@ class Verb:
         permission: The permission's name where it is another's.
         warning: What comes of it, for a page that asks first. Empty: nothing is asked.
         form: Asks for what ``act`` takes by name.
+        flag: What the admin's log calls it.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Verb:
     permission: str = ""
     warning: _StrPromise | str = ""
     form: type[Form] | None = None
+    flag: int = CHANGE
 
     @property
     def asks(self) -> bool:
@@ -71,7 +74,7 @@ class Verb:
         """
         found = {row.pk: row for row in rows}
         before = self._watch(rows, found)
-        changed = [key for key in found if self.act(_every(rows).filter(pk=key), **values)]
+        changed = [key for key in found if self.act(every_row(rows).filter(pk=key), **values)]
         after = self._watch(rows, changed)
         logged: dict[str, list[Any]] = {}
         for key in changed:
@@ -80,7 +83,7 @@ class Verb:
         return len(changed), logged
 
     def _watch(self, rows: QuerySet[Any], keys: Any) -> dict[Any, dict[str, Any]]:
-        every = _every(rows).filter(pk__in=list(keys))
+        every = every_row(rows).filter(pk__in=list(keys))
         return {row.pop("pk"): row for row in every.values("pk", *self.watched)}
 
     def _message(self, model: type[Model], before: dict[str, Any], after: dict[str, Any] | None) -> str:
@@ -94,6 +97,7 @@ class Verb:
         return ". ".join([str(self.label), *changes]) + "."
 
 
-def _every(rows: QuerySet[Any]) -> QuerySet[Any]:
+def every_row(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return every row of the same table in the same database, whatever ``rows`` was narrowed to."""
     every: QuerySet[Any] = rows.model._default_manager.using(rows.db)
     return every

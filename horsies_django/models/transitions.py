@@ -26,8 +26,9 @@ from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from ..workflows import door
 from .attempt import TaskAttempt, TaskAttemptQuerySet
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, error_result
+from .interventions import Interventions
 from .picks import RANK, among, in_order
-from .views import TaskViews, not_past_deadline
+from .views import not_past_deadline
 
 #: Rows that one statement of a reaper's duty changes at most.
 BATCH: Final = 500
@@ -87,7 +88,7 @@ def completed_with(results: Mapping[UUID, str] | Blank, database: str) -> dict[s
     }
 
 
-class TaskQuerySet(TaskViews):
+class TaskQuerySet(Interventions):
     """The transitions."""
 
     # From PENDING to a body that runs.

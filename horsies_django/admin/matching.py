@@ -1,0 +1,207 @@
+"""Doing something to all that a list shows, up to millions of rows: some thousands a request, until all are done.
+
+No statement is a long one, and no worker is needed: the page says how far it has come and goes on by POST, by itself or
+by its button, for as long as it is open. What is sent after it was asked for is not touched, nor anything twice: it goes
+from newer to older ids, and the next request goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db import connections
+from django.forms import Form
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext as _
+
+from .base import COUNTED
+from .verbs import Verb, every_row
+from .walking import Walk, as_cursor
+
+if TYPE_CHECKING:
+    from .acting import ActingAdmin
+    from .walking_list import WalkingList
+
+#: Seconds that one request works, and that counting takes at most.
+WORKS: Final = 2.0
+COUNTS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many rows match, by status; how many there may be in all, if these are not all."""
+
+    by_status: Counter[str]
+    estimate: int | None = None
+    is_whole: bool = True
+
+    @property
+    def counted(self) -> int:
+        """How many were counted."""
+        return self.by_status.total()
+
+    def __str__(self) -> str:
+        if self.is_whole:
+            return str(self.counted)
+        if self.estimate is None:
+            return _("more than %d") % self.counted
+        return f"≈ {max(self.estimate, self.counted)}"
+
+
+def extent_of(walk: Walk, before: UUID | None) -> Extent:
+    """Count what matches, up to ``COUNTED`` rows and for a second; beyond that, ask the planner."""
+    counts: Counter[str] = Counter()
+    until = time.monotonic() + COUNTS
+    for batch, cursor in walk.batches(before):
+        counts.update(status for _key, status in batch)
+        if counts.total() > COUNTED or time.monotonic() > until:
+            return Extent(counts, _estimate(walk), is_whole=cursor is None)
+    return Extent(counts)
+
+
+def _estimate(walk: Walk) -> int | None:
+    if connections[walk.rows.db].vendor != "postgresql":
+        return None
+    (plan,) = json.loads(walk.rows.order_by().values("pk").explain(format="json"))
+    return int(plan["Plan"]["Plan Rows"])
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it has come: what the page posts when it goes on.
+
+    Attributes:
+        upper: Rows from this id on came later, and are not meant.
+        before: Where to go on. None: at ``upper``.
+        done: To how many it was done.
+        left: How many were left alone.
+        total: How many there were to be, in words.
+    """
+
+    upper: UUID
+    before: UUID | None = None
+    done: int = 0
+    left: int = 0
+    total: str = ""
+
+    @classmethod
+    def read(cls, posted: QueryDict) -> Progress | None:
+        """Return what was posted; None if nothing that can be read."""
+        upper, before = as_cursor(posted.get("upper")), posted.get("before")
+        if upper is None or (before and as_cursor(before) is None):
+            return None
+        with suppress(ValueError):
+            done, left = int(posted.get("done") or 0), int(posted.get("left") or 0)
+            return cls(upper, as_cursor(before), done, left, posted.get("total", "")[:40])
+        return None
+
+    @property
+    def fields(self) -> list[tuple[str, Any]]:
+        """Return what has to be posted."""
+        given = {"upper": self.upper, "before": self.before, "done": self.done, "left": self.left, "total": self.total}
+        return [(name, "" if value is None else str(value)) for name, value in given.items()]
+
+
+def act_on_matching(
+    admin: ActingAdmin, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None
+) -> HttpResponse:
+    """Ask first; then work for a while and say how far it has come."""
+    progress = Progress.read(request.POST) if "confirmed" in request.POST else None
+    if progress is None or (form is not None and not form.is_valid()):
+        return _ask(admin, request, listed, verb, form)
+    before = progress
+    values = form.cleaned_data if form else {}
+    progress, is_over = _work(listed.walk, verb, values, progress)
+    _log(request, listed, verb, progress.done - before.done, progress.left - before.left)
+    if not is_over:
+        return _page(admin, request, listed, verb, progress, values)
+    admin.report(request, verb.told(progress.done), progress.left)
+    return HttpResponseRedirect(request.path + listed.get_query_string())
+
+
+def _work(walk: Walk, verb: Verb, values: dict[str, Any], progress: Progress) -> tuple[Progress, bool]:
+    """Do batch after batch until the time is up; return how far it came, and whether that is all."""
+    done, left = progress.done, progress.left
+    until = time.monotonic() + WORKS
+    rows = every_row(walk.rows)
+    for batch, cursor in walk.batches(progress.before or progress.upper):
+        if batch:
+            changed = verb.act(rows.filter(pk__in=[key for key, _status in batch]), **values)
+            done, left = done + changed, left + len(batch) - changed
+        if cursor is None:
+            break
+        if time.monotonic() > until:
+            return Progress(progress.upper, cursor, done, left, progress.total), False
+    return Progress(progress.upper, progress.before, done, left, progress.total), True
+
+
+def _ask(admin: ActingAdmin, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None) -> HttpResponse:
+    newest = every_row(listed.queryset).order_by("-pk").values_list("pk", flat=True).first()
+    upper = UUID(int=newest.int + 1) if newest else UUID(int=0)
+    extent = extent_of(listed.walk, upper)
+    status_field: Any = listed.model._meta.get_field("status")
+    statuses = dict(status_field.flatchoices)
+    more = {
+        "extent": extent,
+        "by_status": [(statuses.get(status, status), count) for status, count in sorted(extent.by_status.items())],
+        "said": listed.said,
+        "hidden": [*_hidden(request, verb), *Progress(upper, total=str(extent)).fields],
+        "back": request.get_full_path(),
+    }
+    return admin.ask(request, verb, listed.queryset.none(), form, more)
+
+
+def _page(
+    admin: ActingAdmin,
+    request: HttpRequest,
+    listed: WalkingList,
+    verb: Verb,
+    progress: Progress,
+    values: dict[str, Any],
+) -> HttpResponse:
+    given = [(name, "" if value is None else value) for name, value in values.items()]
+    context = {
+        **admin.admin_site.each_context(request),
+        "title": verb.label,
+        "opts": admin.opts,
+        "media": admin.media,
+        "verb": verb,
+        "progress": progress,
+        "said": listed.said,
+        "hidden": [*_hidden(request, verb), *progress.fields, *given, ("confirmed", "1")],
+        "back": request.path + listed.get_query_string(),
+    }
+    request.current_app = admin.admin_site.name
+    return TemplateResponse(request, "admin/horsies_django/matching.html", context)
+
+
+def _hidden(request: HttpRequest, verb: Verb) -> list[tuple[str, str]]:
+    """Return what brings a POST to the action again: Django asks for one row that is selected."""
+    some = request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]
+    return [*((ACTION_CHECKBOX_NAME, key) for key in some), ("action", verb.name), ("select_across", "1")]
+
+
+def _log(request: HttpRequest, listed: WalkingList, verb: Verb, done: int, left: int) -> None:
+    """Leave one entry for what this request has done."""
+    if not (done or left):
+        return
+    narrowed = "; ".join(map(str, listed.said)) or _("all")
+    message = _("%(verb)s, all that match: %(done)d done, %(left)d left alone.")
+    LogEntry.objects.create(
+        user_id=request.user.pk,  # type: ignore[misc]  # nobody else comes here
+        content_type_id=ContentType.objects.get_for_model(listed.model, for_concrete_model=False).pk,
+        object_id=None,
+        object_repr=narrowed[:200],
+        action_flag=verb.flag,
+        change_message=message % {"verb": verb.label, "done": done, "left": left} + f" [{narrowed}]",
+    )

@@ -1,0 +1,81 @@
+"""What the search field of the task list takes."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import Lookup, Q, TextField
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast
+from django.db.models.lookups import IContains
+from django.utils.translation import gettext_lazy as _
+
+from . import grounds
+from .grounds import Ground
+from .walking import Bounds
+
+HELP: Final = _(
+    "An id; the beginning of a task's name; args:text for what is in the arguments; error:text for what is in the code "
+    "or the message of an error. A page looks through 50,000 tasks, and says where it stopped."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was searched for: a condition, and where the rows that meet it are."""
+
+    rows: Q = field(default_factory=Q)
+    ground: Ground = grounds.WHOLE
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+def parse(text: str) -> Search:
+    """Read what was typed. Nothing is wrong: what is no id and has no qualifier is the beginning of a name."""
+    text = text.replace("\0", "").strip()
+    if not text:
+        return Search()
+    qualifier, colon, rest = text.partition(":")
+    if colon and qualifier.lower() in _QUALIFIERS and (rest := rest.strip()):
+        return _QUALIFIERS[qualifier.lower()](rest)
+    if is_id(text):
+        return Search(Q(pk=UUID(text)), bounds=Bounds(UUID(text), UUID(text)))
+    return Search(Q(task_name__startswith=text))
+
+
+def is_id(text: str) -> bool:
+    """Whether an id was typed."""
+    with suppress(ValueError):
+        return bool(UUID(text.strip()))
+    return False
+
+
+def _in_args(text: str) -> Search:
+    return Search(_has("args", text) | _has("kwargs", text))
+
+
+def _in_error(text: str) -> Search:
+    where = [KT(f"result__err__{key}") for key in ("message", "exception__type", "exception__message")]
+    rows = Q(error_code__icontains=text)
+    for value in where:
+        rows |= Q(_contains(value, text))
+    return Search(Q(error_code__isnull=False) & rows, grounds.UNHAPPY)
+
+
+_QUALIFIERS: Final = {"args": _in_args, "error": _in_error}
+
+
+def _has(column: str, text: str) -> Q:
+    """Return whether a column of JSON has a text, as it was typed or as JSON spells it."""
+    value: Any = Cast(column, TextField())
+    rows = Q()
+    for spelling in dict.fromkeys((text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])):
+        rows |= Q(_contains(value, spelling))
+    return rows
+
+
+def _contains(value: Any, text: str) -> Lookup[Any]:
+    return IContains(value, text)

@@ -1,0 +1,236 @@
+"""Walking a table by its ids, a bounded stretch at a time: no count, no OFFSET into what was already seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import Lookup, Q, QuerySet, TextField
+from django.db.models.functions import Cast
+
+from ..expressions import IsAmong, json_array, spelled
+from .grounds import SHELF, WHOLE, Ground
+
+#: Rows of one page.
+PAGE: Final = 50
+
+#: Rows of the ground that one page looks through: most pages are full after the first stretch.
+STRETCHES: Final = (2_000, 48_000)
+
+#: The same, of a shelf: what is left of it comes after the first.
+FIRST_OF_SHELF: Final = 200
+
+#: Rows that a batch has at most.
+BATCH: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The first and the last id that can be meant. None: there is no such bound."""
+
+    low: UUID | None = None
+    high: UUID | None = None
+
+    def __and__(self, other: Bounds) -> Bounds:
+        lows = [low for low in (self.low, other.low) if low is not None]
+        highs = [high for high in (self.high, other.high) if high is not None]
+        return Bounds(max(lows, default=None), min(highs, default=None))
+
+
+class Span(NamedTuple):
+    """A stretch of the ground, and the id that it ends with; None if nothing comes after it."""
+
+    rows: Q | Lookup[Any]
+    end: UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Rows, the newest first, and the cursors of what is beside them.
+
+    Attributes:
+        rows: At most ``PAGE``.
+        newer: Rows after this id are newer. None: there are none.
+        older: Rows before this id are older. None: there are none.
+        since: Where it looked no further though it had not found enough; None if there is nothing further.
+        until: Where it began to look, if ``since`` is set.
+    """
+
+    rows: list[Any]
+    newer: UUID | None = None
+    older: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a list shows: ``rows``, found on ``ground`` between ``bounds``."""
+
+    rows: QuerySet[Any]
+    ground: Ground = WHOLE
+    bounds: Bounds = field(default_factory=Bounds)
+
+    def page(self, *, before: UUID | None = None, after: UUID | None = None) -> Page:
+        """Return the newest rows, those next before an id, or those next after one."""
+        return self._page_after(after) if after is not None else self._page_before(before)
+
+    def batches(self, before: UUID | None) -> Iterator[tuple[list[tuple[UUID, str]], UUID | None]]:
+        """Yield keys and statuses, the newest first, each time with the id to go on before; None at the end.
+
+        A batch may be empty: it tells how far the walk has come.
+        """
+        start: UUID | None = before
+        while True:
+            span = next(self._spans(start, STRETCHES[1:], is_down=True))
+            found = sorted(self.rows.filter(span.rows).order_by().values_list("pk", "status"), reverse=True)
+            for first in range(0, len(found), BATCH):
+                batch = found[first : first + BATCH]
+                yield batch, batch[-1][0]
+            yield [], span.end
+            if (start := span.end) is None:
+                return
+
+    def _page_before(self, before: UUID | None) -> Page:
+        found, end = self._find(before, is_down=True)
+        rows = found[:PAGE]
+        newer = None
+        if before is not None:
+            newer = rows[0].pk if rows else _beside(before, -1)
+        if len(found) > PAGE:
+            return Page(rows=rows, newer=newer, older=rows[-1].pk)
+        if end is None:
+            return Page(rows=rows, newer=newer)
+        until = moment_of(before) if before is not None else None
+        return Page(rows=rows, newer=newer, older=end, since=moment_of(end), until=until)
+
+    def _page_after(self, after: UUID) -> Page:
+        found, end = self._find(after, is_down=False)
+        rows = found[:PAGE][::-1]
+        older = rows[-1].pk if rows else _beside(after, 1)
+        if len(found) > PAGE:
+            return Page(rows=rows, newer=rows[0].pk, older=older)
+        if end is None:
+            return Page(rows=rows, older=older)
+        return Page(rows=rows, newer=end, older=older, since=moment_of(after), until=moment_of(end))
+
+    def _find(self, start: UUID | None, *, is_down: bool) -> tuple[list[Any], UUID | None]:
+        """Return one row more than a page has, if there are so many, and where looking came to an end."""
+        found: list[Any] = []
+        end: UUID | None = None
+        for span in self._spans(start, STRETCHES, is_down=is_down):
+            rows = self._ordered(self.rows.filter(span.rows), is_down=is_down)
+            found += rows[: PAGE + 1 - len(found)]
+            end = span.end
+            if len(found) > PAGE:
+                break
+        return found, end
+
+    def _ordered(self, rows: QuerySet[Any], *, is_down: bool) -> QuerySet[Any]:
+        """Sort by id. Rows of several statuses get sorted for it: else the planner would walk over all others."""
+        if len(self.ground.statuses) <= 1:
+            return rows.order_by("-pk" if is_down else "pk")
+        by = Cast("pk", TextField())
+        return rows.order_by(by.desc() if is_down else by.asc())
+
+    # Stretches of the ground.
+
+    def _spans(self, start: UUID | None, sizes: tuple[int, ...], *, is_down: bool) -> Iterator[Span]:
+        if self._shelved is not None:
+            yield from self._spans_of_shelf(self._shelved, start, len(sizes) > 1, is_down=is_down)
+            return
+        for size in sizes:
+            end = self._end(start, size, is_down=is_down)
+            yield Span(self._between(start, end, is_down=is_down), end)
+            if end is None:
+                return
+            start = end
+
+    def _spans_of_shelf(self, keys: list[UUID], start: UUID | None, is_short: bool, *, is_down: bool) -> Iterator[Span]:
+        ahead = sorted(key for key in keys if start is None or (key < start if is_down else key > start))
+        if is_down:
+            ahead.reverse()
+        first, rest = (ahead[:FIRST_OF_SHELF], ahead[FIRST_OF_SHELF:]) if is_short else (ahead, [])
+        yield Span(self._among(first), first[-1] if rest else None)
+        if rest:
+            yield Span(self._among(rest), None)
+
+    @cached_property
+    def _shelved(self) -> list[UUID] | None:
+        """The keys of all that is on the shelves; None if there is more than can be read, or if they are no shelves."""
+        if not self.ground.shelves:
+            return None
+        keys: list[UUID] = []
+        for shelf in self.ground.shelves:
+            rows = self._every.filter(shelf.rows).order_by(*shelf.order)
+            keys += rows.values_list("pk", flat=True)[: SHELF + 1 - len(keys)]
+            if len(keys) > SHELF:
+                return None
+        return keys
+
+    def _end(self, start: UUID | None, size: int, *, is_down: bool) -> UUID | None:
+        """Return the id that the next ``size`` rows of the ground end with, None if there are fewer."""
+        ends: list[UUID] = []
+        order = "-pk" if is_down else "pk"
+        for status in self.ground.statuses or (None,):
+            rows = self._every.filter(self._between(start, None, is_down=is_down, is_of_status=False))
+            rows = rows.filter(status=status) if status else rows
+            place = size // max(1, len(self.ground.statuses)) - 1
+            ends += rows.order_by(order).values_list("pk", flat=True)[place : place + 1]
+        return (max if is_down else min)(ends, default=None)
+
+    def _between(self, start: UUID | None, end: UUID | None, *, is_down: bool, is_of_status: bool = True) -> Q:
+        """Return the rows after ``start`` up to and with ``end``, or the last of the bounds."""
+        low, high = self.bounds.low, self.bounds.high
+        rows = Q()
+        if is_of_status and self.ground.statuses:
+            rows &= Q(status__in=self.ground.statuses)
+        if is_down:
+            rows &= Q(pk__lte=high) if high and (start is None or start > high) else Q(pk__lt=start) if start else Q()
+            return rows & (Q(pk__gte=end) if end else Q(pk__gte=low) if low else Q())
+        rows &= Q(pk__gte=low) if low and (start is None or start < low) else Q(pk__gt=start) if start else Q()
+        return rows & (Q(pk__lte=end) if end else Q(pk__lte=high) if high else Q())
+
+    def _among(self, keys: list[UUID]) -> Lookup[Any]:
+        connection = connections[self.rows.db]
+        return IsAmong(json_array(spelled(keys, connection), connection))
+
+    @property
+    def _every(self) -> QuerySet[Any]:
+        every: QuerySet[Any] = self.rows.model._default_manager.using(self.rows.db)
+        return every
+
+
+#: Before every id.
+OLDEST: Final = UUID(int=0)
+
+
+def id_at(moment: datetime) -> UUID:
+    """Return the first id that can have been made at that time."""
+    return UUID(int=max(0, int(moment.timestamp() * 1_000)) << 80)
+
+
+def moment_of(key: UUID) -> datetime:
+    """Return when an id was made, by its maker's clock."""
+    return datetime.fromtimestamp(min(key.int >> 80, _LAST) / 1_000, UTC)
+
+
+#: The last millisecond of the year 9998, which no zone carries out of the calendar.
+_LAST: Final = int(datetime(9998, 12, 31, tzinfo=UTC).timestamp() * 1_000)
+
+
+def as_cursor(text: str | None) -> UUID | None:
+    """Read a cursor from an address; None for what is none."""
+    try:
+        return UUID(text or "")
+    except ValueError:
+        return None
+
+
+def _beside(key: UUID, step: int) -> UUID:
+    return UUID(int=min(max(key.int + step, 0), (1 << 128) - 1))

@@ -1,0 +1,154 @@
+"""A change list that walks: pages by cursor, nothing counted."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+
+from ..models import Workflow
+from . import search
+from .walking import OLDEST, PAGE, Bounds, Page, Walk, as_cursor
+
+if TYPE_CHECKING:
+    from .search import Search
+
+#: The parameters of the cursor.
+BEFORE, AFTER = "before", "after"
+
+
+class WalkingList(ChangeList):
+    """Shows a page of a walk. The address says where it begins, and all else.
+
+    What Django's own templates, and those of themes, ask of a list that is not divided into numbered pages is answered
+    so that they show none.
+    """
+
+    before: UUID | None
+    after: UUID | None
+    request: HttpRequest
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        """Take the cursor out of the parameters first: it is no filter, and no other link has it."""
+        for name in (BEFORE, AFTER):
+            if name in self.params:
+                setattr(self, name, as_cursor(self.params.pop(name)))
+                self.filter_params.pop(name)
+            elif not hasattr(self, name):
+                setattr(self, name, None)
+        self.request = request
+        try:
+            return super().get_queryset(request, exclude_parameters)
+        except ValueError as error:  # a NUL, a number that is none
+            raise IncorrectLookupParameters from error
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Leave the page until somebody asks for it: who acts on rows does not."""
+        self.show_full_result_count = False
+        self.can_show_all = False
+        self.multi_page = False
+        self.paginator = Paginator([], PAGE)
+
+    @cached_property
+    def walk(self) -> Walk:
+        """The rows, and where they are."""
+        sources = [*self.filter_specs, self.searched]
+        bounds = Bounds()
+        for source in sources:
+            bounds &= getattr(source, "bounds", Bounds())
+        known = [source.ground for source in sources if hasattr(source, "ground")]
+        ground = min(known, key=lambda ground: ground.width)
+        for spec in self.filter_specs:
+            ground = spec.narrow(ground) if hasattr(spec, "narrow") else ground
+        return Walk(self.queryset, ground, bounds)
+
+    @cached_property
+    def searched(self) -> Search:
+        """What was typed."""
+        return search.parse(self.query)
+
+    @cached_property
+    def page(self) -> Page:
+        """The rows of the page, with what its columns need."""
+        walk = Walk(self.queryset.annotate(seen_at=Now()), self.walk.ground, self.walk.bounds)
+        page = walk.page(before=self.before, after=self.after)
+        for row in page.rows:
+            row.workflow_address = self._address_of_workflow(row.workflow_id)
+        return page
+
+    @property
+    def result_list(self) -> list[Any]:
+        """The rows, as templates ask for them."""
+        return self.page.rows
+
+    @property
+    def result_count(self) -> int:  # type: ignore[override]  # nobody sets it
+        """The number of rows that are shown: there is no other."""
+        return len(self.page.rows)
+
+    @property
+    def full_result_count(self) -> int:  # type: ignore[override]  # nobody sets it
+        """The same: nothing offers to show more."""
+        return self.result_count
+
+    @property
+    def show_admin_actions(self) -> bool:  # type: ignore[override]  # nobody sets it
+        """Whether there is something to act on."""
+        return bool(self.page.rows)
+
+    @property
+    def said(self) -> list[str]:
+        """What it is narrowed to, in words."""
+        words = [said for spec in self.filter_specs if (said := getattr(spec, "said", None))]
+        known = {name for spec in self.filter_specs for name in spec.expected_parameters()}
+        words += [f"{name}: {value}" for name, value in self.get_filters_params().items() if name not in known]
+        return [*words, *([f"{self.query!r}"] if self.query else [])]
+
+    # Links to other pages of it.
+
+    @property
+    def newest(self) -> str:
+        """The first page, from any other."""
+        return self.get_query_string() if self.before or self.after else ""
+
+    @property
+    def newer(self) -> str:
+        """The page before this one."""
+        return self._at(AFTER, self.page.newer)
+
+    @property
+    def older(self) -> str:
+        """The page after this one."""
+        return self._at(BEFORE, self.page.older)
+
+    @property
+    def oldest(self) -> str:
+        """The last page, if this is not it."""
+        return self._at(AFTER, OLDEST) if self.page.older else ""
+
+    def _at(self, name: str, key: UUID | None) -> str:
+        return self.get_query_string({name: str(key)}) if key is not None else ""
+
+    @cached_property
+    def _sees_workflows(self) -> bool:
+        site = self.model_admin.admin_site
+        if not site.is_registered(Workflow):
+            return False
+        allowed: bool = site.get_model_admin(Workflow).has_view_permission(self.request)
+        return allowed
+
+    def _address_of_workflow(self, key: UUID | None) -> str:
+        if key is None or not self._sees_workflows:
+            return ""
+        try:
+            return reverse(f"{self.model_admin.admin_site.name}:horsies_django_workflow_change", args=[key])
+        except NoReverseMatch:
+            return ""

@@ -1,0 +1,6 @@
+/* Goes on with what was begun for all that matches, until the page is left. */
+"use strict";
+document.querySelectorAll("form[data-horsies-continue]").forEach(function (form) {
+  const timer = setTimeout(function () { form.submit(); }, 300);
+  window.addEventListener("pagehide", function () { clearTimeout(timer); });
+});
