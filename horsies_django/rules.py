@@ -43,11 +43,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"{task.module_path!r} can't be found by that name; allowed: a module's function, under its own name."
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata is {task.metadata!r}; allowed: a dict, or None."
-    if not _is_sensitive(task.sensitive):
-        yield (
-            f"sensitive is {task.sensitive!r}; allowed: a collection of names, each a text,"
-            " or a callable (name, value) -> bool that is no coroutine function."
-        )
+    yield from _masking(task)
     if len(task.module_path) > _NAME_LENGTH:
         yield f"{task.module_path!r} is too long a name; allowed: {_NAME_LENGTH} characters, which is what a row holds."
     try:
@@ -79,6 +75,12 @@ def _atomicity(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"atomic is True and {task.module_path} is a coroutine function; allowed: plain functions."
 
 
+def _masking(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    if not _is_sensitive(task.sensitive):
+        allowed = "a collection of names, each a text, or a callable (name, value) -> bool, no coroutine function"
+        yield f"sensitive is {task.sensitive!r}; allowed: {allowed}."
+
+
 def _is_key(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _NAME_LENGTH and value == clean_text(value)
 
@@ -86,8 +88,9 @@ def _is_key(value: object) -> bool:
 def _is_sensitive(value: object) -> bool:
     if callable(value):
         return not inspect.iscoroutinefunction(value)
-    is_plain = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
-    return is_plain and all(isinstance(name, str) and name for name in value)
+    if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
+        return False
+    return all(isinstance(name, str) and name for name in value)
 
 
 def _is_whole(value: object) -> bool:

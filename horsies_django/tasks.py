@@ -317,8 +317,8 @@ def task(
     ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an
     exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
     body, its COMPLETED mark and its attempt are one transaction on the queue's database; ``sensitive`` says which
-    arguments and which keys of results are masked where people look, see :mod:`~horsies_django.masking`. Raises TypeError for an
-    unknown option and InvalidTask for a bad value.
+    arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`). Raises
+    TypeError for an unknown option and InvalidTask for a bad value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))
