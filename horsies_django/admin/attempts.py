@@ -72,13 +72,17 @@ def _shown(attempt: TaskAttempt, since: datetime, links: Links) -> ShownAttempt:
     )
 
 
-def latest_beats(task: Task, now: datetime, links: Links) -> list[ShownBeat]:
+def latest_beats(task: Task) -> list[Heartbeat]:
     """Return the latest beats for a task, the latest first; by its index, a role at a time."""
     if not task.claim:
         return []
     rows = Heartbeat.objects.using(task._state.db).filter(task=task.pk).order_by("-sent_at")
     beats = [beat for role in BeatRole for beat in rows.filter(role=role)[:BEATS]]
-    beats.sort(key=lambda beat: beat.sent_at, reverse=True)
+    return sorted(beats, key=lambda beat: beat.sent_at, reverse=True)[:BEATS]
+
+
+def shown_beats(beats: Sequence[Heartbeat], now: datetime, links: Links) -> list[ShownBeat]:
+    """Return beats for a page; ``now`` is the database's clock."""
     return [
         ShownBeat(
             str(beat.get_role_display()),
@@ -88,5 +92,5 @@ def latest_beats(task: Task, now: datetime, links: Links) -> list[ShownBeat]:
             beat.hostname,
             beat.pid,
         )
-        for beat in beats[:BEATS]
+        for beat in beats
     ]

@@ -17,6 +17,8 @@ from .json_text import pieces
 #: The columns that can be had as a whole, each with its place among a row's annotations.
 PARTS: Final = {name: f"{name}_text" for name in ("args", "kwargs", "result", "metadata", "checkpoint")}
 
+_EMPTY: Final = {None, "", "null", "[]", "{}"}
+
 
 def with_texts(tasks: QuerySet[Any], *parts: str) -> QuerySet[Any]:
     """Read these columns as text: what is in them may be more, or deeper, than Python reads, or damaged."""
@@ -39,6 +41,10 @@ class Contents:
     def size(self, part: str) -> int:
         """The characters of a value in the table."""
         return len(getattr(self._task, PARTS[part], None) or "")
+
+    def is_filled(self, part: str) -> bool:
+        """Whether there is something in it."""
+        return getattr(self._task, PARTS[part], None) not in _EMPTY
 
     def seen(self, part: str) -> Any:
         """Return what may be seen of a value; what is below its keys is judged as it is written."""

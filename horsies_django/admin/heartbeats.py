@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Heartbeat, Task, Worker
 from ..states import BeatRole
-from .base import ReadOnlyAdmin
+from .base import ReadOnlyAdmin, queue_database
 from .links import Links
 from .readable import lasting, moment
 
@@ -52,8 +52,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read the database's clock beside the beats, for their age."""
         beats: QuerySet[Any] = super().get_queryset(request)
-        beats = beats.annotate(read_at=Now())
-        return beats
+        return beats.annotate(read_at=Now())  # type: ignore[no-any-return]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -71,8 +70,12 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         """Let the rows of a list link to what this user may see."""
         changes = super().get_changelist_instance(request)
         links = Links(self.admin_site, request)
-        for row in changes.result_list:
-            row.page_links = links
+        beats = list(changes.result_list)
+        links.look_up(Task, {beat.task_id for beat in beats}, queue_database())
+        links.look_up(Worker, {beat.sender_id for beat in beats}, queue_database())
+        for beat in beats:
+            beat.page_links = links
+        changes.result_list = beats
         return changes
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:

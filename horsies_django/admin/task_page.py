@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin
@@ -13,16 +15,18 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Task, Worker, Workflow, WorkflowTask
+from ..models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
+from ..states import TaskStatus
 from .acting import ActingAdmin
-from .attempts import latest_attempts, latest_beats, shown_attempts
+from .attempts import latest_attempts, latest_beats, shown_attempts, shown_beats
 from .contents import PARTS, contents_of, with_texts
 from .links import Links
-from .readable import as_json, block, masked_json, moment, progress_bar
+from .readable import as_json, block, lasting, masked_json, moment, progress_bar
 from .state_words import state_by_asynq
 from .timeline import FEW, WIDTH, bars_of, steps_of
 from .why import shown_reasons
@@ -31,38 +35,43 @@ from .why import shown_reasons
 LIVE: Final = "horsies-live"
 
 
+#: Characters of an error's message that stand at the top.
+MESSAGE: Final = 1_000
+
+#: Columns that the page shows under another name.
+_COLUMNS: Final = {"error": "error_code", "worker": "claimed_by_worker_id", "policy": "retry_policy"}
+
+#: What the task is, beside its name, which is the page's title.
+WHAT: Final = ("page_queue", "page_priority", "shown_attempts", "page_worker")
+
+
 class TaskPage(ActingAdmin):
     """The part of the admin of tasks that is about one of them."""
 
     change_form_template = "admin/horsies_django/task_page.html"
+    #: What is empty is left out, but for the first of each.
     fieldsets: ClassVar[Any] = (
         (
-            None,
-            {"classes": (LIVE,), "fields": ("task_name", "page_status", ("page_queue", "priority", "shown_attempts"))},
+            _("State"),
+            {"classes": (LIVE,), "fields": ("page_status", "page_error", "page_progress", WHAT)},
         ),
         (_("Call"), {"fields": ("page_args", "page_kwargs")}),
-        (
-            _("Outcome"),
-            {"classes": (LIVE,), "fields": ("page_progress", "page_result", "error_code", "page_traceback")},
-        ),
+        (_("Result"), {"classes": (LIVE,), "fields": ("page_result", "page_traceback")}),
         (
             _("Times"),
             {
                 "classes": (LIVE,),
                 "fields": (
-                    ("page_sent_at", "page_enqueued_at", "page_claimed_at"),
-                    ("page_started_at", "page_finished_at", "page_next_retry_at"),
-                    ("page_run_after", "page_good_until", "page_kept_until"),
+                    ("page_sent_at", "page_enqueued_at", "page_claimed_at", "page_started_at", "page_finished_at"),
+                    ("page_next_retry_at", "page_run_after", "page_good_until", "page_kept_until"),
                 ),
             },
         ),
-        (_("Held by"), {"classes": (LIVE,), "fields": (("page_worker", "claim"),)}),
         (
             _("Options"),
             {
                 "fields": (
-                    ("id", "backend", "is_async"),
-                    ("timeout", "retention", "unique_key"),
+                    ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention", "unique_key"),
                     "page_policy",
                     "page_metadata",
                     "page_checkpoint",
@@ -90,6 +99,32 @@ class TaskPage(ActingAdmin):
         own = path("<path:object_id>/download/<slug:part>/", view, name=self._url_name("download"))
         return [own, *super().get_urls()]
 
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave out what is empty."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None:
+            return fieldsets
+        return [(name, {**options, "fields": self._filled(options["fields"], obj)}) for name, options in fieldsets]
+
+    def _filled(self, lines: Any, task: Any) -> list[Any]:
+        first, *rest = lines
+        kept = [self._filled_line(line, task) for line in rest]
+        return [self._filled_line(first, task) or first, *filter(None, kept)]
+
+    def _filled_line(self, line: Any, task: Any) -> Any:
+        if isinstance(line, str):
+            return line if self._is_filled(line, task) else None
+        return tuple(name for name in line if self._is_filled(name, task))
+
+    def _is_filled(self, name: str, task: Any) -> bool:
+        column = name.removeprefix("page_")
+        if column in PARTS:
+            return contents_of(task).is_filled(column)
+        if column == "traceback":
+            return bool(contents_of(task).traceback)
+        value = getattr(task, _COLUMNS.get(column, column), True)
+        return value is not None and value != ""
+
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Return every field that a page shows."""
         return flatten_fieldsets(self.fieldsets)
@@ -114,17 +149,20 @@ class TaskPage(ActingAdmin):
         task = kwargs.get("obj")
         if task is not None:
             links = Links(self.admin_site, request)
-            task.page_links = links
             context |= self._about(task, links)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _about(self, task: Any, links: Links) -> dict[str, Any]:
+        task.page_links = links
+        reasons = shown_reasons(task, task.read_at, links)
         attempts = latest_attempts(task)
+        beats = [] if task.status == TaskStatus.PENDING else latest_beats(task)
+        links.look_up(Worker, _workers(task, attempts, beats), task._state.db)
         steps = steps_of(task, attempts, task.read_at)
         return {
             "is_live": task.finished_at is None,
             "live_class": LIVE,
-            "reasons": shown_reasons(task, task.read_at, links),
+            "reasons": reasons,
             "node": self._node(task, links),
             "others": links.among(Task, _t("Other tasks of this name"), q=task.task_name),
             "zone": get_current_timezone_name(),
@@ -134,7 +172,7 @@ class TaskPage(ActingAdmin):
             "picture_width": WIDTH,
             "attempts": shown_attempts(attempts, task.sent_at, links),
             "earlier_attempts": attempts[0].attempt - 1 if attempts else 0,
-            "beats": latest_beats(task, task.read_at, links),
+            "beats": shown_beats(beats, task.read_at, links),
         }
 
     def _node(self, task: Task, links: Links) -> dict[str, Any] | None:
@@ -176,17 +214,53 @@ class TaskPage(ActingAdmin):
     @admin.display(description=_("status"))
     def page_status(self, task: Any) -> SafeString:
         """The status by word and mark, and the state that asynq would call it."""
+        state = state_by_asynq(task, task.read_at)
         return format_html(
             '<span class="horsies-status horsies-status-{}">{}</span> <span class="quiet">{}</span>',
             task.status.lower(),
             task.get_status_display(),
-            state_by_asynq(task, task.read_at),
+            _t("asynq: %s") % state if state else "",
+        )
+
+    @admin.display(description=_("error"))
+    def page_error(self, task: Task) -> SafeString:
+        """The code of the error, and its message."""
+        message = str(contents_of(task).error.get("message") or "")
+        return format_html(
+            '<strong>{}</strong> <span class="horsies-message">{}</span>',
+            task.error_code,
+            Truncator(message).chars(MESSAGE),
         )
 
     @admin.display(description=_("queue"))
     def page_queue(self, task: Any) -> SafeString | str:
         """The queue, with a link to its tasks."""
         return _links(task).among(Task, task.queue_name, queue_name=task.queue_name)
+
+    @admin.display(description=_("priority"))
+    def page_priority(self, task: Task) -> int:
+        """The priority."""
+        return task.priority
+
+    @admin.display(description=_("claim"))
+    def page_claim(self, task: Task) -> int:
+        """The number of the claim."""
+        return task.claim
+
+    @admin.display(description=_("body"))
+    def page_kind(self, task: Task) -> str:
+        """Which kind of slot it takes."""
+        return _t("coroutine") if task.is_async else _t("function")
+
+    @admin.display(description=_("timeout"))
+    def page_timeout(self, task: Task) -> str:
+        """How long an attempt may run."""
+        return lasting(timedelta(seconds=task.timeout)) if task.timeout is not None else "-"
+
+    @admin.display(description=_("retention"))
+    def page_retention(self, task: Task) -> str:
+        """How long it is kept, if its sender has said so."""
+        return lasting(task.retention)
 
     @admin.display(description=_("worker"))
     def page_worker(self, task: Any) -> SafeString | str:
@@ -240,6 +314,12 @@ class TaskPage(ActingAdmin):
         value = contents.seen_result() if part == "result" else contents.seen(part)
         name = f"{self.admin_site.name}:{self._url_name('download')}"
         return masked_json(value, contents.mask, contents.size(part), reverse(name, args=[task.pk, part]))
+
+
+def _workers(task: Task, attempts: Sequence[TaskAttempt], beats: Sequence[Heartbeat]) -> set[str]:
+    """The ids of all workers that the page names."""
+    named = {attempt.worker_id for attempt in attempts} | {beat.sender_id for beat in beats}
+    return {*named, task.claimed_by_worker_id or ""} - {""}
 
 
 def _links(task: Any) -> Links:
