@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -43,6 +43,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"{task.module_path!r} can't be found by that name; allowed: a module's function, under its own name."
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata is {task.metadata!r}; allowed: a dict, or None."
+    yield from _masking(task)
     if len(task.module_path) > _NAME_LENGTH:
         yield f"{task.module_path!r} is too long a name; allowed: {_NAME_LENGTH} characters, which is what a row holds."
     try:
@@ -74,8 +75,22 @@ def _atomicity(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"atomic is True and {task.module_path} is a coroutine function; allowed: plain functions."
 
 
+def _masking(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    if not _is_sensitive(task.sensitive):
+        allowed = "a collection of names, each a text, or a callable (name, value) -> bool, no coroutine function"
+        yield f"sensitive is {task.sensitive!r}; allowed: {allowed}."
+
+
 def _is_key(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _NAME_LENGTH and value == clean_text(value)
+
+
+def _is_sensitive(value: object) -> bool:
+    if callable(value):
+        return not inspect.iscoroutinefunction(value)
+    if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
+        return False
+    return all(isinstance(name, str) and name for name in value)
 
 
 def _is_whole(value: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -39,6 +39,9 @@ V = TypeVar("V")
 
 #: ``(exception, task_result) -> seconds``, or None to give up.
 Backoff = Callable[[BaseException | None, Any], float | None]
+
+#: Names of arguments and of keys in results, or ``(name, value) -> bool``: what people who look are not to see.
+Sensitive = Collection[str] | Callable[[str, Any], bool]
 
 #: Attempts of a task that says how to back off but not how often (S4-17).
 DEFAULT_ATTEMPTS: Final = 3
@@ -78,6 +81,7 @@ class HorsiesTask(_GenericTask[P, T]):
     retention: timedelta | float | str | None = INHERIT
     atomic: bool = False
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
+    sensitive: Sensitive = field(default=(), hash=False)
     good_until: datetime | None = None
     unique_key: str | None = None
     task_id: UUID | None = None
@@ -278,6 +282,7 @@ def task(
     retention: timedelta | float | str | None = ...,
     atomic: bool = ...,
     metadata: Mapping[str, Any] | None = ...,
+    sensitive: Sensitive = ...,
 ) -> Callable[[Callable[Concatenate[TaskContext, P], T]], HorsiesTask[P, T]]: ...
 @overload
 def task(
@@ -294,6 +299,7 @@ def task(
     retention: timedelta | float | str | None = ...,
     atomic: bool = ...,
     metadata: Mapping[str, Any] | None = ...,
+    sensitive: Sensitive = ...,
 ) -> Callable[[Callable[P, T]], HorsiesTask[P, T]]: ...
 def task(
     function: Callable[..., Any] | None = None,
@@ -310,8 +316,9 @@ def task(
     ``max_attempts`` alone retries any failure; ``backoff`` is a number of seconds, a :class:`RetryPolicy` or a callable
     ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an
     exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
-    body, its COMPLETED mark and its attempt are one transaction on the queue's database. Raises TypeError for an
-    unknown option and InvalidTask for a bad value.
+    body, its COMPLETED mark and its attempt are one transaction on the queue's database; ``sensitive`` says which
+    arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`). Raises
+    TypeError for an unknown option and InvalidTask for a bad value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))

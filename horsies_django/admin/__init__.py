@@ -2,7 +2,8 @@
 
 from django.contrib import admin
 
-from ..models import Queue, Task, Worker
+from ..models import Heartbeat, Queue, Task, Worker
+from .heartbeats import HeartbeatAdmin
 from .queues import QueueAdmin
 from .tasks import TaskAdmin
 from .workers import WorkerAdmin
@@ -13,6 +14,7 @@ def register(site: admin.AdminSite) -> None:
     site.register(Task, TaskAdmin)
     site.register(Queue, QueueAdmin)
     site.register(Worker, WorkerAdmin)
+    site.register(Heartbeat, HeartbeatAdmin)
 
 
 register(admin.site)

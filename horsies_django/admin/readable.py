@@ -3,37 +3,81 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.contrib import admin
+from django.template.defaultfilters import filesizeformat
 from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.timezone import localtime
+from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
+
+from ..masking import Mask
+from .json_text import head
 
 #: Characters of one value that a page shows.
 SHOWN: Final = 16_384
 
+#: Characters of a value from which on it is folded.
+FOLDED: Final = 2_000
 
-def moment(name: str, title: Any) -> Any:
-    """Return a column that shows the time in the field ``name`` to the second, in the reader's own zone."""
+_DAY: Final = 86_400
+
+
+def moment(name: str, title: Any, *, exactly: bool = False) -> Any:
+    """Return a column that shows the time in the field ``name``, in the reader's own zone; ``exactly``: to the ms."""
 
     @admin.display(description=title)
     def column(_: Any, row: Any) -> str:
-        value = getattr(row, name)
-        return date_format(localtime(value), "Y-m-d H:i:s") if value else "-"
+        return at(getattr(row, name), exactly=exactly)
 
     return column
 
 
-def block(text: str) -> SafeString | str:
-    """Return ``text`` as a block of its own, or a dash."""
+def at(value: datetime | None, *, exactly: bool = True) -> str:
+    """Return a time in the reader's own zone, to the millisecond or to the second, or a dash."""
+    if value is None:
+        return "-"
+    local = localtime(value) if is_aware(value) else value
+    text = date_format(local, "Y-m-d H:i:s")
+    return f"{text}.{local.microsecond // 1_000:03}" if exactly else text
+
+
+def lasting(span: timedelta | None) -> str:
+    """Return a duration in words, in its two largest units, or a dash.
+
+    >>> lasting(timedelta(seconds=75)), lasting(timedelta(seconds=0.0123)), lasting(timedelta(days=2, hours=5))
+    ('1 min 15 s', '12 ms', '2 d 5 h')
+    """
+    if span is None:
+        return "-"
+    seconds = max(0.0, span.total_seconds())
+    if seconds < 1:
+        return _("%d ms") % (seconds * 1_000)
+    if seconds < 10:
+        return _("%.1f s") % seconds
+    whole = int(seconds)
+    if whole < 60:
+        return _("%d s") % whole
+    if whole < 3_600:
+        return _("%(minutes)d min %(seconds)d s") % {"minutes": whole // 60, "seconds": whole % 60}
+    if whole < _DAY:
+        return _("%(hours)d h %(minutes)d min") % {"hours": whole // 3_600, "minutes": whole % 3_600 // 60}
+    return _("%(days)d d %(hours)d h") % {"days": whole // _DAY, "hours": whole % _DAY // 3_600}
+
+
+def block(text: str, *, end: bool = False) -> SafeString | str:
+    """Return ``text`` as a block of its own, or a dash. Of one that is too long the beginning is shown, or the end."""
     if not text:
         return "-"
-    if len(text) > SHOWN:
-        text = text[:SHOWN] + "\n" + _("… %d more characters") % (len(text) - SHOWN)
-    return format_html('<pre class="horsies-text">{}</pre>', text)
+    left = len(text) - SHOWN
+    if left > 0:
+        more = _("… %d more characters") % left
+        text = f"{more}\n{text[-SHOWN:]}" if end else f"{text[:SHOWN]}\n{more}"
+    # It scrolls, so the keyboard has to get there.
+    return format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
 
 
 def progress_bar(progress: Any) -> SafeString | str:
@@ -44,7 +88,8 @@ def progress_bar(progress: Any) -> SafeString | str:
     if not total or not isinstance(total, int | float):
         return f"{done:n} {words}".strip()
     return format_html(
-        '<progress class="horsies-progress" value="{}" max="{}"></progress> {} {}',
+        '<progress class="horsies-progress" aria-label="{}" value="{}" max="{}"></progress> {} {}',
+        _("progress"),
         done,
         total,
         f"{done:n}/{total:n}",
@@ -55,3 +100,25 @@ def progress_bar(progress: Any) -> SafeString | str:
 def as_json(value: Any) -> SafeString | str:
     """Return ``value`` as indented JSON."""
     return "-" if value is None else block(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def masked_json(value: Any, mask: Mask, size: int, address: str) -> SafeString | str:
+    """Return ``value`` as indented JSON, without what is sensitive.
+
+    It is folded if it is long. Of one that is too long the beginning is shown: ``size`` are the characters that it has
+    in the table, and at ``address`` all of it can be had.
+    """
+    if value is None:
+        return "-"
+    text, is_all = head(value, mask, SHOWN)
+    shown = format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
+    if not is_all:
+        sizes = {"shown": filesizeformat(SHOWN), "size": filesizeformat(size)}
+        words = _("The first %(shown)s of a value of %(size)s.") % sizes
+        shown = format_html(
+            '{}<p class="horsies-more">{} <a href="{}">{}</a></p>', shown, words, address, _("Download")
+        )
+    if len(text) <= FOLDED:
+        return shown
+    words = _("Show (%(size)s)") % {"size": filesizeformat(size)}
+    return format_html("<details><summary>{}</summary>{}</details>", words, shown)

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
-from django.contrib.admin.utils import flatten, flatten_fieldsets
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.safestring import SafeString
-from django.utils.translation import gettext_lazy as _
 
-from ..models import Task, TaskAttempt
 from . import search
-from .acting import ActingAdmin
-from .base import AnyStackedInline
 from .columns import TaskColumns
 from .filters import (
     ErrorFilter,
@@ -27,45 +20,13 @@ from .filters import (
     TroubleFilter,
     WorkerFilter,
 )
-from .readable import as_json, block, moment
 from .sent import SentFilter
+from .task_page import TaskPage
 from .task_verbs import TASK_VERBS
 from .walking_list import WalkingList
 
 
-class AttemptInline(AnyStackedInline):
-    """Each attempt with its traceback."""
-
-    model = TaskAttempt
-    extra = 0
-    can_delete = False
-    ordering = ("attempt",)
-    fields = (
-        ("outcome", "will_retry", "shown_started_at", "shown_finished_at"),
-        ("error_code", "error_message"),
-        "shown_traceback",
-        ("worker_id", "hostname", "pid"),
-    )
-    readonly_fields = flatten(fields)
-
-    shown_started_at = moment("started_at", _("started at"))
-    shown_finished_at = moment("finished_at", _("finished at"))
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody adds an attempt by hand."""
-        return False
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Who may see a task may see what became of it."""
-        return request.user.has_perm("horsies_django.view_task")
-
-    @admin.display(description=_("traceback"))
-    def shown_traceback(self, attempt: TaskAttempt) -> SafeString | str:
-        """The traceback, as it stands."""
-        return block(attempt.traceback)
-
-
-class TaskAdmin(TaskColumns, ActingAdmin):
+class TaskAdmin(TaskColumns, TaskPage):
     """Shows every task, and does to them what an operator may do."""
 
     list_display = (
@@ -99,48 +60,6 @@ class TaskAdmin(TaskColumns, ActingAdmin):
     search_fields = ("task_name",)
     search_help_text = search.HELP
     verbs = TASK_VERBS
-    inlines = (AttemptInline,)
-    fieldsets = (
-        (None, {"fields": ("id", "task_name", ("shown_status", "queue_name", "priority", "shown_attempts"))}),
-        (_("Call"), {"fields": ("shown_args", "shown_kwargs")}),
-        (_("Outcome"), {"fields": ("shown_progress", "shown_result", "error_code", "shown_traceback")}),
-        (
-            _("Times"),
-            {
-                "fields": (
-                    ("shown_sent_at", "shown_enqueued_at", "shown_claimed_at"),
-                    ("shown_started_at", "shown_finished_at"),
-                    ("shown_next_retry_at", "shown_good_until", "shown_kept_until"),
-                )
-            },
-        ),
-        (_("Held by"), {"fields": (("claimed_by_worker_id", "claim"),)}),
-        (
-            _("Options"),
-            {
-                "fields": (
-                    "backend",
-                    "shown_policy",
-                    ("timeout", "retention", "unique_key"),
-                    "shown_metadata",
-                    "shown_checkpoint",
-                )
-            },
-        ),
-    )
-
-    shown_sent_at = moment("sent_at", _("sent at"))
-    shown_enqueued_at = moment("enqueued_at", _("may run from"))
-    shown_claimed_at = moment("claimed_at", _("claimed at"))
-    shown_started_at = moment("started_at", _("started at"))
-    shown_finished_at = moment("finished_at", _("finished at"))
-    shown_next_retry_at = moment("next_retry_at", _("next retry at"))
-    shown_good_until = moment("good_until", _("good until"))
-    shown_kept_until = moment("kept_until", _("kept until"))
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """Return every field that a page shows."""
-        return flatten_fieldsets(self.fieldsets)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the large columns where they are until a page shows them."""
@@ -157,46 +76,3 @@ class TaskAdmin(TaskColumns, ActingAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WalkingList]:
         """Walk."""
         return WalkingList
-
-    # Fields.
-
-    @admin.display(description=_("checkpoint"))
-    def shown_checkpoint(self, task: Task) -> SafeString | str:
-        """What the body has saved for its next attempt."""
-        return as_json(task.checkpoint)
-
-    @admin.display(description=_("arguments"))
-    def shown_args(self, task: Task) -> SafeString | str:
-        """The positional arguments."""
-        return as_json(task.args)
-
-    @admin.display(description=_("keyword arguments"))
-    def shown_kwargs(self, task: Task) -> SafeString | str:
-        """The keyword arguments."""
-        return as_json(task.kwargs)
-
-    @admin.display(description=_("result"))
-    def shown_result(self, task: Task) -> SafeString | str:
-        """The result, without the traceback, which stands below."""
-        error = task.result.get("err") if isinstance(task.result, dict) else None
-        if not isinstance(error, dict) or not isinstance(error.get("exception"), dict):
-            return as_json(task.result)
-        exception = {key: value for key, value in error["exception"].items() if key != "traceback"}
-        return as_json({"err": error | {"exception": exception}})
-
-    @admin.display(description=_("traceback"))
-    def shown_traceback(self, task: Task) -> SafeString | str:
-        """The traceback of the error, if the task failed with one."""
-        error = task.result.get("err") if isinstance(task.result, dict) else None
-        exception = error.get("exception") if isinstance(error, dict) else None
-        return block(str(exception.get("traceback", ""))) if isinstance(exception, dict) else "-"
-
-    @admin.display(description=_("retry policy"))
-    def shown_policy(self, task: Task) -> SafeString | str:
-        """The retry policy as the row has it."""
-        return as_json(task.retry_policy)
-
-    @admin.display(description=_("metadata"))
-    def shown_metadata(self, task: Task) -> SafeString | str:
-        """What the sender said of the task."""
-        return as_json(task.metadata)

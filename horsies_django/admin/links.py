@@ -1,0 +1,60 @@
+"""Links from one row to others: plain text where the site has no page for it, or this user may not look."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib.admin import AdminSite
+from django.contrib.admin.utils import quote
+from django.db.models import Model
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+
+class Links:
+    """Makes links on one site for one user."""
+
+    def __init__(self, site: AdminSite, request: HttpRequest) -> None:
+        self._site = site
+        self._request = request
+        self._may_look: dict[type[Model], bool] = {}
+        self._known: dict[type[Model], set[Any]] = {}
+
+    def look_up(self, model: type[Model], keys: Collection[Any], database: str | None) -> None:
+        """See which of these rows are there: from now on only those of the model are linked to. One statement."""
+        if keys and self._may(model):
+            rows = model._default_manager.using(database).filter(pk__in=keys)
+            self._known[model] = set(rows.values_list("pk", flat=True))
+
+    def to(self, model: type[Model], key: Any, words: Any = None) -> SafeString | str:
+        """Return ``words``, else the key, as a link to the page of the row with this primary key."""
+        words = str(key) if words is None else words
+        if key is None or key not in self._known.get(model, {key}):
+            return str(words) if key is not None else "-"
+        return self._link(model, "change", words, (quote(str(key)),))
+
+    def among(self, model: type[Model], words: Any, **query: str) -> SafeString | str:
+        """Return ``words`` as a link to the list of a model, filtered by ``query``."""
+        return self._link(model, "changelist", words, (), query)
+
+    def _link(
+        self, model: type[Model], page: str, words: Any, args: tuple[str, ...], query: dict[str, str] | None = None
+    ) -> SafeString | str:
+        options = model._meta
+        if not self._may(model):
+            return str(words)
+        try:
+            address = reverse(f"{self._site.name}:{options.app_label}_{options.model_name}_{page}", args=args)
+        except NoReverseMatch:  # a site that is not in the project's addresses by its name, or without this page
+            return str(words)
+        return format_html('<a href="{}">{}</a>', f"{address}?{urlencode(query)}" if query else address, words)
+
+    def _may(self, model: type[Model]) -> bool:
+        if model not in self._may_look:
+            is_there = self._site.is_registered(model)
+            self._may_look[model] = is_there and self._site.get_model_admin(model).has_view_permission(self._request)
+        return self._may_look[model]
