@@ -139,7 +139,11 @@ def test_a_minute_begins_with_its_first_moment_and_an_hour_too():
     roll()
 
     hour = timedelta(hours=1)
-    assert {key[0] - NOON + hour for key in counted(Span.MINUTE)} == {timedelta(0), -timedelta(minutes=1), timedelta(minutes=59)}
+    assert {key[0] - NOON + hour for key in counted(Span.MINUTE)} == {
+        timedelta(0),
+        -timedelta(minutes=1),
+        timedelta(minutes=59),
+    }
     assert {key[0] - NOON + hour: count for key, count in counted().items()} == {timedelta(0): 3, -hour: 1}
 
 
