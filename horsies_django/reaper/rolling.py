@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from django.conf import settings
 from django.db import connections, transaction
 from django.db.models import CharField, Count, F, OuterRef, QuerySet, Subquery, Value
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, Now
 
 from ..conf import Options
 from ..expressions import FromNow, MinuteOf, SecondsBetween
@@ -78,9 +77,10 @@ def _fold(database: str) -> Batch:
     features = connections[database].features
     marks = Mark.objects.using(database).filter(name=MARK)
     free = marks.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
-    position = free.values_list("position", flat=True).first()
-    if position is None:
+    mark = free.values_list("position", Now()).first()
+    if mark is None:
         return Batch(0, 0)
+    position, now = mark
     size = SIZE if features.has_select_for_update else SIZE_OF_SQLITE
     window = _window(TaskAttempt.objects.using(database), position, size)
     if window is None or not marks.filter(position=position).update(position=window.last):
@@ -88,7 +88,7 @@ def _fold(database: str) -> Batch:
     folded = _Folded()
     for group in _groups(window.attempts):
         folded.add(_Group(*group))
-    folded.store(database)
+    folded.store(database, now)
     return Batch(size if window.is_cut else folded.count, folded.count, size=size)
 
 
@@ -181,10 +181,10 @@ class _Folded:
                 if bucket is not None:
                     histogram[str(bucket)] += group.count
 
-    def store(self, database: str) -> None:
-        """Add it to what is stored: rows that are there are read and written anew."""
+    def store(self, database: str, now: datetime) -> None:
+        """Add it to what is stored: rows that are there are read and written anew, and what is past keeping is left."""
         rollups = Rollup.objects.using(database)
-        kept = {key: new for key, new in self._by.items() if _is_kept(key)}
+        kept = {key: new for key, new in self._by.items() if now - key[1] < KEPT[Span(key[0])]}
         columns = ("pk", "count", "waits", "runs", "span", "start", *KIND)
         starts = {(key[0], key[1]) for key in kept}
         known = rollups.none()
@@ -206,12 +206,6 @@ def _row(key: _Key, new: _Histograms) -> Rollup:
     span, start, *kind = key
     named = dict(zip(KIND, kind, strict=True))
     return Rollup(span=span, start=start, **named, count=new.count, waits=dict(new.waits), runs=dict(new.runs))
-
-
-def _is_kept(key: _Key) -> bool:
-    """Whether it need be stored: a reaper that comes late counts what is to go at once."""
-    age = time.time() - (key[1] if settings.USE_TZ else key[1].replace(tzinfo=UTC)).timestamp()
-    return age < KEPT[Span(key[0])].total_seconds() + 86_400
 
 
 def _moment(minute: int) -> datetime:
