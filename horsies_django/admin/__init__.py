@@ -2,7 +2,8 @@
 
 from django.contrib import admin
 
-from ..models import Queue, Task, Worker
+from ..models import Overview, Queue, Task, Worker
+from .overview import OverviewAdmin
 from .queues import QueueAdmin
 from .tasks import TaskAdmin
 from .workers import WorkerAdmin
@@ -10,6 +11,7 @@ from .workers import WorkerAdmin
 
 def register(site: admin.AdminSite) -> None:
     """Register every page with ``site``."""
+    site.register(Overview, OverviewAdmin)
     site.register(Task, TaskAdmin)
     site.register(Queue, QueueAdmin)
     site.register(Worker, WorkerAdmin)

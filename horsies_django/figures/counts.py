@@ -179,4 +179,4 @@ class _Answers:
         return Count(min(counted.number, COUNTED), Exactness.AT_LEAST)
 
     def _estimated(self, status: TaskStatus) -> int:
-        return round(self._shares.get(status.value, 0) * self._rows)
+        return round(float(self._shares.get(status.value, 0)) * int(self._rows))

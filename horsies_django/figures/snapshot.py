@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from django.db.models import F
 from django.db.models.functions import Now
@@ -14,14 +15,13 @@ from ..backend import HorsiesBackend
 from ..compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ..conf import Options
 from ..expressions import SecondsUntil
-from ..models import Queue, Task, Turn, Workflow
+from ..models import Queue, Task, Turn
 from ..models.depths import Depth, depths
 from ..models.statements import Statement
 from ..reaper.loop import TURN
-from ..workflows.states import WORKFLOW_TERMINAL_STATES, WorkflowStatus
-from . import counts
-from .asking import ask, counting, listing, read
-from .counts import COUNTED, Count, Exactness
+from . import counts, flows
+from .asking import ask, listing, read
+from .counts import Count
 from .crew import Held, Member, crew, held
 from .history import Bar, Pace, last_hour, paces
 
@@ -30,8 +30,6 @@ LATECOMERS: Final = 1_000
 
 #: Queues with a row that are told of at most.
 QUEUES: Final = 1_000
-
-LIVE: Final = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
 
 #: The reaper's last pass is late after so many of its intervals.
 LATE: Final = 4
@@ -70,6 +68,7 @@ class Snapshot:
     queues: tuple[QueueFigures, ...]
     workers: tuple[Member, ...]
     workflows: Mapping[str, Count]
+    newest_workflows: tuple[UUID, ...]
     reaper_ago: float | None
     reaper_interval: float
     minutes: tuple[Bar, ...]
@@ -115,7 +114,8 @@ def take(options: Options) -> Snapshot:
         counts.of_states(answers, holding.states),
         tuple(_queues(dict(read(answers["queues"])), due, holding, paces(database, hour))),
         tuple(crew(database, options.recovery, holding.workers)),
-        {status.lower(): _bounded(answers[f"workflows {status}"]) for status in LIVE},
+        flows.counts(answers),
+        tuple(flows.newest(answers)),
         None if reaper_in is None else max(0.0, -float(reaper_in)),
         options.recovery.check_interval_ms / 1_000,
         tuple(minutes),
@@ -127,13 +127,12 @@ def _parts(database: str) -> dict[str, Statement]:
     latecomers = pending.order_by("enqueued_at")[:LATECOMERS]
     queues = Queue.objects.using(database).order_by("name")[:QUEUES]
     reaper = Turn.objects.using(database).filter(name__startswith=TURN).order_by("-taken_at")
-    workflows = Workflow.objects.using(database).order_by("status", "pk")
     return {
         **counts.parts(database),
+        **flows.parts(database),
         "latecomers": listing(latecomers, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
         "queues": listing(queues, {"name": F("name"), "paused": F("paused")}, database),
         "reaper": Statement.select(reaper.values_list(SecondsUntil("taken_at"))[:1]),
-        **{f"workflows {status}": counting(workflows.filter(status=status), COUNTED + 1) for status in LIVE},
     }
 
 
@@ -155,7 +154,3 @@ def _configured() -> set[str]:
     """The queues of the settings."""
     ours = (task_backends[alias] for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend))
     return {name for backend in ours for name in backend.queues or {DEFAULT_TASK_QUEUE_NAME}}
-
-
-def _bounded(number: int) -> Count:
-    return Count(COUNTED, Exactness.AT_LEAST) if number > COUNTED else Count(number)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django.conf import settings
 from django.db import connections, transaction
@@ -87,7 +88,7 @@ def _fold(database: str) -> Batch:
         return Batch(0, 0)
     folded = _Folded()
     for group in _groups(window.attempts):
-        folded.add(_Group(*group))
+        folded.add(group)
     folded.store(database, now)
     return Batch(size if window.is_cut else folded.count, folded.count, size=size)
 
@@ -125,10 +126,10 @@ class _Group(NamedTuple):
     error_code: str
     wait: int | None
     run: int | None
-    count: int
+    number: int
 
 
-def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[tuple[Any, ...]]:
+def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_Group]:
     """Count in SQL.
 
     Each task is looked up by its key: joined, the planner might read the whole table. How long a task waited is known
@@ -146,7 +147,7 @@ def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[tuple[Any, ...]]:
     columns = {"minute": MinuteOf("finished_at"), "queue": names["queue_name"], "name": names["task_name"]}
     keys = ("minute", "queue", "name", "outcome", "will_retry", "error_code", "wait", "run")
     grouped = attempts.order_by().annotate(**columns, wait=wait, run=run).values(*keys)
-    return grouped.annotate(n=Count("pk")).values_list(*keys, "n")
+    return itertools.starmap(_Group, grouped.annotate(n=Count("pk")).values_list(*keys, "n").iterator())
 
 
 #: What a roll-up counts by, beside its span and start.
@@ -171,15 +172,15 @@ class _Folded:
 
     def add(self, group: _Group) -> None:
         """Add attempts that have all in common."""
-        self.count += group.count
+        self.count += group.number
         for span, minutes in _MINUTES.items():
             start = _moment(group.minute // minutes * minutes)
             key = (span.value, start, *(getattr(group, column) for column in KIND))
             into = self._by.setdefault(key, _Histograms())
-            into.count += group.count
+            into.count += group.number
             for histogram, bucket in ((into.waits, group.wait), (into.runs, group.run)):
                 if bucket is not None:
-                    histogram[str(bucket)] += group.count
+                    histogram[str(bucket)] += group.number
 
     def store(self, database: str, now: datetime) -> None:
         """Add it to what is stored: rows that are there are read and written anew, and what is past keeping is left."""

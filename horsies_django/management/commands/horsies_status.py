@@ -11,12 +11,18 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from horsies_django.figures import Snapshot, take
+from horsies_django.figures.crew import Member
+from horsies_django.figures.snapshot import QueueFigures
+from horsies_django.figures.spans import brief
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.tables import check_tables
 from horsies_django.worker.connection import own_connection
 from horsies_django.worker.plan import horsies_backend
 
 COMMAND: Final = "horsies_status"
+
+_QUEUE: Final = ("queue", "due", "oldest waits", "held", "completed/h", "failed/h", "wait p95", "run p95", "")
+_WORKER: Final = ("worker", "host", "pid", "held/slots", "last beat", "")
 
 
 class Command(BaseCommand):
@@ -56,39 +62,37 @@ class Command(BaseCommand):
 def _lines(snapshot: Snapshot) -> Iterable[str]:
     yield from _table(("state", "tasks"), [(name, str(count)) for name, count in snapshot.counts.items()], 1)
     yield ""
-    heads = ("queue", "due", "oldest waits", "held", "completed/h", "failed/h", "wait p95", "run p95", "")
-    yield from _table(heads, [_queue_row(queue) for queue in snapshot.queues], 1)
+    yield from _table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
     yield ""
     if snapshot.workers:
-        heads = ("worker", "host", "pid", "held/slots", "last beat", "")
-        yield from _table(heads, [_worker_row(worker) for worker in snapshot.workers], 2)
+        yield from _table(_WORKER, [_worker_row(worker) for worker in snapshot.workers], 2)
     else:
         yield "No worker is there: start one with `manage.py horsies_worker`."
     yield ""
     yield "workflows: " + ", ".join(f"{count} {name}" for name, count in snapshot.workflows.items())
-    yield f"oldest due task waits: {_seconds(snapshot.oldest_waits)}"
+    yield f"oldest due task waits: {brief(snapshot.oldest_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (
         " (late: throughput, failures and percentiles stand still)" if snapshot.is_reaper_late else ""
     )
 
 
-def _queue_row(queue: Any) -> tuple[str, ...]:
+def _queue_row(queue: QueueFigures) -> tuple[str, ...]:
     due = f"{queue.depth.due:,}" + ("+" if queue.depth.is_more else "")
     pace = queue.pace
     return (
         queue.name,
         due,
-        _seconds(queue.depth.waits),
+        brief(queue.depth.waits),
         str(queue.held),
         f"{pace.counts['completed']:,}",
         f"{pace.counts['failed']:,}",
-        _seconds(pace.wait_p95),
-        _seconds(pace.run_p95),
+        brief(pace.wait_p95),
+        brief(pace.run_p95),
         "paused" if queue.is_paused else "",
     )
 
 
-def _worker_row(worker: Any) -> tuple[str, ...]:
+def _worker_row(worker: Member) -> tuple[str, ...]:
     slots = "?" if worker.slots is None else str(worker.slots)
     state = "silent" if not worker.is_alive else "stopping" if worker.is_stopping else ""
     return (worker.id, worker.hostname, str(worker.pid), f"{worker.held}/{slots}", _ago(worker.beat_ago), state)
@@ -106,16 +110,4 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> It
 
 
 def _ago(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{_seconds(seconds)} ago"
-
-
-def _seconds(seconds: float | None) -> str:
-    """Say it in the unit that fits."""
-    if seconds is None:
-        return "-"
-    if seconds < 1:
-        return f"{seconds * 1_000:.0f} ms"
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return "never" if seconds is None else f"{brief(seconds)} ago"
