@@ -17,6 +17,7 @@ from django.db.models import (
     Field,
     FloatField,
     Func,
+    IntegerField,
     JSONField,
     Lookup,
     Value,
@@ -105,6 +106,49 @@ class SecondsUntil(Func):
             connection,
             template="(TIMESTAMPDIFF(MICROSECOND, CURRENT_TIMESTAMP(6), %(expressions)s) / 1000000.0)",
         )
+
+
+class SecondsBetween(Func):
+    """The seconds from one column's time to another's."""
+
+    def __init__(self, first: Expression | F, last: Expression | F) -> None:
+        super().__init__(first, last, output_field=FloatField())
+
+    def _render(self, compiler: SQLCompiler, template: str) -> _Compiled:
+        (first, first_params), (last, last_params) = map(compiler.compile, self.get_source_expressions())
+        return template.format(first=first, last=last), (*last_params, *first_params)
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """``EXTRACT`` gives numeric, which Python would read as Decimal."""
+        return self._render(compiler, "EXTRACT(EPOCH FROM ({last} - {first}))::double precision")
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
+        """Rounded to what a row has: days as SQLite counts them are right to 40 microseconds."""
+        return self._render(compiler, "ROUND((JULIANDAY({last}) - JULIANDAY({first})) * 86400.0, 3)")
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
+        """MySQL's difference is in whole microseconds, and takes the earlier first."""
+        (first, first_params), (last, last_params) = map(compiler.compile, self.get_source_expressions())
+        return f"(TIMESTAMPDIFF(MICROSECOND, {first}, {last}) / 1000000.0)", (*first_params, *last_params)
+
+
+class MinuteOf(Func):
+    """The minutes from 1970 to a column's time, as the column has it: no time zone is in it."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(F(column), output_field=IntegerField())
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
+        """Rounded down, also before 1970."""
+        return self.as_sql(compiler, connection, template="FLOOR(EXTRACT(EPOCH FROM %(expressions)s) / 60)::bigint")
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
+        """``%s`` of STRFTIME is whole seconds."""
+        return self.as_sql(compiler, connection, template="(STRFTIME('%%%%s', %(expressions)s) / 60)")
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
+        """MySQL counts them itself."""
+        return self.as_sql(compiler, connection, template="TIMESTAMPDIFF(MINUTE, '1970-01-01', %(expressions)s)")
 
 
 _POSTGRES_CASTS: Final = {

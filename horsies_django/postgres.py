@@ -39,6 +39,17 @@ _PLANS: Final = {
 }
 
 
+#: How many rows a table, or an index, had when it was last analyzed; below 0 if it never was.
+ESTIMATED_ROWS: Final = "SELECT CAST(reltuples AS bigint) FROM pg_class WHERE oid = to_regclass(%s)"
+
+#: The share of the rows that each of the commonest values of a column had then, as a JSON array of pairs.
+ESTIMATED_SHARES: Final = """
+SELECT CAST(json_agg(json_build_array(share.value, share.of_all)) AS text)
+FROM pg_stats, unnest(CAST(CAST(most_common_vals AS text) AS text[]), most_common_freqs) AS share (value, of_all)
+WHERE schemaname = ANY (current_schemas(false)) AND tablename = %s AND attname = %s
+"""
+
+
 def pin_plans(connection: BaseDatabaseWrapper) -> None:
     """Let a connection that speaks to the queue's tables only go by their indexes, and keep the plans it is told to.
 

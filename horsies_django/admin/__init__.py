@@ -2,16 +2,20 @@
 
 from django.contrib import admin
 
-from ..models import Heartbeat, Queue, Task, Worker
+from ..models import Heartbeat, Overview, Queue, Task, Worker, Workflow
 from .heartbeats import HeartbeatAdmin
+from .overview import OverviewAdmin
 from .queues import QueueAdmin
 from .tasks import TaskAdmin
 from .workers import WorkerAdmin
+from .workflows import WorkflowAdmin
 
 
 def register(site: admin.AdminSite) -> None:
     """Register every page with ``site``."""
+    site.register(Overview, OverviewAdmin)
     site.register(Task, TaskAdmin)
+    site.register(Workflow, WorkflowAdmin)
     site.register(Queue, QueueAdmin)
     site.register(Worker, WorkerAdmin)
     site.register(Heartbeat, HeartbeatAdmin)

@@ -24,11 +24,16 @@ else:  # generic in the type stubs only
 COUNTED: Final = 10_000
 
 
+def own_backend() -> HorsiesBackend | None:
+    """Return the first of the backends that are ours, if one is."""
+    backends = (task_backends[alias] for alias in task_backends)
+    return next((backend for backend in backends if isinstance(backend, HorsiesBackend)), None)
+
+
 def queue_database() -> str | None:
     """Return the alias of the queue's database; None leaves it to the routers."""
-    backends = (task_backends[alias] for alias in task_backends)
-    ours = [backend for backend in backends if isinstance(backend, HorsiesBackend)]
-    return ours[0].parsed.options.database if ours else None
+    backend = own_backend()
+    return backend.parsed.options.database if backend else None
 
 
 class BoundedPaginator(AnyPaginator):

@@ -15,6 +15,7 @@ from ..workflows import door
 from .batches import Batch, Refused, all_batches, one_batch
 from .crashed import recover_batch
 from .pruning import forget_workers, prune_heartbeats, prune_tasks, prune_workflows
+from .rolling import forget_rollups, roll_up
 from .stuck import expire_paused_workflows, expire_workflows, repair_workflows
 
 logger = logging.getLogger("horsies_django.reaper")
@@ -93,9 +94,12 @@ DUTIES: Final[dict[str, Duty]] = {
     "expired paused workflows": expire_paused_workflows,
     "expired overdue tasks": expire_overdue,
     "repaired workflows": repair_workflows,
+    # Before tasks go: an attempt goes with its task.
+    "rolled up attempts": roll_up,
     "deleted ended workflows": prune_workflows,
     "deleted ended tasks": prune_tasks,
     "deleted old heartbeats": prune_heartbeats,
+    "deleted old roll-ups": forget_rollups,
     "forgot dead workers": forget_workers,
 }
 

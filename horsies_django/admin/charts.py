@@ -1,0 +1,139 @@
+"""Bar charts as SVG, drawn here: a picture, the same in words, and the same as a table.
+
+Colours come from the style sheet by class, so a chart is light and dark as the admin is and needs no inline style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.conf import settings
+from django.utils.formats import date_format, number_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..figures.history import COMPLETED, FAILED, FATES, RETRIED, Bar
+
+#: The picture's own units. It is stretched to the width that there is.
+HEIGHT: Final = 100
+STEP: Final = 10
+GAP: Final = 2
+
+LABELS: Final = {
+    COMPLETED: gettext_lazy("completed"),
+    RETRIED: gettext_lazy("tried again"),
+    FAILED: gettext_lazy("failed"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Attempts that ended, over time. ``key`` is unique on its page."""
+
+    key: str
+    title: str
+    bars: Sequence[Bar]
+    shown: str  # how a time is written: a format of Django's ``date`` filter
+
+    @property
+    def total(self) -> dict[str, int]:
+        """How many of each fate there were."""
+        return {fate: sum(bar.counts[fate] for bar in self.bars) for fate in FATES}
+
+    @property
+    def highest(self) -> int:
+        """What the highest bar stands for."""
+        return max((bar.counts.total() for bar in self.bars), default=0)
+
+    @property
+    def gist(self) -> str:
+        """The chart in a sentence or two."""
+        if not self.highest:
+            return _("%(title)s: nothing ended.") % {"title": self.title}
+        peak = max(self.bars, key=lambda bar: bar.counts.total())
+        return _("%(title)s: %(counts)s. Most at %(time)s: %(most)s.") % {
+            "title": self.title,
+            "counts": in_words(self.total),
+            "time": self.time_of(peak),
+            "most": number_format(self.highest, force_grouping=True),
+        }
+
+    @property
+    def first(self) -> str:
+        """Where the picture begins."""
+        return self.time_of(self.bars[0]) if self.bars else ""
+
+    @property
+    def last(self) -> str:
+        """Where it ends."""
+        return self.time_of(self.bars[-1]) if self.bars else ""
+
+    @property
+    def rows(self) -> list[tuple[str, list[int]]]:
+        """The table: times at which anything ended, the latest first."""
+        bars = [bar for bar in reversed(self.bars) if bar.counts.total()]
+        return [(self.time_of(bar), [bar.counts[fate] for fate in FATES]) for bar in bars]
+
+    @property
+    def legend(self) -> list[tuple[str, Any, str]]:
+        """What each colour means, and how many of it there were."""
+        return [(fate, LABELS[fate], number_format(number, force_grouping=True)) for fate, number in self.total.items()]
+
+    @property
+    def heads(self) -> list[Any]:
+        """The table's heads, after that of the time."""
+        return [LABELS[fate] for fate in FATES]
+
+    def time_of(self, bar: Bar) -> str:
+        """When a bar begins, in the reader's zone."""
+        return date_format(_here(bar.start), self.shown)
+
+    def svg(self) -> SafeString:
+        """The picture."""
+        scale = _scale(self.highest)
+        drawn = [_drawn(at, bar, scale, self.time_of(bar)) for at, bar in enumerate(self.bars)]
+        return format_html(
+            '<svg class="horsies-chart" role="img" aria-label="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
+            "{}</svg>",
+            self.gist,
+            str(len(self.bars) * STEP),
+            str(HEIGHT),
+            format_html_join("", "{}", ((bar,) for bar in drawn)),
+        )
+
+
+def in_words(counts: dict[str, int]) -> str:
+    """Return counts by fate in words; what there is none of only if there is nothing at all."""
+    said = [fate for fate in FATES if counts[fate]] or [COMPLETED]
+    return ", ".join(f"{number_format(counts[fate], force_grouping=True)} {LABELS[fate]}" for fate in said)
+
+
+def _scale(highest: int) -> Callable[[int], float]:
+    """Return what makes a height of a number; what is there at all can be seen."""
+    return lambda number: max(1.5, number * HEIGHT / highest) if number else 0.0
+
+
+def _drawn(at: int, bar: Bar, scale: Callable[[int], float], time: str) -> SafeString | str:
+    """One bar: what failed at the bottom, where it is seen however much succeeded."""
+    if not bar.counts.total():
+        return ""
+    pieces, y = [], float(HEIGHT)
+    for fate in reversed(FATES):
+        height = min(scale(bar.counts[fate]), y)
+        y -= height
+        if height:
+            pieces.append((fate, str(at * STEP), f"{y:.1f}", str(STEP - GAP), f"{height:.1f}"))
+    rects = format_html_join("", '<rect class="horsies-bar-{}" x="{}" y="{}" width="{}" height="{}"/>', pieces)
+    return format_html(
+        "<g><title>{}: {}</title>{}</g>", time, in_words({fate: bar.counts[fate] for fate in FATES}), rects
+    )
+
+
+def _here(moment: datetime) -> datetime:
+    return localtime(moment) if settings.USE_TZ else moment

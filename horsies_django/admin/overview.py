@@ -1,0 +1,175 @@
+"""The overview: how the queue stands, on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..conf import Options
+from ..figures import Count, Exactness, Snapshot, take
+from ..figures.flows import Flow, in_progress
+from ..figures.history import failing_most, last_week
+from ..models import Task, Worker, Workflow
+from .base import ReadOnlyAdmin, own_backend
+from .charts import Chart
+
+#: The tiles: what is counted, what it is called, what else that is called, and the filter of the list that shows it.
+TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
+    ("due", gettext_lazy("Due"), gettext_lazy("wait for a worker"), {"state": "due"}),
+    ("active", gettext_lazy("Active"), gettext_lazy("claimed and running"), {"state": "active"}),
+    ("scheduled", gettext_lazy("Scheduled"), gettext_lazy("wait for their time"), {"state": "scheduled"}),
+    ("retrying", gettext_lazy("Retrying"), gettext_lazy("wait for another attempt"), {"state": "retrying"}),
+    ("overdue", gettext_lazy("Overdue"), gettext_lazy("past their deadline"), {"trouble": "overdue"}),
+    ("completed", gettext_lazy("Completed"), "", {"status__exact": "COMPLETED"}),
+    ("failed", gettext_lazy("Failed"), gettext_lazy("archived"), {"status__exact": "FAILED"}),
+    ("cancelled", gettext_lazy("Cancelled"), "", {"status__exact": "CANCELLED"}),
+    ("expired", gettext_lazy("Expired"), "", {"status__exact": "EXPIRED"}),
+)
+
+#: What says how sure a count is.
+TITLES: Final = {
+    Exactness.EXACT: "",
+    Exactness.ESTIMATE: gettext_lazy("An estimate, as of the last time the database analyzed the table."),
+    Exactness.AT_LEAST: gettext_lazy("At least so many: they are not counted further."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One number, what it counts, and where to see what it counts."""
+
+    key: str
+    label: Any
+    hint: Any
+    count: Count
+    url: str | None
+
+    @property
+    def title(self) -> Any:
+        """How sure the number is."""
+        return TITLES[self.count.exactness]
+
+
+class OverviewAdmin(ReadOnlyAdmin):
+    """A page in the place of a list: who may see tasks may see it, and of workers and workflows who may see those."""
+
+    class Media:
+        css = {"all": ["horsies_django/overview.css"]}
+        js = ["horsies_django/live.js"]
+
+    def get_urls(self) -> list[URLPattern]:
+        """There is this page and nothing below it."""
+        view = self.admin_site.admin_view(self.changelist_view)
+        return [path("", view, name=f"{self.opts.app_label}_{self.opts.model_name}_changelist")]
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Who may see tasks may see how many there are."""
+        return _may_view(request, Task)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """The same."""
+        return self.has_view_permission(request)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Show it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        backend = own_backend()
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Overview"),
+            "opts": self.opts,
+            "media": self.media,
+            "has_backend": backend is not None,
+            **(self._figures(request, backend.parsed.options) if backend else {}),
+            **(extra_context or {}),
+        }
+        request.current_app = self.admin_site.name  # as every view of the admin does
+        return TemplateResponse(request, "admin/horsies_django/overview.html", context)
+
+    def _figures(self, request: HttpRequest, options: Options) -> dict[str, Any]:
+        snapshot = take(options)
+        week = last_week(options.database)
+        sees_workers, sees_workflows = _may_view(request, Worker), _may_view(request, Workflow)
+        return {
+            "snapshot": snapshot,
+            "tiles": [self._tile(snapshot, *tile) for tile in TILES],
+            "warnings": _warnings(snapshot),
+            "is_empty": not any(snapshot.counts.values()),
+            "charts": [
+                Chart("hour", _("The last hour, by minute"), snapshot.minutes, "H:i"),
+                Chart("day", _("The last day, by hour"), week[-24:], "D H:i"),
+                Chart("week", _("The last week, by hour"), week, "D j M, H:i"),
+            ],
+            "queues": [(queue, self._list(queue_name=queue.name)) for queue in snapshot.queues],
+            "failing": [
+                (one, self._list(task_name=one.task_name, error_code=one.error_code))
+                for one in failing_most(options.database)
+            ],
+            "sees_workers": sees_workers,
+            "sees_workflows": sees_workflows,
+            "workers": [(one, self._page("worker", one.id)) for one in snapshot.alive] if sees_workers else [],
+            "silent": len(snapshot.workers) - len(snapshot.alive),
+            "slots": sum(one.slots or 0 for one in snapshot.alive),
+            "held": sum(one.held for one in snapshot.alive),
+            "workflows": self._workflows(in_progress(options.database, snapshot.newest_workflows))
+            if sees_workflows
+            else [],
+            "links": {name: self._url(f"{name}_changelist") for name in ("task", "queue", "worker", "workflow")},
+        }
+
+    def _tile(self, snapshot: Snapshot, key: str, label: Any, hint: Any, query: Mapping[str, str]) -> Tile:
+        return Tile(key, label, hint, snapshot.counts[key], self._list(**query))
+
+    def _workflows(self, flows: list[Flow]) -> list[tuple[Flow, str | None]]:
+        return [(flow, self._page("workflow", flow.id)) for flow in flows]
+
+    def _list(self, **query: str) -> str | None:
+        """Return the address of the list of tasks, filtered."""
+        url = self._url("task_changelist")
+        return f"{url}?{urlencode(query)}" if url else None
+
+    def _page(self, model: str, key: Any) -> str | None:
+        return self._url(f"{model}_change", key)
+
+    def _url(self, name: str, *args: Any) -> str | None:
+        """Return an address on this site; None if the site has no such page."""
+        try:
+            return reverse(f"admin:{self.opts.app_label}_{name}", args=args, current_app=self.admin_site.name)
+        except NoReverseMatch:
+            return None
+
+
+def _may_view(request: HttpRequest, model: Any) -> bool:
+    return request.user.has_perm(f"horsies_django.view_{model._meta.model_name}")
+
+
+def _warnings(snapshot: Snapshot) -> list[str]:
+    """Say what needs somebody."""
+    said = []
+    waits = any(snapshot.counts[key] for key in ("due", "scheduled", "retrying"))
+    if waits and not snapshot.alive:
+        said.append(_("No worker is alive, so nothing is run. Start one: python manage.py horsies_worker"))
+    if snapshot.counts["overdue"]:
+        said.append(_("Some tasks are past their deadline and wait for a reaper to expire them."))
+    if any(snapshot.counts.values()) and snapshot.is_reaper_late:
+        said.append(
+            _(
+                "No reaper has made its round lately, so throughput, failures and times stand still, and what dead "
+                "workers held is not taken back. Start a worker without --no-reaper, or "
+                "python manage.py horsies_reaper"
+            )
+        )
+    paused = [queue.name for queue in snapshot.queues if queue.is_paused and queue.depth.due]
+    if paused:
+        said.append(_("Paused, with tasks that are due: %(queues)s.") % {"queues": ", ".join(paused)})
+    return said

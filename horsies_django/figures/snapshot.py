@@ -1,0 +1,156 @@
+"""The state of the queue now: what ``horsies_status`` prints and the overview begins with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import F
+from django.db.models.functions import Now
+
+from ..backend import HorsiesBackend
+from ..compat import DEFAULT_TASK_QUEUE_NAME, task_backends
+from ..conf import Options
+from ..expressions import SecondsUntil
+from ..models import Queue, Task, Turn
+from ..models.depths import Depth, depths
+from ..models.statements import Statement
+from ..reaper.loop import TURN
+from . import counts, flows
+from .asking import ask, listing, read
+from .counts import Count
+from .crew import Held, Member, crew, held
+from .history import Bar, Pace, last_hour, paces
+
+#: Due tasks that no worker has let into the index of claims yet: so many are assigned to their queues.
+LATECOMERS: Final = 1_000
+
+#: Queues with a row that are told of at most.
+QUEUES: Final = 1_000
+
+#: The reaper's last pass is late after so many of its intervals.
+LATE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """One queue: whether it is paused, what is due and held there, for how long the oldest waits, how it does."""
+
+    name: str
+    is_paused: bool
+    depth: Depth
+    held: int
+    pace: Pace
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as ``horsies_status --json`` prints it. Times are seconds."""
+        pace = asdict(self.pace)
+        return {
+            "name": self.name,
+            "paused": self.is_paused,
+            "due": self.depth.due,
+            "due_is_at_least": self.depth.is_more,
+            "oldest_waits": self.depth.waits,
+            "held": self.held,
+            "last_hour": dict.fromkeys(("completed", "retried", "failed"), 0) | dict(pace.pop("counts")),
+            **pace,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How things stand. ``reaper_ago`` is None if there was never a pass."""
+
+    counts: Mapping[str, Count]
+    queues: tuple[QueueFigures, ...]
+    workers: tuple[Member, ...]
+    workflows: Mapping[str, Count]
+    newest_workflows: tuple[UUID, ...]
+    reaper_ago: float | None
+    reaper_interval: float
+    minutes: tuple[Bar, ...]
+
+    @property
+    def oldest_waits(self) -> float | None:
+        """The seconds for which the oldest due task of all has waited."""
+        return max((queue.depth.waits for queue in self.queues if queue.depth.waits is not None), default=None)
+
+    @property
+    def alive(self) -> tuple[Member, ...]:
+        """The workers that beat."""
+        return tuple(worker for worker in self.workers if worker.is_alive)
+
+    @property
+    def is_reaper_late(self) -> bool:
+        """Whether what the reaper counts stands still."""
+        return self.reaper_ago is None or self.reaper_ago > LATE * self.reaper_interval
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as ``horsies_status --json`` prints it. Times are seconds."""
+        return {
+            "counts": {name: count.as_json() for name, count in self.counts.items()},
+            "oldest_waits": self.oldest_waits,
+            "queues": [queue.as_json() for queue in self.queues],
+            "workers": [asdict(worker) | {"load": worker.load} for worker in self.workers],
+            "workflows": {name: count.as_json() for name, count in self.workflows.items()},
+            "reaper": {"last_pass_ago": self.reaper_ago, "interval": self.reaper_interval, "late": self.is_reaper_late},
+        }
+
+
+def take(options: Options) -> Snapshot:
+    """Read how things stand, in nine statements."""
+    database = options.database
+    answers = ask(database, _parts(database))
+    holding = held(database)
+    minutes, hour = last_hour(database)
+    due = depths(Task.objects.using(database))
+    for name, waits in read(answers["latecomers"]):
+        due[name] = due.get(name, Depth()) + Depth(1, False, max(0.0, -waits))
+    reaper_in = answers["reaper"]
+    return Snapshot(
+        counts.of_states(answers, holding.states),
+        tuple(_queues(dict(read(answers["queues"])), due, holding, paces(database, hour))),
+        tuple(crew(database, options.recovery, holding.workers)),
+        flows.counts(answers),
+        tuple(flows.newest(answers)),
+        None if reaper_in is None else max(0.0, -float(reaper_in)),
+        options.recovery.check_interval_ms / 1_000,
+        tuple(minutes),
+    )
+
+
+def _parts(database: str) -> dict[str, Statement]:
+    pending = Task.objects.using(database).pending().filter(deferred=True, enqueued_at__lte=Now())
+    latecomers = pending.order_by("enqueued_at")[:LATECOMERS]
+    queues = Queue.objects.using(database).order_by("name")[:QUEUES]
+    reaper = Turn.objects.using(database).filter(name__startswith=TURN).order_by("-taken_at")
+    return {
+        **counts.parts(database),
+        **flows.parts(database),
+        "latecomers": listing(latecomers, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
+        "queues": listing(queues, {"name": F("name"), "paused": F("paused")}, database),
+        "reaper": Statement.select(reaper.values_list(SecondsUntil("taken_at"))[:1]),
+    }
+
+
+def _queues(
+    rows: Mapping[str, bool], due: Mapping[str, Depth], holding: Held, pace: Mapping[str, Pace]
+) -> Iterable[QueueFigures]:
+    names = {*rows, *due, *holding.queues, *(name for name in pace if name), *_configured()}
+    for name in sorted(names):
+        yield QueueFigures(
+            name,
+            bool(rows.get(name, False)),
+            due.get(name, Depth()),
+            holding.queues[name],
+            pace.get(name, Pace(Counter())),
+        )
+
+
+def _configured() -> set[str]:
+    """The queues of the settings."""
+    ours = (task_backends[alias] for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend))
+    return {name for backend in ours for name in backend.queues or {DEFAULT_TASK_QUEUE_NAME}}

@@ -1,0 +1,113 @@
+"""``manage.py horsies_status``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from horsies_django.figures import Snapshot, take
+from horsies_django.figures.crew import Member
+from horsies_django.figures.snapshot import QueueFigures
+from horsies_django.figures.spans import brief
+from horsies_django.management.variables import flag_or_variable
+from horsies_django.tables import check_tables
+from horsies_django.worker.connection import own_connection
+from horsies_django.worker.plan import horsies_backend
+
+COMMAND: Final = "horsies_status"
+
+_QUEUE: Final = ("queue", "due", "oldest waits", "held", "completed/h", "failed/h", "wait p95", "run p95", "")
+_WORKER: Final = ("worker", "host", "pid", "held/slots", "last beat", "")
+
+
+class Command(BaseCommand):
+    """Prints how the queue stands: counts by state, queues, workers, and for how long the oldest due task waits."""
+
+    help = (
+        "Print how the queue stands: tasks by state, each queue with what is due there and for how long the oldest "
+        "has waited, workers and their load, workflows in progress, the reaper's last pass. The admin's overview shows "
+        "the same. Large numbers are estimates (≈) or lower bounds (+). It changes nothing and is quick on millions "
+        "of tasks. --backend also reads HORSIES_STATUS_BACKEND; a flag wins. Exit status: 0 printed, whatever the "
+        "state; 1 the database or its tables are not to be had; 2 wrong usage."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
+        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS, whose database is looked at.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
+            settings = horsies_backend(alias or "default").config
+        except (ValueError, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=2) from error
+        try:
+            check_tables(settings.database)
+            with own_connection(settings.database, "status"):
+                snapshot = take(settings)
+        except (ImproperlyConfigured, DatabaseError) as error:
+            raise CommandError(str(error)) from error
+        if options["json"]:
+            self.stdout.write(json.dumps(snapshot.as_json(), indent=2))
+        else:
+            for line in _lines(snapshot):
+                self.stdout.write(line)
+
+
+def _lines(snapshot: Snapshot) -> Iterable[str]:
+    yield from _table(("state", "tasks"), [(name, str(count)) for name, count in snapshot.counts.items()], 1)
+    yield ""
+    yield from _table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
+    yield ""
+    if snapshot.workers:
+        yield from _table(_WORKER, [_worker_row(worker) for worker in snapshot.workers], 2)
+    else:
+        yield "No worker is there: start one with `manage.py horsies_worker`."
+    yield ""
+    yield "workflows: " + ", ".join(f"{count} {name}" for name, count in snapshot.workflows.items())
+    yield f"oldest due task waits: {brief(snapshot.oldest_waits)}"
+    yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (
+        " (late: throughput, failures and percentiles stand still)" if snapshot.is_reaper_late else ""
+    )
+
+
+def _queue_row(queue: QueueFigures) -> tuple[str, ...]:
+    due = f"{queue.depth.due:,}" + ("+" if queue.depth.is_more else "")
+    pace = queue.pace
+    return (
+        queue.name,
+        due,
+        brief(queue.depth.waits),
+        str(queue.held),
+        f"{pace.counts['completed']:,}",
+        f"{pace.counts['failed']:,}",
+        brief(pace.wait_p95),
+        brief(pace.run_p95),
+        "paused" if queue.is_paused else "",
+    )
+
+
+def _worker_row(worker: Member) -> tuple[str, ...]:
+    slots = "?" if worker.slots is None else str(worker.slots)
+    state = "silent" if not worker.is_alive else "stopping" if worker.is_stopping else ""
+    return (worker.id, worker.hostname, str(worker.pid), f"{worker.held}/{slots}", _ago(worker.beat_ago), state)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> Iterable[str]:
+    """Lay out rows below their heads, numbers to the right after the first ``left`` columns and before the last."""
+    widths = [max(len(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
+    for row in (heads, *rows):
+        cells = [
+            text.ljust(width) if at < left or not heads[at] else text.rjust(width)
+            for at, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _ago(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{brief(seconds)} ago"

@@ -1,0 +1,215 @@
+"""Rolling up: attempts are counted by minute and by hour as they come in, so that a chart need never read them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from django.conf import settings
+from django.db import connections, transaction
+from django.db.models import CharField, Count, F, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce, Now
+
+from ..conf import Options
+from ..expressions import FromNow, MinuteOf, SecondsBetween
+from ..histogram import bucket_in_sql
+from ..models import Mark, Rollup, Task, TaskAttempt
+from ..models.rollup import Span
+from ..models.transitions import BATCH
+from .batches import Batch, Refused
+
+#: The mark of how far the attempts were read, by their primary key.
+MARK: Final = "rolled up attempts"
+
+#: Attempts that one transaction counts at most. SQLite has one writer, which has to let others in between.
+SIZE: Final = 20_000
+SIZE_OF_SQLITE: Final = 2_000
+
+#: Seconds that an attempt is left alone. Keys are given before transactions commit, so a higher one may be seen first;
+#: an attempt is not counted if its transaction took longer than this to commit after it was written.
+SETTLED: Final = 5.0
+
+#: Attempts that are counted from before there were roll-ups.
+BACKLOG: Final = 100_000
+
+#: For how long each span is kept.
+KEPT: Final = {Span.MINUTE: timedelta(hours=3), Span.HOUR: timedelta(days=35)}
+
+_MINUTES: Final = {Span.MINUTE: 1, Span.HOUR: 60}
+
+
+def roll_up(options: Options, _: Refused) -> Batch:
+    """Attempts that were written since the last pass are counted by the minute and the hour in which they ended."""
+    attempts = TaskAttempt.objects.using(options.database)
+    marks = Mark.objects.using(options.database)
+    position = Subquery(marks.filter(name=MARK).values("position"))
+    settled = attempts.filter(pk__gt=Coalesce(position, Value(-1)), finished_at__lt=FromNow(-SETTLED))
+    if not settled.order_by("pk").values_list("pk").first():
+        return Batch(0, 0)
+    if not marks.filter(name=MARK).exists():
+        _begin(options.database)
+    with transaction.atomic(using=options.database):
+        return _fold(options.database)
+
+
+def forget_rollups(options: Options, _: Refused) -> Batch:
+    """Minutes older than three hours and hours older than 35 days go."""
+    rollups = Rollup.objects.using(options.database)
+    old = rollups.none()
+    for span, kept in KEPT.items():
+        old |= rollups.filter(span=span, start__lt=FromNow(-kept.total_seconds()))
+    keys = list(old.values_list("pk", flat=True)[:BATCH])
+    return Batch(len(keys), rollups.filter(pk__in=keys).delete()[0] if keys else 0)
+
+
+def _begin(database: str) -> None:
+    """Begin with the newest attempts: there may be millions."""
+    newest = TaskAttempt.objects.using(database).order_by("-pk").values_list("pk", flat=True).first() or 0
+    mark = Mark(name=MARK, position=max(0, newest - BACKLOG))
+    Mark.objects.using(database).bulk_create([mark], ignore_conflicts=True)
+
+
+def _fold(database: str) -> Batch:
+    """Count the next attempts, unless somebody else is at it."""
+    features = connections[database].features
+    marks = Mark.objects.using(database).filter(name=MARK)
+    free = marks.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+    mark = free.values_list("position", Now()).first()
+    if mark is None:
+        return Batch(0, 0)
+    position, now = mark
+    size = SIZE if features.has_select_for_update else SIZE_OF_SQLITE
+    window = _window(TaskAttempt.objects.using(database), position, size)
+    if window is None or not marks.filter(position=position).update(position=window.last):
+        return Batch(0, 0)
+    folded = _Folded()
+    for group in _groups(window.attempts):
+        folded.add(group)
+    folded.store(database, now)
+    return Batch(size if window.is_cut else folded.count, folded.count, size=size)
+
+
+class _Window(NamedTuple):
+    """The attempts of one batch, the last one's key, and whether there may be more beyond."""
+
+    attempts: QuerySet[TaskAttempt]
+    last: int
+    is_cut: bool
+
+
+def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Window | None:
+    """The next attempts after ``position`` up to the first that might still be overtaken."""
+    ordered = attempts.order_by("pk").values_list("pk", flat=True)
+    first = ordered.filter(pk__gt=position).first()
+    if first is None:
+        return None
+    found = attempts.filter(pk__gte=first, pk__lt=first + size)
+    young = found.filter(finished_at__gte=FromNow(-SETTLED)).order_by("pk").values_list("pk", flat=True).first()
+    if young is not None:
+        found = found.filter(pk__lt=young)
+    last = found.order_by("-pk").values_list("pk", flat=True).first()
+    return None if last is None else _Window(found, last, is_cut=young is None)
+
+
+class _Group(NamedTuple):
+    """Attempts that have all this in common; those that have it and differ in nothing else are one row of the query."""
+
+    minute: int
+    queue_name: str
+    task_name: str
+    outcome: str
+    will_retry: bool
+    error_code: str
+    wait: int | None
+    run: int | None
+    number: int
+
+
+def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_Group]:
+    """Count in SQL.
+
+    Each task is looked up by its key: joined, the planner might read the whole table. How long a task waited is known
+    of its latest run alone, for each retry moves ``enqueued_at`` on; so it is of an attempt that ended its task when it
+    is read here, which one that will be retried never is.
+    """
+    task = Task.objects.using(attempts.db).filter(pk=OuterRef("task_id"))
+    latest = task.filter(started_at=OuterRef("started_at"))
+    names = {
+        name: Coalesce(Subquery(task.values(name)), Value(""), output_field=CharField())
+        for name in ("queue_name", "task_name")
+    }
+    wait = Subquery(latest.values_list(bucket_in_sql(SecondsBetween(F("enqueued_at"), F("started_at")))))
+    run = bucket_in_sql(SecondsBetween(F("started_at"), F("finished_at")))
+    columns = {"minute": MinuteOf("finished_at"), "queue": names["queue_name"], "name": names["task_name"]}
+    keys = ("minute", "queue", "name", "outcome", "will_retry", "error_code", "wait", "run")
+    grouped = attempts.order_by().annotate(**columns, wait=wait, run=run).values(*keys)
+    return itertools.starmap(_Group, grouped.annotate(n=Count("pk")).values_list(*keys, "n").iterator())
+
+
+#: What a roll-up counts by, beside its span and start.
+KIND: Final = ("queue_name", "task_name", "outcome", "will_retry", "error_code")
+
+_Key = tuple[str, datetime, str, str, str, bool, str]
+
+
+@dataclass(slots=True)
+class _Histograms:
+    count: int = 0
+    waits: Counter[str] = field(default_factory=Counter)
+    runs: Counter[str] = field(default_factory=Counter)
+
+
+class _Folded:
+    """What was counted, by minute and by hour."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._by: dict[_Key, _Histograms] = {}
+
+    def add(self, group: _Group) -> None:
+        """Add attempts that have all in common."""
+        self.count += group.number
+        for span, minutes in _MINUTES.items():
+            start = _moment(group.minute // minutes * minutes)
+            key = (span.value, start, *(getattr(group, column) for column in KIND))
+            into = self._by.setdefault(key, _Histograms())
+            into.count += group.number
+            for histogram, bucket in ((into.waits, group.wait), (into.runs, group.run)):
+                if bucket is not None:
+                    histogram[str(bucket)] += group.number
+
+    def store(self, database: str, now: datetime) -> None:
+        """Add it to what is stored: rows that are there are read and written anew, and what is past keeping is left."""
+        rollups = Rollup.objects.using(database)
+        kept = {key: new for key, new in self._by.items() if now - key[1] < KEPT[Span(key[0])]}
+        columns = ("pk", "count", "waits", "runs", "span", "start", *KIND)
+        starts = {(key[0], key[1]) for key in kept}
+        known = rollups.none()
+        for span in Span:
+            known |= rollups.filter(span=span, start__in=[start for of, start in starts if of == span])
+        replaced = []
+        for pk, count, waits, runs, *key in known.values_list(*columns):
+            if new := kept.get(tuple(key)):
+                replaced.append(pk)
+                new.count += count
+                new.waits.update(waits)
+                new.runs.update(runs)
+        for at in range(0, len(replaced), BATCH):
+            rollups.filter(pk__in=replaced[at : at + BATCH]).delete()
+        rollups.bulk_create([_row(key, new) for key, new in kept.items()], batch_size=BATCH)
+
+
+def _row(key: _Key, new: _Histograms) -> Rollup:
+    span, start, *kind = key
+    named = dict(zip(KIND, kind, strict=True))
+    return Rollup(span=span, start=start, **named, count=new.count, waits=dict(new.waits), runs=dict(new.runs))
+
+
+def _moment(minute: int) -> datetime:
+    """The time of a minute since 1970, as Django has the times of a column."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
+    return moment if settings.USE_TZ else moment.replace(tzinfo=None)

@@ -1,0 +1,38 @@
+"""Percentiles out of buckets, against the sorted data."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horsies_django.histogram import ERROR, LEAST, bucket_of, merged, percentile, seconds_of
+
+seconds = st.floats(0, 10_000_000)
+
+
+@given(st.lists(seconds, min_size=1, max_size=200), st.floats(0.01, 1))
+def test_a_percentile_is_within_the_promised_error(values, share):
+    histogram = merged([{str(bucket_of(value)): 1} for value in values])
+
+    exact = sorted(values)[max(1, math.ceil(share * len(values))) - 1]
+
+    found = percentile(histogram, share)
+    assert found <= max(exact * ERROR * 1.000_001, LEAST)
+    assert found >= exact / ERROR / 1.000_001
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 90).map(str), st.integers(1, 1000)), max_size=5))
+def test_histograms_add_up(histograms):
+    assert sum(merged(histograms).values()) == sum(sum(one.values()) for one in histograms)
+
+
+@given(seconds, seconds)
+def test_more_seconds_are_in_no_lower_bucket(first, second):
+    low, high = sorted([first, second])
+
+    assert bucket_of(low) <= bucket_of(high)
+    assert seconds_of(bucket_of(low)) <= seconds_of(bucket_of(high))
+
+
+def test_of_nothing_there_is_no_percentile():
+    assert percentile({}, 0.5) is None

@@ -1,0 +1,277 @@
+"""Attempts are counted by the minute and the hour, each once, whoever reads them and when."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import connection, connections, transaction
+from django.db.models import F, Sum
+
+from horsies_django.backend import HorsiesBackend
+from horsies_django.compat import task_backends
+from horsies_django.histogram import ERROR, bucket_of, merged, percentile
+from horsies_django.models import Mark, Rollup, Task, TaskAttempt
+from horsies_django.models.rollup import Span
+from horsies_django.reaper import rolling, run_pass
+from horsies_django.reaper.rolling import BACKLOG, KIND, MARK, roll_up
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NOON = (datetime.now(UTC) - timedelta(hours=1)).replace(minute=0, second=0, microsecond=0)
+
+
+def options():
+    backend = task_backends["default"]
+    assert isinstance(backend, HorsiesBackend)
+    return backend.config
+
+
+def roll():
+    """Count all that is settled; return how many were counted."""
+    total = 0
+    while batch := roll_up(options(), set()).done:
+        total += batch
+    return total
+
+
+def settle():
+    """Let what there is be old enough."""
+    TaskAttempt.objects.update(finished_at=F("finished_at") - timedelta(seconds=10))
+
+
+def attempt(task=None, *, finished=NOON, run=1.0, outcome="COMPLETED", number=1, code="", will_retry=False, **columns):
+    return TaskAttempt.objects.create(
+        task_id=task.pk if task else uuid4(),
+        attempt=number,
+        outcome=outcome,
+        will_retry=will_retry,
+        error_code=code,
+        started_at=finished - timedelta(seconds=run),
+        finished_at=finished,
+        **columns,
+    )
+
+
+def task(*, wait=1.0, started=None, name="tests.jobs.tasks.noop", queue="default"):
+    started = started or NOON - timedelta(seconds=1)
+    return Task.objects.create(
+        task_name=name,
+        queue_name=queue,
+        status="COMPLETED",
+        completed_at=NOON,
+        started_at=started,
+        enqueued_at=started - timedelta(seconds=wait),
+        attempt=1,
+    )
+
+
+def counted(span=Span.HOUR):
+    return {key: count for *key_parts, count in _rows(span) for key in [tuple(key_parts)]}
+
+
+def _rows(span):
+    return Rollup.objects.filter(span=span).values_list("start", *KIND, "count")
+
+
+def plainly_counted(minutes):
+    """Return the same from the attempts themselves, counted one by one."""
+    names = dict(Task.objects.values_list("pk", "task_name"))
+    queues = dict(Task.objects.values_list("pk", "queue_name"))
+    found = Counter()
+    for row in TaskAttempt.objects.all():
+        start = row.finished_at.replace(second=0, microsecond=0)
+        start = start.replace(minute=start.minute // minutes * minutes)
+        name, queue = names.get(row.task_id, ""), queues.get(row.task_id, "")
+        found[start, queue, name, row.outcome, row.will_retry, row.error_code] += 1
+    return found
+
+
+def test_what_workers_did_is_counted_once_with_every_retry(drain):
+    for number in range(5):
+        tasks.add.send(number)
+        tasks.on_emails.send()
+    tasks.fail.send()
+    tasks.flaky.send("x", 9)
+    drain()
+    settle()
+
+    assert roll() == TaskAttempt.objects.count()
+
+    for span, minutes in ((Span.MINUTE, 1), (Span.HOUR, 60)):
+        assert counted(span) == plainly_counted(minutes)
+    assert {key[-2] for key in counted()} == {True, False}
+    assert roll() == 0
+
+
+def test_what_comes_later_is_added_to_the_same_rows():
+    for number in range(3):
+        attempt(task(), number=number + 1)
+    assert roll() == 3
+    attempt(task(), run=40, outcome="FAILED", code="X")
+    attempt(task(), run=40)
+    assert roll() == 2
+
+    assert counted() == plainly_counted(60)
+    row = Rollup.objects.get(span=Span.HOUR, outcome="COMPLETED")
+    assert merged([row.runs]) == {bucket_of(1): 3, bucket_of(40): 1}
+
+
+def test_a_crash_and_an_attempt_whose_task_is_gone_are_counted_too():
+    attempt(task(), outcome="WORKER_FAILURE", code="WORKER_CRASHED", will_retry=True)
+    attempt(outcome="FAILED", code="GONE")
+
+    roll()
+
+    assert counted() == {
+        (NOON, "default", "tests.jobs.tasks.noop", "WORKER_FAILURE", True, "WORKER_CRASHED"): 1,
+        (NOON, "", "", "FAILED", False, "GONE"): 1,
+    }
+
+
+def test_a_minute_begins_with_its_first_moment_and_an_hour_too():
+    ends = [timedelta(0), -timedelta(milliseconds=1), timedelta(seconds=59.999), timedelta(minutes=59, seconds=59.999)]
+    one = task()
+    for number, end in enumerate(ends):
+        attempt(one, finished=NOON + end - timedelta(hours=1), number=number)
+
+    roll()
+
+    hour = timedelta(hours=1)
+    assert {key[0] - NOON + hour for key in counted(Span.MINUTE)} == {
+        timedelta(0),
+        -timedelta(minutes=1),
+        timedelta(minutes=59),
+    }
+    assert {key[0] - NOON + hour: count for key, count in counted().items()} == {timedelta(0): 3, -hour: 1}
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
+def test_hours_are_those_of_utc_whatever_zone_the_site_is_in(settings, zone):
+    settings.TIME_ZONE = zone
+    attempt(task())
+
+    roll()
+
+    assert [key[0] for key in counted()] == [NOON]
+
+
+def test_waits_are_those_of_the_latest_run_alone():
+    """A retry has moved the time from which a task waits, so nobody can say how long it waited before."""
+    again = task(wait=300)
+    attempt(again, finished=NOON - timedelta(minutes=5), number=1, outcome="FAILED", will_retry=True)
+    attempt(again, number=2)
+    attempt(task(wait=0))
+
+    roll()
+
+    ended = Rollup.objects.get(span=Span.HOUR, start=NOON)
+    retried = Rollup.objects.get(span=Span.HOUR, will_retry=True)
+    assert merged([ended.waits]) == {bucket_of(300): 1, 0: 1}
+    assert retried.waits == {}
+    assert sum(retried.runs.values()) == 1
+
+
+def test_what_has_just_been_written_waits_for_what_a_slower_transaction_writes():
+    """The key of an attempt says when it was written, not when others could see it."""
+    old = attempt(task())
+    young = attempt(task(), finished=datetime.now(UTC))
+    beyond = attempt(task())  # not young, but its key is higher
+
+    assert roll() == 1
+    assert Mark.objects.get(name=MARK).position == old.pk
+
+    TaskAttempt.objects.filter(pk=young.pk).update(finished_at=NOON)
+    assert roll() == 2
+    assert Mark.objects.get(name=MARK).position == beyond.pk
+
+
+def test_a_gap_in_the_keys_is_jumped(monkeypatch):
+    monkeypatch.setattr(rolling, "SIZE", 2)
+    monkeypatch.setattr(rolling, "SIZE_OF_SQLITE", 2)
+    for pk in (10, 11, 12, 10_000_000, 10_000_001):
+        attempt(task(), pk=pk)
+    Mark.objects.create(name=MARK, position=0)
+
+    assert roll() == 5
+    assert counted() == plainly_counted(60)
+
+
+def test_of_an_old_table_the_newest_are_counted():
+    attempt(task(), pk=1)
+    attempt(task(), pk=2 * BACKLOG)
+
+    assert roll() == 1
+
+
+def test_of_two_reapers_one_counts():
+    if not connection.features.has_select_for_update:
+        pytest.skip("SQLite has one writer")
+    attempt(task())
+    roll()
+    attempt(task())
+    other = connections["default"].copy()
+    try:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM horsies_marks FOR UPDATE")
+        assert roll_up(options(), set()).done == 0
+        other.rollback()
+    finally:
+        other.close()
+
+    assert roll() == 1
+    assert Rollup.objects.filter(span=Span.HOUR).aggregate(n=Sum("count"))["n"] == 2
+
+
+def test_who_is_late_finds_the_mark_moved_and_counts_nothing_twice(monkeypatch):
+    """SQLite in deferred transactions lets two read the same mark."""
+    attempt(task())
+    window = rolling._window
+
+    def meanwhile(attempts, position, size):
+        found = window(attempts, position, size)
+        Mark.objects.filter(name=MARK).update(position=found.last)
+        return found
+
+    monkeypatch.setattr(rolling, "_window", meanwhile)
+    assert roll_up(options(), set()).done == 0
+    assert not Rollup.objects.exists()
+
+
+def test_a_batch_that_fails_is_counted_by_the_next_pass(monkeypatch):
+    attempt(task())
+    with monkeypatch.context() as patch:
+        patch.setattr(rolling, "_row", None)
+        reports = {report.duty: report for report in run_pass(options())}
+        assert reports["rolled up attempts"].error
+    assert roll() == 1
+    assert counted() == plainly_counted(60)
+
+
+def test_old_roll_ups_go():
+    now = datetime.now(UTC)
+    for span, age in ((Span.MINUTE, 2.9), (Span.MINUTE, 3.1), (Span.HOUR, 24 * 34.9), (Span.HOUR, 24 * 35.1)):
+        Rollup.objects.create(span=span, start=now - timedelta(hours=age), outcome="COMPLETED", count=1)
+
+    reports = {report.duty: report.count for report in run_pass(options())}
+
+    assert reports["deleted old roll-ups"] == 2
+    assert {row.span: now - row.start < timedelta(days=35) for row in Rollup.objects.all()} == {"M": True, "H": True}
+
+
+def test_percentiles_of_what_the_database_counted_are_within_the_promised_error():
+    runs = [0.0, 0.0004, 0.003, 0.02, 0.02, 0.5, 1.7, 1.7, 9.0, 61.0, 4_000.0]
+    with transaction.atomic():
+        one = task()
+        for number, run in enumerate(runs):
+            attempt(one, run=run, number=number)
+
+    roll()
+
+    histogram = merged(Rollup.objects.filter(span=Span.HOUR).values_list("runs", flat=True))
+    assert sum(histogram.values()) == len(runs)
+    for share in (0.5, 0.9, 0.95, 1.0):
+        exact = sorted(runs)[max(1, -(-int(share * 100) * len(runs) // 100)) - 1]
+        assert exact / (ERROR + 0.01) <= percentile(histogram, share) <= exact * (ERROR + 0.01)
