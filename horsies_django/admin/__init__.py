@@ -2,10 +2,11 @@
 
 from django.contrib import admin
 
-from ..models import Queue, Task, Worker
+from ..models import Queue, Task, Worker, Workflow
 from .queues import QueueAdmin
 from .tasks import TaskAdmin
 from .workers import WorkerAdmin
+from .workflows import WorkflowAdmin
 
 
 def register(site: admin.AdminSite) -> None:
@@ -13,6 +14,7 @@ def register(site: admin.AdminSite) -> None:
     site.register(Task, TaskAdmin)
     site.register(Queue, QueueAdmin)
     site.register(Worker, WorkerAdmin)
+    site.register(Workflow, WorkflowAdmin)
 
 
 register(admin.site)
