@@ -46,7 +46,7 @@ def _pending(workflow: Workflow, node: Mapping[str, Any]) -> str:
 
 
 def _join(node: Mapping[str, Any]) -> str:
-    left = node["open_deps"]
+    left: int = node["open_deps"]
     if node["join"] == Join.ANY:
         return ngettext("Waits for %d node to complete.", "Waits for one of %d nodes to complete.", left) % left
     if node["join"] == Join.QUORUM:

@@ -21,6 +21,7 @@ from .graph.critical import critical_path
 from .graph.drawing import Style, draw
 from .graph.folding import Box, Node, folded
 from .graph.layout import lay_out
+from .graph.timeline import draw_timeline
 from .graph.words import KINDS, MARKS, STATES, span, word_of
 from .node_waits import moment_of, why
 from .readable import as_json
@@ -28,6 +29,9 @@ from .workflow_nodes import LISTED, READ, Choice, Nodes, listed, nodes_of, one, 
 
 #: Boxes that are drawn. A picture of more would help nobody.
 DRAWN: Final = 600
+
+#: A picture of so many pixels is made as wide as the page at first.
+_SNUG: Final = 1_300
 
 #: Lines of the critical path, names of what a node waits for, subworkflows and events that are listed.
 _STEPS: Final = 50
@@ -118,15 +122,28 @@ class WorkflowPage:
         boxes, edges = self._boxes
         if not boxes or len(boxes) > DRAWN or self._nodes.is_cut:
             return ""
-        box_of = {node.index: number for number, box in enumerate(boxes) for node in box.nodes}
-        critical = list(dict.fromkeys(box_of[node.index] for node in self._path))
         title = _("Graph of %(name)s: %(done)d of %(total)d nodes have ended. The table of nodes says the same.") % {
             "name": self.workflow.name,
             "done": self.done,
             "total": self.workflow.node_count,
         }
         self.layout = lay_out(len(boxes), edges)
-        return draw(boxes, self.layout, Style(self._address_of_box, self.now, critical, title))
+        return draw(boxes, self.layout, self._style(title))
+
+    @property
+    def is_snug(self) -> bool:
+        """Whether the picture can be read when it is made as wide as the page."""
+        return bool(self.picture) and self.layout.width <= _SNUG
+
+    @cached_property
+    def timeline(self) -> Any:
+        """When its nodes ran, as SVG."""
+        return draw_timeline(self._boxes[0], self._style())
+
+    def _style(self, title: str = "") -> Style:
+        box_of = {node.index: number for number, box in enumerate(self._boxes[0]) for node in box.nodes}
+        critical = list(dict.fromkeys(box_of[node.index] for node in self._path))
+        return Style(self._address_of_box, self.now, critical, title)
 
     @property
     def notes(self) -> list[str]:

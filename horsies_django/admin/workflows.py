@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 from django.forms import Form
@@ -26,6 +26,7 @@ from ..workflows.states import NodeKind
 from .acting import ActingAdmin
 from .event_form import EventForm
 from .graph.words import span
+from .node_facts import facts_of
 from .readable import as_json, moment
 from .verbs import Verb
 from .workflow_filters import NameFilter, SentFilter, TreeFilter
@@ -89,11 +90,9 @@ class WorkflowAdmin(ActingAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the large columns where they are until a page shows them; add the database's clock."""
-        rows = super().get_queryset(request).annotate(now=Now())
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now())
         is_list = request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
-        if not is_list:
-            return rows
-        return rows.defer(*_LARGE).annotate(error_code=KT("error__error_code"), above_id=F("parent__workflow_id"))
+        return rows.defer(*_LARGE).annotate(error_code=KT("error__error_code")) if is_list else rows
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -121,7 +120,13 @@ class WorkflowAdmin(ActingAdmin):
         if workflow is not None:
             page = self._page(request, workflow)
             may_retry = RETRY.is_allowed(request, self.model)
-            context |= {"page": page, "live": page.is_live, "may_retry": may_retry, "node": _in_full(page.node)}
+            context |= {
+                "page": page,
+                "live": page.is_live,
+                "may_retry": may_retry,
+                "node": page.node,
+                "facts": facts_of(page.node),
+            }
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _page(self, request: HttpRequest, workflow: Workflow) -> WorkflowPage:
@@ -158,7 +163,7 @@ class WorkflowAdmin(ActingAdmin):
         form = super()._form_of(verb, request)
         key = request.resolver_match.kwargs.get("object_id") if request.resolver_match else None
         if isinstance(form, EventForm) and key is not None:
-            form.offer(_awaited(self.get_queryset(request).db, unquote(key)))
+            form.offer(_awaited(self.get_object(request, unquote(key))))
         return form
 
     # Columns.
@@ -230,26 +235,10 @@ class WorkflowAdmin(ActingAdmin):
         return as_json(workflow.success_policy)
 
 
-def _awaited(database: str, key: str) -> list[str]:
+def _awaited(workflow: Workflow | None) -> list[str]:
     """The names of the events that nodes of a workflow wait for, now or later."""
-    nodes = WorkflowTask.objects.using(database).filter(workflow=key, kind=NodeKind.EVENT, completed_at__isnull=True)
-    return list(dict.fromkeys(filter(None, nodes.order_by("task_index").values_list("event_name", flat=True)[:100])))
-
-
-def _in_full(node: WorkflowTask | None) -> dict[str, Any] | None:
-    """Return what a page shows of one node: each column that has something, in words or as JSON."""
-    if node is None:
-        return None
-    shown = [
-        (field.verbose_name, field.value_from_object(node)) for field in node._meta.fields if field.name not in _HIDDEN
-    ]
-    rows = [
-        (name, as_json(value) if isinstance(value, dict | list) else value)
-        for name, value in shown
-        if value not in _EMPTY
-    ]
-    return {"row": node, "rows": rows}
-
-
-_HIDDEN = ("id", "workflow", "node_id")
-_EMPTY = (None, "", [], {}, False)
+    if workflow is None:
+        return []
+    nodes = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, kind=NodeKind.EVENT)
+    names = nodes.filter(completed_at__isnull=True).order_by("task_index").values_list("event_name", flat=True)[:100]
+    return list(dict.fromkeys(filter(None, names)))

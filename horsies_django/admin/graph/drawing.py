@@ -18,8 +18,8 @@ from .layout import HEIGHT, WIDTH, Layout, Route
 from .words import KINDS, MARKS, STATES, counted, cut, marked, span, word_of
 
 #: Letters of a name that fit into a box, and of the line below.
-_NAME: Final = 23
-_LINE: Final = 29
+_NAME: Final = 21
+_LINE: Final = 26
 
 #: How round the corners are, by kind: a sleep is a pill.
 _ROUND: Final = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
@@ -40,8 +40,9 @@ def draw(boxes: Sequence[Box], layout: Layout, style: Style) -> SafeString:
     ways = set(pairwise(style.critical))
     routes = sorted(layout.routes, key=lambda route: (route.source, route.target) in ways)  # those on top
     return format_html(
-        '<svg class="horsies-graph" xmlns="http://www.w3.org/2000/svg" width="{}" height="{}" viewBox="0 0 {} {}"'
+        '<svg class="horsies-graph{}" xmlns="http://www.w3.org/2000/svg" width="{}" height="{}" viewBox="0 0 {} {}"'
         ' role="group" aria-label="{}">{}{}{}</svg>',
+        " horsies-broad" if layout.width > 760 else "",
         layout.width,
         layout.height,
         layout.width,
@@ -147,8 +148,9 @@ def _shape(box: Box) -> SafeString:
 
 
 def _texts(box: Box, label: str, status: str, lasted: str) -> SafeString:
-    words = [word_of(status), lasted] if not box.counts else [marked(box.counts), lasted]
-    line = " · ".join(filter(None, words))
+    words = marked(box.counts) if box.counts else word_of(status)
+    line = f"{words} · {lasted}" if lasted else words
+    line = words if box.counts and len(line) > _LINE else line
     return format_html(
         '<text class="horsies-mark" x="20" y="31" text-anchor="middle">{}</text>'
         '<text class="horsies-name" x="36" y="22">{}</text><text class="horsies-line" x="36" y="39">{}</text>',

@@ -11,7 +11,7 @@ from .placing import heights
 from .ranking import Edge, ranked, reduced
 
 #: The size of a box, and the room around it, in pixels.
-WIDTH: Final = 196
+WIDTH: Final = 208
 HEIGHT: Final = 54
 MARGIN: Final = 16
 _BETWEEN_BOXES: Final = 18
