@@ -10,10 +10,11 @@ from uuid import UUID
 from django.db import connections, transaction
 
 from ..compat import task_backends
-from ..models import Task, Workflow, WorkflowEvent
+from ..models import Task, Workflow, WorkflowEvent, WorkflowTask
 from ..serializers import check_size, dumps, encode
 from .engine import beginning, resuming, retrying, stopping
 from .engine.advance import Advance
+from .engine.nodes import BEGUN
 from .states import WORKFLOW_TERMINAL_STATES
 
 
@@ -40,15 +41,29 @@ def resume(database: str, key: UUID) -> bool:
         return resuming.resume(database, key)
 
 
-def cancel(database: str, key: UUID) -> bool:
-    """End a workflow and all below it as CANCELLED; what runs comes to its end (W-44). Return whether it was live."""
+def cancel(database: str, key: UUID, *, include_running: bool = False) -> bool:
+    """End a workflow and all below it as CANCELLED; what runs comes to its end (W-44). Return whether it was live.
+
+    With ``include_running`` the tasks that run are cancelled too, also of one that was cancelled before or has expired.
+    """
     with _locked(database, key) as workflow:
-        if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
+        if workflow is None:
             return False
-        advance = Advance.on(database)
-        advance.after(stopping.cancel(database, [key]))
-        advance.finish(stopping.below(database, [key]))  # one with nothing open has not been heard of with that
-        return True
+        is_live = workflow.status not in WORKFLOW_TERMINAL_STATES
+        if is_live:
+            advance = Advance.on(database)
+            advance.after(stopping.cancel(database, [key]))
+            advance.finish(stopping.below(database, [key]))  # one with nothing open has not been heard of with that
+        return (include_running and _stop_bodies(database, key)) or is_live
+
+
+def _stop_bodies(database: str, key: UUID) -> bool:
+    """Cancel the tasks that a workflow and all below it still have; return whether there were any."""
+    nodes = WorkflowTask.objects.using(database).filter(
+        workflow__in=stopping.below(database, [key]), status__in=BEGUN, task__isnull=False
+    )
+    tasks = list(nodes.values_list("task_id", flat=True))
+    return Task.objects.using(database).filter(pk__in=tasks).cancel(include_running=True) > 0
 
 
 def retry(database: str, key: UUID, node_id: str | None = None) -> bool:

@@ -116,11 +116,15 @@ class WorkflowHandle(Generic[T]):
 
         return control.resume(self._database, self.id)
 
-    def cancel(self) -> bool:
-        """End it; what runs comes to its end, nothing else begins. Return whether it had not ended."""
+    def cancel(self, *, include_running: bool = False) -> bool:
+        """End it; what runs comes to its end, nothing else begins. Return whether it had not ended.
+
+        With ``include_running`` the bodies that run are told to stop, as those of single tasks are; also later, of one
+        that was cancelled without. Then it returns whether there was anything to do.
+        """
         from . import control
 
-        return control.cancel(self._database, self.id)
+        return control.cancel(self._database, self.id, include_running=include_running)
 
     def retry(self, node: NodeRef[Any] | None = None) -> bool:
         """Run its failed and skipped nodes again, or one of them and what was skipped for it (P-06).
@@ -176,9 +180,9 @@ class WorkflowHandle(Generic[T]):
         """See :meth:`resume`."""
         return await sync_to_async(self.resume)()
 
-    async def acancel(self) -> bool:
+    async def acancel(self, *, include_running: bool = False) -> bool:
         """See :meth:`cancel`."""
-        return await sync_to_async(self.cancel)()
+        return await sync_to_async(self.cancel)(include_running=include_running)
 
     async def aretry(self, node: NodeRef[Any] | None = None) -> bool:
         """See :meth:`retry`."""

@@ -1,0 +1,42 @@
+"""The critical path: of what each node waited for, that which ended last. To be faster, make this shorter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .folding import Node
+
+
+def critical_path(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes that the end of a workflow waited for, first to last; while it runs, what runs longest.
+
+    Takes rows as they are: a node without times is not on it, and a circle ends it.
+    """
+    by_index = {node.index: node for node in nodes}
+    here = _last(nodes)
+    path: list[Node] = []
+    seen: set[int] = set()
+    while here is not None and here.index not in seen:
+        seen.add(here.index)
+        path.append(here)
+        here = _waited_for(here, [by_index[index] for index in here.waits_for if index in by_index])
+    return path[::-1]
+
+
+def _last(nodes: Sequence[Node]) -> Node | None:
+    running = [node for node in nodes if node.began is not None and node.ended is None]
+    if running:
+        return min(running, key=lambda node: (str(node.began), node.index))
+    ran = [node for node in nodes if node.ended is not None and node.status != "SKIPPED"]
+    return max(ran, key=_end, default=None)
+
+
+def _waited_for(node: Node, sources: Sequence[Node]) -> Node | None:
+    """The source that ended last before the node began: with ``join`` ANY others may have ended later."""
+    ended = [source for source in sources if source.ended is not None]
+    in_time = [source for source in ended if node.began is not None and source.ended <= node.began]  # type: ignore[operator]  # ended ones
+    return max(in_time or ended, key=_end, default=None)
+
+
+def _end(node: Node) -> tuple[str, int]:
+    return node.ended.isoformat() if node.ended else "", -node.index

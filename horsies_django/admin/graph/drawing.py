@@ -1,0 +1,190 @@
+"""The SVG of a graph. Colours are the style sheet's, by class; nothing in it is code, and all text is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Final
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from ...workflows.states import NodeKind
+from .folding import Box
+from .layout import HEIGHT, WIDTH, Layout, Route
+from .words import KINDS, MARKS, STATES, counted, cut, marked, span, word_of
+
+#: Letters of a name that fit into a box, and of the line below.
+_NAME: Final = 21
+_LINE: Final = 26
+
+#: How round the corners are, by kind: a sleep is a pill.
+_ROUND: Final = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What a drawing has to know besides the graph: ``now`` ends what still runs, ``critical`` are places of boxes."""
+
+    address: Callable[[Box], str]
+    now: datetime | None
+    critical: Sequence[int] = ()
+    title: str = ""
+
+
+def draw(boxes: Sequence[Box], layout: Layout, style: Style) -> SafeString:
+    """Return the picture of these boxes."""
+    ways = set(pairwise(style.critical))
+    routes = sorted(layout.routes, key=lambda route: (route.source, route.target) in ways)  # those on top
+    return format_html(
+        '<svg class="horsies-graph{}" xmlns="http://www.w3.org/2000/svg" width="{}" height="{}" viewBox="0 0 {} {}"'
+        ' role="group" aria-label="{}">{}{}{}</svg>',
+        " horsies-broad" if layout.width > 760 else "",
+        layout.width,
+        layout.height,
+        layout.width,
+        layout.height,
+        style.title,
+        _ARROWS,
+        format_html_join("", "{}", ((_edge(route, boxes, ways),) for route in routes)),
+        format_html_join(
+            "",
+            "{}",
+            (
+                (_box(box, *place, style, is_critical=number in set(style.critical)),)
+                for number, (box, place) in enumerate(zip(boxes, layout.places, strict=True))
+            ),
+        ),
+    )
+
+
+_ARROWS: Final = format_html(
+    "<defs>{}</defs>",
+    format_html_join(
+        "",
+        '<marker id="horsies-arrow{}" class="horsies-arrow{}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8"'
+        ' markerHeight="8" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker>',
+        (("", ""), ("-critical", " horsies-critical")),
+    ),
+)
+
+
+def _edge(route: Route, boxes: Sequence[Box], critical: Collection[tuple[int, int]]) -> SafeString:
+    is_critical = (route.source, route.target) in critical
+    status = boxes[route.target].status
+    goes = " horsies-goes" if status in ("RUNNING", "ENQUEUED") else ""
+    return format_html(
+        '<path class="horsies-edge{}{}" fill="none" stroke="currentColor" marker-end="url(#horsies-arrow{})" d="{}"/>',
+        " horsies-critical" if is_critical else "",
+        goes,
+        "-critical" if is_critical else "",
+        path_of(route.points),
+    )
+
+
+def path_of(points: Sequence[tuple[int, int]]) -> str:
+    """Return the way of an edge as SVG has it: curves between the columns, straight past their boxes."""
+    (x, y), *rest = points
+    parts = [f"M{x} {y}"]
+    is_gap = True
+    for next_x, next_y in rest:
+        middle = (x + next_x) // 2
+        is_curve = is_gap and next_y != y
+        parts.append(f"C{middle} {y} {middle} {next_y} {next_x} {next_y}" if is_curve else f"L{next_x} {next_y}")
+        x, y, is_gap = next_x, next_y, not is_gap
+    return "".join(parts)
+
+
+def _box(box: Box, x: int, y: int, style: Style, *, is_critical: bool) -> SafeString:
+    node = box.first
+    status = box.status
+    label = _("%(name)s and %(count)d like it") % {"name": node.label, "count": len(box.nodes) - 1}
+    label = label if box.is_folded else node.label
+    lasted = _lasted(box, style.now)
+    words = [word_of(status) if not box.counts else f"{word_of(status)}: {counted(box.counts)}", lasted]
+    words += [str(KINDS[node.kind])] if node.kind in KINDS else []
+    words += [_("on a condition")] if node.is_conditional else []
+    words += [node.error_code] if node.error_code else []
+    words += [_("on the critical path")] if is_critical else []
+    told = ", ".join(filter(None, [node.node_id if not box.is_folded else label, *words]))
+    return format_html(
+        '<a class="horsies-node horsies-is-{}{}" href="{}" aria-label="{}"><title>{}</title>'
+        '<g transform="translate({} {})">{}{}{}{}</g></a>',
+        status.lower(),
+        " horsies-critical" if is_critical else "",
+        style.address(box),
+        told,
+        told,
+        x,
+        y,
+        _shape(box),
+        _texts(box, label, status, lasted),
+        _bar(box.counts),
+        _corner(node.kind, node.is_conditional),
+    )
+
+
+def _lasted(box: Box, now: datetime | None) -> str:
+    if box.began is None or box.status in ("SKIPPED", "PENDING", "READY"):
+        return ""
+    end = box.ended or now
+    return span(end - box.began) if end else ""
+
+
+def _shape(box: Box) -> SafeString:
+    """The box itself: a stack where it stands for many, a double line where a workflow is in it."""
+    round_ = _ROUND.get(NodeKind(box.first.kind), 8) if box.first.kind in NodeKind.values else 8
+    is_many = box.is_folded or box.first.kind == NodeKind.MAP
+    behind = [(6, 6), (3, 3)] if is_many else []
+    rects = [("horsies-behind", x, y, WIDTH - 6, HEIGHT - 6, round_) for x, y in behind]
+    size = (WIDTH - 6, HEIGHT - 6) if is_many else (WIDTH, HEIGHT)
+    rects.append(("horsies-box", 0, 0, *size, round_))
+    if box.first.kind == NodeKind.SUBWORKFLOW:
+        rects.append(("horsies-inner", 4, 4, size[0] - 8, size[1] - 8, round_ - 3))
+    return format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="{}"/>', rects)
+
+
+def _texts(box: Box, label: str, status: str, lasted: str) -> SafeString:
+    words = marked(box.counts) if box.counts else word_of(status)
+    line = f"{words} · {lasted}" if lasted else words
+    line = words if box.counts and len(line) > _LINE else line
+    return format_html(
+        '<text class="horsies-mark" x="20" y="31" text-anchor="middle">{}</text>'
+        '<text class="horsies-name" x="36" y="22">{}</text><text class="horsies-line" x="36" y="39">{}</text>',
+        MARKS.get(status, "?"),
+        cut(label, _NAME),
+        cut(line, _LINE),
+    )
+
+
+def _bar(counts: Mapping[str, int]) -> SafeString | str:
+    """How many are in each state, as a bar at the foot of the box."""
+    total = sum(counts.values())
+    if not total:
+        return ""
+    return format_html_join(
+        "", '<rect class="horsies-part horsies-is-{}" x="{}" y="43" width="{}" height="3"/>', _parts(counts, total)
+    )
+
+
+def _parts(counts: Mapping[str, int], total: int) -> Iterable[tuple[str, str, str]]:
+    left, room = 8.0, WIDTH - 22
+    for state in STATES:
+        if count := counts.get(state, 0):
+            yield state.lower(), f"{left:.1f}", f"{room * count / total:.1f}"
+            left += room * count / total
+
+
+def _corner(kind: str, is_conditional: bool) -> SafeString:
+    """The word of the kind above the box's right edge, and a diamond at its left where a condition is asked."""
+    word = KINDS.get(kind)
+    return format_html(
+        "{}{}",
+        format_html('<text class="horsies-kind" x="{}" y="-3" text-anchor="end">{}</text>', WIDTH - 4, word)
+        if word
+        else "",
+        format_html('<path class="horsies-if" d="M0 {}l7 7l-7 7l-7 -7z"/>', HEIGHT // 2 - 7) if is_conditional else "",
+    )

@@ -1,0 +1,119 @@
+"""What the boxes of a picture are: a node, a map with its items, or many nodes that are alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from ...workflows.states import NodeKind
+from .ranking import Edge
+
+#: More nodes than this that are alike are one box: the same task, the same before them, the same after them.
+ALIKE: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What a picture has to know of a node. ``waits_for`` are places in the list of nodes, as is ``index``."""
+
+    key: int
+    index: int
+    node_id: str
+    kind: str = NodeKind.TASK
+    status: str
+    name: str = ""
+    waits_for: tuple[int, ...] = ()
+    began: datetime | None = None
+    ended: datetime | None = None
+    error_code: str | None = None
+    task_id: UUID | None = None
+    is_conditional: bool = False
+    items: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The node's id; the function's name besides, where that id is none that a person has given."""
+        head, _, place = self.node_id.rpartition(":")
+        return f"{self.name.rpartition('.')[2]} :{place}" if head and place.isdigit() and self.name else self.node_id
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One node, or several that are alike. ``counts`` is how many of them, or of a map's items, are in each state."""
+
+    nodes: tuple[Node, ...]
+    counts: Mapping[str, int]
+
+    @property
+    def first(self) -> Node:
+        """The node that gives it its name."""
+        return self.nodes[0]
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether it stands for several nodes."""
+        return len(self.nodes) > 1
+
+    @property
+    def status(self) -> str:
+        """Its state: of several the worst that there is, or what goes on."""
+        if not self.is_folded:
+            return self.first.status
+        return next((state for state in _LOUDEST if self.counts.get(state)), self.first.status)
+
+    @property
+    def began(self) -> datetime | None:
+        """When the first of them began."""
+        return min((node.began for node in self.nodes if node.began), default=None)
+
+    @property
+    def ended(self) -> datetime | None:
+        """When the last of them ended, once all have."""
+        ends = [node.ended for node in self.nodes if node.ended]
+        return max(ends) if len(ends) == len(self.nodes) else None
+
+
+_LOUDEST: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
+
+
+def folded(nodes: Sequence[Node]) -> tuple[list[Box], list[Edge]]:
+    """Return the boxes of these nodes, none of them a map's item, in their order, and the edges between the boxes."""
+    groups = _groups(nodes)
+    boxes: list[Box] = []
+    box_of: dict[int, int] = {}
+    for group in groups:
+        counts = Counter(node.status for node in group) if len(group) > 1 else group[0].items
+        box_of |= {node.index: len(boxes) for node in group}
+        boxes.append(Box(tuple(group), counts))
+    edges = {
+        (box_of[source], box_of[node.index])
+        for box in boxes
+        for node in box.nodes
+        for source in node.waits_for
+        if source in box_of
+    }
+    return boxes, sorted(edges)
+
+
+def _groups(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Return nodes that are alike together, if there are enough of them, where the first of them stands."""
+    after: dict[int, list[int]] = {}
+    for node in nodes:
+        for source in node.waits_for:
+            after.setdefault(source, []).append(node.index)
+    # As numbers: a text of ten thousand nodes for each of ten thousand is too much.
+    known: dict[Any, int] = {}
+    alike: dict[Any, list[Node]] = {}
+    for node in nodes:
+        before = known.setdefault(node.waits_for, len(known))
+        behind = known.setdefault(tuple(after.get(node.index, ())), len(known))
+        alike.setdefault((node.kind, node.name, node.is_conditional, before, behind), []).append(node)
+    groups: list[list[Node]] = []
+    for (kind, *_), group in alike.items():
+        is_one = len(group) > ALIKE and kind != NodeKind.MAP
+        groups += [group] if is_one else [[node] for node in group]
+    return sorted(groups, key=lambda group: group[0].index)

@@ -1,0 +1,141 @@
+"""Where each box of a graph stands, and the way of each edge: columns from left to right, edges between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .ordering import Points, ordered
+from .placing import heights
+from .ranking import Edge, ranked, reduced
+
+#: The size of a box, and the room around it, in pixels.
+WIDTH: Final = 208
+HEIGHT: Final = 54
+MARGIN: Final = 16
+_BETWEEN_BOXES: Final = 18
+_BETWEEN_LINES: Final = 12
+
+#: Between two columns: as much as its edges need to be told apart.
+_LEAST_GAP: Final = 48
+_MOST_GAP: Final = 140
+
+#: More edges than this are drawn without those that a longer way says already.
+MOST_EDGES: Final = 250
+
+#: Bends of long edges. The longest ones have none when there are more, and may run behind boxes.
+_MOST_BENDS: Final = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way of an edge, in pixels: where it leaves its box, comes past the columns between, and ends."""
+
+    source: int
+    target: int
+    points: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A picture in pixels. ``places`` are the boxes' upper left corners; ``left_out`` edges are said by others."""
+
+    width: int
+    height: int
+    places: tuple[tuple[int, int], ...]
+    routes: tuple[Route, ...]
+    left_out: int = 0
+
+
+def lay_out(count: int, edges: Iterable[Edge]) -> Layout:
+    """Return where ``count`` boxes stand. Takes any edges: those to nowhere, and one of each circle, are not drawn."""
+    if count == 0:
+        return Layout(2 * MARGIN, 2 * MARGIN, (), ())
+    ranks, forward = ranked(count, edges)
+    drawn = reduced(ranks, forward) if len(forward) > MOST_EDGES else forward
+    grid = _Grid(ranks, drawn)
+    columns = ordered(grid.columns, grid.before, grid.after)
+
+    def apart(one: int, other: int) -> int:
+        return (grid.size(one) + grid.size(other)) // 2 + (
+            _BETWEEN_BOXES if max(one, other) < count else _BETWEEN_LINES
+        )
+
+    middles = heights(columns, grid.before, grid.after, apart, count)
+    lefts = _lefts(columns, grid.after)
+    ys = [middle + MARGIN + HEIGHT // 2 for middle in middles]
+    lowest = max(y + grid.size(point) // 2 for point, y in enumerate(ys))
+    return Layout(
+        width=lefts[-1] + WIDTH + MARGIN,
+        height=lowest + MARGIN,
+        places=tuple((lefts[ranks[box]], ys[box] - HEIGHT // 2) for box in range(count)),
+        routes=tuple(_route(edge, grid.ways[edge], ranks, lefts, ys) for edge in drawn),
+        left_out=len(forward) - len(drawn),
+    )
+
+
+class _Grid:
+    """Boxes and the bends of edges, as points of columns, of which each is tied to points of the next one only.
+
+    The edges of a box go together as far as they have the same way.
+    """
+
+    def __init__(self, ranks: Sequence[int], edges: Sequence[Edge]) -> None:
+        self.count = len(ranks)
+        self.columns: Points = [[] for _ in range(max(ranks) + 1)]
+        for box, rank in enumerate(ranks):
+            self.columns[rank].append(box)
+        self.before: Points = [[] for _ in ranks]
+        self.after: Points = [[] for _ in ranks]
+        self.ways: dict[Edge, list[int]] = {}
+        self._lines: dict[Edge, int] = {}
+        for source, target in sorted(edges, key=lambda edge: (ranks[edge[1]] - ranks[edge[0]], edge)):
+            self._tie(source, target, ranks)
+
+    def size(self, point: int) -> int:
+        """How high a point is."""
+        return HEIGHT if point < self.count else 2
+
+    def _tie(self, source: int, target: int, ranks: Sequence[int]) -> None:
+        between = range(ranks[source] + 1, ranks[target])
+        missing = [rank for rank in between if (source, rank) not in self._lines]
+        if len(self._lines) + len(missing) > _MOST_BENDS:
+            self.ways[source, target] = []
+            return
+        way = [self._bend(source, rank) for rank in between]
+        self.ways[source, target] = way
+        last = way[-1] if way else source
+        self.after[last].append(target)
+        self.before[target].append(last)
+
+    def _bend(self, source: int, rank: int) -> int:
+        """Return the point at which the edges of a box pass a column."""
+        if (source, rank) in self._lines:
+            return self._lines[source, rank]
+        point = len(self.after)
+        last = self._lines.get((source, rank - 1), source)
+        self._lines[source, rank] = point
+        self.columns[rank].append(point)
+        self.after.append([])
+        self.before.append([last])
+        self.after[last].append(point)
+        return point
+
+
+def _lefts(columns: Points, after: Points) -> list[int]:
+    """Return where each column begins."""
+    lefts = [MARGIN]
+    for column in columns[:-1]:
+        edges = sum(len(after[point]) for point in column)
+        lefts.append(lefts[-1] + WIDTH + min(_MOST_GAP, _LEAST_GAP + 2 * edges))
+    return lefts
+
+
+def _route(edge: Edge, way: Sequence[int], ranks: Sequence[int], lefts: Sequence[int], ys: Sequence[int]) -> Route:
+    source, target = edge
+    points = [(lefts[ranks[source]] + WIDTH, ys[source])]
+    for number, point in enumerate(way, start=ranks[source] + 1):
+        points += [(lefts[number], ys[point]), (lefts[number] + WIDTH, ys[point])]
+    points.append((lefts[ranks[target]], ys[target]))
+    return Route(source, target, tuple(points))

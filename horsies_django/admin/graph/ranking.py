@@ -1,0 +1,66 @@
+"""Which column of the picture each box stands in: one further than the last of what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+#: From a box to one that waits for it, both by place.
+Edge: TypeAlias = tuple[int, int]
+
+
+def ranked(count: int, edges: Iterable[Edge]) -> tuple[list[int], list[Edge]]:
+    """Return the column of each of ``count`` boxes, and those of the edges that go forward.
+
+    All do, unless they are damaged: an edge to nowhere is left out, and of each circle one that closes it.
+    """
+    after = _targets(count, edges)
+    open_count = [0] * count
+    for targets in after:
+        for target in targets:
+            open_count[target] += 1
+    columns = [0] * count
+    is_done = [number == 0 for number in open_count]
+    todo = [place for place in range(count) if is_done[place]]
+    forward: list[Edge] = []
+    for forced in range(count + 1):
+        while todo:
+            place = todo.pop()
+            for target in after[place]:
+                if is_done[target]:
+                    continue
+                forward.append((place, target))
+                columns[target] = max(columns[target], columns[place] + 1)
+                open_count[target] -= 1
+                if open_count[target] == 0:
+                    is_done[target] = True
+                    todo.append(target)
+        if forced < count and not is_done[forced]:  # all that is left waits for a circle
+            is_done[forced] = True
+            todo.append(forced)
+    return columns, sorted(forward)
+
+
+def reduced(columns: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
+    """Return the edges without those that a longer way says already. ``columns`` has all of them go forward."""
+    after: list[list[int]] = [[] for _ in columns]
+    for source, target in edges:
+        after[source].append(target)
+    reachable = [0] * len(columns)  # as the bits of a number
+    kept: list[Edge] = []
+    for place in sorted(range(len(columns)), key=lambda place: -columns[place]):
+        seen = 0
+        for target in sorted(after[place], key=lambda target: columns[target]):
+            if not seen >> target & 1:
+                kept.append((place, target))
+                seen |= 1 << target | reachable[target]
+        reachable[place] = seen
+    return sorted(kept)
+
+
+def _targets(count: int, edges: Iterable[Edge]) -> list[list[int]]:
+    after: list[set[int]] = [set() for _ in range(count)]
+    for source, target in edges:
+        if source != target and 0 <= source < count and 0 <= target < count:
+            after[source].add(target)
+    return [sorted(targets) for targets in after]

@@ -1,0 +1,105 @@
+"""When each box of a graph ran, as bars below one another: what ran beside what, and what all waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from .drawing import Style
+from .folding import Box
+from .words import cut, span, word_of
+
+#: Bars that are drawn: those on the critical path, and of the others those that took longest.
+BARS: Final = 40
+
+_LABEL: Final = 190
+_WIDTH: Final = 900
+_LINE: Final = 24
+_TICKS: Final = 5
+
+
+def draw_timeline(boxes: Sequence[Box], style: Style) -> SafeString | str:
+    """Return the bars of the boxes that have begun, in the order in which they did; nothing if there are none."""
+    known = [(number, *times) for number, box in enumerate(boxes) if (times := _times(box, style.now))]
+    if not known:
+        return ""
+    critical = set(style.critical)
+    longest = sorted(known, key=lambda bar: (bar[0] not in critical, bar[1] - bar[2], bar[0]))[:BARS]
+    bars = sorted(longest, key=lambda bar: (bar[1], bar[0]))
+    first = min(began for _number, began, _ended in known)
+    whole = max(ended for _number, _began, ended in known) - first or timedelta(milliseconds=1)
+    height = _LINE * len(bars) + 28
+    lines = [
+        _bar(
+            boxes[number],
+            style,
+            number in critical,
+            24 + place * _LINE,
+            (began - first) / whole,
+            (ended - first) / whole,
+        )
+        for place, (number, began, ended) in enumerate(bars)
+    ]
+    return format_html(
+        '<svg class="horsies-graph horsies-bars" xmlns="http://www.w3.org/2000/svg" width="{}" height="{}"'
+        ' viewBox="0 0 {} {}" role="group" aria-label="{}">{}{}</svg>',
+        _WIDTH,
+        height,
+        _WIDTH,
+        height,
+        _("When each node ran"),
+        _axis(whole, height),
+        format_html_join("", "{}", ((line,) for line in lines)),
+    )
+
+
+def _times(box: Box, now: datetime | None) -> tuple[datetime, datetime] | None:
+    if box.began is None or box.status in ("PENDING", "READY", "SKIPPED"):
+        return None
+    ended = box.ended or now or box.began
+    return box.began, max(box.began, ended)
+
+
+def _axis(whole: timedelta, height: int) -> SafeString:
+    room = _WIDTH - _LABEL - 60
+    ticks = [(_LABEL + room * place // _TICKS, whole * place / _TICKS) for place in range(_TICKS + 1)]
+    return format_html_join(
+        "",
+        '<path class="horsies-tick" d="M{} 18V{}"/>'
+        '<text class="horsies-kind" x="{}" y="12" text-anchor="middle">{}</text>',
+        ((x, height - 4, x, span(time)) for x, time in ticks),
+    )
+
+
+def _bar(box: Box, style: Style, is_critical: bool, y: int, start: float, end: float) -> SafeString:
+    room = _WIDTH - _LABEL - 60
+    left, width = _LABEL + room * start, max(2.0, room * (end - start))
+    times = _times(box, style.now)
+    lasted = span(times[1] - times[0]) if times else ""
+    label = f"{box.first.label} × {len(box.nodes):,}" if box.is_folded else box.first.label
+    told = ", ".join([label, word_of(box.status), lasted] + ([_("on the critical path")] if is_critical else []))
+    return format_html(
+        '<a class="horsies-node horsies-is-{}{}" href="{}" aria-label="{}"><title>{}</title>'
+        '<text class="horsies-name" x="{}" y="{}" text-anchor="end">{}</text>'
+        '<rect class="horsies-box" x="{}" y="{}" width="{}" height="15" rx="3"/>'
+        '<text class="horsies-line" x="{}" y="{}">{}</text></a>',
+        box.status.lower(),
+        " horsies-critical" if is_critical else "",
+        style.address(box),
+        told,
+        told,
+        _LABEL - 10,
+        y + 12,
+        cut(label, 24),
+        f"{left:.1f}",
+        y,
+        f"{width:.1f}",
+        f"{left + width + 5:.1f}",
+        y + 12,
+        lasted,
+    )

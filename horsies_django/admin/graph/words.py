@@ -1,0 +1,77 @@
+"""The words and marks of a picture: states, kinds and times, short enough for a box."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+from unicodedata import east_asian_width
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...workflows.states import NodeKind, WorkflowTaskStatus
+
+#: The mark before the word of a state, as in the lists: a state is never told by colour alone.
+MARKS: Final[Mapping[str, str]] = {
+    "PENDING": "○",
+    "READY": "◌",
+    "ENQUEUED": "◔",
+    "RUNNING": "◑",
+    "COMPLETED": "●",
+    "FAILED": "✕",
+    "SKIPPED": "⊘",
+}
+
+#: The order in which counts of states are told, and the states of nodes.
+STATES: Final = ("COMPLETED", "FAILED", "SKIPPED", "RUNNING", "ENQUEUED", "READY", "PENDING")
+
+#: What a kind is called in a box; a plain task needs no word.
+KINDS: Final[Mapping[str, Any]] = {
+    NodeKind.MAP: gettext_lazy("map"),
+    NodeKind.SUBWORKFLOW: gettext_lazy("subworkflow"),
+    NodeKind.SLEEP: gettext_lazy("sleep"),
+    NodeKind.EVENT: gettext_lazy("event"),
+}
+
+
+def word_of(status: str) -> str:
+    """Return the name of a state, as it is if it is none."""
+    return str(WorkflowTaskStatus(status).label) if status in WorkflowTaskStatus.values else status
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Return how many are in each state, in words."""
+    return ", ".join(f"{counts[state]:,} {word_of(state)}" for state in STATES if counts.get(state))
+
+
+def marked(counts: Mapping[str, int]) -> str:
+    """Return how many are in each state, by marks."""
+    return "  ".join(f"{MARKS[state]} {counts[state]:,}" for state in STATES if counts.get(state))
+
+
+def span(time: timedelta | None) -> str:
+    """Return a time in the two largest units that it has: ``3.2 s``, ``4 min 10 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    if time is None:
+        return ""
+    seconds = max(0.0, time.total_seconds())
+    if seconds < 1:
+        return _("%d ms") % (seconds * 1000)
+    if seconds < 60:
+        return _("%s s") % f"{seconds:.1f}"
+    whole = int(seconds)
+    if whole < 3600:
+        return _("%(minutes)d min %(seconds)d s") % {"minutes": whole // 60, "seconds": whole % 60}
+    if whole < 86_400:
+        return _("%(hours)d h %(minutes)d min") % {"hours": whole // 3600, "minutes": whole % 3600 // 60}
+    return _("%(days)d d %(hours)d h") % {"days": whole // 86_400, "hours": whole % 86_400 // 3600}
+
+
+def cut(text: str, cells: int) -> str:
+    """Return what of ``text`` fits into so many cells: a wide letter takes two."""
+    used = 0
+    for place, letter in enumerate(text):
+        used += 2 if east_asian_width(letter) in "WF" else 1
+        if used > cells:
+            return text[: max(0, place - 1)] + "…"
+    return text

@@ -1,0 +1,36 @@
+"""All that a row says of one node of a workflow: what it was given, what came of it, and its options."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from ..models import WorkflowTask
+from .node_waits import moment_of
+from .readable import as_json
+
+#: What the table says, by name, and what says nothing to a reader.
+_HIDDEN: Final = frozenset({"id", "workflow", "node_id", "waits_for", "dependents"})
+
+
+def facts_of(node: WorkflowTask | None) -> list[tuple[str, Any]]:
+    """Return the name and the value of each column that has something, large ones last."""
+    if node is None:
+        return []
+    fields = [field for field in node._meta.concrete_fields if field.name not in _HIDDEN]
+    facts = [(str(field.verbose_name), _value(node, field)) for field in fields]
+    return sorted(
+        ((name, _shown(value)) for name, value in facts if value not in (None, "", [], {}) and value is not False),
+        key=lambda fact: "<pre" in str(fact[1]),
+    )
+
+
+def _value(node: WorkflowTask, field: Any) -> Any:
+    value = field.value_from_object(node)
+    return dict(field.flatchoices).get(value, value) if field.choices else value
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return moment_of(value)
+    return as_json(value) if isinstance(value, dict | list) else value

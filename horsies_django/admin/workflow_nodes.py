@@ -1,0 +1,162 @@
+"""Reading the nodes of one workflow for its page: in so many statements, and so many rows, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db.models import Case, Count, Q, QuerySet, Value, When
+
+from ..models import Workflow, WorkflowTask
+from .graph.folding import Node
+from .graph.words import STATES
+
+#: Nodes that are read for the picture, without the items of maps.
+READ: Final = 10_000
+
+#: Nodes in one page of the table.
+LISTED: Final = 200
+
+#: In a table that is cut, what failed and what goes on come first.
+_URGENT: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
+
+_LIGHT: Final = (
+    "pk",
+    "task_index",
+    "node_id",
+    "kind",
+    "status",
+    "task_name",
+    "definition_key",
+    "waits_for",
+    "started_at",
+    "completed_at",
+    "error_code",
+    "task_id",
+    "run_when",
+    "skip_when",
+)
+
+#: No column of these is large: what a node was given and what came of it are on a page of their own.
+_LISTED: Final = (
+    *_LIGHT,
+    "map_index",
+    "join",
+    "min_success",
+    "allow_failed_deps",
+    "open_deps",
+    "ok_deps",
+    "open_ctx",
+    "is_decided",
+    "until",
+    "event_name",
+    "rebuilds",
+    "task__status",
+    "task__attempt",
+    "task__max_retries",
+    "task__started_at",
+    "task__next_retry_at",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of a workflow but for items of maps, and how many there are in each state, items too."""
+
+    nodes: tuple[Node, ...]
+    counts: Mapping[str, int]
+    is_cut: bool
+
+    @property
+    def total(self) -> int:
+        """How many there are, items too."""
+        return sum(self.counts.values())
+
+
+def nodes_of(workflow: Workflow) -> Nodes:
+    """Read a workflow's nodes, in their order, no more than ``READ`` of them."""
+    mine = _mine(workflow)
+    items: dict[int | None, dict[str, int]] = {}
+    for index, status, count in mine.values_list("map_index", "status").annotate(Count("pk")).order_by():
+        items.setdefault(index, {})[status] = count
+    rows = mine.filter(map_index__isnull=True).order_by("task_index").values_list(*_LIGHT)[: READ + 1]
+    found = [_node(row, items) for row in rows]
+    totals = {state: sum(counts.get(state, 0) for counts in items.values()) for state in STATES}
+    return Nodes(tuple(found[:READ]), totals, len(found) > READ)
+
+
+def _node(row: tuple[Any, ...], items: Mapping[int | None, Mapping[str, int]]) -> Node:
+    key, index, node_id, kind, status, task, definition, waits_for, began, ended, code, task_id, run, skip = row
+    return Node(
+        key=key,
+        index=index,
+        node_id=node_id,
+        kind=kind,
+        status=status,
+        name=task or definition or "",
+        waits_for=places_in(waits_for),
+        began=began,
+        ended=ended,
+        error_code=code,
+        task_id=task_id,
+        is_conditional=run is not None or skip is not None,
+        items=items.get(index, {}),
+    )
+
+
+def places_in(value: Any) -> tuple[int, ...]:
+    """Return the places of nodes that a column has; what is none of them is left out, for a row may be damaged."""
+    return tuple(place for place in value if type(place) is int) if isinstance(value, list) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which nodes the table shows: all, those in one state, the items of a map, or those that are folded into a box."""
+
+    state: str = ""
+    of: int | None = None
+    after: int | None = None
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> Choice:
+        """Read it from the address of the page; nonsense chooses nothing."""
+        state = query.get("state", "")
+        return cls(state if state in STATES else "", _place(query.get("of")), _place(query.get("after")))
+
+    @property
+    def is_any(self) -> bool:
+        """Whether something was chosen."""
+        return bool(self.state) or self.of is not None
+
+
+def listed(workflow: Workflow, choice: Choice, alike: tuple[Node, ...] = ()) -> list[dict[str, Any]]:
+    """Return the rows of the table, one more than ``LISTED`` if there are more. ``alike`` are those of a folded box."""
+    rows: QuerySet[WorkflowTask] = _mine(workflow)
+    if choice.state:
+        rows = rows.filter(status=choice.state)
+    if alike:
+        rest = [node.key for node in alike if choice.after is None or node.index > choice.after]
+        rows = rows.filter(pk__in=rest[: LISTED + 1])
+    elif choice.of is not None:
+        rows = rows.filter(Q(map_index=choice.of) | Q(task_index=choice.of))
+    if choice.after is not None:
+        rows = rows.filter(task_index__gt=choice.after)
+    if not choice.is_any and workflow.node_count > LISTED:
+        urgency = Case(*(When(status=state, then=Value(place)) for place, state in enumerate(_URGENT)))
+        return list(rows.order_by(urgency, "task_index").values(*_LISTED)[: LISTED + 1])
+    return list(rows.order_by("task_index").values(*_LISTED)[: LISTED + 1])
+
+
+def one(workflow: Workflow, place: str | None) -> WorkflowTask | None:
+    """Return the node that the page is asked to show in full, if there is one."""
+    index = _place(place)
+    return None if index is None else _mine(workflow).filter(task_index=index).first()
+
+
+def _place(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _mine(workflow: Workflow) -> QuerySet[WorkflowTask]:
+    return WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow)
