@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.timezone import localtime
+from django.utils.timezone import template_localtime  # type: ignore[attr-defined]  # the stubs don't know it
 from django.utils.translation import gettext as _
 
 #: Characters of one value that a page shows.
@@ -22,7 +22,7 @@ def moment(name: str, title: Any) -> Any:
     @admin.display(description=title)
     def column(_: Any, row: Any) -> str:
         value = getattr(row, name)
-        return date_format(localtime(value), "Y-m-d H:i:s") if value else "-"
+        return date_format(template_localtime(value), "Y-m-d H:i:s") if value else "-"
 
     return column
 

@@ -74,21 +74,18 @@ class Survey:
     def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""
         array_of, each, text = _JSON[self._connection.vendor]
-        names = tasks.waiting(is_async=is_async).order_by("queue_name").values_list("queue_name")
-        first = Statement.select(names[:1])
-        following = Statement.select(names.filter(queue_name__gt=_Name())[:1])
-        is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=_Name(), paused=True).values_list("pk"))
-        due = tasks.next_up(is_async=is_async).filter(queue_name=_Name())[:1]
+        names, name = jumping(tasks, is_async), _NAME
+        is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=name, paused=True).values_list("pk"))
+        due = tasks.next_up(is_async=is_async).filter(queue_name=name)[:1]
         priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
         sql = (
-            f"WITH RECURSIVE names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
-            f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"
+            f"WITH RECURSIVE {names.sql}"  # noqa: S608  # the ORM's
             f" SELECT CAST({array_of}({each}(name, is_paused, priority, enqueued_at)) AS {text}) FROM ("
             f" SELECT names.name, EXISTS ({is_paused.sql}) AS is_paused,"
             f" ({priority.sql}) AS priority, ({enqueued_at.sql}) AS enqueued_at FROM names"
             f") AS queues WHERE priority IS NOT NULL"
         )
-        parts = (first, following, is_paused, priority, enqueued_at)
+        parts = (names, is_paused, priority, enqueued_at)
         return Statement(sql, tuple(param for part in parts for param in part.params))
 
 
@@ -98,13 +95,31 @@ def _read(queues: str | None) -> tuple[Waiting, ...]:
     return tuple(sorted(waiting, key=lambda queue: (-queue.priority, queue.enqueued_at)))
 
 
-class _Name(models.Expression):
-    """The name at which the jumping is."""
+class Here(models.Expression):
+    """A column of the table that a jump is made from."""
 
-    output_field = models.CharField()
+    def __init__(self, column: str, output_field: models.Field[Any, Any]) -> None:
+        super().__init__(output_field=output_field)
+        self._column = column
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        return "names.name", ()
+        """Name it."""
+        return self._column, ()
+
+
+_NAME: Final = Here("names.name", models.CharField())
+
+
+def jumping(tasks: TaskQuerySet, is_async: bool) -> Statement:
+    """``names (name) AS …``: the queues in which something of this kind waits, and a NULL at the end."""
+    names = tasks.waiting(is_async=is_async).order_by("queue_name").values_list("queue_name")
+    first = Statement.select(names[:1])
+    following = Statement.select(names.filter(queue_name__gt=_NAME)[:1])
+    sql = (
+        f"names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
+        f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"
+    )
+    return Statement(sql, (*first.params, *following.params))
 
 
 #: What makes an array of rows, what makes one of values, and what a text is, by the database's vendor.

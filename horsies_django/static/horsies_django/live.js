@@ -1,0 +1,96 @@
+/* Keeps parts of a page fresh without loading the page anew.
+ *
+ * A page includes this script as Media js and wraps what changes: <div id="x" data-horsies-live>…</div>. Every few
+ * seconds the page's own URL is fetched and each such element gets the content of the one with its id. Elsewhere
+ *
+ *   <div data-horsies-live-controls data-seconds="5" data-pause="Pause" data-resume="Go on"
+ *        data-stale="Not updated since"></div>
+ *
+ * gets a button that pauses (remembered for the tab) and says so when the server can't be reached. Its texts are the
+ * page's, translated. Without controls it goes on by itself; without JavaScript the page is as it was loaded.
+ *
+ * It waits while the tab is hidden, and leaves an element alone while a box is ticked in it, text is selected in it or
+ * the focus is inside one of its forms. What <details> (with an id) are open, where boxes (with an id) are scrolled to
+ * and which element (with an id or an href) has the focus stay as they are. Screen readers are told nothing: an element
+ * that is kept fresh must not be an aria-live region. After each round the document gets the event "horsies:live".
+ */
+"use strict";
+{
+  const controls = document.querySelector("[data-horsies-live-controls]");
+  const texts = controls?.dataset ?? {};
+  const PAUSED = "horsies-paused";
+  const period = 1000 * (Number(texts.seconds) || 5);
+  const state = { paused: sessionStorage.getItem(PAUSED) === "1", failures: 0, last: new Date(), timer: 0, asking: null };
+  const note = document.createElement("span");
+  const button = document.createElement("button");
+
+  const isInUse = (element) =>
+    element.querySelector("input[type=checkbox]:checked, dialog[open]") ||
+    (element.contains(document.activeElement) && document.activeElement.closest("form")) ||
+    (!getSelection().isCollapsed && getSelection().containsNode(element, true));
+
+  function replace(element, fresh) {
+    if (element.innerHTML === fresh.innerHTML) return;
+    const open = new Map([...element.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
+    const scrolled = [...element.querySelectorAll("[id]")].filter((each) => each.scrollLeft || each.scrollTop)
+      .map((each) => [each.id, each.scrollLeft, each.scrollTop]);
+    const active = element.contains(document.activeElement) ? document.activeElement : null;
+    const focus = active && (active.id ? `#${CSS.escape(active.id)}` :
+      active.matches("summary") && active.parentElement.id ? `#${CSS.escape(active.parentElement.id)} > summary` :
+      active.getAttribute("href") && `a[href="${CSS.escape(active.getAttribute("href"))}"]`);
+    element.replaceChildren(...document.importNode(fresh, true).childNodes);
+    for (const each of element.querySelectorAll("details[id]")) if (open.has(each.id)) each.open = open.get(each.id);
+    for (const [id, left, top] of scrolled) document.getElementById(id)?.scrollTo({ left, top, behavior: "instant" });
+    if (focus) element.querySelector(focus)?.focus({ preventScroll: true });
+  }
+
+  async function refresh() {
+    const asking = (state.asking = new AbortController());
+    const limit = setTimeout(() => asking.abort(), 30000);
+    try {
+      const answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store", signal: asking.signal });
+      if (!answer.ok || answer.redirected) throw new Error(`${answer.status} ${answer.url}`);
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (state.paused) return;
+      for (const element of document.querySelectorAll("[data-horsies-live][id]")) {
+        const fresh = page.getElementById(element.id);
+        if (fresh && !isInUse(element)) replace(element, fresh);
+      }
+      Object.assign(state, { failures: 0, last: new Date() });
+      document.dispatchEvent(new CustomEvent("horsies:live"));
+    } catch {
+      if (state.asking === asking && !state.paused && !document.hidden) state.failures += 1;
+    } finally {
+      clearTimeout(limit);
+      if (state.asking === asking) state.asking = null;
+    }
+    note.textContent = state.failures ? `${texts.stale ?? ""} ${state.last.toLocaleTimeString(document.documentElement.lang || undefined)}` : "";
+    plan(period * Math.min(2 ** state.failures, 24));
+  }
+
+  function plan(pause) {
+    clearTimeout(state.timer);
+    if (!state.paused && !document.hidden && !state.asking) state.timer = setTimeout(refresh, pause);
+  }
+
+  function show() {
+    button.textContent = (state.paused ? texts.resume : texts.pause) ?? "";
+    document.documentElement.classList.toggle("horsies-is-paused", state.paused);
+  }
+
+  if (controls) {
+    button.type = "button";
+    button.className = "button";
+    button.addEventListener("click", () => {
+      state.paused = !state.paused;
+      sessionStorage.setItem(PAUSED, state.paused ? "1" : "0");
+      if (state.paused) state.asking?.abort();
+      show();
+      plan(0);
+    });
+    controls.append(button, " ", note);
+    show();
+  }
+  document.addEventListener("visibilitychange", () => plan(0));
+  plan(period);
+}
