@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.forms import Media
+from django.forms.widgets import Media
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 

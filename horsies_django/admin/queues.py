@@ -75,7 +75,6 @@ class QueueAdmin(LiveAdmin):
     )
     sortable_by = ()
     ordering = ("name",)
-    fields = ("name", "paused", "max_concurrency")
     change_form_template = "admin/horsies_django/queue_change_form.html"
 
     # Who may do what. Adding a row that is paused, and deleting one that is, would be pausing and resuming.
@@ -95,11 +94,14 @@ class QueueAdmin(LiveAdmin):
     def _has_right(self, request: HttpRequest, name: str) -> bool:
         return request.user.has_perm(f"horsies_django.{name}_queue")
 
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return what the form has: a queue is paused by its button, so that no old page of somebody resumes it."""
+        is_fresh = obj is None and PAUSE.is_allowed(request, self.model)
+        return ["name", "paused", "max_concurrency"] if is_fresh else ["name", "max_concurrency"]
+
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        """Return what can't be edited: a queue is paused by its button, so that no old page of somebody resumes it."""
-        if obj is not None:
-            return ["name", "paused"]
-        return [] if PAUSE.is_allowed(request, self.model) else ["paused"]
+        """A queue keeps its name: tasks know it by that."""
+        return [] if obj is None else ["name"]
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Say honestly what the limit does by now."""

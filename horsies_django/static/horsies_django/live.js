@@ -15,7 +15,11 @@
  * that is kept fresh must not be an aria-live region. After each round the document gets the event "horsies:live".
  */
 "use strict";
-{
+// The admin has its scripts in the head.
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", keepFresh);
+else keepFresh();
+
+function keepFresh() {
   const controls = document.querySelector("[data-horsies-live-controls]");
   const texts = controls?.dataset ?? {};
   const PAUSED = "horsies-paused";
