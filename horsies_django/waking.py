@@ -70,6 +70,16 @@ class Wake:
 REVOKED: Final = "!"
 
 
+#: What the payload begins with that tells one worker, whose id follows, to go once it has finished what it runs.
+DISMISSED: Final = "#"
+
+
+def dismiss_after_commit(alias: str, worker_id: str) -> None:
+    """Tell a worker, once the current transaction has committed, that its row asks it to stop."""
+    if postgres.can_listen(alias):
+        transaction.on_commit(partial(_notify, alias, DISMISSED + worker_id), using=alias, robust=True)
+
+
 def revoke_after_commit(alias: str) -> None:
     """Tell workers, once the current transaction has committed, that some of what they run was taken from them."""
     if postgres.can_listen(alias):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.forms import Form
@@ -84,13 +84,13 @@ class ActingAdmin(ReadOnlyAdmin):
     def _back_to(self, row: Any, rows: QuerySet[Any]) -> str:
         site, options = self.admin_site.name, self.opts
         if rows.exists():
-            return reverse(f"{site}:{options.app_label}_{options.model_name}_change", args=[row.pk])
+            return reverse(f"{site}:{options.app_label}_{options.model_name}_change", args=[quote(row.pk)])
         return reverse(f"{site}:{options.app_label}_{options.model_name}_changelist")
 
     def _address(self, row: Any, verb: Verb) -> str:
         options = self.opts
         name = f"{self.admin_site.name}:{options.app_label}_{options.model_name}_do"
-        return reverse(name, args=[row.pk, verb.name])
+        return reverse(name, args=[quote(row.pk), verb.name])
 
     # From the list.
 
@@ -114,6 +114,7 @@ class ActingAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, verb: Verb, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
     ) -> HttpResponse:
         """Say what would be done, to what and to how many, and ask for what it needs."""
+        request.current_app = self.admin_site.name  # as every page of the admin does
         context = {
             **self.admin_site.each_context(request),
             "title": verb.label,

@@ -80,7 +80,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='worker',
             name='stop_requested_at',
-            field=models.DateTimeField(blank=True, help_text='It stops as at SIGTERM, at its next beat.', null=True, verbose_name='stop requested at'),
+            field=models.DateTimeField(blank=True, help_text='It claims no more, and goes once nothing runs.', null=True, verbose_name='stop requested at'),
         ),
         migrations.AddField(
             model_name='worker',

@@ -5,6 +5,28 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from ..waking import ANY_QUEUE, wake_after_commit
+
+
+class QueueQuerySet(models.QuerySet["Queue"]):
+    """What an operator may do to queues."""
+
+    def named(self, name: str) -> QueueQuerySet:
+        """Return the row of a queue, which is made if there is none yet."""
+        self.bulk_create([Queue(name=name)], ignore_conflicts=True)
+        return self.filter(name=name)
+
+    def pause(self) -> int:
+        """Let workers claim nothing more from these queues; return how many were not paused. What runs goes on."""
+        return self.filter(paused=False).update(paused=True)
+
+    def resume(self) -> int:
+        """Let workers claim from these queues again, at once; return how many were paused."""
+        count = self.filter(paused=True).update(paused=False)
+        if count:
+            wake_after_commit(self.db, ANY_QUEUE)
+        return count
+
 
 class Queue(models.Model):
     """What can be said of a queue at run time. A queue without a row runs freely."""
@@ -17,6 +39,8 @@ class Queue(models.Model):
         blank=True,
         help_text=_("At most this many of its tasks run at once, in all workers together. Empty: no limit."),
     )
+
+    objects = QueueQuerySet.as_manager()
 
     class Meta:
         db_table = "horsies_queues"

@@ -34,10 +34,14 @@ class Waiting(NamedTuple):
 
 
 class Surveyed(NamedTuple):
-    """For each kind of task the queues in which some are due; the seconds until what was sent for later is."""
+    """For each kind of task the queues in which some are due; the seconds until what was sent for later is.
+
+    And whether the worker's own row asks it to stop.
+    """
 
     queues: tuple[tuple[Waiting, ...], ...]
     deferred_in: float | None
+    is_dismissed: bool
 
 
 class Survey:
@@ -48,10 +52,11 @@ class Survey:
         self._is_prepared = self._connection.vendor == "postgresql"
         deferred = tasks.pending().filter(deferred=True).order_by("enqueued_at")[:1]
         in_seconds = deferred.values_list(SecondsUntil("enqueued_at"))
-        row = Statement.select(workers.filter(pk=worker_id).values_list("pk"))
+        row = Statement.select(workers.filter(pk=worker_id).values_list("pk", "stop_requested_at"))
         parts = [*(self._waiting(tasks, is_async) for is_async in kinds), Statement.select(in_seconds)]
         columns = ", ".join(f"({part.sql})" for part in parts)
         params = [param for part in [*parts, row] for param in part.params]
+        columns += ", worker.stop_requested_at IS NOT NULL"
         whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # the ORM's
         self._statement = whole.settled() if self._is_prepared else whole
 
@@ -63,8 +68,8 @@ class Survey:
             row = cursor.fetchone()
         if row is None:
             return None
-        *kinds, deferred_in = row
-        return Surveyed(tuple(map(_read, kinds)), deferred_in)
+        *kinds, deferred_in, is_dismissed = row
+        return Surveyed(tuple(map(_read, kinds)), deferred_in, bool(is_dismissed))
 
     def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""

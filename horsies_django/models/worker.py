@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Any
+
 from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
+
+from ..expressions import FromNow
+from ..waking import dismiss_after_commit
+
+
+class Answer(StrEnum):
+    """What a worker's row answers to a beat."""
+
+    GO_ON = "go on"
+    STOP = "stop"
+    GONE = "gone"  # somebody has removed it
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):
     """The life of a worker's row."""
 
-    def register(self, worker_id: str, name: str, hostname: str, pid: int) -> None:
-        """Note that a process has started. Its id is new each time, whatever its name."""
-        self.bulk_create([Worker(id=worker_id, name=name, hostname=hostname, pid=pid)], ignore_conflicts=True)
+    def register(self, worker_id: str, name: str, hostname: str, pid: int, **facts: Any) -> None:
+        """Note that a process has started, and further columns. Its id is new each time, whatever its name."""
+        row = Worker(id=worker_id, name=name, hostname=hostname, pid=pid, **facts)
+        self.bulk_create([row], ignore_conflicts=True)
 
-    def beat(self, worker_id: str) -> bool:
-        """Note that the worker lives, and return whether its row is still there."""
-        return self.filter(pk=worker_id).update(last_beat_at=Now()) == 1
+    def beat(self, worker_id: str, memory: int | None = None) -> Answer:
+        """Note that the worker lives and how many bytes it takes, and return what it is to do.
+
+        One statement, but for a worker that is asked to stop.
+        """
+        mine, beat = self.filter(pk=worker_id), {"last_beat_at": Now(), "memory": memory}
+        if mine.filter(stop_requested_at__isnull=True).update(**beat):
+            return Answer.GO_ON
+        return Answer.STOP if mine.update(**beat) else Answer.GONE
 
     def leave(self, worker_id: str) -> None:
         """Note that the worker has stopped."""
         self.filter(pk=worker_id).delete()
+
+    def silent(self, seconds: float) -> models.QuerySet[Worker]:
+        """Those that have not beaten for so long."""
+        return self.filter(last_beat_at__lt=FromNow(-seconds))
+
+    def request_stop(self) -> int:
+        """Ask these workers to claim no more, to finish what they run, and to go; return how many were not asked yet.
+
+        Each is one runner, which its supervisor does not replace. They are told at once where the database can tell
+        them, and find it in their rows otherwise: at the next look, or at the next beat if all slots are busy.
+        """
+        count = 0
+        for key in list(self.filter(stop_requested_at__isnull=True).values_list("pk", flat=True)):
+            free = self.model.objects.using(self.db).filter(pk=key, stop_requested_at__isnull=True)
+            if free.update(stop_requested_at=Now()):
+                count += 1
+                dismiss_after_commit(self.db, key)
+        return count
 
 
 class Worker(models.Model):
@@ -40,7 +79,7 @@ class Worker(models.Model):
     last_beat_at = models.DateTimeField(_("last beat at"), db_default=Now())
     memory = models.PositiveBigIntegerField(_("memory"), null=True, help_text=_("Bytes, as of its last beat."))
     stop_requested_at = models.DateTimeField(
-        _("stop requested at"), null=True, blank=True, help_text=_("It stops as at SIGTERM, at its next beat.")
+        _("stop requested at"), null=True, blank=True, help_text=_("It claims no more, and goes once nothing runs.")
     )
 
     objects = WorkerQuerySet.as_manager()

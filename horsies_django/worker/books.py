@@ -10,14 +10,14 @@ from uuid import UUID
 
 from django.db import Error, transaction
 
-from .. import postgres
+from .. import __version__, postgres
 from ..models import Heartbeat, Queue, Task, Worker
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Runner
 from ..models.exchange import Exchange, exchange_of
 from ..models.survey import Survey
 from ..models.transitions import TaskQuerySet
-from ..models.worker import WorkerQuerySet
+from ..models.worker import Answer, WorkerQuerySet
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
 from ..refusals import is_refusal
@@ -33,6 +33,7 @@ from .lanes import Lane
 from .outcome import Outcome
 from .plan import Plan
 from .run import Run
+from .watch import resident_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class View:
 
     due: tuple[tuple[str, ...], ...]
     deferred_in: float | None
+    is_dismissed: bool = False
 
     @property
     def anything(self) -> bool:
@@ -67,8 +69,8 @@ class Books:
 
     def register(self) -> bool:
         """Write the worker's row."""
-        runner = self._runner
-        self._workers.register(runner.worker_id, self._plan.name, runner.hostname, runner.pid or 0)
+        runner, facts = self._runner, self._plan.facts | {"version": __version__, "memory": resident_bytes()}
+        self._workers.register(runner.worker_id, self._plan.name, runner.hostname, runner.pid or 0, **facts)
         return True
 
     def ping(self) -> bool:
@@ -93,12 +95,16 @@ class Books:
             tuple(queue.queue_name for queue in waiting if not queue.is_paused and serves(queue.queue_name))
             for waiting in surveyed.queues
         )
-        return View(tuple(due), surveyed.deferred_in)
+        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed)
 
-    def beat(self, lanes: Sequence[Lane]) -> None:
-        """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34)."""
+    def beat(self, lanes: Sequence[Lane]) -> bool:
+        """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34).
+
+        Return whether it is asked to stop.
+        """
         runner = self._runner
-        if not self._workers.beat(runner.worker_id):
+        answer = self._workers.beat(runner.worker_id, resident_bytes())
+        if answer is Answer.GONE:
             self.register()
         self.ping()
         held = {
@@ -111,6 +117,7 @@ class Books:
                 tasks = self._tasks().held(claims, status)
                 beats = Heartbeat.objects.using(self._plan.database)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
+        return answer is Answer.STOP
 
     def still_mine(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
         """What still runs of these claims' tasks, and under which claim. Two claims may be of one task."""

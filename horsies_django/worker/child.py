@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from .inbox import Inbox
 
 #: Exit status of a runner whose supervisor is gone, of one that has run as many tasks as a child may, of one that is
-#: done, and of one with a body that could not be stopped. Not 0, with which a body may end the process as well.
+#: done, of one with a body that could not be stopped, and of one that an operator has asked to go. Not 0, with which a
+#: body may end the process as well.
 ORPHANED: Final = 70
 SPENT: Final = 71
 DONE: Final = 72
 STUCK: Final = 73
+DISMISSED: Final = 74
 
 #: What a runner writes into the pipe to its supervisor when it takes no more work.
 RETIRING: Final = b"retiring\n"
@@ -68,7 +70,8 @@ def main(descriptors: Sequence[int] = ()) -> None:
     leaving = runner.run(Plan.loads(plan), worker_id, inbox, lambda: retire() > 0, Begun(memory))
     # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
     logging.shutdown()
-    os._exit({Leaving.DONE: DONE, Leaving.SPENT: SPENT, Leaving.STUCK: STUCK}[leaving])
+    statuses = {Leaving.DONE: DONE, Leaving.SPENT: SPENT, Leaving.STUCK: STUCK, Leaving.DISMISSED: DISMISSED}
+    os._exit(statuses[leaving])
 
 
 def _take_voice() -> IO[str]:

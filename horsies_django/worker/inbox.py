@@ -22,6 +22,7 @@ class Word(Enum):
     LOOK = auto()  # there may be something to claim, or something will be due later
     REVOKED = auto()  # a task that runs may have been cancelled, or taken away
     PING = auto()  # the listener wants to hear something
+    DISMISS = auto()  # claim no more, let the bodies finish however long that takes, and be replaced by nobody
     STOP = auto()  # claim no more, let the bodies finish
     ABORT = auto()  # hand back what runs, and go
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import Error
 
 from .. import ends, postgres
-from ..waking import REVOKED, Wake
+from ..waking import DISMISSED, REVOKED, Wake
 from .inbox import Inbox, Word
 from .plan import Plan
 from .telling import Teller
@@ -89,5 +89,8 @@ class Listener:
                 self._teller.asked()
         elif payload == REVOKED:
             self._inbox.put(Word.REVOKED)
+        elif payload.startswith(DISMISSED):
+            if payload == DISMISSED + self._worker_id:
+                self._inbox.put(Word.DISMISS)
         elif self._plan.serves((wake := Wake.loads(payload)).queue_name):
             self._inbox.put(Word.LOOK if wake.later else wake)

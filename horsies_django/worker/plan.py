@@ -82,6 +82,17 @@ class Plan:
             return True
         return queue_name not in self.exclude_queues and (not self.queues or queue_name in self.queues)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a worker's row tells of it, by column."""
+        return {
+            "backend": self.backend,
+            "queues": list(self.queues),
+            "excluded_queues": list(self.exclude_queues),
+            "threads": self.threads,
+            "async_slots": self.async_slots,
+        }
+
     def new_worker_id(self) -> str:
         """Return an id that no process had before, whatever the operator named the worker."""
         return f"{(self.name or HOSTNAME)[:24]}-{uuid4().hex}"

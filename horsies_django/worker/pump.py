@@ -141,6 +141,15 @@ class Pump:
             for lane in self._lanes:
                 self._withdraw(lane)
 
+    def dismiss(self) -> None:
+        """Claim no more; wait for the bodies that run, as long as they take; then leave for good."""
+        if self._allowance.stop_by is None and self._allowance.retired is None:
+            running = sum(len(lane.running) for lane in self._lanes)
+            logger.info("worker asked to stop id=%s running=%d", self._runner.worker_id, running)
+            self._allowance.retired = Leaving.DISMISSED
+            for lane in self._lanes:
+                self._withdraw(lane)
+
     # What to do, and when.
 
     def _is_time_to_look(self) -> bool:
@@ -153,11 +162,15 @@ class Pump:
 
     def _has_work(self) -> bool:
         may = self._allowance.may_claim
-        hands_back = any(lane.withdrawn or (lane.prefetched and not may) for lane in self._lanes)
         starts = any(lane.startable for lane in self._lanes)
         claims = may and any(lane.hot and lane.room for lane in self._lanes)
-        to_say = self._writer.in_doubt or self._outbox.is_ready or hands_back
+        to_say = self._writer.in_doubt or self._outbox.is_ready or self._hands_back
         return to_say or starts or claims or time.monotonic() >= self._next_beat
+
+    @property
+    def _hands_back(self) -> bool:
+        may = self._allowance.may_claim
+        return any(lane.withdrawn or (lane.prefetched and not may) for lane in self._lanes)
 
     def _gathers_until(self) -> float:
         """Until when to let ends come together: no slot waits for a tick as long as there is something ahead of it."""
@@ -182,7 +195,7 @@ class Pump:
         return max(0.0, min(moments) - time.monotonic())
 
     def _is_done(self) -> bool:
-        if self._allowance.retired and not self._outbox and not self._watch.hopeful():
+        if self._allowance.retired and not self._outbox and not self._hands_back and not self._watch.hopeful():
             return True
         if self._is_holding:
             return False
@@ -208,6 +221,8 @@ class Pump:
                 self._watch.hurry()
             elif item is Word.PING:
                 self._try(self._books.ping)
+            elif item is Word.DISMISS:
+                self.dismiss()
             else:
                 self.stop()
                 self._allowance.stop_by = 0.0 if item is Word.ABORT else self._allowance.stop_by
@@ -269,6 +284,8 @@ class Pump:
     def _look(self) -> bool:
         view = self._books.look(self._lanes)
         self._must_look = False
+        if view.is_dismissed:
+            self.dismiss()
         is_told = self._listener.alive
         self._cadence.longest = self._plan.poll_interval * self._plan.processes * (WOKEN if is_told else 1)
         self._cadence.at_least = AT_LEAST if is_told else SOON
@@ -310,6 +327,8 @@ class Pump:
             self._unshown += [run for run in runs if run.claim.workflow_id is not None]
         self._sweep(ended)
         self._tell(ended)
+        if tick.is_dismissed:
+            self.dismiss()
 
     def _settle(self, tick: Tick) -> None:
         for lane in tick.cooled:

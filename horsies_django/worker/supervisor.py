@@ -27,7 +27,7 @@ from ..models import Task, Worker
 from ..reaper.crashed import Overrun, recover_all
 from ..reaper.loop import Reaper
 from .begun import Begun, HasBegun, new_memory
-from .child import DONE, SPENT, STUCK
+from .child import DISMISSED, DONE, SPENT, STUCK
 from .connection import own_connection
 from .inbox import Word
 from .nursery import Forked, Nursery
@@ -233,6 +233,9 @@ class Supervisor:
         overrun = Overrun(self._plan.task_timeout) if status == STUCK else None
         self._dead.append(_Dead(child.worker_id, overrun, child.begun.read()))
         child.begun.close()
+        if status == DISMISSED:
+            self._let_go(child)
+            return
         if status in (DONE, SPENT, STUCK):
             self._failed_starts = 0
             goes_on = status != DONE or self._plan.until is Until.STOPPED
@@ -240,11 +243,31 @@ class Supervisor:
                 self._start_after(0.0)
             return
         logger.error("runner died id=%s %s", child.worker_id, _describe(status))
+        if self._was_dismissed(child):
+            self._let_go(child)
+            return
         self._failed_starts = 0 if self._had_started(child) else self._failed_starts + 1
         if self._stopping or self._is_hopeless() or child.is_replaced:
             return
         # The first replacement comes at once: one crash is an accident, a row of them is not.
         self._start_after(_pause(self._failed_starts))
+
+    def _let_go(self, child: _Child) -> None:
+        """A runner has gone for an operator asked it to: nobody takes its place."""
+        left = len(self._children) + len(self._start_at)
+        end = "" if left else ", and with the last one the worker ends"
+        logger.info(
+            "runner stopped on request id=%s: it is not replaced, runners left=%d%s", child.worker_id, left, end
+        )
+
+    def _was_dismissed(self, child: _Child) -> bool:
+        """Whether a dead runner had been asked to go, and so is not to be replaced."""
+        row = Worker.objects.using(self._plan.database).filter(pk=child.worker_id, stop_requested_at__isnull=False)
+        try:
+            return row.exists()
+        except Error:
+            connections[self._plan.database].close()
+            return False
 
     def _start_after(self, pause: float) -> None:
         self._start_at = sorted([*self._start_at, time.monotonic() + pause])

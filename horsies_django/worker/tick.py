@@ -17,6 +17,7 @@ class Leaving(StrEnum):
 
     DONE = "done"
     SPENT = "spent"  # it has run as many tasks, or takes as much memory, as a runner may
+    DISMISSED = "dismissed"  # an operator has asked for it
     STUCK = "stuck"  # a body can't be stopped but with the process
 
 
@@ -29,6 +30,7 @@ class Tick:
     blocked: Sequence[Outcome] = ()
     claimed: int = 0
     beat: bool = False
+    is_dismissed: bool = False
     doubted: bool = False
     started: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
     prefetched: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)

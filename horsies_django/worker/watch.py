@@ -132,13 +132,13 @@ class Watch:
         if limit is None or time.monotonic() - self._weighed_at < EVERY:
             return
         self._weighed_at = time.monotonic()
-        size = _resident_bytes() / _MEGABYTE
+        size = resident_bytes() / _MEGABYTE
         if size > limit and not self.is_too_large:
             logger.warning("runner takes %d MB, allowed are %d: it is replaced", size, limit)
             self.is_too_large = True
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     """What the process takes now; where /proc is not there to tell, the most that it ever took."""
     if _STATM.exists():
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -43,9 +43,9 @@ class Writer:
 
     def beat(self) -> Tick:
         """Write the beat of an idle worker, which is one statement and needs no transaction."""
-        self._books.beat(self._lanes)
+        is_dismissed = self._books.beat(self._lanes)
         self.in_doubt = self._books.holds_anything()
-        return Tick(beat=True)
+        return Tick(beat=True, is_dismissed=is_dismissed)
 
     def write(self, *, is_beat_due: bool) -> Tick:
         """Write all that there is to write, and claim."""
@@ -63,7 +63,7 @@ class Writer:
                 ends = latest([outcome.ended for outcome in tick.stored if not outcome.is_stored])
                 successes = [end for end in ends if end.is_success]
                 if is_rare:
-                    self._write_rarities([end for end in ends if not end.is_success], noted, is_beat_due=tick.beat)
+                    self._write_rarities([end for end in ends if not end.is_success], noted, tick)
                 if nodes:  # what follows from their ends is to be claimed with the rest
                     successes = self._store(successes)
                     fresh = self._advance([outcome for outcome in nodes if outcome not in tick.blocked])
@@ -114,13 +114,13 @@ class Writer:
         mine = {claim.task_id for _, started in tick.started for claim in started}
         self._books.tell_others(lane for task_id, lane in fresh.items() if task_id not in mine)
 
-    def _write_rarities(self, ends: Sequence[Ended], noted: Sequence[Run], *, is_beat_due: bool) -> None:
-        if self.in_doubt or is_beat_due:  # what was in doubt may have been committed later still
+    def _write_rarities(self, ends: Sequence[Ended], noted: Sequence[Run], tick: Tick) -> None:
+        if self.in_doubt or tick.beat:  # what was in doubt may have been committed later still
             self._books.hand_back_unknown(self.known())
         self._books.note_progress(noted)
         self._books.store(ends)
-        if is_beat_due:
-            self._books.beat(self._lanes)
+        if tick.beat:
+            tick.is_dismissed = self._books.beat(self._lanes)
 
     def _next_turn(self) -> Sequence[Lane]:
         """One lane at a time: what has been claimed for it begins before the next one is asked for."""

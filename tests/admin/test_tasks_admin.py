@@ -256,23 +256,3 @@ def test_with_200_000_tasks_the_list_needs_few_queries_and_no_full_count(browser
     counts = [query["sql"] for query in captured if "COUNT(" in query["sql"] and "horsies_tasks" in query["sql"]]
     assert all("LIMIT 10000" in sql for sql in counts), counts
     assert not any("DISTINCT" in query["sql"] for query in captured)
-
-
-def test_queues_are_paused_by_those_who_may(browser, client):
-    browser("view_queue", "add_queue", "change_queue").post(
-        "/admin/horsies_django/queue/add/", {"name": "emails", "paused": "on"}
-    )
-
-    from horsies_django.models import Queue
-
-    assert Queue.objects.get().paused
-
-
-def test_workers_can_be_looked_at(browser, worker):
-    worker()
-
-    html = browser("view_worker").get("/admin/horsies_django/worker/").content.decode()
-
-    from horsies_django.models import Worker
-
-    assert Worker.objects.get().id in html

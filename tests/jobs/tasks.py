@@ -73,6 +73,14 @@ def hold(key: str, gate: str) -> str:
 
 
 @task
+def fail_until(mended: str) -> str:
+    """Fail as long as the file ``mended`` is not there."""
+    if not Path(mended).exists():
+        raise FileNotFoundError(mended)
+    return "done"
+
+
+@task
 def spawn_thread(key: str) -> str:
     return threading.current_thread().name
 

@@ -1,0 +1,270 @@
+"""Queues in the admin: every one that is known, how deep it is, pausing and resuming it."""
+
+import re
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.db.models.functions import Now, TruncMinute
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils.html import strip_tags
+
+from horsies_django import TaskStatus
+from horsies_django.expressions import FromNow
+from horsies_django.models import Queue, Rollup, Task, Worker
+from tests.conftest import wait_until
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LIST = "/admin/horsies_django/queue/"
+
+
+def rows(client):
+    """Each queue's cells, by its name."""
+    html = client.get(LIST).content.decode()
+    found = {}
+    for row in re.findall(r"<tr>(.*?)</tr>", html, re.S):
+        cells = {name: strip_tags(cell).strip() for name, cell in re.findall(r'class="field-(\w+)[^"]*">(.*?)</t', row)}
+        if cells:
+            found[cells["name"]] = cells
+    return found
+
+
+def page(client, key):
+    return client.get(reverse("admin:horsies_django_queue_change", args=[key]))
+
+
+def do(client, key, verb, **posted):
+    return client.post(reverse("admin:horsies_django_queue_do", args=[key, verb]), posted, follow=True)
+
+
+def send(queue, count=1, **options):
+    return tasks.noop.with_options(queue_name=queue, **options).send_many({} for _ in range(count))
+
+
+def test_every_queue_that_is_known_is_listed_without_any_row(staff, settings):
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["of-settings", "waiting", "later", "runs"]}}
+    send("waiting", 3)
+    tasks.noop.with_options(queue_name="later").schedule(3_600)
+    held = send("runs")
+    Task.objects.filter(pk=held[0].id).update(status="RUNNING", claimed_at=Now(), started_at=Now(), claim=1)
+    Queue.objects.create(name="row", max_concurrency=5)
+
+    found = rows(staff("view_queue"))
+
+    assert found.keys() == {"of-settings", "waiting", "later", "runs", "row"}
+    assert found["waiting"]["shown_due"] == "3"
+    assert found["later"]["shown_scheduled"] == "1"
+    assert found["runs"]["shown_held"] == "1"
+    assert found["of-settings"]["shown_due"] == "0"
+    assert found["row"]["max_concurrency"] == "5"
+    assert Queue.objects.count() == 1, "to look changes nothing"
+
+
+def test_the_oldest_that_is_due_counts_whatever_its_priority_and_kind(staff):
+    send("emails", 2, priority=50)
+    old = send("emails", priority=-10) + tasks.awrite.with_options(queue_name="emails", priority=3).send_many(
+        [{"key": "a"}]
+    )
+    Task.objects.filter(pk=old[0].id).update(enqueued_at=FromNow(-125))
+    Task.objects.filter(pk=old[1].id).update(enqueued_at=FromNow(-30))
+
+    found = rows(staff("view_queue"))
+
+    assert found["emails"]["shown_due"] == "4"
+    assert re.match("2 min [5-9] s", found["emails"]["shown_oldest"])
+
+
+def test_no_more_than_a_thousand_are_counted(staff):
+    send("emails", 1_001)
+
+    assert rows(staff("view_queue"))["emails"]["shown_due"] == "more than 1000"
+
+
+def test_what_ended_in_the_last_hour_comes_from_the_roll_ups(staff):
+    def roll(outcome, count, start=None, span="M"):
+        start = start or TruncMinute(Now())
+        return Rollup(span=span, start=start, queue_name="emails", task_name="t", outcome=outcome, count=count)
+
+    for row in (
+        roll("COMPLETED", 40),
+        roll("FAILED", 2),
+        roll("COMPLETED", 9, FromNow(-7_200)),
+        roll("FAILED", 9, span="H"),
+    ):
+        row.save()
+
+    assert rows(staff("view_queue"))["emails"]["shown_hour"] == "42, 2 failed"
+
+
+def test_the_workers_that_serve_a_queue_are_counted(staff):
+    Worker.objects.register("any", "", "h", 1)
+    Worker.objects.register("emails", "", "h", 1, queues=["emails"])
+    Worker.objects.register("not-emails", "", "h", 1, excluded_queues=["emails"])
+    Worker.objects.register("silent", "", "h", 1)
+    Worker.objects.filter(pk="silent").update(last_beat_at=FromNow(-3_600))
+    Worker.objects.register("leaving", "", "h", 1)
+    Worker.objects.filter(pk="leaving").request_stop()
+    send("emails")
+    client = staff("view_queue")
+
+    found = rows(client)
+
+    assert (found["emails"]["shown_workers"], found["default"]["shown_workers"]) == ("2", "2")
+    assert "2 workers" in page(client, "~emails").content.decode()
+
+
+def test_the_list_needs_as_many_queries_for_40_queues_as_for_two(staff):
+    client = staff("view_queue", "pause_queue", "resume_queue")
+
+    def queries():
+        with CaptureQueriesContext(connection) as captured:
+            assert client.get(LIST).status_code == 200
+        return len(captured)
+
+    send("q0")
+    few = queries()
+    for number in range(40):
+        send(f"q{number}")
+
+    assert queries() == few <= 15
+
+
+def test_a_queue_without_a_row_is_paused_and_resumed_from_its_page(staff):
+    client = staff("view_queue", "pause_queue", "resume_queue")
+    html = page(client, "~emails").content.decode()
+    assert "Pause" in html
+
+    html = do(client, "~emails", "pause").content.decode()
+
+    assert Queue.objects.get().paused
+    assert "1 queue is paused." in html
+    key = Queue.objects.get().pk
+    assert [entry.change_message for entry in LogEntry.objects.all()] == ["Pause. Paused: False → True."]
+    assert "1 was left alone" in do(client, key, "pause").content.decode()
+    do(client, key, "resume")
+    assert not Queue.objects.get().paused
+
+
+def test_several_are_paused_from_the_list_with_a_row_or_without(staff):
+    saved = Queue.objects.create(name="reports")
+    client = staff("view_queue", "pause_queue")
+
+    client.post(LIST, {"action": "pause", "_selected_action": [str(saved.pk), "~emails"]})
+
+    assert set(Queue.objects.filter(paused=True).values_list("name", flat=True)) == {"emails", "reports"}
+
+
+@pytest.mark.parametrize(
+    ("right", "verb"), [("pause_queue", "resume"), ("resume_queue", "pause"), ("change_queue", "pause")]
+)
+def test_each_verb_needs_its_own_right(staff, right, verb):
+    Queue.objects.create(name="emails", paused=verb == "resume")
+    key = Queue.objects.get().pk
+    client = staff("view_queue", right)
+
+    assert client.post(reverse("admin:horsies_django_queue_do", args=[key, verb])).status_code == 403
+    assert client.post(reverse("admin:horsies_django_queue_do", args=["~new", verb])).status_code == 403
+    client.post(LIST, {"action": verb, "_selected_action": [str(key), "~new"]})
+    client.post(
+        reverse("admin:horsies_django_queue_change", args=[key]), {"paused": {"pause": "on", "resume": ""}[verb]}
+    )
+
+    assert Queue.objects.get().paused is (verb == "resume")
+
+
+def test_who_may_only_look_sees_no_button_and_no_form(staff):
+    send("emails")
+    client = staff("view_queue")
+
+    html = client.get(LIST).content.decode() + page(client, "~emails").content.decode()
+
+    assert 'name="action"' not in html
+    assert 'name="max_concurrency"' not in html
+    assert "/do/" not in html
+    assert client.post(reverse("admin:horsies_django_queue_change", args=["~emails"]), {}).status_code == 403
+    assert not Queue.objects.exists()
+
+
+def test_nothing_is_changed_by_get(staff):
+    client = staff("view_queue", "pause_queue", "resume_queue", "change_queue")
+    row = Queue.objects.create(name="reports")
+
+    for key in ("~emails", row.pk):
+        client.get(reverse("admin:horsies_django_queue_do", args=[key, "pause"]))
+        page(client, key)
+
+    assert list(Queue.objects.values_list("name", "paused")) == [("reports", False)]
+
+
+def test_who_may_change_a_queue_edits_its_limit_and_is_told_what_it_does_by_now(staff):
+    client = staff("view_queue", "change_queue")
+    assert "do not act on it yet" in page(client, "~emails").content.decode()
+
+    response = client.post(reverse("admin:horsies_django_queue_change", args=["~emails"]), {"max_concurrency": "5"})
+
+    assert response.status_code == 302
+    assert Queue.objects.get(name="emails").max_concurrency == 5
+
+
+def test_saving_an_old_page_does_not_resume_a_queue_that_was_paused_meanwhile(staff):
+    row = Queue.objects.create(name="emails", paused=True)
+
+    staff("view_queue", "change_queue").post(
+        reverse("admin:horsies_django_queue_change", args=[row.pk]), {"name": "other", "max_concurrency": "5"}
+    )
+
+    assert list(Queue.objects.values_list("name", "paused", "max_concurrency")) == [("emails", True, 5)]
+
+
+@pytest.mark.parametrize("rights", [(), ("pause_queue",)])
+def test_a_row_is_added_paused_by_those_who_may_pause(staff, rights):
+    client = staff("view_queue", "add_queue", *rights)
+
+    client.post(f"{LIST}add/", {"name": "emails", "paused": "on"})
+
+    assert Queue.objects.get(name="emails").paused is bool(rights)
+
+
+def test_a_paused_row_is_not_deleted_for_that_would_resume_it(staff):
+    row = Queue.objects.create(name="emails", paused=True)
+    client = staff("view_queue", "delete_queue")
+    address = reverse("admin:horsies_django_queue_delete", args=[row.pk])
+
+    assert client.post(address, {"post": "yes"}).status_code == 403
+    Queue.objects.update(paused=False)
+    assert client.post(address, {"post": "yes"}).status_code == 302
+    assert not Queue.objects.exists()
+
+
+def test_queue_names_are_text_whatever_is_in_them(staff):
+    name = '<script>alert(1)</script>/"&_41'
+    row = tasks.noop.send()
+    Task.objects.filter(pk=row.id).update(queue_name=name)
+    client = staff("view_queue", "pause_queue")
+    html = client.get(LIST).content.decode()
+    assert "<script>alert" not in html
+    address = next(address for address in re.findall(r'href="([^"]+)"', html) if "~" in address)
+
+    assert "<script>alert" not in client.get(address).content.decode()
+    action = re.search(r'action="([^"]+/do/pause/)"', client.get(address).content.decode())[1]
+    client.post(action)
+
+    assert Queue.objects.get().name == name
+
+
+def test_a_real_worker_claims_nothing_from_a_paused_queue_and_drains_it_once_it_is_resumed(staff, worker):
+    client = staff("view_queue", "pause_queue", "resume_queue")
+    worker("--threads", "2")
+    do(client, "~emails", "pause")
+    paused = send("emails", 5)
+    others = send("default", 5)
+
+    wait_until(lambda: all(handle.status() == TaskStatus.COMPLETED for handle in others))
+    assert {handle.status() for handle in paused} == {TaskStatus.PENDING}
+    assert rows(client)["emails"]["shown_due"] == "5"
+    do(client, Queue.objects.get().pk, "resume")
+
+    wait_until(lambda: all(handle.status() == TaskStatus.COMPLETED for handle in paused))

@@ -1,0 +1,182 @@
+"""Workers in the admin: who is there, what each runs, and asking one to stop."""
+
+import re
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection, transaction
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils.html import strip_tags
+
+from horsies_django.expressions import FromNow
+from horsies_django.models import Task, Worker
+from tests.jobs import tasks
+from tests.worker.test_stopping import send_hold
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LIST = "/admin/horsies_django/worker/"
+
+
+def page(client, worker_id):
+    return client.get(reverse("admin:horsies_django_worker_change", args=[worker_id])).content.decode()
+
+
+def words(html):
+    return re.sub(r"\s+", " ", strip_tags(html))
+
+
+def register(name="w-1", **facts):
+    Worker.objects.register(name, "w", "host-a", 4711, **{"threads": 8, "async_slots": 100} | facts)
+
+
+def hold(count, worker_id="w-1"):
+    handles = tasks.noop.send_many({} for _ in range(count))
+    with transaction.atomic():
+        assert len(Task.objects.claim(worker_id, start=count)) == count
+    return handles
+
+
+def test_the_list_tells_where_each_is_what_it_serves_and_what_it_takes(staff):
+    register(queues=["emails"], excluded_queues=["reports"], version="9.8.7", memory=52_428_800)
+
+    shown = words(staff("view_worker").get(LIST).content.decode())
+
+    for word in ("host-a", "4711", "alive", "0/8", "50.0", "emails, but not reports", "9.8.7", "0 s ago"):
+        assert word in shown.replace("\xa0", " "), word
+
+
+def test_a_worker_that_has_not_beaten_for_long_is_marked_as_silent(staff):
+    register()
+    Worker.objects.update(last_beat_at=FromNow(-3_600))
+    client = staff("view_worker")
+
+    assert "silent" in words(client.get(LIST).content.decode())
+    html = words(page(client, "w-1"))
+    assert "silent" in html
+    assert "1 h 0 min ago" in html
+
+
+def test_load_and_what_runs_now_stand_beside_each_worker_with_links(staff):
+    register()
+    register("w-2")
+    handles = hold(5)
+    Task.objects.filter(pk=handles[0].id).update(started_at=FromNow(-125), claimed_at=FromNow(-125))
+    client = staff("view_worker", "view_task")
+
+    html = client.get(LIST).content.decode()
+
+    assert "5/8" in html
+    assert "noop 2 min 5 s" in html
+    assert "and 2 more" in html
+    assert reverse("admin:horsies_django_task_change", args=[handles[0].id]) in html
+    html = page(client, "w-1")
+    assert all(str(handle.id) in html for handle in handles)
+    assert "Nothing." in page(client, "w-2")
+
+
+def test_the_list_needs_as_many_queries_for_20_workers_as_for_one(staff):
+    client = staff("view_worker", "stop_worker")
+
+    def queries():
+        with CaptureQueriesContext(connection) as captured:
+            assert client.get(LIST).status_code == 200
+        return len(captured)
+
+    register()
+    hold(3)
+    few = queries()
+    for number in range(20):
+        register(f"more-{number}")
+        hold(2, f"more-{number}")
+
+    assert queries() == few <= 12
+
+
+def test_what_a_worker_holds_is_read_by_the_index_of_held_rows(staff):
+    register()
+    tasks.noop.send_many({} for _ in range(3_000))
+    Task.objects.update(status="COMPLETED", completed_at=F("sent_at"))
+    hold(3)
+    client = staff("view_worker")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+
+    with CaptureQueriesContext(connection) as captured:
+        client.get(LIST)
+
+    reads = [query["sql"] for query in captured if "horsies_tasks" in query["sql"]]
+    assert len(reads) == 2
+    explain = "EXPLAIN" if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN"
+    with connection.cursor() as cursor:
+        for sql in reads:
+            cursor.execute(f"{explain} {sql}".replace("%", "%%"), [])
+            assert "horsies_task_held" in str(cursor.fetchall()), sql
+
+
+def test_who_may_stop_is_asked_first_and_then_the_worker_goes(staff, worker, tmp_path):
+    process = worker("--threads", "1", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
+    handle, _ = send_hold(tmp_path / "gate")
+    row = Worker.objects.get()
+    client = staff("view_worker", "stop_worker")
+    address = reverse("admin:horsies_django_worker_do", args=[row.pk, "stop"])
+    assert address in page(client, row.pk)
+
+    asked = client.get(address).content.decode()
+    assert "finishes what it runs" in asked
+    assert Worker.objects.get().stop_requested_at is None
+    client.post(address, {"confirmed": "1"})
+
+    assert "stopping" in words(page(client, row.pk))
+    (tmp_path / "gate").touch()
+    assert process.wait(20) == 0
+    assert handle.status() == "COMPLETED"
+    entry = LogEntry.objects.get()
+    assert "Stop gracefully. Stop requested at: None → " in entry.change_message
+
+
+def test_selected_workers_are_asked_to_stop(staff):
+    register()
+    register("w-2")
+    client = staff("view_worker", "stop_worker")
+
+    client.post(LIST, {"action": "stop", "_selected_action": ["w-1"], "confirmed": "1"})
+
+    asked = Worker.objects.filter(stop_requested_at__isnull=False)
+    assert [row.pk for row in asked] == ["w-1"]
+
+
+def test_without_the_right_nobody_stops_a_worker_and_sees_no_button(staff):
+    register()
+    client = staff("view_worker")
+    address = reverse("admin:horsies_django_worker_do", args=["w-1", "stop"])
+
+    assert client.post(address, {"confirmed": "1"}).status_code == 403
+    client.post(LIST, {"action": "stop", "_selected_action": ["w-1"], "confirmed": "1"})
+
+    assert Worker.objects.get().stop_requested_at is None
+    assert "Stop gracefully" not in page(client, "w-1") + client.get(LIST).content.decode()
+
+
+def test_who_has_no_right_to_look_sees_no_worker(staff, client):
+    register()
+
+    assert client.get(LIST).status_code == 302
+    assert staff("stop_worker").get(LIST).status_code == 403
+
+
+def test_the_page_of_a_worker_that_has_gone_says_so(staff):
+    client = staff("view_worker", "stop_worker")
+
+    response = client.get(reverse("admin:horsies_django_worker_change", args=["gone"]), follow=True)
+
+    assert "doesn’t exist" in response.content.decode()
+
+
+def test_a_workers_row_as_an_older_version_wrote_it_is_shown(staff):
+    register(threads=None, async_slots=None, version="")
+    hold(1)
+
+    assert "1/?" in staff("view_worker").get(LIST).content.decode()

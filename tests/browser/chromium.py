@@ -1,0 +1,177 @@
+"""A real browser: Debian's Chromium, on a site that is served from the test database.
+
+``apt-get install chromium chromium-driver`` and ``npm install --prefix .npm axe-core`` are what it takes. Where they
+are missing the tests are skipped, or fail if REQUIRE_BROWSER is set, as ``.ci/run`` does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.urls import reverse
+from selenium import webdriver
+from selenium.common import NoSuchElementException, StaleElementReferenceException
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from tests.conftest import ROOT, wait_until
+
+AXE: Final = ROOT / ".npm" / "node_modules" / "axe-core" / "axe.min.js"
+
+#: What nobody may find on a page. Lesser faults are Django's own as often as ours.
+GRAVE: Final = ("serious", "critical")
+
+_RUN_AXE: Final = """
+const done = arguments[arguments.length - 1];
+axe.run(document, {resultTypes: ["violations"]}).then(done, (error) => done({failed: String(error)}));
+"""
+
+
+def missing(what: str, how: str) -> Any:
+    """Skip, or fail where the browser tests are required."""
+    message = f"{what} is not here: {how}"
+    return pytest.fail(message) if os.environ.get("REQUIRE_BROWSER") else pytest.skip(message)
+
+
+def start() -> webdriver.Chrome:
+    """Start a browser without a window. Its driver is found on the PATH, and nothing is ever downloaded."""
+    binary = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if not (binary and driver):
+        missing("Chromium, or its driver,", "apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(binary)
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,900", "--lang=en"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+
+
+class Browser:
+    """One person at the site."""
+
+    def __init__(self, driver: webdriver.Chrome, url: str) -> None:
+        self.driver = driver
+        self.url = url
+        self._keys = ActionChains(driver)
+
+    # Who, where, and on what.
+
+    def log_in(self, name: str = "operator") -> None:
+        """Come as a superuser."""
+        user = get_user_model().objects.create_superuser(name)
+        client = Client()
+        client.force_login(user)
+        self.driver.get(f"{self.url}/admin/login/")
+        self.driver.add_cookie({"name": "sessionid", "value": client.cookies["sessionid"].value})
+
+    def go(self, page: str, *args: Any, query: str = "") -> None:
+        """Open a page of the admin: ``index``, or what follows ``horsies_django_`` in its name."""
+        name = page if page == "index" else f"horsies_django_{page}"
+        self.driver.get(self.url + reverse(f"admin:{name}", args=args) + query)
+
+    def wide(self, width: int = 1280, height: int = 900) -> None:
+        """Look at a screen of a desk."""
+        self._cdp("Emulation.clearDeviceMetricsOverride")
+        self.driver.set_window_size(width, height)
+
+    def phone(self, width: int = 360, height: int = 740) -> None:
+        """Look at a phone's screen."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True}
+        self._cdp("Emulation.setDeviceMetricsOverride", metrics)
+
+    def scheme(self, name: str) -> None:
+        """Prefer ``light`` or ``dark``."""
+        features = [{"name": "prefers-color-scheme", "value": name}]
+        self._cdp("Emulation.setEmulatedMedia", {"features": features})
+
+    def _cdp(self, command: str, arguments: dict[str, Any] | None = None) -> None:
+        self.driver.execute_cdp_cmd(command, arguments or {})
+
+    # What there is to see.
+
+    @property
+    def text(self) -> str:
+        """All the text that is shown."""
+        return self.driver.find_element(By.TAG_NAME, "body").text
+
+    def shows(self, text: str) -> bool:
+        """Whether the page shows this text by now."""
+        try:
+            return text in self.text
+        except (NoSuchElementException, StaleElementReferenceException):
+            return False  # between two pages
+
+    def await_text(self, text: str, limit: float = 30.0, *, reload: bool = False) -> None:
+        """Wait until the page shows this text; with ``reload``, look anew until it does."""
+
+        def is_there() -> bool:
+            if reload and not self.shows(text):
+                self.driver.refresh()
+            return self.shows(text)
+
+        wait_until(is_there, limit=limit, what=f"the page shows {text!r}")
+
+    @property
+    def scrolls_sideways(self) -> bool:
+        """Whether the page is wider than the screen."""
+        width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        return int(self.driver.execute_script(width)) > 0
+
+    def save(self, path: Path) -> None:
+        """Take a picture."""
+        self.driver.save_screenshot(str(path))
+
+    # What a person does.
+
+    def click(self, label: str) -> None:
+        """Click the button or the link that says this."""
+        xpath = f'//button[normalize-space()="{label}"] | //a[normalize-space()="{label}"] | //input[@value="{label}"]'
+        self.driver.find_element(By.XPATH, xpath).click()
+
+    def choose(self, action: str, *keys: Any) -> None:
+        """Tick these rows of a list and carry an action out."""
+        for key in keys:
+            self.driver.find_element(By.CSS_SELECTOR, f'input.action-select[value="{key}"]').click()
+        self.driver.find_element(By.CSS_SELECTOR, f'select[name=action] option[value="{action}"]').click()
+        self.driver.find_element(By.CSS_SELECTOR, "button[name=index]").click()
+
+    def press(self, key: str) -> None:
+        """Press a key, wherever the focus is."""
+        ActionChains(self.driver).send_keys(key).perform()
+
+    def tab_to(self, label: str, limit: int = 60) -> None:
+        """Press Tab until the focus is on what says this."""
+        for _ in range(limit):
+            self.press(Keys.TAB)
+            focused = self.driver.switch_to.active_element
+            if label in (focused.text, focused.get_attribute("value")):
+                return
+        pytest.fail(f"Tab does not lead to {label!r} within {limit} steps")
+
+    # What nobody may find.
+
+    def console_errors(self) -> list[str]:
+        """Return what the browser complained of since it was last asked."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+    def grave_faults(self) -> list[str]:
+        """Return the serious and critical faults that axe finds on the page."""
+        if not AXE.exists():
+            missing("axe-core", "npm install --prefix .npm axe-core")
+        self.driver.execute_script(AXE.read_text())
+        found = self.driver.execute_async_script(_RUN_AXE)
+        assert "failed" not in found, found
+        return [
+            f"{fault['impact']} {fault['id']}: {fault['help']}: {node['html'][:200]}"
+            for fault in found["violations"]
+            if fault["impact"] in GRAVE
+            for node in fault["nodes"]
+        ]

@@ -1,0 +1,106 @@
+"""What an operator does, with the mouse and with the keyboard, while real workers run."""
+
+from selenium.webdriver.common.keys import Keys
+
+from horsies_django import TaskStatus
+from horsies_django.models import Queue, Task, Worker
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.worker.test_stopping import send_hold
+
+
+def test_a_failed_task_is_retried_and_seen_to_complete(browser, worker, tmp_path):
+    handle = tasks.fail_until.send(str(tmp_path / "mended"))
+    worker()
+    wait_until(lambda: handle.status() == TaskStatus.FAILED)
+    browser.go("task_change", handle.id)
+    assert browser.shows("Failed")
+
+    (tmp_path / "mended").touch()
+    browser.click("Retry")
+
+    browser.await_text("1 task is due again.")
+    browser.await_text("Completed", reload=True)
+    assert handle.status() == TaskStatus.COMPLETED
+
+
+def test_a_running_task_is_cancelled(browser, worker, tmp_path):
+    worker()
+    handle, _ = send_hold(tmp_path / "gate")
+    browser.go("task_change", handle.id)
+
+    browser.click("Cancel while it runs")
+
+    browser.await_text("1 task was cancelled.")
+    assert handle.status() == TaskStatus.CANCELLED
+    wait_until(lambda: not Task.objects.active().exists())
+
+
+def test_with_the_keyboard_alone_a_failed_task_is_retried(browser, drain):
+    handle = tasks.fail.send()
+    drain()
+    browser.go("task_change", handle.id)
+
+    browser.tab_to("Retry")
+    browser.press(Keys.ENTER)
+
+    browser.await_text("1 task is due again.")
+    assert handle.status() == TaskStatus.PENDING
+
+
+def test_a_queue_is_paused_and_resumed(browser, worker):
+    worker()
+    browser.go("queue_changelist")
+    browser.click("default")
+    browser.click("Pause")
+    browser.await_text("1 queue is paused.")
+    handles = tasks.noop.send_many({} for _ in range(3))
+    others = tasks.on_emails.send_many({} for _ in range(3))
+
+    wait_until(lambda: all(handle.status() == TaskStatus.COMPLETED for handle in others))
+    assert {handle.status() for handle in handles} == {TaskStatus.PENDING}
+    browser.await_text("3", reload=True)
+    browser.click("Resume")
+
+    browser.await_text("1 queue goes on.")
+    wait_until(lambda: all(handle.status() == TaskStatus.COMPLETED for handle in handles))
+
+
+def test_queues_are_paused_from_the_list(browser):
+    row = Queue.objects.create(name="reports")
+    browser.go("queue_changelist")
+
+    browser.choose("pause", row.pk, "~default")
+
+    browser.await_text("2 queues are paused.")
+    assert Queue.objects.filter(paused=True).count() == 2
+
+
+def test_a_worker_is_asked_to_stop_and_goes_once_its_task_is_done(browser, worker, tmp_path):
+    process = worker("--threads", "1", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
+    handle, _ = send_hold(tmp_path / "gate")
+    browser.go("worker_changelist")
+    assert browser.shows("1/1")
+    browser.go("worker_change", Worker.objects.get().pk)
+    assert browser.shows("tests.jobs.tasks.hold")
+
+    browser.click("Stop gracefully")
+    browser.await_text("finishes what it runs")
+    browser.click("Stop gracefully")
+
+    browser.await_text("1 worker was asked to stop.")
+    browser.await_text("stopping")
+    (tmp_path / "gate").touch()
+    assert process.wait(20) == 0
+    assert handle.status() == TaskStatus.COMPLETED
+
+
+def test_the_list_of_workers_keeps_itself_fresh(browser, worker, tmp_path):
+    worker("--threads", "2")
+    browser.go("worker_changelist")
+    assert browser.shows("0/2")
+
+    send_hold(tmp_path / "gate")
+
+    browser.await_text("1/2", limit=15)
+    assert browser.shows("hold")

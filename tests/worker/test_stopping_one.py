@@ -1,0 +1,131 @@
+"""An operator asks a runner to stop: it finishes what it runs and goes, and nobody takes its place."""
+
+import os
+import signal
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+import horsies_django
+from horsies_django import TaskStatus
+from horsies_django.models import Task, Worker
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.worker.test_stopping import send_hold
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A file that lets the ``hold`` bodies end."""
+    return tmp_path / "gate"
+
+
+def row_of(pid):
+    return Worker.objects.filter(pid=pid)
+
+
+def test_the_row_tells_who_the_worker_is_and_what_it_serves(worker):
+    worker("--threads", "3", "--async-slots", "7", "--queues", "emails,default", "--exclude-queues", "reports")
+
+    row = Worker.objects.get()
+
+    assert (row.threads, row.async_slots, row.backend, row.version) == (3, 7, "default", horsies_django.__version__)
+    assert (row.queues, row.excluded_queues) == (["emails", "default"], ["reports"])
+    assert row.memory > 1_000_000
+    assert row.stop_requested_at is None
+
+
+def test_its_memory_is_told_at_each_beat(worker):
+    worker(TEST_BEAT_MS="200", TEST_STALE_MS="60000")
+    Worker.objects.update(memory=1)
+
+    wait_until(lambda: Worker.objects.get().memory > 1_000_000)
+
+
+def test_one_runner_finishes_its_long_task_and_goes_while_the_other_goes_on(worker, gate):
+    process = worker("--processes", "2", "--threads", "1", "--shutdown-timeout", "0.2", runners=2)
+    handle, pid = send_hold(gate)
+
+    assert row_of(pid).request_stop() == 1
+    wait_until(lambda: "worker asked to stop" in process.output, limit=40)
+
+    assert tasks.add.send(1).value(timeout=20) == 2
+    assert handle.status() == TaskStatus.RUNNING
+    assert row_of(pid).exists()
+    gate.touch()
+
+    wait_until(lambda: not row_of(pid).exists())
+    assert handle.status() == TaskStatus.COMPLETED
+    wait_until(lambda: "not replaced" in process.output)
+    assert Worker.objects.count() == 1
+    assert tasks.add.send(1).value(timeout=20) == 2
+    assert process.process.poll() is None
+
+
+def test_with_its_last_runner_the_worker_ends_with_exit_status_0_and_says_why(worker, gate):
+    process = worker("--threads", "1", "--prefetch", "2", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
+    handle, _ = send_hold(gate)
+    waiting = tasks.noop.send_many({} for _ in range(2))
+    wait_until(lambda: Task.objects.filter(status=TaskStatus.CLAIMED).count() == 2)
+
+    Worker.objects.request_stop()
+    wait_until(lambda: Task.objects.pending().count() == 2, what="prefetched tasks were handed back")
+    gate.touch()
+
+    assert process.wait(20) == 0
+    assert handle.status() == TaskStatus.COMPLETED
+    assert {Task.objects.get(pk=task.id).attempt for task in waiting} == {0}
+    assert not Worker.objects.exists()
+    assert "with the last one the worker ends" in process.output
+
+
+def test_a_runner_that_dies_after_it_was_asked_is_not_replaced_either(worker, gate):
+    process = worker("--threads", "1")
+    handle, pid = send_hold(gate)
+    Worker.objects.request_stop()
+
+    os.kill(pid, signal.SIGKILL)
+
+    assert process.wait(20) == 0, process.output
+    assert handle.status() == TaskStatus.FAILED
+
+
+def test_sigterm_after_the_request_sets_the_limit_that_the_request_has_not(worker, gate):
+    process = worker("--threads", "1", "--shutdown-timeout", "0.5", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
+    handle, _ = send_hold(gate)
+    Worker.objects.request_stop()
+    wait_until(lambda: "worker asked to stop" in process.output)
+
+    process.signal(signal.SIGTERM)
+
+    assert process.wait(20) == 0
+    assert handle.get(0).err.error_code == "WORKER_CRASHED"
+
+
+def test_an_idle_runner_goes_at_once(worker):
+    process = worker()
+
+    Worker.objects.request_stop()
+
+    assert process.wait(20) == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_is_asked_twice_is_asked_once():
+    Worker.objects.register("w", "", "host", 1)
+
+    assert [Worker.objects.request_stop() for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_beat_is_one_statement_and_learns_of_the_request():
+    Worker.objects.register("w", "", "host", 1)
+
+    with CaptureQueriesContext(connection) as said:
+        assert Worker.objects.beat("w", 1) == "go on"
+    assert len(said) == 1
+    Worker.objects.request_stop()
+    assert Worker.objects.beat("w", 2) == "stop"
+    assert Worker.objects.get().memory == 2
+    assert Worker.objects.beat("gone") == "gone"
