@@ -14,7 +14,7 @@ from horsies_django.reasons import ReasonCode, reasons_of, reasons_of_node
 from horsies_django.reasons.pending import COUNTED
 from horsies_django.states import BeatRole
 from tests.admin.looking import html_of, log_in
-from tests.conftest import wait_until
+from tests.conftest import ROOT, wait_until
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -252,3 +252,9 @@ def test_a_real_worker_is_seen(worker):
     worker()
 
     wait_until(lambda: codes(handle) == ["SCHEDULED"], what="the worker's row")
+
+
+def test_the_page_of_the_admin_has_every_reason():
+    page = (ROOT / "docs" / "admin.md").read_text()
+
+    assert all(f"`{code}`" in page for code in ReasonCode)
