@@ -41,8 +41,8 @@ MESSAGE: Final = 1_000
 #: Columns that the page shows under another name.
 _COLUMNS: Final = {"error": "error_code", "worker": "claimed_by_worker_id", "policy": "retry_policy"}
 
-#: What the task is, beside its name, which is the page's title.
-WHAT: Final = ("page_queue", "page_priority", "shown_attempts", "page_worker")
+#: What the task is.
+WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker")
 
 
 class TaskPage(ActingAdmin):
@@ -70,12 +70,13 @@ class TaskPage(ActingAdmin):
         (
             _("Options"),
             {
+                "classes": (LIVE,),
                 "fields": (
                     ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention", "unique_key"),
                     "page_policy",
                     "page_metadata",
                     "page_checkpoint",
-                )
+                ),
             },
         ),
     )
@@ -164,7 +165,6 @@ class TaskPage(ActingAdmin):
             "live_class": LIVE,
             "reasons": reasons,
             "node": self._node(task, links),
-            "others": links.among(Task, _t("Other tasks of this name"), q=task.task_name),
             "zone": get_current_timezone_name(),
             "steps": steps,
             "has_many_steps": len(steps) > FEW,
@@ -232,6 +232,11 @@ class TaskPage(ActingAdmin):
             Truncator(message).chars(MESSAGE),
         )
 
+    @admin.display(description=_("task"))
+    def page_name(self, task: Any) -> SafeString | str:
+        """The name, with a link to the tasks that have it."""
+        return _links(task).among(Task, task.task_name, q=task.task_name)
+
     @admin.display(description=_("queue"))
     def page_queue(self, task: Any) -> SafeString | str:
         """The queue, with a link to its tasks."""
@@ -241,6 +246,11 @@ class TaskPage(ActingAdmin):
     def page_priority(self, task: Task) -> int:
         """The priority."""
         return task.priority
+
+    @admin.display(description=_("attempts"))
+    def page_attempts(self, task: Task) -> str:
+        """Attempts made, of those allowed; a body that asks for another, and a person, may make more of them."""
+        return f"{task.attempt}/{max(task.attempt, task.max_retries + 1)}"
 
     @admin.display(description=_("claim"))
     def page_claim(self, task: Task) -> int:
@@ -292,7 +302,8 @@ class TaskPage(ActingAdmin):
         """The traceback of the error, if the task failed with one."""
         text = contents_of(task).traceback
         shown = block(text, end=True)
-        return format_html("<details><summary>{}</summary>{}</details>", _("Traceback"), shown) if text else "-"
+        folded = '<details id="horsies-traceback"><summary>{}</summary>{}</details>'
+        return format_html(folded, _("Traceback"), shown) if text else "-"
 
     @admin.display(description=_("retry policy"))
     def page_policy(self, task: Task) -> SafeString | str:
@@ -313,7 +324,7 @@ class TaskPage(ActingAdmin):
         contents = contents_of(task)
         value = contents.seen_result() if part == "result" else contents.seen(part)
         name = f"{self.admin_site.name}:{self._url_name('download')}"
-        return masked_json(value, contents.mask, contents.size(part), reverse(name, args=[task.pk, part]))
+        return masked_json(part, value, contents.mask, contents.size(part), reverse(name, args=[task.pk, part]))
 
 
 def _workers(task: Task, attempts: Sequence[TaskAttempt], beats: Sequence[Heartbeat]) -> set[str]:

@@ -9,7 +9,7 @@ from horsies_django.states import BeatRole
 from tests.admin.looking import log_in
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 LIST = "/admin/horsies_django/heartbeat/"
 

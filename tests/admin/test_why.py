@@ -17,7 +17,7 @@ from tests.admin.looking import html_of, log_in
 from tests.conftest import ROOT, wait_until
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 def row_of(handle):
