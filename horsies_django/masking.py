@@ -67,7 +67,7 @@ def mask_of(task_name: str) -> Mask:
     try:
         task = resolve(task_name)
         names, rest = _names_of(task)
-    except Exception as error:  # noqa: BLE001  # importing a module may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # importing a module may raise anything
         logger.debug("no task at %r to ask what is sensitive: %r", task_name, error)
         return Mask()
     return Mask(sensitive=task.sensitive if isinstance(task, HorsiesTask) else (), names=names, rest=rest)

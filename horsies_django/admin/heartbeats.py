@@ -13,32 +13,15 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Heartbeat, Task, Worker
-from ..states import BeatRole
 from .base import ReadOnlyAdmin, queue_database
 from .links import Links
 from .readable import lasting, moment
-
-
-class RoleFilter(admin.SimpleListFilter):
-    """By what the task was to the sender."""
-
-    title = _("role")
-    parameter_name = "role"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the roles."""
-        return list(BeatRole.choices)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep the beats of that role."""
-        return queryset.filter(role=self.value()) if self.value() in BeatRole.values else queryset
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):
     """Shows the beats that are kept, the newest first."""
 
     list_display = ("id", "role", "shown_sent_at", "age", "task_link", "sender_link", "hostname", "pid")
-    list_filter = (RoleFilter,)
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("task",)

@@ -11,6 +11,9 @@ from ..masking import Mask
 
 _INDENT: Final = "  "
 
+#: Of one value; json.dumps() would make an encoder for each.
+_encode: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
 
 @dataclass(slots=True)
 class _Level:
@@ -38,7 +41,7 @@ def pieces(value: Any, mask: Mask) -> Iterator[str]:
         yield f"{'' if level.is_empty else ','}\n{_INDENT * len(levels)}"
         level.is_empty = False
         if name is not None:
-            yield f"{_scalar(name)}: "
+            yield f"{_encode(name)}: "
         yield from _opened(member, mask, levels)
 
 
@@ -63,8 +66,4 @@ def _opened(value: Any, mask: Mask, levels: list[_Level]) -> Iterator[str]:
         levels.append(_Level(((None, member) for member in value), "]"))
         yield "["
     else:
-        yield _scalar(value)
-
-
-def _scalar(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+        yield _encode(value)

@@ -102,16 +102,16 @@ def as_json(value: Any) -> SafeString | str:
     return "-" if value is None else block(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def masked_json(value: Any, mask: Mask, size: int, address: str) -> SafeString | str:
+def masked_json(name: str, value: Any, mask: Mask, size: int, address: str) -> SafeString | str:
     """Return ``value`` as indented JSON, without what is sensitive.
 
-    It is folded if it is long. Of one that is too long the beginning is shown: ``size`` are the characters that it has
-    in the table, and at ``address`` all of it can be had.
+    ``name`` makes the ids of its elements. It is folded if it is long. Of one that is too long the beginning is shown:
+    ``size`` are the characters that it has in the table, and at ``address`` all of it can be had.
     """
     if value is None:
         return "-"
     text, is_all = head(value, mask, SHOWN)
-    shown = format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
+    shown = format_html('<pre class="horsies-text" id="horsies-text-{}" tabindex="0">{}</pre>', name, text)
     if not is_all:
         sizes = {"shown": filesizeformat(SHOWN), "size": filesizeformat(size)}
         words = _("The first %(shown)s of a value of %(size)s.") % sizes
@@ -121,4 +121,4 @@ def masked_json(value: Any, mask: Mask, size: int, address: str) -> SafeString |
     if len(text) <= FOLDED:
         return shown
     words = _("Show (%(size)s)") % {"size": filesizeformat(size)}
-    return format_html("<details><summary>{}</summary>{}</details>", words, shown)
+    return format_html('<details id="horsies-value-{}"><summary>{}</summary>{}</details>', name, words, shown)

@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any, ClassVar, Final
 
-from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
-from django.utils.text import Truncator
+from django.urls import URLPattern, path
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
 from ..states import TaskStatus
-from .acting import ActingAdmin
 from .attempts import latest_attempts, latest_beats, shown_attempts, shown_beats
 from .contents import PARTS, contents_of, with_texts
 from .links import Links
-from .readable import as_json, block, lasting, masked_json, moment, progress_bar
-from .state_words import state_by_asynq
+from .task_fields import TaskFields
 from .timeline import FEW, WIDTH, bars_of, steps_of
 from .why import shown_reasons
 
 #: Fieldsets with this class are kept fresh while the task lives.
 LIVE: Final = "horsies-live"
 
-
-#: Characters of an error's message that stand at the top.
-MESSAGE: Final = 1_000
-
 #: Columns that the page shows under another name.
 _COLUMNS: Final = {"error": "error_code", "worker": "claimed_by_worker_id", "policy": "retry_policy"}
 
-#: What the task is, beside its name, which is the page's title.
-WHAT: Final = ("page_queue", "page_priority", "shown_attempts", "page_worker")
+#: What the task is.
+WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker")
 
 
-class TaskPage(ActingAdmin):
+class TaskPage(TaskFields):
     """The part of the admin of tasks that is about one of them."""
 
     change_form_template = "admin/horsies_django/task_page.html"
@@ -70,28 +59,19 @@ class TaskPage(ActingAdmin):
         (
             _("Options"),
             {
+                "classes": (LIVE,),
                 "fields": (
                     ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention", "unique_key"),
                     "page_policy",
                     "page_metadata",
                     "page_checkpoint",
-                )
+                ),
             },
         ),
     )
 
     class Media:
         js = ("horsies_django/live.js",)
-
-    page_sent_at = moment("sent_at", _("sent at"), exactly=True)
-    page_enqueued_at = moment("enqueued_at", _("may run from"), exactly=True)
-    page_claimed_at = moment("claimed_at", _("claimed at"), exactly=True)
-    page_started_at = moment("started_at", _("started at"), exactly=True)
-    page_finished_at = moment("finished_at", _("finished at"), exactly=True)
-    page_next_retry_at = moment("next_retry_at", _("next retry at"), exactly=True)
-    page_run_after = moment("run_after", _("run after"), exactly=True)
-    page_good_until = moment("good_until", _("good until"), exactly=True)
-    page_kept_until = moment("kept_until", _("kept until"), exactly=True)
 
     def get_urls(self) -> list[URLPattern]:
         """Give each of the values an address where all of it can be had."""
@@ -141,9 +121,6 @@ class TaskPage(ActingAdmin):
             rows = with_texts(rows, *(PARTS.keys() & {str(match.kwargs.get("part"))}))
         return rows
 
-    def _url_name(self, page: str) -> str:
-        return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
-
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add what is more than a row of labels."""
         task = kwargs.get("obj")
@@ -164,7 +141,6 @@ class TaskPage(ActingAdmin):
             "live_class": LIVE,
             "reasons": reasons,
             "node": self._node(task, links),
-            "others": links.among(Task, _t("Other tasks of this name"), q=task.task_name),
             "zone": get_current_timezone_name(),
             "steps": steps,
             "has_many_steps": len(steps) > FEW,
@@ -209,119 +185,8 @@ class TaskPage(ActingAdmin):
             },
         )
 
-    # Fields.
-
-    @admin.display(description=_("status"))
-    def page_status(self, task: Any) -> SafeString:
-        """The status by word and mark, and the state that asynq would call it."""
-        state = state_by_asynq(task, task.read_at)
-        return format_html(
-            '<span class="horsies-status horsies-status-{}">{}</span> <span class="quiet">{}</span>',
-            task.status.lower(),
-            task.get_status_display(),
-            _t("asynq: %s") % state if state else "",
-        )
-
-    @admin.display(description=_("error"))
-    def page_error(self, task: Task) -> SafeString:
-        """The code of the error, and its message."""
-        message = str(contents_of(task).error.get("message") or "")
-        return format_html(
-            '<strong>{}</strong> <span class="horsies-message">{}</span>',
-            task.error_code,
-            Truncator(message).chars(MESSAGE),
-        )
-
-    @admin.display(description=_("queue"))
-    def page_queue(self, task: Any) -> SafeString | str:
-        """The queue, with a link to its tasks."""
-        return _links(task).among(Task, task.queue_name, queue_name=task.queue_name)
-
-    @admin.display(description=_("priority"))
-    def page_priority(self, task: Task) -> int:
-        """The priority."""
-        return task.priority
-
-    @admin.display(description=_("claim"))
-    def page_claim(self, task: Task) -> int:
-        """The number of the claim."""
-        return task.claim
-
-    @admin.display(description=_("body"))
-    def page_kind(self, task: Task) -> str:
-        """Which kind of slot it takes."""
-        return _t("coroutine") if task.is_async else _t("function")
-
-    @admin.display(description=_("timeout"))
-    def page_timeout(self, task: Task) -> str:
-        """How long an attempt may run."""
-        return lasting(timedelta(seconds=task.timeout)) if task.timeout is not None else "-"
-
-    @admin.display(description=_("retention"))
-    def page_retention(self, task: Task) -> str:
-        """How long it is kept, if its sender has said so."""
-        return lasting(task.retention)
-
-    @admin.display(description=_("worker"))
-    def page_worker(self, task: Any) -> SafeString | str:
-        """The worker that has claimed it last."""
-        return _links(task).to(Worker, task.claimed_by_worker_id)
-
-    @admin.display(description=_("progress"))
-    def page_progress(self, task: Task) -> SafeString | str:
-        """How far the body says it is."""
-        return progress_bar(contents_of(task).mask.seen("progress", task.progress))
-
-    @admin.display(description=_("arguments"))
-    def page_args(self, task: Task) -> SafeString | str:
-        """The positional arguments."""
-        return self._value(task, "args")
-
-    @admin.display(description=_("keyword arguments"))
-    def page_kwargs(self, task: Task) -> SafeString | str:
-        """The keyword arguments."""
-        return self._value(task, "kwargs")
-
-    @admin.display(description=_("result"))
-    def page_result(self, task: Task) -> SafeString | str:
-        """The result, without the traceback, which stands below."""
-        return self._value(task, "result")
-
-    @admin.display(description=_("traceback"))
-    def page_traceback(self, task: Task) -> SafeString | str:
-        """The traceback of the error, if the task failed with one."""
-        text = contents_of(task).traceback
-        shown = block(text, end=True)
-        return format_html("<details><summary>{}</summary>{}</details>", _("Traceback"), shown) if text else "-"
-
-    @admin.display(description=_("retry policy"))
-    def page_policy(self, task: Task) -> SafeString | str:
-        """The retry policy as the row has it."""
-        return as_json(task.retry_policy)
-
-    @admin.display(description=_("metadata"))
-    def page_metadata(self, task: Task) -> SafeString | str:
-        """What the sender said of the task."""
-        return self._value(task, "metadata")
-
-    @admin.display(description=_("checkpoint"))
-    def page_checkpoint(self, task: Task) -> SafeString | str:
-        """What the body has saved for its next attempt."""
-        return self._value(task, "checkpoint")
-
-    def _value(self, task: Task, part: str) -> SafeString | str:
-        contents = contents_of(task)
-        value = contents.seen_result() if part == "result" else contents.seen(part)
-        name = f"{self.admin_site.name}:{self._url_name('download')}"
-        return masked_json(value, contents.mask, contents.size(part), reverse(name, args=[task.pk, part]))
-
 
 def _workers(task: Task, attempts: Sequence[TaskAttempt], beats: Sequence[Heartbeat]) -> set[str]:
     """The ids of all workers that the page names."""
     named = {attempt.worker_id for attempt in attempts} | {beat.sender_id for beat in beats}
     return {*named, task.claimed_by_worker_id or ""} - {""}
-
-
-def _links(task: Any) -> Links:
-    links: Links = task.page_links
-    return links

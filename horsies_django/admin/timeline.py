@@ -106,9 +106,11 @@ def _waiting(
     claimed = task.claimed_at if is_latest else None
     if claimed is not None and since < claimed < until:
         yield Step(Kind.WAITS, _("Waited for a worker"), since, claimed)
-        yield Step(Kind.CLAIMED, _("Claimed, waited for a slot"), claimed, until, is_open)
+        words = _("Claimed, waits for a slot") if is_open else _("Claimed, waited for a slot")
+        yield Step(Kind.CLAIMED, words, claimed, until, is_open)
     elif since < until:
-        yield Step(Kind.WAITS, _("Waited for a worker"), since, until, is_open)
+        words = _("Waits for a worker") if is_open else _("Waited for a worker")
+        yield Step(Kind.WAITS, words, since, until, is_open)
 
 
 def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iterator[Step]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Q
+from django.db.models import Q, Subquery
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -35,14 +35,11 @@ def of_pending(task: Task, now: datetime) -> Iterator[Reason]:
             ReasonCode.PAST_DEADLINE, _("It must not begin any more: the reaper will expire it."), task.good_until
         )
         return
-    if task.workflow_id is not None:
-        yield from _of_its_workflow(task)
-    if task.enqueued_at > now:
-        yield _not_due(task)
-    found = list(_of_queue_and_workers(task, rows, is_due=task.enqueued_at <= now))
-    yield from found
-    if task.enqueued_at <= now and not found:
-        yield _nothing(now - task.enqueued_at)
+    is_due = task.enqueued_at <= now
+    found = list(_of_its_workflow(task)) if task.workflow_id is not None else []
+    found += [] if is_due else [_not_due(task)]
+    found += _of_queue_and_workers(task, rows, is_due=is_due)
+    yield from found or [_nothing(now - task.enqueued_at)]
 
 
 def _not_due(task: Task) -> Reason:
@@ -122,9 +119,11 @@ def _ahead(task: Task, rows: TaskQuerySet) -> int:
     """How many due tasks of its queue and kind come before it, ``COUNTED`` at most; by the index of claims."""
     others = rows.waiting(is_async=task.is_async).due().filter(queue_name=task.queue_name)
     higher = others.filter(priority__gt=task.priority)[:COUNTED].count()
-    # The tie by id is for the rows of one moment; the range before it is what the index is asked for.
-    is_earlier = Q(enqueued_at__lt=task.enqueued_at) | Q(enqueued_at=task.enqueued_at, pk__lt=task.pk)
-    same = others.filter(is_earlier, priority=task.priority, enqueued_at__lte=task.enqueued_at)
+    # Its time as the table has it, which may be less exact than the one that was read. The range up to it is what the
+    # index is asked for; the tie is for rows of one moment.
+    due = Subquery(rows.filter(pk=task.pk).values("enqueued_at"))
+    is_earlier = Q(enqueued_at__lt=due) | Q(pk__lt=task.pk)
+    same = others.filter(is_earlier, priority=task.priority, enqueued_at__lte=due)
     return higher + same[: COUNTED - higher].count() if higher < COUNTED else COUNTED
 
 

@@ -1,0 +1,35 @@
+"""Looking at pages of the admin as a member of staff."""
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.urls import reverse
+
+from horsies_django.models import Task
+
+
+def log_in(client, *codenames):
+    """Log a member of staff with these permissions in."""
+    user, _ = get_user_model().objects.get_or_create(username="staff", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client.force_login(user)
+    return client
+
+
+def address(row, page="change", *args):
+    """Return the address of a page of a task, given as a row or a handle."""
+    key = row.pk if isinstance(row, Task) else row.id
+    return reverse(f"admin:horsies_django_task_{page}", args=[key, *args])
+
+
+def html_of(client, row):
+    """Return the page of a task."""
+    response = client.get(address(row))
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def text_of(client, row, part):
+    """Return a value of a task as it is downloaded."""
+    response = client.get(address(row, "download", part))
+    assert response.status_code == 200
+    return response.content.decode()

@@ -1,0 +1,64 @@
+"""The beats, to look at."""
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.models import Heartbeat, Task, Worker
+from horsies_django.states import BeatRole
+from tests.admin.looking import log_in
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/horsies_django/heartbeat/"
+
+
+@pytest.fixture
+def beats():
+    handles = [tasks.noop.send() for _ in range(3)]
+    Worker.objects.register("w<b>", "", "host", 1)
+    for role in BeatRole:
+        Heartbeat.objects.beat(Task.objects.all(), role, "w<b>", "<i>host", 1)
+    return handles
+
+
+def test_the_list_shows_the_newest_first_with_links_in_few_queries(client, beats):
+    client = log_in(client, "view_heartbeat", "view_task", "view_worker")
+
+    with CaptureQueriesContext(connection) as captured:
+        response = client.get(LIST)
+
+    html = response.content.decode()
+    keys = [beat.pk for beat in response.context["cl"].result_list]
+    assert keys == sorted(keys, reverse=True)
+    assert len(keys) == 6
+    assert str(beats[0].id) in html
+    assert "w&lt;b&gt;</a>" in html
+    assert "<i>host" not in html
+    assert len(captured) <= 12
+
+
+def test_it_narrows_by_task(client, beats):
+    client = log_in(client, "view_heartbeat")
+
+    def found(**query):
+        return len(client.get(LIST, query).context["cl"].result_list)
+
+    assert found(q=str(beats[0].id)) == 2
+    assert found(q="nonsense") == 0
+
+
+def test_nobody_writes_beats(client, beats):
+    client = log_in(client, "view_heartbeat", "add_heartbeat", "change_heartbeat", "delete_heartbeat")
+    key = Heartbeat.objects.first().pk
+
+    assert client.get(f"{LIST}{key}/change/").status_code == 200
+    assert client.get(f"{LIST}add/").status_code == 403
+    assert client.post(f"{LIST}{key}/delete/", {"post": "yes"}).status_code == 403
+    assert client.post(f"{LIST}{key}/change/", {"role": "x"}).status_code == 403
+
+
+def test_looking_takes_its_permission(client, beats):
+    assert client.get(LIST).status_code == 302
+    assert log_in(client, "view_task").get(LIST).status_code == 403

@@ -1,0 +1,128 @@
+"""What people who look at a task are not to see."""
+
+import json
+
+import pytest
+
+from horsies_django import task
+from horsies_django.compat import InvalidTask
+from horsies_django.models import Task
+from tests.admin import page_jobs as jobs
+from tests.admin.looking import html_of, log_in, text_of
+
+pytestmark = pytest.mark.django_db
+
+STARS = "********************"
+
+
+@pytest.fixture
+def staff(client):
+    return log_in(client, "view_task")
+
+
+def both(client, handle, part):
+    """The value on the page and in the download, which have to hide the same."""
+    return html_of(client, handle) + text_of(client, handle, part)
+
+
+@pytest.mark.parametrize(
+    ("sent", "part", "shown"),
+    [
+        (lambda: jobs.log_in.send("ann", "geheim"), "args", ["ann", STARS]),
+        (lambda: jobs.log_in.send("ann", password="geheim"), "kwargs", {"password": STARS}),
+        (lambda: jobs.unlock.send("ann", "geheim", "geheim2"), "args", ["ann", STARS, STARS]),
+        (lambda: jobs.unlock.send("ann", api_token="geheim"), "kwargs", {"api_token": STARS}),
+        (lambda: jobs.in_context.send("geheim"), "args", [STARS]),
+        (lambda: jobs.pay.send(3, "geheim"), "args", [3, STARS]),
+        (lambda: jobs.pay.send(3, iban="geheim"), "kwargs", {"iban": STARS}),
+        (lambda: jobs.pay.send({"deep": [{"iban": "geheim", "n": 1}]}), "args", [{"deep": [{"iban": STARS, "n": 1}]}]),
+        (lambda: jobs.remind.send("geheim@x.y", note="plain"), "args", [STARS]),
+        (lambda: jobs.log_in.send([{"a": {"SECRET": {"geheim": 1}}}], 1), "args", [[{"a": {"SECRET": STARS}}], STARS]),
+    ],
+)
+def test_arguments_are_masked_by_their_names_wherever_they_stand(staff, sent, part, shown):
+    handle = sent()
+
+    assert "geheim" not in both(staff, handle, part)
+    assert json.loads(text_of(staff, handle, part)) == shown
+
+
+@pytest.mark.parametrize("options", [{"queue_name": "q"}, {"timeout": 3}])
+def test_a_copy_of_a_task_hides_what_the_task_hides(options):
+    assert jobs.pay.with_options(**options).sensitive == {"iban", "result"}
+    assert jobs.pay.using(priority=3).sensitive == {"iban", "result"}
+    assert hash(task(sensitive=["a"])(jobs.broken))
+
+
+def test_results_metadata_and_checkpoints_are_masked_too(staff):
+    handle = jobs.pay.send(1)
+    values = {"password": "geheim", "plain": "open", "iban": "geheim"}
+    Task.objects.filter(pk=handle.id).update(result={"ok": values}, metadata=values, checkpoint=[values])
+
+    html = html_of(staff, handle)
+
+    assert "geheim" not in html
+    assert "open" in html
+    assert json.loads(text_of(staff, handle, "result")) == STARS  # its task says so of the whole
+    assert json.loads(text_of(staff, handle, "checkpoint")) == [{"password": STARS, "plain": "open", "iban": STARS}]
+
+
+def test_error_data_is_masked_and_messages_stay(staff):
+    handle = jobs.log_in.send("ann", "x")
+    error = {"error_code": "NO", "message": "wrong for ann", "data": {"token": "geheim"}, "exception": None}
+    Task.objects.filter(pk=handle.id).update(result={"err": error}, error_code="NO")
+
+    html = both(staff, handle, "result")
+
+    assert "geheim" not in html
+    assert "wrong for ann" in html
+
+
+def test_a_hook_that_raises_hides_the_value_and_is_logged(staff, caplog):
+    handle = jobs.unsure.send("geheim")
+
+    assert "geheim" not in both(staff, handle, "args")
+    assert "no idea" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name", ["gone.away.task", "tests.admin.page_jobs.missing", "tests.admin.page_jobs.NOT_A_TASK", "<b>", "..", ""]
+)
+def test_of_a_task_that_is_not_there_keys_are_judged(staff, name):
+    row = Task.objects.create(task_name=name, args=["open", {"password": "geheim"}], kwargs={"token": "geheim"})
+
+    assert "geheim" not in both(staff, row, "args")
+    assert json.loads(text_of(staff, row, "args")) == ["open", {"password": STARS}]
+
+
+def test_the_projects_own_filter_of_error_reports_judges(staff, settings):
+    from django.views import debug
+
+    settings.DEFAULT_EXCEPTION_REPORTER_FILTER = "tests.admin.test_masking.Shy"
+    debug.get_default_exception_reporter_filter.cache_clear()
+    try:
+        handle = jobs.log_in.send({"shy": "geheim", "password": "now open"}, "open")
+        assert json.loads(text_of(staff, handle, "args")) == [{"shy": "hush", "password": "now open"}, "open"]
+    finally:
+        debug.get_default_exception_reporter_filter.cache_clear()
+
+
+class Shy:
+    def cleanse_setting(self, key, value):
+        return "hush" if key == "shy" else value
+
+
+@pytest.mark.parametrize(
+    "sensitive", ["iban", b"iban", 3, None, {"iban": True}, [3], [""], ["iban", None], pytest.param("", id="empty")]
+)
+def test_a_bad_value_of_sensitive_is_told_where_it_stands(sensitive):
+    with pytest.raises(InvalidTask, match=r"sensitive is .*; allowed: a collection of names"):
+        task(sensitive=sensitive)(jobs.broken)
+
+
+def test_a_hook_can_not_be_a_coroutine():
+    async def hook(name, value):
+        return False
+
+    with pytest.raises(InvalidTask, match="no coroutine function"):
+        task(sensitive=hook)(jobs.broken)

@@ -1,0 +1,302 @@
+"""The page of one task."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection, transaction
+from django.db.models import Value
+from django.db.models.functions import Now
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from horsies_django import Workflow
+from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django.states import BeatRole
+from tests.admin.looking import address, html_of, log_in, text_of
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def staff(client):
+    return log_in(client, "view_task")
+
+
+def with_attempts(count, **values):
+    """A task that has failed so many times."""
+    row = Task.objects.create(
+        task_name="gone.task",
+        attempt=count,
+        claim=count,
+        status="FAILED",
+        failed_at=Now(),
+        claimed_by_worker_id="w",
+        result={"err": {"error_code": "DOWN", "message": "down", "data": None, "exception": {"traceback": "line 1"}}},
+        **values,
+    )
+    base = timezone.now()
+    attempts = [
+        TaskAttempt(
+            task=row,
+            attempt=number,
+            outcome="FAILED",
+            started_at=base + timedelta(seconds=number),
+            finished_at=base + timedelta(seconds=number, milliseconds=250),
+            error_code="DOWN",
+            error_message=f"{SCRIPT} {number}",
+            traceback=f"Traceback of {number}: {SCRIPT}",
+            worker_id=f"w{number}",
+            hostname="host",
+        )
+        for number in range(1, count + 1)
+    ]
+    TaskAttempt.objects.bulk_create(attempts, batch_size=1_000)
+    return row
+
+
+def started(handle, worker="w", **columns):
+    with transaction.atomic():
+        Task.objects.claim(worker, start=1)
+    Task.objects.filter(pk=handle.id).update(**columns)
+    return handle
+
+
+def test_it_tells_state_error_and_where_the_time_went(staff, drain):
+    handle = tasks.flaky.send("k", 9)
+    drain()
+
+    html = html_of(staff, handle)
+
+    for words in ("Failed", "asynq: archived", "UNHANDLED_EXCEPTION", "attempt 3", "Waited for a worker"):
+        assert words in html
+    assert [f"Attempt {number}: Failed" in html for number in (1, 2, 3)] == [True] * 3
+    assert 'role="img"' in html
+    assert html.count("<rect ") >= 6
+
+
+def test_each_attempt_has_its_traceback_folded(staff):
+    html = html_of(staff, with_attempts(3))
+
+    for number in (1, 2, 3):
+        assert f'<details id="horsies-traceback-{number}"><summary>Traceback of attempt {number}</summary>' in html
+    assert "<details open" not in html
+    assert html.index("Attempt 3") < html.index("Traceback of attempt 2") < html.index("Traceback of attempt 1")
+    assert "250 ms" in html
+
+
+def test_of_many_attempts_the_latest_are_shown_and_it_says_so(staff):
+    html = html_of(staff, with_attempts(120))
+
+    assert html.count('class="horsies-attempt"') == 50
+    assert 'id="horsies-attempt-120"' in html
+    assert 'id="horsies-attempt-71"' in html
+    assert 'id="horsies-attempt-70"' not in html
+    assert "The latest 50 attempts" in html
+    assert "Attempts 1 to 70" in html
+
+
+def test_it_takes_as_few_queries_for_50_attempts_as_for_one(staff):
+    counts = set()
+    html_of(staff, with_attempts(1))  # Django keeps what it looks up once
+    for attempts in (1, 50):
+        row = with_attempts(attempts)
+        with CaptureQueriesContext(connection) as captured:
+            html_of(staff, row)
+        counts.add(len(captured))
+
+    assert len(counts) == 1
+    assert counts.pop() <= 15
+
+
+@pytest.mark.parametrize("status", ["PENDING", "CLAIMED", "RUNNING"])
+def test_a_task_that_lives_takes_few_queries_too(client, status):
+    client = log_in(client, "view_task", "view_worker", "view_queue", "view_workflow")
+    root = Workflow("one", [tasks.noop.node()()]).start()
+    row = Task.objects.get(workflow_id=root.id)
+    Worker.objects.register("w", "", "host", 1)
+    Worker.objects.update(threads=1, async_slots=1)
+    held = {} if status == "PENDING" else {"claimed_at": Now(), "claimed_by_worker_id": "w", "claim": 1}
+    begun = {"started_at": Now()} if status == "RUNNING" else {}
+    Task.objects.filter(pk=row.pk).update(status=status, attempt=1, **held, **begun)
+
+    with CaptureQueriesContext(connection) as captured:
+        html = html_of(client, row)
+
+    assert len(captured) <= 15, [query["sql"][:150] for query in captured]
+    assert "data-horsies-live" in html
+
+
+def test_everything_off_the_rows_is_text(client):
+    client = log_in(client, "view_task", "view_worker", "view_heartbeat")
+    row = with_attempts(2, args=[SCRIPT], kwargs={SCRIPT: SCRIPT}, metadata={SCRIPT: 1}, unique_key=SCRIPT)
+    names = {"task_name": SCRIPT, "error_code": SCRIPT, "claimed_by_worker_id": SCRIPT, "queue_name": SCRIPT}
+    progress = {"done": 1, "total": 2, "message": SCRIPT}
+    Task.objects.filter(pk=row.pk).update(progress=progress, checkpoint=SCRIPT, result={"ok": SCRIPT}, **names)
+    TaskAttempt.objects.update(hostname=SCRIPT, worker_id=SCRIPT)
+    Worker.objects.register(SCRIPT, "", SCRIPT, 1)
+    Heartbeat.objects.beat(Task.objects.filter(pk=row.pk), BeatRole.RUNNER, SCRIPT, SCRIPT, 1)
+
+    html = html_of(client, row)
+
+    assert SCRIPT not in html
+    assert "onerror" not in html
+    assert html.count("&lt;script&gt;") >= 12
+    assert ' style="' not in html
+
+
+def test_values_that_are_large_are_cut_folded_and_to_be_had_as_a_whole(staff):
+    value = {"rows": [{"number": number, "exact": 2**80 + number} for number in range(3_000)]}
+    row = Task.objects.create(task_name="gone.task", args=[value])
+
+    html = html_of(staff, row)
+    text = text_of(staff, row, "args")
+
+    assert len(html) < 150_000
+    assert '<details id="horsies-value-args"><summary>Show (' in html
+    assert "The first 16.0" in html
+    assert address(row, "download", "args") in html
+    assert json.loads(text) == [value]
+    assert str(2**80 + 2_999) in text
+
+
+def test_a_download_is_plain_text_for_those_who_may_look(client, staff):
+    row = Task.objects.create(task_name="gone.task", args=[1])
+
+    response = staff.get(address(row, "download", "args"))
+
+    assert response["Content-Type"] == "text/plain; charset=utf-8"
+    assert response["Content-Disposition"] == f'attachment; filename="{row.pk}-args.txt"'
+    assert staff.get(address(row, "download", "status")).status_code == 404
+    row.pk = "0199" * 8
+    assert staff.get(f"/admin/horsies_django/task/{row.pk}/download/args/").status_code == 302
+    assert staff.get("/admin/horsies_django/task/nonsense/download/args/").status_code == 302
+
+
+@pytest.mark.parametrize("page", ["change", "download"])
+def test_who_may_not_look_sees_nothing(client, page):
+    row = Task.objects.create(task_name="gone.task", args=["secret"])
+    path = address(row, page, *(["args"] if page == "download" else []))
+
+    assert client.get(path).status_code == 302
+    assert log_in(client).get(path).status_code == 403
+    assert log_in(client, "view_worker", "change_task").get(path).status_code in (200, 403)  # Django: change is view
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"args": None},
+        {"args": {"a": 1}, "kwargs": [1]},
+        {"args": 3, "kwargs": "text"},
+        {"result": [1]},
+        {"result": {"err": "text"}},
+        {"result": {"err": {"exception": "text", "message": 3}}},
+        {"result": {"err": {"exception": {"traceback": 3}, "message": {"a": 1}}}},
+        {"result": 0.1, "metadata": 3, "checkpoint": [], "retry_policy": "text"},
+        {"progress": ["odd"]},
+        {"attempt": 3, "claim": 7, "claimed_at": Now()},
+        {"timeout": 1e12},
+    ],
+)
+def test_damaged_rows_are_shown_all_the_same(staff, columns):
+    values = {name: Value(None) if value is None else value for name, value in columns.items()}
+    row = Task.objects.create(task_name="gone.task")
+    if columns.get("args", 1) is None:
+        from django.db.models import JSONField
+
+        values["args"] = Value(None, JSONField())  # JSON's null
+    for status in ("PENDING", "FAILED"):
+        Task.objects.filter(pk=row.pk).update(status=status, failed_at=Now(), **values)
+        html_of(staff, row)
+
+
+def test_what_can_not_be_read_is_not_shown(staff):
+    row = Task.objects.create(task_name="gone.task")
+    depth = 900 if connection.vendor == "sqlite" else 4_000  # SQLite holds none that is deeper than 1,000
+    deep = "[" * depth + "]" * depth
+    huge = "1" + "0" * 5_000
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_tasks SET metadata = %s, checkpoint = %s", [deep, huge])
+
+    html = html_of(staff, row)
+
+    assert "ValueError. It is not shown." in html
+    text_of(staff, row, "metadata")
+
+
+def test_without_time_zones_it_works(staff, drain):
+    handle = tasks.add.send(1)
+    drain()
+
+    with override_settings(USE_TZ=False):
+        html_of(staff, handle)
+
+
+def test_numbers_in_its_markup_are_numbers_in_every_language(staff):
+    row = with_attempts(2)
+    TaskAttempt.objects.filter(attempt=2).update(attempt=1_234)
+
+    with override_settings(USE_THOUSAND_SEPARATOR=True, LANGUAGE_CODE="de"):
+        html = html_of(staff, row)
+
+    assert 'viewBox="0 0 1000 24"' in html
+    assert 'id="horsies-attempt-1234"' in html
+
+
+def test_times_are_in_the_readers_zone_to_the_millisecond(staff):
+    row = Task.objects.create(task_name="gone.task", good_until="2030-01-02T03:04:05.678Z")
+
+    with timezone.override("Asia/Tokyo"):
+        html = html_of(staff, row)
+
+    assert "2030-01-02 12:04:05.678" in html
+    assert "Asia/Tokyo" in html
+
+
+def test_a_running_task_shows_progress_and_beats(client):
+    client = log_in(client, "view_task", "view_worker")
+    handle = started(tasks.noop.send(), progress={"done": 4, "total": 10, "message": "rows"})
+    Worker.objects.register("w", "", "host", 1)
+    for _ in range(12):
+        Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), BeatRole.RUNNER, "w", "host", 1)
+
+    html = html_of(client, handle)
+
+    assert 'value="4" max="10"' in html
+    assert html.count("<td>Runner</td>") == 10
+    assert "/admin/horsies_django/worker/w/change/" in html
+    assert "Attempt 1 runs" in html
+
+
+def test_links_lead_only_where_the_reader_may_go(client):
+    handle = started(tasks.noop.send())
+    Worker.objects.register("w", "", "host", 1)
+
+    assert "/horsies_django/worker/" not in html_of(log_in(client, "view_task"), handle)
+    assert "/horsies_django/worker/w/" in html_of(log_in(client, "view_task", "view_worker"), handle)
+    Worker.objects.all().delete()
+    assert "/horsies_django/worker/w/" not in html_of(client, handle)
+
+
+def test_a_task_of_a_workflow_names_its_node(staff):
+    root = Workflow("import all", [tasks.noop.node(node_id="fetch")()]).start()
+
+    html = html_of(staff, Task.objects.get(workflow_id=root.id))
+
+    assert "import all" in html
+    assert "fetch" in html
+
+
+def test_a_task_that_has_ended_is_not_asked_for_again_and_again(staff, drain):
+    handle = tasks.noop.send()
+    drain()
+
+    assert "data-horsies-live" not in html_of(staff, handle)
