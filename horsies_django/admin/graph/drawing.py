@@ -101,15 +101,14 @@ def path_of(points: Sequence[tuple[int, int]]) -> str:
 def _box(box: Box, x: int, y: int, style: Style, *, is_critical: bool) -> SafeString:
     node = box.first
     status = box.status
-    label = _("%(name)s and %(count)d like it") % {"name": node.label, "count": len(box.nodes) - 1}
-    label = label if box.is_folded else node.label
+    label = box.label
     lasted = _lasted(box, style.now)
     words = [word_of(status) if not box.counts else f"{word_of(status)}: {counted(box.counts)}", lasted]
     words += [str(KINDS[node.kind])] if node.kind in KINDS else []
     words += [_("on a condition")] if node.is_conditional else []
     words += [node.error_code] if node.error_code else []
     words += [_("on the critical path")] if is_critical else []
-    told = ", ".join(filter(None, [node.node_id if not box.is_folded else label, *words]))
+    told = ", ".join(filter(None, [label if box.is_folded else node.node_id, *words]))
     return format_html(
         '<a class="horsies-node horsies-is-{}{}" href="{}" aria-label="{}"><title>{}</title>'
         '<g transform="translate({} {})">{}{}{}{}</g></a>',

@@ -59,6 +59,13 @@ class Box:
         return len(self.nodes) > 1
 
     @property
+    def label(self) -> str:
+        """What it is called: of several nodes how many, and the name of their function."""
+        if not self.is_folded:
+            return self.first.label
+        return f"{len(self.nodes):,} × {self.first.name.rpartition('.')[2] or self.first.label}"
+
+    @property
     def status(self) -> str:
         """Its state: of several the worst that there is, or what goes on."""
         if not self.is_folded:
