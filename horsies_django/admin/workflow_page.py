@@ -273,7 +273,11 @@ class WorkflowPage:
         return listed(self.workflow, self.choice, box.nodes if box else ())
 
     def _lines(self) -> Iterator[Line]:
-        names = {node.index: node.label for node in self._nodes.nodes}
+        by_index = {node.index: node for node in self._nodes.nodes}
+
+        def name(index: int) -> str:
+            return by_index[index].label if index in by_index else f"#{index}"
+
         may = self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
         for row in self._rows:
             sources = places_in(row["waits_for"])
@@ -293,7 +297,7 @@ class WorkflowPage:
                 took="" if is_over else span(self._between(began, ended or self.now)),
                 waited=span(self._between(began, row["task__started_at"])) if row["kind"] == NodeKind.TASK else "",
                 why=why(self.workflow, row),
-                waits_for=tuple((source, names.get(source, f"#{source}")) for source in sources[:_NAMED]),
+                waits_for=tuple((source, name(source)) for source in sources[:_NAMED]),
                 more=max(0, len(sources) - _NAMED),
                 error_code=row["error_code"] or "",
                 is_conditional=row["run_when"] is not None or row["skip_when"] is not None,

@@ -43,10 +43,28 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One node, or several that are alike. ``counts`` is how many of them, or of a map's items, are in each state."""
+    """One node, or several that are alike. ``counts`` is how many of them, or of a map's items, are in each state.
+
+    The state of several is the worst that there is, or what goes on. They began with the first, and end with the last.
+    """
 
     nodes: tuple[Node, ...]
     counts: Mapping[str, int]
+    status: str
+    began: datetime | None
+    ended: datetime | None
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> Box:
+        """Return the box of these nodes."""
+        first = nodes[0]
+        if len(nodes) == 1:
+            return cls((first,), first.items, first.status, first.began, first.ended)
+        counts = Counter(node.status for node in nodes)
+        status = next((state for state in _LOUDEST if counts[state]), first.status)
+        ends = [node.ended for node in nodes if node.ended]
+        began = min((node.began for node in nodes if node.began), default=None)
+        return cls(tuple(nodes), counts, status, began, max(ends) if len(ends) == len(nodes) else None)
 
     @property
     def first(self) -> Node:
@@ -65,37 +83,14 @@ class Box:
             return self.first.label
         return f"{len(self.nodes):,} × {self.first.name.rpartition('.')[2] or self.first.label}"
 
-    @property
-    def status(self) -> str:
-        """Its state: of several the worst that there is, or what goes on."""
-        if not self.is_folded:
-            return self.first.status
-        return next((state for state in _LOUDEST if self.counts.get(state)), self.first.status)
-
-    @property
-    def began(self) -> datetime | None:
-        """When the first of them began."""
-        return min((node.began for node in self.nodes if node.began), default=None)
-
-    @property
-    def ended(self) -> datetime | None:
-        """When the last of them ended, once all have."""
-        ends = [node.ended for node in self.nodes if node.ended]
-        return max(ends) if len(ends) == len(self.nodes) else None
-
 
 _LOUDEST: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
 
 
 def folded(nodes: Sequence[Node]) -> tuple[list[Box], list[Edge]]:
     """Return the boxes of these nodes, none of them a map's item, in their order, and the edges between the boxes."""
-    groups = _groups(nodes)
-    boxes: list[Box] = []
-    box_of: dict[int, int] = {}
-    for group in groups:
-        counts = Counter(node.status for node in group) if len(group) > 1 else group[0].items
-        box_of |= {node.index: len(boxes) for node in group}
-        boxes.append(Box(tuple(group), counts))
+    boxes = [Box.of(group) for group in _groups(nodes)]
+    box_of = {node.index: place for place, box in enumerate(boxes) for node in box.nodes}
     edges = {
         (box_of[source], box_of[node.index])
         for box in boxes
