@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from horsies_django.admin.graph.critical import critical_path
 from horsies_django.admin.graph.drawing import Style, draw, path_of
-from horsies_django.admin.graph.folding import ALIKE, Node, folded
+from horsies_django.admin.graph.folding import ALIKE, Node, edges_of, folded
 from horsies_django.admin.graph.layout import HEIGHT, MOST_EDGES, WIDTH, lay_out
 from horsies_django.admin.graph.ranking import ranked, reduced
 from horsies_django.admin.graph.timeline import draw_timeline
@@ -36,7 +36,7 @@ def node(index, *waits_for, began=None, ended=None, status="COMPLETED", **more):
         name: None if second is None else START + timedelta(seconds=second)
         for name, second in (("began", began), ("ended", ended))
     }
-    return Node(key=index, index=index, node_id=f"n{index}", status=status, waits_for=waits_for, **times, **more)
+    return Node(key=index, place=index, node_id=f"n{index}", status=status, waits_for=waits_for, **times, **more)
 
 
 @given(anything)
@@ -135,18 +135,18 @@ def test_nodes_that_are_alike_are_one_box_if_they_are_many():
     fan = [node(index, 0, name="mail") for index in range(1, ALIKE + 2)]
     others = [node(0), node(90, *range(1, ALIKE + 2)), node(91, 0, name="other")]
 
-    boxes, edges = folded([*others[:1], *fan, *others[1:]])
+    boxes = folded([*others[:1], *fan, *others[1:]])
 
     assert [len(box.nodes) for box in boxes] == [1, ALIKE + 1, 1, 1]
     assert boxes[1].counts == {"COMPLETED": ALIKE + 1}
     assert boxes[1].label == "21 × mail"
-    assert edges == [(0, 1), (0, 3), (1, 2)]
-    assert len(folded(fan[1:])[0]) == ALIKE
+    assert edges_of(boxes) == [(0, 1), (0, 3), (1, 2)]
+    assert len(folded(fan[1:])) == ALIKE
 
 
 def test_the_state_of_a_box_of_many_is_the_worst_there_is():
     states = ["COMPLETED"] * 30 + ["RUNNING"]
-    (box,), _ = folded([node(index, status=status, began=index, ended=40) for index, status in enumerate(states)])
+    (box,) = folded([node(index, status=status, began=index, ended=40) for index, status in enumerate(states)])
     assert box.status == "RUNNING"
     assert (box.began, box.ended) == (START, START + timedelta(seconds=40))
 
@@ -158,12 +158,12 @@ def test_the_critical_path_goes_by_what_ended_last():
         node(2, 0, began=1, ended=3),
         node(3, 1, 2, began=9, ended=10),
     ]
-    assert [each.index for each in critical_path(nodes)] == [0, 1, 3]
+    assert [each.place for each in critical_path(nodes)] == [0, 1, 3]
 
 
 def test_the_critical_path_knows_that_a_node_may_not_wait_for_all():
     nodes = [node(0, began=0, ended=2), node(1, began=0, ended=9), node(2, 0, 1, began=2, ended=10)]
-    assert [each.index for each in critical_path(nodes)] == [0, 2]
+    assert [each.place for each in critical_path(nodes)] == [0, 2]
 
 
 def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
@@ -173,7 +173,7 @@ def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
         node(2, 0, began=3, status="RUNNING"),
         node(3, 1, 2, status="PENDING"),
     ]
-    assert [each.index for each in critical_path(nodes)] == [0, 1]
+    assert [each.place for each in critical_path(nodes)] == [0, 1]
 
 
 @given(
@@ -191,22 +191,22 @@ def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
 )
 @settings(deadline=None)
 def test_any_rows_can_be_drawn(nodes):
-    boxes, edges = folded(nodes)
+    boxes = folded(nodes)
     path = critical_path(nodes)
-    assert len(path) == len({each.index for each in path})
+    assert len(path) == len({each.place for each in path})
 
     style = Style(lambda box: "#x", START + timedelta(seconds=60), range(len(boxes)), "title")
-    svg = str(draw(boxes, lay_out(len(boxes), edges), style))
+    svg = str(draw(boxes, lay_out(len(boxes), edges_of(boxes)), style))
 
     assert svg.count("<a ") == len(boxes)
     assert str(draw_timeline(boxes, style)).count("<a ") <= len(boxes)
 
 
 def test_what_a_picture_says_is_escaped_and_has_no_style_of_its_own():
-    bad = Node(key=1, index=0, node_id='<script>"x"</script>', status="COMPLETED", error_code="<b>", name="<i>")
-    boxes, edges = folded([bad])
+    bad = Node(key=1, place=0, node_id='<script>"x"</script>', status="COMPLETED", error_code="<b>", name="<i>")
+    boxes = folded([bad])
 
-    svg = str(draw(boxes, lay_out(1, edges), Style(lambda box: '"><script>', None, (), "<title>")))
+    svg = str(draw(boxes, lay_out(1, []), Style(lambda box: '"><script>', None, (), "<title>")))
 
     for text in ("<script", "<b>", "<i>", "style=", " on"):
         assert text not in svg.replace(" on a", "")

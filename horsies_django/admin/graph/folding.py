@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from ...workflows.states import NodeKind
@@ -16,15 +16,17 @@ from .ranking import Edge
 ALIKE: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """What a picture has to know of a node. ``waits_for`` are places in the list of nodes, as is ``index``."""
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+class Node(NamedTuple):  # and not a dataclass, which takes thrice as long to make: there are ten thousand
+    """What a picture has to know of a node. ``waits_for`` are places in the list of nodes, as is ``place``."""
 
     key: int
-    index: int
+    place: int
     node_id: str
-    kind: str = NodeKind.TASK
     status: str
+    kind: str = NodeKind.TASK
     name: str = ""
     waits_for: tuple[int, ...] = ()
     began: datetime | None = None
@@ -32,7 +34,7 @@ class Node:
     error_code: str | None = None
     task_id: UUID | None = None
     is_conditional: bool = False
-    items: Mapping[str, int] = field(default_factory=dict)
+    items: Mapping[str, int] = _NOTHING
 
     @property
     def label(self) -> str:
@@ -41,8 +43,7 @@ class Node:
         return f"{self.name.rpartition('.')[2]} :{place}" if head and place.isdigit() and self.name else self.node_id
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """One node, or several that are alike. ``counts`` is how many of them, or of a map's items, are in each state.
 
     The state of several is the worst that there is, or what goes on. They began with the first, and end with the last.
@@ -87,18 +88,22 @@ class Box:
 _LOUDEST: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
 
 
-def folded(nodes: Sequence[Node]) -> tuple[list[Box], list[Edge]]:
-    """Return the boxes of these nodes, none of them a map's item, in their order, and the edges between the boxes."""
-    boxes = [Box.of(group) for group in _groups(nodes)]
-    box_of = {node.index: place for place, box in enumerate(boxes) for node in box.nodes}
+def folded(nodes: Sequence[Node]) -> list[Box]:
+    """Return the boxes of these nodes, none of them a map's item, in their order."""
+    return [Box.of(group) for group in _groups(nodes)]
+
+
+def edges_of(boxes: Sequence[Box]) -> list[Edge]:
+    """Return the edges between boxes, by their places."""
+    box_of = {node.place: place for place, box in enumerate(boxes) for node in box.nodes}
     edges = {
-        (box_of[source], box_of[node.index])
-        for box in boxes
+        (box_of[source], place)
+        for place, box in enumerate(boxes)
         for node in box.nodes
         for source in node.waits_for
         if source in box_of
     }
-    return boxes, sorted(edges)
+    return sorted(edges)
 
 
 def _groups(nodes: Sequence[Node]) -> list[list[Node]]:
@@ -106,16 +111,16 @@ def _groups(nodes: Sequence[Node]) -> list[list[Node]]:
     after: dict[int, list[int]] = {}
     for node in nodes:
         for source in node.waits_for:
-            after.setdefault(source, []).append(node.index)
+            after.setdefault(source, []).append(node.place)
     # As numbers: a text of ten thousand nodes for each of ten thousand is too much.
     known: dict[Any, int] = {}
     alike: dict[Any, list[Node]] = {}
     for node in nodes:
         before = known.setdefault(node.waits_for, len(known))
-        behind = known.setdefault(tuple(after.get(node.index, ())), len(known))
+        behind = known.setdefault(tuple(after.get(node.place, ())), len(known))
         alike.setdefault((node.kind, node.name, node.is_conditional, before, behind), []).append(node)
     groups: list[list[Node]] = []
     for (kind, *_), group in alike.items():
         is_one = len(group) > ALIKE and kind != NodeKind.MAP
         groups += [group] if is_one else [[node] for node in group]
-    return sorted(groups, key=lambda group: group[0].index)
+    return sorted(groups, key=lambda group: group[0].place)
