@@ -116,9 +116,9 @@ def test_500_nodes_take_less_than_a_second():
     far = [(rng.randrange(t), t) for t in range(1, 500) for _ in range(rng.randint(1, 5))]
     every = [(source, target) for target in range(500) for source in range(target)]
     for edges in (near, far, every):
-        started = time.perf_counter()
+        started = time.thread_time()  # of the processor: the suite has others beside it
         lay_out(500, edges)
-        assert time.perf_counter() - started < 1
+        assert time.thread_time() - started < 1
 
 
 def test_of_many_edges_those_are_left_out_that_a_longer_way_says():
