@@ -144,7 +144,7 @@ def test_a_run_is_a_picture_with_a_link_for_each_node(browser, drain):
 
     assert html.count('<a class="horsies-node horsies-is-completed') == 4 + 4  # in the graph, and in the timeline
     assert "4 of 4 nodes have ended" in html
-    assert "Critical path: 3 nodes" in html
+    assert "3 nodes, of all that each waited for" in html
     task = WorkflowTask.objects.get(workflow=handle.id, node_id="b").task_id
     assert reverse("admin:horsies_django_task_change", args=[task]) in html
     assert "data-horsies-live " not in html

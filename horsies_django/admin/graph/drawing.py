@@ -21,6 +21,9 @@ from .words import KINDS, MARKS, STATES, counted, cut, marked, span, word_of
 _NAME: Final = 21
 _LINE: Final = 26
 
+#: Pixels of width that can be read when they are made as wide as a phone.
+_PHONE: Final = 480
+
 #: How round the corners are, by kind: a sleep is a pill.
 _ROUND: Final = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
 
@@ -42,7 +45,7 @@ def draw(boxes: Sequence[Box], layout: Layout, style: Style) -> SafeString:
     return format_html(
         '<svg class="horsies-graph{}" xmlns="http://www.w3.org/2000/svg" width="{}" height="{}" viewBox="0 0 {} {}"'
         ' role="group" aria-label="{}">{}{}{}</svg>',
-        " horsies-broad" if layout.width > 760 else "",
+        " horsies-broad" if layout.width > _PHONE else "",
         layout.width,
         layout.height,
         layout.width,
