@@ -15,6 +15,8 @@ from .graph.words import STATES
 #: Nodes that are read for the picture, without the items of maps.
 READ: Final = 10_000
 
+_NO_ITEMS: Final[Mapping[str, int]] = {}
+
 #: Nodes in one page of the table.
 LISTED: Final = 200
 
@@ -90,7 +92,7 @@ def _node(row: tuple[Any, ...], items: Mapping[int | None, Mapping[str, int]]) -
     key, index, node_id, kind, status, task, definition, waits_for, began, ended, code, task_id, run, skip = row
     return Node(
         key=key,
-        index=index,
+        place=index,
         node_id=node_id,
         kind=kind,
         status=status,
@@ -101,13 +103,16 @@ def _node(row: tuple[Any, ...], items: Mapping[int | None, Mapping[str, int]]) -
         error_code=code,
         task_id=task_id,
         is_conditional=run is not None or skip is not None,
-        items=items.get(index, {}),
+        items=items.get(index, _NO_ITEMS),
     )
 
 
 def places_in(value: Any) -> tuple[int, ...]:
     """Return the places of nodes that a column has; what is none of them is left out, for a row may be damaged."""
-    return tuple(place for place in value if type(place) is int) if isinstance(value, list) else ()
+    if not isinstance(value, list):
+        return ()
+    is_sound = {int}.issuperset(map(type, value))
+    return tuple(value) if is_sound else tuple(place for place in value if type(place) is int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +141,19 @@ def listed(workflow: Workflow, choice: Choice, alike: tuple[Node, ...] = ()) -> 
     if choice.state:
         rows = rows.filter(status=choice.state)
     if alike:
-        rest = [node.key for node in alike if choice.after is None or node.index > choice.after]
+        rest = [node.key for node in alike if choice.after is None or node.place > choice.after]
         rows = rows.filter(pk__in=rest[: LISTED + 1])
     elif choice.of is not None:
         rows = rows.filter(Q(map_index=choice.of) | Q(task_index=choice.of))
     if choice.after is not None:
         rows = rows.filter(task_index__gt=choice.after)
-    if not choice.is_any and workflow.node_count > LISTED:
-        urgency = Case(*(When(status=state, then=Value(place)) for place, state in enumerate(_URGENT)))
-        return list(rows.order_by(urgency, "task_index").values(*_LISTED)[: LISTED + 1])
-    return list(rows.order_by("task_index").values(*_LISTED)[: LISTED + 1])
+    # Their keys first: with all of their columns to sort, PostgreSQL reads the whole table.
+    urgency = Case(*(When(status=state, then=Value(place)) for place, state in enumerate(_URGENT)))
+    is_whole = choice.is_any or workflow.node_count <= LISTED
+    order = ("task_index",) if is_whole else (urgency, "task_index")
+    keys = list(rows.order_by(*order).values_list("pk", flat=True)[: LISTED + 1])
+    found = {row["pk"]: row for row in _mine(workflow).filter(pk__in=keys).values(*_LISTED)}
+    return [found[key] for key in keys if key in found]
 
 
 def one(workflow: Workflow, place: str | None) -> WorkflowTask | None:

@@ -19,7 +19,7 @@ from ..workflows.engine.retrying import RETRYABLE
 from ..workflows.states import NodeKind, WorkflowStatus
 from .graph.critical import critical_path
 from .graph.drawing import Style, draw
-from .graph.folding import Box, Node, folded
+from .graph.folding import Box, Node, edges_of, folded
 from .graph.layout import lay_out
 from .graph.timeline import draw_timeline
 from .graph.words import KINDS, MARKS, STATES, span, word_of
@@ -119,7 +119,7 @@ class WorkflowPage:
     @cached_property
     def picture(self) -> Any:
         """The graph as SVG; nothing if there are too many boxes."""
-        boxes, edges = self._boxes
+        boxes = self._boxes
         if not boxes or len(boxes) > DRAWN or self._nodes.is_cut:
             return ""
         title = _("Graph of %(name)s: %(done)d of %(total)d nodes have ended. The table of nodes says the same.") % {
@@ -127,7 +127,7 @@ class WorkflowPage:
             "done": self.done,
             "total": self.workflow.node_count,
         }
-        self.layout = lay_out(len(boxes), edges)
+        self.layout = lay_out(len(boxes), edges_of(boxes))
         return draw(boxes, self.layout, self._style(title))
 
     @property
@@ -137,18 +137,18 @@ class WorkflowPage:
 
     @cached_property
     def timeline(self) -> Any:
-        """When its nodes ran, as SVG."""
-        return draw_timeline(self._boxes[0], self._style())
+        """When its nodes ran, as SVG; nothing if there are too many boxes."""
+        return "" if len(self._boxes) > DRAWN else draw_timeline(self._boxes, self._style())
 
     def _style(self, title: str = "") -> Style:
-        box_of = {node.index: number for number, box in enumerate(self._boxes[0]) for node in box.nodes}
-        critical = list(dict.fromkeys(box_of[node.index] for node in self._path))
+        box_of = {node.place: number for number, box in enumerate(self._boxes) for node in box.nodes}
+        critical = list(dict.fromkeys(box_of[node.place] for node in self._path))
         return Style(self._address_of_box, self.now, critical, title)
 
     @property
     def notes(self) -> list[str]:
         """What the picture leaves out."""
-        boxes, _edges = self._boxes
+        boxes = self._boxes
         notes = []
         if self._nodes.is_cut:
             notes.append(_("There are more than %(limit)s nodes: too many for a picture.") % {"limit": f"{READ:,}"})
@@ -176,7 +176,7 @@ class WorkflowPage:
             steps.append(
                 {
                     "label": node.label,
-                    "index": node.index,
+                    "index": node.place,
                     "word": word_of(node.status),
                     "took": span(took),
                     "share": share,
@@ -211,7 +211,7 @@ class WorkflowPage:
         """What the table shows, if not all."""
         if self.choice.state:
             return word_of(self.choice.state)
-        node = next((node for node in self._nodes.nodes if node.index == self.choice.of), None)
+        node = next((node for node in self._nodes.nodes if node.place == self.choice.of), None)
         return node.label if node else ""
 
     # What it is tied to.
@@ -259,7 +259,7 @@ class WorkflowPage:
         return nodes_of(self.workflow)
 
     @cached_property
-    def _boxes(self) -> tuple[list[Box], list[tuple[int, int]]]:
+    def _boxes(self) -> list[Box]:
         return folded(self._nodes.nodes)
 
     @cached_property
@@ -268,12 +268,15 @@ class WorkflowPage:
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        boxes, _edges = self._boxes
-        box = next((box for box in boxes if box.is_folded and box.first.index == self.choice.of), None)
+        box = next((box for box in self._boxes if box.is_folded and box.first.place == self.choice.of), None)
         return listed(self.workflow, self.choice, box.nodes if box else ())
 
     def _lines(self) -> Iterator[Line]:
-        names = {node.index: node.label for node in self._nodes.nodes}
+        by_index = {node.place: node for node in self._nodes.nodes}
+
+        def name(index: int) -> str:
+            return by_index[index].label if index in by_index else f"#{index}"
+
         may = self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
         for row in self._rows:
             sources = places_in(row["waits_for"])
@@ -293,7 +296,7 @@ class WorkflowPage:
                 took="" if is_over else span(self._between(began, ended or self.now)),
                 waited=span(self._between(began, row["task__started_at"])) if row["kind"] == NodeKind.TASK else "",
                 why=why(self.workflow, row),
-                waits_for=tuple((source, names.get(source, f"#{source}")) for source in sources[:_NAMED]),
+                waits_for=tuple((source, name(source)) for source in sources[:_NAMED]),
                 more=max(0, len(sources) - _NAMED),
                 error_code=row["error_code"] or "",
                 is_conditional=row["run_when"] is not None or row["skip_when"] is not None,
@@ -303,8 +306,8 @@ class WorkflowPage:
     def _address_of_box(self, box: Box) -> str:
         node = box.first
         if box.is_folded or (node.kind == NodeKind.MAP and node.items):
-            return f"?of={node.index}#nodes"
-        return self._address_of(node.kind, node.key, node.index, node.task_id)
+            return f"?of={node.place}#nodes"
+        return self._address_of(node.kind, node.key, node.place, node.task_id)
 
     def _address_of(self, kind: str, key: int, index: int, task_id: UUID | None) -> str:
         """Where one reads more of a node: its task, its subworkflow, or what the row says."""

@@ -15,6 +15,7 @@ from ..ids import uuid7
 from ..workflows.states import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
 
 _LIVE = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
+_UNSUCCESSFUL = sorted(WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPLETED})
 
 
 class WorkflowQuerySet(models.QuerySet["Workflow"]):
@@ -131,6 +132,13 @@ class Workflow(models.Model):
             models.Index(fields=["root_id"], condition=Q(depth__gt=0), name="horsies_workflow_tree"),
             models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="horsies_workflow_parent"),
             models.Index(fields=["kept_until"], condition=Q(kept_until__isnull=False), name="horsies_workflow_kept"),
+            # For the admin. One that comes to a good end costs nothing of the first.
+            models.Index(
+                fields=["status", "id"], condition=Q(status__in=_UNSUCCESSFUL), name="horsies_workflow_ended_badly"
+            ),
+            models.Index(
+                fields=["name", "id"], opclasses=["varchar_pattern_ops", "uuid_ops"], name="horsies_workflow_name"
+            ),
         ]
         constraints = [
             models.CheckConstraint(

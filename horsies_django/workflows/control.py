@@ -14,7 +14,7 @@ from ..models import Task, Workflow, WorkflowEvent, WorkflowTask
 from ..serializers import check_size, dumps, encode
 from .engine import beginning, resuming, retrying, stopping
 from .engine.advance import Advance
-from .engine.nodes import BEGUN
+from .engine.nodes import BEGUN, among
 from .states import WORKFLOW_TERMINAL_STATES
 
 
@@ -63,7 +63,7 @@ def _stop_bodies(database: str, key: UUID) -> bool:
         workflow__in=stopping.below(database, [key]), status__in=BEGUN, task__isnull=False
     )
     tasks = list(nodes.values_list("task_id", flat=True))
-    return Task.objects.using(database).filter(pk__in=tasks).cancel(include_running=True) > 0
+    return Task.objects.using(database).filter(among(database, tasks)).cancel(include_running=True) > 0
 
 
 def retry(database: str, key: UUID, node_id: str | None = None) -> bool:

@@ -11,7 +11,7 @@ from horsies_django import Join, Workflow
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.states import TASK_TERMINAL_STATES
 from tests.workflows import bodies
-from tests.workflows.running import children, codes, contradictions, ran, states, step, times, value
+from tests.workflows.running import children, codes, contradictions, die, ran, states, step, times, value
 
 
 def chain(key="chain", fails=0):
@@ -209,6 +209,25 @@ def test_w_44_what_runs_comes_to_its_end_and_nothing_follows(drain):
     assert states(handle) == {"stop": "COMPLETED", "bad": "SKIPPED", "after": "SKIPPED"}
     assert str(handle.status()) == "CANCELLED"
     assert contradictions(handle) == []
+
+
+def test_w_44_bodies_that_run_are_stopped_too_when_asked_also_below_and_later(transactional_db):
+    inner = bodies.Silent.node(node_id="inner")()
+    handle = Workflow("tree", [bodies.give.node(node_id="a")(), inner]).start()
+    step()  # builds the subworkflow, or runs a
+    step()
+    running = die(2)
+    assert running
+
+    assert handle.cancel()
+    assert not handle.cancel()
+    assert Task.objects.filter(pk__in=running, status="RUNNING").count() == len(running)
+    assert handle.cancel(include_running=True)
+    assert not handle.cancel(include_running=True)
+
+    assert open_tasks() == 0
+    for each in (handle, *children(handle)):
+        assert contradictions(each) == []
 
 
 def test_w_44_a_paused_one_can_be_cancelled(drain):

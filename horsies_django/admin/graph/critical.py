@@ -12,12 +12,12 @@ def critical_path(nodes: Sequence[Node]) -> list[Node]:
 
     Takes rows as they are: a node without times is not on it, and a circle ends it.
     """
-    by_index = {node.index: node for node in nodes}
+    by_index = {node.place: node for node in nodes}
     here = _last(nodes)
     path: list[Node] = []
     seen: set[int] = set()
-    while here is not None and here.index not in seen:
-        seen.add(here.index)
+    while here is not None and here.place not in seen:
+        seen.add(here.place)
         path.append(here)
         here = _waited_for(here, [by_index[index] for index in here.waits_for if index in by_index])
     return path[::-1]
@@ -26,7 +26,7 @@ def critical_path(nodes: Sequence[Node]) -> list[Node]:
 def _last(nodes: Sequence[Node]) -> Node | None:
     running = [node for node in nodes if node.began is not None and node.ended is None]
     if running:
-        return min(running, key=lambda node: (str(node.began), node.index))
+        return min(running, key=lambda node: (str(node.began), node.place))
     ran = [node for node in nodes if node.ended is not None and node.status != "SKIPPED"]
     return max(ran, key=_end, default=None)
 
@@ -39,4 +39,4 @@ def _waited_for(node: Node, sources: Sequence[Node]) -> Node | None:
 
 
 def _end(node: Node) -> tuple[str, int]:
-    return node.ended.isoformat() if node.ended else "", -node.index
+    return node.ended.isoformat() if node.ended else "", -node.place

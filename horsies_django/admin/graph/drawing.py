@@ -21,6 +21,9 @@ from .words import KINDS, MARKS, STATES, counted, cut, marked, span, word_of
 _NAME: Final = 21
 _LINE: Final = 26
 
+#: Pixels of width that can be read when they are made as wide as a phone.
+_PHONE: Final = 480
+
 #: How round the corners are, by kind: a sleep is a pill.
 _ROUND: Final = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
 
@@ -42,7 +45,7 @@ def draw(boxes: Sequence[Box], layout: Layout, style: Style) -> SafeString:
     return format_html(
         '<svg class="horsies-graph{}" xmlns="http://www.w3.org/2000/svg" width="{}" height="{}" viewBox="0 0 {} {}"'
         ' role="group" aria-label="{}">{}{}{}</svg>',
-        " horsies-broad" if layout.width > 760 else "",
+        " horsies-broad" if layout.width > _PHONE else "",
         layout.width,
         layout.height,
         layout.width,
@@ -101,15 +104,14 @@ def path_of(points: Sequence[tuple[int, int]]) -> str:
 def _box(box: Box, x: int, y: int, style: Style, *, is_critical: bool) -> SafeString:
     node = box.first
     status = box.status
-    label = _("%(name)s and %(count)d like it") % {"name": node.label, "count": len(box.nodes) - 1}
-    label = label if box.is_folded else node.label
+    label = box.label
     lasted = _lasted(box, style.now)
     words = [word_of(status) if not box.counts else f"{word_of(status)}: {counted(box.counts)}", lasted]
     words += [str(KINDS[node.kind])] if node.kind in KINDS else []
     words += [_("on a condition")] if node.is_conditional else []
     words += [node.error_code] if node.error_code else []
     words += [_("on the critical path")] if is_critical else []
-    told = ", ".join(filter(None, [node.node_id if not box.is_folded else label, *words]))
+    told = ", ".join(filter(None, [label if box.is_folded else node.node_id, *words]))
     return format_html(
         '<a class="horsies-node horsies-is-{}{}" href="{}" aria-label="{}"><title>{}</title>'
         '<g transform="translate({} {})">{}{}{}{}</g></a>',

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from ...workflows.states import NodeKind
@@ -16,15 +16,17 @@ from .ranking import Edge
 ALIKE: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """What a picture has to know of a node. ``waits_for`` are places in the list of nodes, as is ``index``."""
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+class Node(NamedTuple):  # and not a dataclass, which takes thrice as long to make: there are ten thousand
+    """What a picture has to know of a node. ``waits_for`` are places in the list of nodes, as is ``place``."""
 
     key: int
-    index: int
+    place: int
     node_id: str
-    kind: str = NodeKind.TASK
     status: str
+    kind: str = NodeKind.TASK
     name: str = ""
     waits_for: tuple[int, ...] = ()
     began: datetime | None = None
@@ -32,7 +34,7 @@ class Node:
     error_code: str | None = None
     task_id: UUID | None = None
     is_conditional: bool = False
-    items: Mapping[str, int] = field(default_factory=dict)
+    items: Mapping[str, int] = _NOTHING
 
     @property
     def label(self) -> str:
@@ -41,12 +43,29 @@ class Node:
         return f"{self.name.rpartition('.')[2]} :{place}" if head and place.isdigit() and self.name else self.node_id
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """One node, or several that are alike. ``counts`` is how many of them, or of a map's items, are in each state."""
+class Box(NamedTuple):
+    """One node, or several that are alike. ``counts`` is how many of them, or of a map's items, are in each state.
+
+    The state of several is the worst that there is, or what goes on. They began with the first, and end with the last.
+    """
 
     nodes: tuple[Node, ...]
     counts: Mapping[str, int]
+    status: str
+    began: datetime | None
+    ended: datetime | None
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> Box:
+        """Return the box of these nodes."""
+        first = nodes[0]
+        if len(nodes) == 1:
+            return cls((first,), first.items, first.status, first.began, first.ended)
+        counts = Counter(node.status for node in nodes)
+        status = next((state for state in _LOUDEST if counts[state]), first.status)
+        ends = [node.ended for node in nodes if node.ended]
+        began = min((node.began for node in nodes if node.began), default=None)
+        return cls(tuple(nodes), counts, status, began, max(ends) if len(ends) == len(nodes) else None)
 
     @property
     def first(self) -> Node:
@@ -59,44 +78,32 @@ class Box:
         return len(self.nodes) > 1
 
     @property
-    def status(self) -> str:
-        """Its state: of several the worst that there is, or what goes on."""
+    def label(self) -> str:
+        """What it is called: of several nodes how many, and the name of their function."""
         if not self.is_folded:
-            return self.first.status
-        return next((state for state in _LOUDEST if self.counts.get(state)), self.first.status)
-
-    @property
-    def began(self) -> datetime | None:
-        """When the first of them began."""
-        return min((node.began for node in self.nodes if node.began), default=None)
-
-    @property
-    def ended(self) -> datetime | None:
-        """When the last of them ended, once all have."""
-        ends = [node.ended for node in self.nodes if node.ended]
-        return max(ends) if len(ends) == len(self.nodes) else None
+            return self.first.label
+        return f"{len(self.nodes):,} × {self.first.name.rpartition('.')[2] or self.first.label}"
 
 
 _LOUDEST: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
 
 
-def folded(nodes: Sequence[Node]) -> tuple[list[Box], list[Edge]]:
-    """Return the boxes of these nodes, none of them a map's item, in their order, and the edges between the boxes."""
-    groups = _groups(nodes)
-    boxes: list[Box] = []
-    box_of: dict[int, int] = {}
-    for group in groups:
-        counts = Counter(node.status for node in group) if len(group) > 1 else group[0].items
-        box_of |= {node.index: len(boxes) for node in group}
-        boxes.append(Box(tuple(group), counts))
+def folded(nodes: Sequence[Node]) -> list[Box]:
+    """Return the boxes of these nodes, none of them a map's item, in their order."""
+    return [Box.of(group) for group in _groups(nodes)]
+
+
+def edges_of(boxes: Sequence[Box]) -> list[Edge]:
+    """Return the edges between boxes, by their places."""
+    box_of = {node.place: place for place, box in enumerate(boxes) for node in box.nodes}
     edges = {
-        (box_of[source], box_of[node.index])
-        for box in boxes
+        (box_of[source], place)
+        for place, box in enumerate(boxes)
         for node in box.nodes
         for source in node.waits_for
         if source in box_of
     }
-    return boxes, sorted(edges)
+    return sorted(edges)
 
 
 def _groups(nodes: Sequence[Node]) -> list[list[Node]]:
@@ -104,16 +111,16 @@ def _groups(nodes: Sequence[Node]) -> list[list[Node]]:
     after: dict[int, list[int]] = {}
     for node in nodes:
         for source in node.waits_for:
-            after.setdefault(source, []).append(node.index)
+            after.setdefault(source, []).append(node.place)
     # As numbers: a text of ten thousand nodes for each of ten thousand is too much.
     known: dict[Any, int] = {}
     alike: dict[Any, list[Node]] = {}
     for node in nodes:
         before = known.setdefault(node.waits_for, len(known))
-        behind = known.setdefault(tuple(after.get(node.index, ())), len(known))
+        behind = known.setdefault(tuple(after.get(node.place, ())), len(known))
         alike.setdefault((node.kind, node.name, node.is_conditional, before, behind), []).append(node)
     groups: list[list[Node]] = []
     for (kind, *_), group in alike.items():
         is_one = len(group) > ALIKE and kind != NodeKind.MAP
         groups += [group] if is_one else [[node] for node in group]
-    return sorted(groups, key=lambda group: group[0].index)
+    return sorted(groups, key=lambda group: group[0].place)

@@ -18,7 +18,8 @@ from .words import cut, span, word_of
 BARS: Final = 40
 
 _LABEL: Final = 190
-_WIDTH: Final = 900
+_WIDTH: Final = 920
+_END: Final = 90
 _LINE: Final = 24
 _TICKS: Final = 5
 
@@ -66,7 +67,7 @@ def _times(box: Box, now: datetime | None) -> tuple[datetime, datetime] | None:
 
 
 def _axis(whole: timedelta, height: int) -> SafeString:
-    room = _WIDTH - _LABEL - 60
+    room = _WIDTH - _LABEL - _END
     ticks = [(_LABEL + room * place // _TICKS, whole * place / _TICKS) for place in range(_TICKS + 1)]
     return format_html_join(
         "",
@@ -77,12 +78,11 @@ def _axis(whole: timedelta, height: int) -> SafeString:
 
 
 def _bar(box: Box, style: Style, is_critical: bool, y: int, start: float, end: float) -> SafeString:
-    room = _WIDTH - _LABEL - 60
+    room = _WIDTH - _LABEL - _END
     left, width = _LABEL + room * start, max(2.0, room * (end - start))
     times = _times(box, style.now)
     lasted = span(times[1] - times[0]) if times else ""
-    label = f"{box.first.label} × {len(box.nodes):,}" if box.is_folded else box.first.label
-    told = ", ".join([label, word_of(box.status), lasted] + ([_("on the critical path")] if is_critical else []))
+    told = ", ".join([box.label, word_of(box.status), lasted] + ([_("on the critical path")] if is_critical else []))
     return format_html(
         '<a class="horsies-node horsies-is-{}{}" href="{}" aria-label="{}"><title>{}</title>'
         '<text class="horsies-name" x="{}" y="{}" text-anchor="end">{}</text>'
@@ -95,7 +95,7 @@ def _bar(box: Box, style: Style, is_critical: bool, y: int, start: float, end: f
         told,
         _LABEL - 10,
         y + 12,
-        cut(label, 24),
+        cut(box.label, 24),
         f"{left:.1f}",
         y,
         f"{width:.1f}",

@@ -1,0 +1,229 @@
+"""The layout of graphs: for any graph, also for damaged ones."""
+
+import random
+import time
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horsies_django.admin.graph.critical import critical_path
+from horsies_django.admin.graph.drawing import Style, draw, path_of
+from horsies_django.admin.graph.folding import ALIKE, Node, edges_of, folded
+from horsies_django.admin.graph.layout import HEIGHT, MOST_EDGES, WIDTH, lay_out
+from horsies_django.admin.graph.ranking import ranked, reduced
+from horsies_django.admin.graph.timeline import draw_timeline
+from horsies_django.admin.graph.words import cut, span
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+#: Any edges: circles, loops, twins, and places that are not there.
+anything = st.integers(1, 30).flatmap(
+    lambda count: st.tuples(
+        st.just(count), st.lists(st.tuples(st.integers(-2, count + 2), st.integers(-2, count + 2)), max_size=90)
+    )
+)
+sound = st.integers(2, 30).flatmap(
+    lambda count: st.tuples(
+        st.just(count),
+        st.lists(st.tuples(st.integers(0, count - 2), st.integers(1, count - 1)).filter(lambda e: e[0] < e[1])),
+    )
+)
+
+
+def node(index, *waits_for, began=None, ended=None, status="COMPLETED", **more):
+    times = {
+        name: None if second is None else START + timedelta(seconds=second)
+        for name, second in (("began", began), ("ended", ended))
+    }
+    return Node(key=index, place=index, node_id=f"n{index}", status=status, waits_for=waits_for, **times, **more)
+
+
+@given(anything)
+@settings(max_examples=80, deadline=None)
+def test_no_two_boxes_overlap_and_each_edge_goes_forward(graph):
+    count, edges = graph
+
+    layout = lay_out(count, edges)
+
+    assert len(layout.places) == count
+    for (x, y), (other_x, other_y) in ((a, b) for i, a in enumerate(layout.places) for b in layout.places[:i]):
+        assert abs(x - other_x) >= WIDTH or abs(y - other_y) >= HEIGHT
+    for x, y in layout.places:
+        assert 0 <= x <= layout.width - WIDTH
+        assert 0 <= y <= layout.height - HEIGHT
+    for route in layout.routes:
+        xs = [x for x, _ in route.points]
+        assert xs == sorted(xs)
+        assert xs[0] == layout.places[route.source][0] + WIDTH
+        assert xs[-1] == layout.places[route.target][0]
+        assert xs[0] < xs[-1]
+
+
+@given(anything)
+@settings(max_examples=40, deadline=None)
+def test_an_edge_runs_behind_no_box(graph):
+    count, edges = graph
+
+    layout = lay_out(count, edges)
+
+    for route in layout.routes:
+        for (x, y), (next_x, next_y) in list(zip(route.points, route.points[1:], strict=False))[1::2]:
+            assert y == next_y  # past a column it is straight
+            for left, top in layout.places:
+                assert not (left < next_x and x < left + WIDTH and top < y < top + HEIGHT)
+
+
+@given(anything)
+def test_it_is_the_same_picture_each_time(graph):
+    count, edges = graph
+
+    assert lay_out(count, edges) == lay_out(count, reversed(edges))
+
+
+@given(sound)
+def test_a_sound_graph_keeps_all_edges_and_stands_by_the_longest_way(graph):
+    count, edges = graph
+
+    columns, forward = ranked(count, edges)
+
+    assert forward == sorted(set(edges))
+    for place in range(count):
+        assert columns[place] == max((columns[source] + 1 for source, target in edges if target == place), default=0)
+
+
+@given(sound)
+def test_without_the_edges_that_others_say_the_same_waits_for_the_same(graph):
+    count, edges = graph
+    columns, forward = ranked(count, edges)
+
+    kept = reduced(columns, forward)
+
+    assert set(kept) <= set(forward)
+    assert reachable(count, kept) == reachable(count, forward)
+
+
+def reachable(count, edges):
+    found = {(place, place) for place in range(count)}
+    for _ in range(count):
+        found |= {(start, target) for start, here in found for source, target in edges if source == here}
+    return found
+
+
+def test_500_nodes_take_less_than_a_second():
+    rng = random.Random(1)
+    near = [(max(0, t - rng.randint(1, 30)), t) for t in range(1, 500) for _ in range(rng.randint(1, 3))]
+    far = [(rng.randrange(t), t) for t in range(1, 500) for _ in range(rng.randint(1, 5))]
+    every = [(source, target) for target in range(500) for source in range(target)]
+    for edges in (near, far, every):
+        started = time.thread_time()  # of the processor: the suite has others beside it
+        lay_out(500, edges)
+        assert time.thread_time() - started < 1
+
+
+def test_of_many_edges_those_are_left_out_that_a_longer_way_says():
+    every = [(source, target) for target in range(30) for source in range(target)]
+    assert len(every) > MOST_EDGES
+
+    layout = lay_out(30, every)
+
+    assert len(layout.routes) == 29
+    assert layout.left_out == len(every) - 29
+
+
+def test_nodes_that_are_alike_are_one_box_if_they_are_many():
+    fan = [node(index, 0, name="mail") for index in range(1, ALIKE + 2)]
+    others = [node(0), node(90, *range(1, ALIKE + 2)), node(91, 0, name="other")]
+
+    boxes = folded([*others[:1], *fan, *others[1:]])
+
+    assert [len(box.nodes) for box in boxes] == [1, ALIKE + 1, 1, 1]
+    assert boxes[1].counts == {"COMPLETED": ALIKE + 1}
+    assert boxes[1].label == "21 × mail"
+    assert edges_of(boxes) == [(0, 1), (0, 3), (1, 2)]
+    assert len(folded(fan[1:])) == ALIKE
+
+
+def test_the_state_of_a_box_of_many_is_the_worst_there_is():
+    states = ["COMPLETED"] * 30 + ["RUNNING"]
+    (box,) = folded([node(index, status=status, began=index, ended=40) for index, status in enumerate(states)])
+    assert box.status == "RUNNING"
+    assert (box.began, box.ended) == (START, START + timedelta(seconds=40))
+
+
+def test_the_critical_path_goes_by_what_ended_last():
+    nodes = [
+        node(0, began=0, ended=1),
+        node(1, 0, began=1, ended=9),
+        node(2, 0, began=1, ended=3),
+        node(3, 1, 2, began=9, ended=10),
+    ]
+    assert [each.place for each in critical_path(nodes)] == [0, 1, 3]
+
+
+def test_the_critical_path_knows_that_a_node_may_not_wait_for_all():
+    nodes = [node(0, began=0, ended=2), node(1, began=0, ended=9), node(2, 0, 1, began=2, ended=10)]
+    assert [each.place for each in critical_path(nodes)] == [0, 2]
+
+
+def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
+    nodes = [
+        node(0, began=0, ended=2),
+        node(1, 0, began=2, status="RUNNING"),
+        node(2, 0, began=3, status="RUNNING"),
+        node(3, 1, 2, status="PENDING"),
+    ]
+    assert [each.place for each in critical_path(nodes)] == [0, 1]
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda index, waits, began, ended, status: node(index, *waits, began=began, ended=ended, status=status),
+            st.integers(0, 8),
+            st.lists(st.integers(-3, 12), max_size=4),
+            st.none() | st.integers(0, 50),
+            st.none() | st.integers(0, 50),
+            st.sampled_from(["COMPLETED", "FAILED", "SKIPPED", "RUNNING", "PENDING", "gone"]),
+        ),
+        max_size=9,
+    )
+)
+@settings(deadline=None)
+def test_any_rows_can_be_drawn(nodes):
+    boxes = folded(nodes)
+    path = critical_path(nodes)
+    assert len(path) == len({each.place for each in path})
+
+    style = Style(lambda box: "#x", START + timedelta(seconds=60), range(len(boxes)), "title")
+    svg = str(draw(boxes, lay_out(len(boxes), edges_of(boxes)), style))
+
+    assert svg.count("<a ") == len(boxes)
+    assert str(draw_timeline(boxes, style)).count("<a ") <= len(boxes)
+
+
+def test_what_a_picture_says_is_escaped_and_has_no_style_of_its_own():
+    bad = Node(key=1, place=0, node_id='<script>"x"</script>', status="COMPLETED", error_code="<b>", name="<i>")
+    boxes = folded([bad])
+
+    svg = str(draw(boxes, lay_out(1, []), Style(lambda box: '"><script>', None, (), "<title>")))
+
+    for text in ("<script", "<b>", "<i>", "style=", " on"):
+        assert text not in svg.replace(" on a", "")
+    assert "&lt;script&gt;" in svg
+
+
+def test_ways_are_curves_between_columns_and_straight_past_them():
+    assert path_of([(0, 0), (10, 8), (20, 8), (30, 8)]) == "M0 0C5 0 5 8 10 8L20 8L30 8"
+
+
+def test_times_are_said_in_two_units_at_most():
+    said = [span(timedelta(seconds=seconds)) for seconds in (0.25, 3.2, 250, 7500, 273_600)]
+    assert said == ["250 ms", "3.2 s", "4 min 10 s", "2 h 5 min", "3 d 4 h"]
+    assert span(None) == ""
+
+
+def test_names_are_cut_by_the_room_that_their_letters_take():
+    assert cut("abc", 3) == "abc"
+    assert cut("abcd", 3) == "ab…"
+    assert cut("日本語", 4) == "日…"

@@ -1,0 +1,483 @@
+"""The workflow browser: what a run looks like, and what those who may do to it."""
+
+import json
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from horsies_django import OnError, Workflow, sleep, wait_for_event
+from horsies_django.models import Task, WorkflowTask
+from horsies_django.models import Workflow as Row
+from horsies_django.workflows.handle import WorkflowHandle
+from tests.workflows.bodies import Silent, fail, give, try_, try_item
+from tests.workflows.running import children, die, ran, states, value
+
+pytestmark = pytest.mark.django_db  # with ``drain``, transactions and all
+
+LIST = "/admin/horsies_django/workflow/"
+VERBS = ("pause", "resume", "cancel", "retry", "send_event")
+ALL = ("view_workflow", *(f"{verb}_workflow" for verb in VERBS))
+
+
+@pytest.fixture
+def browser(client):
+    """Log a staff member with these permissions in."""
+
+    def log_in(*codenames):
+        user, _ = get_user_model().objects.get_or_create(username="staff", defaults={"is_staff": True})
+        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
+def address(handle, verb=None):
+    if verb is None:
+        return reverse("admin:horsies_django_workflow_change", args=[handle.id])
+    return reverse("admin:horsies_django_workflow_do", args=[handle.id, verb])
+
+
+def page(client, handle, **query):
+    response = client.get(address(handle), query)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def graph_in(html):
+    """Return the picture, without the other ones of the admin."""
+    _before, _found, rest = html.partition('<svg class="horsies-graph')
+    return rest.partition("</svg>")[0]
+
+
+def rows_of(client, **query):
+    return [row.pk for row in client.get(LIST, query).context["cl"].result_list]
+
+
+def do(client, verb, handle, **form):
+    return client.post(address(handle, verb), {"confirmed": "1", **form}, follow=True)
+
+
+def log():
+    return list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
+
+
+def diamond(middle=None):
+    a, d = give.node(node_id="a")(value=1), give.node(node_id="d")()
+    return Workflow("diamond", a >> [give.node(node_id="b")(), middle or give.node(node_id="c")()] >> d)
+
+
+def row(name="odd", *nodes, **more):
+    """Make a workflow of rows as nothing of ours would leave them."""
+    workflow = Row(name=name, **{"status": "RUNNING", "node_count": len(nodes), **more})
+    workflow.root_id = workflow.pk
+    workflow.save()
+    WorkflowTask.objects.bulk_create(
+        [
+            WorkflowTask(workflow=workflow, **{"task_index": index, "node_id": f"n{index}", **node})
+            for index, node in enumerate(nodes)
+        ]
+    )
+    return WorkflowHandle(workflow.pk)
+
+
+# The list.
+
+
+def test_the_list_shows_each_workflow_with_its_progress(browser, drain):
+    ran(Workflow("failing", [fail.node(node_id="x")()]), drain)
+    diamond().start()
+
+    html = browser("view_workflow").get(LIST).content.decode()
+
+    for text in ("diamond", "Running", "0 of 4", "failing", "Failed", "1 of 1", "NO", '<progress class="horsies'):
+        assert text in html
+
+
+def test_the_newest_come_first_and_subworkflows_only_when_asked_for(browser, drain):
+    first = diamond().start()
+    outer = ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
+    (inner,) = children(outer)
+    client = browser("view_workflow")
+
+    assert rows_of(client) == [outer.id, first.id]
+    assert rows_of(client, level="sub") == [inner.id]
+    assert set(rows_of(client, level="all")) == {outer.id, first.id, inner.id}
+
+
+def test_filters_and_the_search_narrow_the_list(browser, drain):
+    done, keyed = ran(diamond(), drain), Workflow("keyed", [give.node()()], unique_key="k-1").start()
+    client = browser("view_workflow")
+
+    assert rows_of(client, status__exact="COMPLETED") == [done.id]
+    assert rows_of(client, name="keyed") == [keyed.id]
+    assert rows_of(client, sent="hour") == [keyed.id, done.id]
+    assert rows_of(client, q=str(done.id)) == rows_of(client, q="dia") == [done.id]
+    assert rows_of(client, q="k-1") == [keyed.id]
+    assert rows_of(client, q="nothing") == []
+
+
+def test_a_list_of_many_asks_no_more_than_one_of_few(browser):
+    client = browser(*ALL)
+    counts = []
+    for _ in range(2):
+        for _ in range(10):
+            row("one of many", {})
+        with CaptureQueriesContext(connection) as captured:
+            assert client.get(LIST).status_code == 200
+        counts.append(len(captured))
+    assert counts[0] == counts[1] <= 15
+
+
+# The page.
+
+
+def test_a_run_is_a_picture_with_a_link_for_each_node(browser, drain):
+    handle = ran(diamond(), drain)
+
+    html = page(browser("view_workflow", "view_task"), handle)
+
+    assert html.count('<a class="horsies-node horsies-is-completed') == 4 + 4  # in the graph, and in the timeline
+    assert "4 of 4 nodes have ended" in html
+    assert "3 nodes, of all that each waited for" in html
+    task = WorkflowTask.objects.get(workflow=handle.id, node_id="b").task_id
+    assert reverse("admin:horsies_django_task_change", args=[task]) in html
+    assert "data-horsies-live " not in html
+    assert "style=" not in html[html.index("horsies-flow") :]
+
+
+def test_who_may_not_see_tasks_is_led_to_the_nodes_instead(browser, drain):
+    html = page(browser("view_workflow"), ran(diamond(), drain))
+    assert "/horsies_django/task/" not in html[html.index("<svg") :]
+    assert "?node=0#node" in html
+
+
+def test_a_run_that_goes_on_keeps_itself_fresh_until_it_has_ended(browser, drain):
+    handle = diamond().start()
+    client = browser(*ALL)
+
+    assert page(client, handle).count(" data-horsies-live") >= 4
+    drain()
+    assert "data-horsies-live " not in page(client, handle)
+
+
+def test_items_of_a_map_are_one_box_with_their_counts(browser):
+    items = [{"map_index": 1, "status": "COMPLETED" if index < 900 else "RUNNING"} for index in range(1000)]
+    handle = row("maps", {"status": "COMPLETED"}, {"kind": "map", "status": "RUNNING", "waits_for": [0]}, *items)
+    client = browser("view_workflow")
+
+    html = page(client, handle)
+
+    graph = graph_in(html)
+    assert graph.count("<a ") == 2
+    assert "Running: 900 Completed, 100 Running" in graph
+    assert html.count("<tr id=") == 200
+    items = page(client, handle, of="1")
+    assert "n1<" in items
+    assert "after=200#nodes" in items
+    assert page(client, handle, of="1", after="990").count("<tr id=") == 11
+
+
+def test_many_nodes_that_are_alike_are_one_box(browser):
+    fan = [{"waits_for": [0], "task_name": "shop.mail"} for _ in range(30)]
+    handle = row("fan", {"status": "COMPLETED"}, *fan)
+    client = browser("view_workflow")
+
+    html = page(client, handle)
+
+    assert "30 × mail" in html
+    assert graph_in(html).count("<a ") == 2
+    assert page(client, handle, of="1").count("<tr id=") == 30
+
+
+def test_the_page_asks_as_much_for_500_nodes_as_for_5(browser, django_assert_max_num_queries):
+    client = browser(*ALL, "view_task")
+    counts = []
+    for size in (5, 500):
+        chain = [{"waits_for": [index - 1] if index else [], "task_name": f"t{index}"} for index in range(size)]
+        handle = row("chain", *chain)
+        with CaptureQueriesContext(connection) as captured:
+            html = page(client, handle)
+        assert graph_in(html).count("<a ") == size
+        counts.append(len(captured))
+    assert counts[0] == counts[1] <= 15
+
+
+def test_above_a_limit_the_page_says_that_it_draws_nothing(browser):
+    handle = row(
+        "chain", *({"waits_for": [index - 1] if index else [], "task_name": f"t{index}"} for index in range(700))
+    )
+
+    html = page(browser("view_workflow"), handle)
+
+    assert not graph_in(html)
+    assert "There are 700 boxes to draw" in html
+    assert html.count("<tr id=") == 200
+
+
+def test_no_statement_of_a_page_reads_a_large_column_of_all_nodes(browser, drain):
+    handle = ran(diamond(), drain)
+    client = browser(*ALL)
+    with CaptureQueriesContext(connection) as captured:
+        page(client, handle)
+
+    of_nodes = [query["sql"] for query in captured if 'FROM "horsies_workflow_tasks"' in query["sql"]]
+    assert of_nodes
+    assert not any('"result"' in sql or '"kwargs"' in sql or '"metadata"' in sql for sql in of_nodes)
+
+
+def test_the_table_says_why_a_node_waits(browser, drain):
+    event, pause, last = wait_for_event("approved"), sleep(3600), give.node(node_id="last")()
+    handle = ran(Workflow("waits", [event, pause] >> last), drain)
+
+    html = page(browser("view_workflow"), handle)
+
+    for text in ("Waits for the event “approved”.", "Sleeps until ", "Waits for the end of 2 nodes."):
+        assert text in html
+
+
+def test_one_node_is_shown_in_full(browser, drain):
+    handle = ran(Workflow("w", [give.node(node_id="a")(value={"<b>": 1})]), drain)
+
+    html = page(browser("view_workflow"), handle, node="0")
+
+    assert "Node a" in html
+    assert "&quot;&lt;b&gt;&quot;: 1" in html
+    assert "<b>" not in html
+
+
+def test_a_subworkflow_and_its_parent_lead_to_each_other(browser, drain):
+    outer = ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
+    (inner,) = children(outer)
+    client = browser("view_workflow")
+
+    assert address(inner) in page(client, outer)
+    assert address(outer) in page(client, inner)
+
+
+def test_nothing_of_a_row_is_markup(browser):
+    bad = "<script>alert(1)</script>"
+    handle = row(
+        bad,
+        {"node_id": bad, "status": "FAILED", "error_code": bad, "task_name": bad, "result": {"err": bad}},
+        status="FAILED",
+        error={"error_code": bad, "message": bad, "node_id": bad},
+        result=bad,
+        unique_key=bad,
+    )
+    client = browser(*ALL)
+
+    for html in (page(client, handle), page(client, handle, node="0"), client.get(LIST).content.decode()):
+        assert bad not in html
+        assert "&lt;script&gt;" in html
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [{"waits_for": [1]}, {"waits_for": [0]}],
+        [{"waits_for": [0, 7, -1, "x", None, 10**12]}],
+        [{"waits_for": {"odd": 1}, "dependents": 3, "status": "RUNNING"}],
+        [{"kind": "odd", "map_index": 9, "status": "COMPLETED"}],
+        [{"kind": "map", "map_index": 0, "status": "FAILED", "result": 7, "run_when": "x.y"}],
+        [{"kind": "sleep", "status": "ENQUEUED"}, {"kind": "event", "status": "RUNNING"}],
+        [{"join": "quorum", "open_deps": 3}, {"join": "odd", "open_deps": 2, "open_ctx": 1}],
+        [],
+    ],
+)
+def test_damaged_rows_are_shown_all_the_same(browser, nodes):
+    row("odd", *nodes)
+    row("odd", *nodes, status="FAILED", error=[1], success_policy=3, open_count=99)
+    client = browser(*ALL, "view_task")
+
+    for query in ({"node": "0"}, {"of": "0", "node": "99999999999"}, {"state": "x", "after": "-1"}):
+        for each in Row.objects.all():
+            page(client, WorkflowHandle(each.pk), **query)
+    assert client.get(LIST, {"level": "all"}).status_code == 200
+
+
+# Doing.
+
+
+def test_pause_and_resume(browser, drain):
+    handle = diamond().start()
+    client = browser(*ALL)
+
+    assert "1 workflow is paused." in do(client, "pause", handle).content.decode()
+    assert handle.status() == "PAUSED"
+    assert "1 workflow goes on." in do(client, "resume", handle).content.decode()
+    drain()
+
+    assert handle.status() == "COMPLETED"
+    assert log() == ["Pause. Status: RUNNING → PAUSED.", "Resume. Status: PAUSED → RUNNING."]
+
+
+def test_cancel_asks_first_and_leaves_alone_what_has_ended(browser, drain):
+    done, handle = ran(diamond(), drain), diamond().start()
+    client = browser(*ALL)
+
+    asked = client.post(address(handle, "cancel"))
+    assert "Bodies that run come to their end" in asked.content.decode()
+    assert handle.status() == "RUNNING"
+    do(client, "cancel", handle)
+    assert handle.status() == "CANCELLED"
+    assert "1 was left alone" in do(client, "cancel", done).content.decode()
+    assert log() == ["Cancel. Status: RUNNING → CANCELLED."]
+
+
+def test_bodies_that_run_are_stopped_when_asked_also_later(browser):
+    handle = diamond().start()
+    (task,) = die(1)
+    client = browser(*ALL)
+
+    do(client, "cancel", handle)
+    assert Task.objects.get(pk=task).status == "RUNNING"
+    assert "Cancel, running bodies too" in page(client, handle)
+    do(client, "cancel_running", handle)
+
+    assert Task.objects.get(pk=task).status == "CANCELLED"
+    assert states(handle)["a"] == "FAILED"
+    assert Row.objects.get(pk=handle.id).open_count == 0
+
+
+def test_retry_runs_what_failed_again(browser, drain):
+    handle = ran(diamond(try_.node(node_id="c")(key="k", fails=1)), drain)
+    assert states(handle)["d"] == "SKIPPED"
+
+    do(browser(*ALL), "retry", handle)
+    drain()
+
+    assert handle.status() == "COMPLETED"
+    assert log() == ["Retry failed. Status: FAILED → RUNNING."]
+
+
+def test_one_node_is_retried(browser, drain):
+    c, d = try_.node(node_id="c")(key="c", fails=1), try_.node(node_id="d")(key="d", fails=1)
+    handle = ran(Workflow("two", [c, d]), drain)
+    client = browser(*ALL)
+
+    html = page(client, handle)
+    where = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
+    assert f'formaction="{where}"' in html
+    response = client.post(where, follow=True)
+    drain()
+
+    assert "The node “c” runs again." in response.content.decode()
+    assert states(handle) == {"c": "COMPLETED", "d": "FAILED"}
+    assert log() == ["Retry node c."]
+    assert "was left alone" in client.post(where, follow=True).content.decode()
+
+
+def test_an_item_of_a_map_is_retried(browser, drain):
+    numbers = give.node(node_id="numbers")(value=[1, 2, 3])
+    handle = ran(
+        Workflow("maps", [numbers, try_item.map(over=numbers, kwargs={"key": "i", "fails": 1}, node_id="m")]), drain
+    )
+    item = WorkflowTask.objects.get(workflow=handle.id, node_id="m[0]")
+
+    browser(*ALL).post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, item.task_index]))
+    drain()
+
+    assert states(handle)["m[0]"] == "COMPLETED"
+
+
+def test_an_event_is_sent_with_its_payload(browser, drain):
+    event = wait_for_event("approved", node_id="approved")
+    handle = ran(Workflow("w", [event], output=event), drain)
+    client = browser(*ALL)
+
+    asked = client.get(address(handle, "send_event")).content.decode()
+    assert '<option value="approved">' in asked
+    assert "This is no JSON." in do(client, "send_event", handle, name="approved", payload="{").content.decode()
+    assert "This field is required." in do(client, "send_event", handle, payload="1").content.decode()
+    assert "NUL" in do(client, "send_event", handle, name="approved", payload='["\\u0000"]').content.decode()
+    assert handle.status() == "RUNNING"
+    html = do(client, "send_event", handle, name="approved", payload=json.dumps({"by": "<ann>"})).content.decode()
+
+    assert handle.status() == "COMPLETED"
+    assert value(handle, "approved") == {"by": "<ann>"}
+    assert "&lt;ann&gt;" in html
+    assert log() == ["Send event. approved"]
+
+
+def test_a_subworkflow_below_a_paused_one_is_left_alone(browser, drain):
+    outer = Workflow("outer", [Silent.node(node_id="sub")()]).start()
+    with transaction.atomic():
+        outer.pause()
+    inner = row("inner", {"status": "READY"}, status="PAUSED", depth=1)
+    Row.objects.filter(pk=inner.id).update(root_id=outer.id, parent=WorkflowTask.objects.get(workflow=outer.id))
+
+    html = do(browser(*ALL), "resume", inner).content.decode()
+
+    assert inner.status() == "PAUSED"
+    assert "1 was left alone" in html
+
+
+def test_verbs_reach_all_that_are_selected(browser, drain):
+    done, first, second = ran(diamond(), drain), diamond().start(), diamond().start()
+
+    response = browser(*ALL).post(
+        LIST, {"action": "pause", "_selected_action": [str(each.id) for each in (done, first, second)]}, follow=True
+    )
+
+    assert [each.status() for each in (done, first, second)] == ["COMPLETED", "PAUSED", "PAUSED"]
+    assert "2 workflows are paused. 1 was left alone" in response.content.decode()
+
+
+# Rights.
+
+
+def test_each_verb_needs_its_own_permission(browser, drain):
+    handle = ran(Workflow("w", [fail.node()(), wait_for_event("e")], on_error=OnError.PAUSE), drain)
+    assert handle.status() == "PAUSED"
+    for verb in VERBS:
+        client = browser("view_workflow", *(f"{other}_workflow" for other in VERBS if other != verb))
+        assert do(client, verb, handle, name="e").status_code == 403
+        assert f'value="{verb}"' not in client.get(LIST).content.decode()
+        assert address(handle, verb) not in page(client, handle)
+    node = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
+    client = browser("view_workflow", *(f"{verb}_workflow" for verb in VERBS if verb != "retry"))
+    assert client.post(node).status_code == 403
+    assert "formaction" not in page(client, handle)
+    assert handle.status() == "PAUSED"
+
+
+def test_who_may_only_look_sees_no_action(browser, drain):
+    handle = ran(Workflow("w", [fail.node()()]), drain)
+    client = browser("view_workflow")
+
+    assert 'name="action"' not in client.get(LIST).content.decode()
+    assert "<button" not in page(client, handle).split('id="content-main"')[-1]
+
+
+def test_who_may_not_look_sees_nothing(browser, client):
+    handle = diamond().start()
+    for where in (LIST, address(handle), address(handle, "pause")):
+        assert client.get(where).status_code == 302
+    browser("retry_workflow")
+    for where in (LIST, address(handle), address(handle, "retry")):
+        assert client.get(where).status_code == 403
+    assert client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])).status_code == 403
+
+
+def test_nothing_happens_by_get(browser, drain):
+    handle = ran(Workflow("w", [fail.node()()]), drain)
+    client = browser(*ALL)
+
+    for verb in (*VERBS, "cancel_running"):
+        client.get(address(handle, verb), {"confirmed": "1", "name": "e"})
+    assert client.get(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])).status_code == 405
+    assert handle.status() == "FAILED"
+    assert log() == []
+
+
+def test_what_is_not_there_is_said(browser):
+    handle = diamond().start()
+    client = browser(*ALL)
+    assert client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 99])).status_code == 404
+    assert client.get(reverse("admin:horsies_django_workflow_change", args=["nonsense"])).status_code == 302
