@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -19,6 +20,8 @@ from ..states import AttemptOutcome
 #: What becomes of an attempt: it succeeded, it is tried again, or it failed for good.
 COMPLETED, RETRIED, FAILED = "completed", "retried", "failed"
 FATES: Final = (COMPLETED, RETRIED, FAILED)
+
+_FAILURES: Final = sorted(set(AttemptOutcome) - {AttemptOutcome.COMPLETED})
 
 _STEPS: Final = {Span.MINUTE: timedelta(minutes=1), Span.HOUR: timedelta(hours=1)}
 
@@ -76,12 +79,18 @@ def last_hour(database: str) -> tuple[list[Bar], dict[str, Counter[str]]]:
 
 
 def last_week(database: str) -> list[Bar]:
-    """Return what ended in each of the last 168 hours; the last 24 are a day."""
+    """Return what ended in each of the last 168 hours."""
     rows, bars = _since(database, Span.HOUR, 168).order_by(), _bars(Span.HOUR, 168)
     for start, outcome, will_retry, count in rows.values_list("start", "outcome", "will_retry").annotate(Sum("count")):
         if start in bars:
             bars[start].counts[fate_of(outcome, will_retry)] += count
     return list(bars.values())
+
+
+def together(bars: Sequence[Bar], number: int) -> list[Bar]:
+    """Return bars that stand for ``number`` of these each."""
+    parts = [bars[at : at + number] for at in range(0, len(bars), number)]
+    return [Bar(part[0].start, sum((bar.counts for bar in part), Counter())) for part in parts]
 
 
 def paces(database: str, hour: dict[str, Counter[str]]) -> dict[str, Pace]:
@@ -98,7 +107,7 @@ def paces(database: str, hour: dict[str, Counter[str]]) -> dict[str, Pace]:
 
 def failing_most(database: str, limit: int = 10) -> list[Failing]:
     """Return what failed most in the last day, a retry being a failure too."""
-    rows = _since(database, Span.HOUR, 24).exclude(outcome=AttemptOutcome.COMPLETED).order_by()
+    rows = _since(database, Span.HOUR, 24).filter(outcome__in=_FAILURES).order_by()
     sums = rows.values_list("task_name", "error_code").annotate(
         total=Sum("count"), again=Sum("count", filter=Q(will_retry=True))
     )
