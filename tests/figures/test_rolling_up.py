@@ -1,6 +1,7 @@
 """Attempts are counted by the minute and the hour, each once, whoever reads them and when."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -223,6 +224,27 @@ def test_of_two_reapers_one_counts():
 
     assert roll() == 1
     assert Rollup.objects.filter(span=Span.HOUR).aggregate(n=Sum("count"))["n"] == 2
+
+
+def test_reapers_that_run_at_the_same_time_count_each_attempt_once(monkeypatch):
+    for name in ("SIZE", "SIZE_OF_SQLITE"):
+        monkeypatch.setattr(rolling, name, 7)
+    one = task()
+    for number in range(150):
+        attempt(one, number=number)
+    Mark.objects.create(name=MARK, position=TaskAttempt.objects.order_by("pk").values_list("pk", flat=True)[0] - 1)
+
+    def reap():
+        try:
+            return roll()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(3) as threads:
+        totals = [future.result(60) for future in [threads.submit(reap) for _ in range(3)]]
+
+    assert sum(totals) + roll() == 150
+    assert counted() == plainly_counted(60)
 
 
 def test_who_is_late_finds_the_mark_moved_and_counts_nothing_twice(monkeypatch):
