@@ -20,7 +20,8 @@ from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-NOON = (datetime.now(UTC) - timedelta(hours=1)).replace(minute=0, second=0, microsecond=0)
+#: A full hour in the past whose end is in the past, too; the minute before it is one that is kept.
+NOON = (datetime.now(UTC) - timedelta(hours=1, seconds=10)).replace(minute=0, second=0, microsecond=0)
 
 
 def options():
@@ -135,17 +136,14 @@ def test_a_minute_begins_with_its_first_moment_and_an_hour_too():
     ends = [timedelta(0), -timedelta(milliseconds=1), timedelta(seconds=59.999), timedelta(minutes=59, seconds=59.999)]
     one = task()
     for number, end in enumerate(ends):
-        attempt(one, finished=NOON + end - timedelta(hours=1), number=number)
+        attempt(one, finished=NOON + end, number=number)
 
     roll()
 
-    hour = timedelta(hours=1)
-    assert {key[0] - NOON + hour for key in counted(Span.MINUTE)} == {
-        timedelta(0),
-        -timedelta(minutes=1),
-        timedelta(minutes=59),
-    }
-    assert {key[0] - NOON + hour: count for key, count in counted().items()} == {timedelta(0): 3, -hour: 1}
+    minutes = {key[0] - NOON for key in counted(Span.MINUTE)}
+    assert minutes == {timedelta(0), -timedelta(minutes=1), timedelta(minutes=59)}
+    hours = {key[0] - NOON: count for key, count in counted().items()}
+    assert hours == {timedelta(0): 3, -timedelta(hours=1): 1}
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
