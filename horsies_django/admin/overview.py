@@ -98,7 +98,7 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def _figures(self, request: HttpRequest, options: Options) -> dict[str, Any]:
         snapshot = take(options)
-        week = last_week(options.database)
+        week = last_week(options.database, snapshot.minute)
         sees_workers, sees_workflows = _may_view(request, Worker), _may_view(request, Workflow)
         return {
             "snapshot": snapshot,

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django.db import connections
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, Expression, ExpressionWrapper, Q, QuerySet
 
+from ..models import Task
 from ..models.statements import Statement
 
 #: What makes an array of rows, and what one of columns, by the database's vendor.
@@ -35,6 +36,12 @@ def counting(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
     inner = Statement.select(rows.annotate(**flags).values_list("pk", *flags)[:limit])
     sums = "".join(f", COUNT(CASE WHEN counted.{flag} THEN 1 END)" for flag in flags)
     return Statement(f"SELECT {each}(COUNT(*){sums}) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608
+
+
+def saying(expression: Expression, database: str) -> Statement:
+    """Say what an expression is that needs no row."""
+    sql, params = Task.objects.using(database).query.get_compiler(database).compile(expression)
+    return Statement(f"SELECT {sql}", tuple(params))
 
 
 def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:

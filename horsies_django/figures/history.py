@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import Q, Sum
-from django.utils import timezone
 
 from ..expressions import FromNow
 from ..histogram import merged, percentile
 from ..models import Rollup
-from ..models.rollup import Span
+from ..models.rollup import MINUTES, Span, start_of
 from ..states import AttemptOutcome
 
 #: What becomes of an attempt: it succeeded, it is tried again, or it failed for good.
@@ -22,8 +21,6 @@ COMPLETED, RETRIED, FAILED = "completed", "retried", "failed"
 FATES: Final = (COMPLETED, RETRIED, FAILED)
 
 _FAILURES: Final = sorted(set(AttemptOutcome) - {AttemptOutcome.COMPLETED})
-
-_STEPS: Final = {Span.MINUTE: timedelta(minutes=1), Span.HOUR: timedelta(hours=1)}
 
 
 @dataclass(slots=True)
@@ -65,10 +62,10 @@ def fate_of(outcome: str, will_retry: bool) -> str:
     return RETRIED if will_retry else FAILED
 
 
-def last_hour(database: str) -> tuple[list[Bar], dict[str, Counter[str]]]:
-    """Return what ended in each of the last 60 minutes, and in each queue."""
+def last_hour(database: str, minute: int) -> tuple[list[Bar], dict[str, Counter[str]]]:
+    """Return what ended in each of the last 60 minutes, up to the database's ``minute``, and in each queue."""
     rows = _since(database, Span.MINUTE, 60).order_by()
-    bars, queues = _bars(Span.MINUTE, 60), defaultdict[str, Counter[str]](Counter)
+    bars, queues = _bars(Span.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
     columns = ("start", "queue_name", "outcome", "will_retry")
     for start, queue, outcome, will_retry, count in rows.values_list(*columns).annotate(Sum("count")):
         fate = fate_of(outcome, will_retry)
@@ -78,9 +75,9 @@ def last_hour(database: str) -> tuple[list[Bar], dict[str, Counter[str]]]:
     return list(bars.values()), queues
 
 
-def last_week(database: str) -> list[Bar]:
+def last_week(database: str, minute: int) -> list[Bar]:
     """Return what ended in each of the last 168 hours."""
-    rows, bars = _since(database, Span.HOUR, 168).order_by(), _bars(Span.HOUR, 168)
+    rows, bars = _since(database, Span.HOUR, 168).order_by(), _bars(Span.HOUR, 168, minute)
     for start, outcome, will_retry, count in rows.values_list("start", "outcome", "will_retry").annotate(Sum("count")):
         if start in bars:
             bars[start].counts[fate_of(outcome, will_retry)] += count
@@ -121,15 +118,13 @@ def _middle_and_late(histograms: list[Any]) -> tuple[float | None, float | None]
 
 def _since(database: str, span: Span, number: int) -> Any:
     """The roll-ups of the last ``number`` minutes or hours; of the oldest of them all, for it may have begun before."""
-    seconds = number * _STEPS[span].total_seconds()
+    seconds = number * MINUTES[span] * 60
     return Rollup.objects.using(database).filter(span=span, start__gt=FromNow(-seconds))
 
 
-def _bars(span: Span, number: int) -> dict[datetime, Bar]:
-    """Empty bars up to now, by their starts. Our clock says no more than where the picture ends."""
-    now, step = timezone.now(), _STEPS[span]
-    last = now.replace(second=0, microsecond=0)
-    if span is Span.HOUR:
-        last = last.replace(minute=0)
-    starts = [last - step * back for back in reversed(range(number))]
+def _bars(span: Span, number: int, minute: int) -> dict[datetime, Bar]:
+    """Empty bars up to the database's ``minute``, by their starts."""
+    length = MINUTES[span]
+    last = minute // length
+    starts = [start_of(at * length) for at in range(last - number + 1, last + 1)]
     return {start: Bar(start) for start in starts}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -13,6 +17,16 @@ class Span(models.TextChoices):
 
     MINUTE = "M", _("Minute")
     HOUR = "H", _("Hour")
+
+
+#: How many minutes a span has.
+MINUTES: Final = {Span.MINUTE: 1, Span.HOUR: 60}
+
+
+def start_of(minute: int) -> datetime:
+    """Return the time of a :class:`~horsies_django.expressions.MinuteOf`, as Django has the times of a column."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
+    return moment if settings.USE_TZ else moment.replace(tzinfo=None)
 
 
 class Rollup(models.Model):
