@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from django.conf import settings
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import (
     BooleanField,
@@ -133,14 +134,16 @@ class SecondsBetween(Func):
 
 
 class MinuteOf(Func):
-    """The minutes from 1970 to a column's time, as the column has it: no time zone is in it."""
+    """The minutes from 1970 to a time, in UTC; without ``USE_TZ``, as Django reads the column: in no zone."""
 
-    def __init__(self, column: str) -> None:
-        super().__init__(F(column), output_field=IntegerField())
+    def __init__(self, column: str | Expression) -> None:
+        super().__init__(F(column) if isinstance(column, str) else column, output_field=IntegerField())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         """Rounded down, also before 1970."""
-        return self.as_sql(compiler, connection, template="FLOOR(EXTRACT(EPOCH FROM %(expressions)s) / 60)::bigint")
+        cast = "" if settings.USE_TZ else "::timestamp"
+        template = f"FLOOR(EXTRACT(EPOCH FROM %(expressions)s{cast}) / 60)::bigint"
+        return self.as_sql(compiler, connection, template=template)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
         """``%s`` of STRFTIME is whole seconds."""

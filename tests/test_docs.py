@@ -53,7 +53,13 @@ def test_the_settings_page_has_every_option_with_its_default(kind):
 
 
 @pytest.mark.parametrize(
-    ("command", "page"), [("horsies_worker", "worker"), ("horsies_reaper", "worker"), ("horsies_prune", "retention")]
+    ("command", "page"),
+    [
+        ("horsies_worker", "worker"),
+        ("horsies_reaper", "worker"),
+        ("horsies_prune", "retention"),
+        ("horsies_status", "worker"),
+    ],
 )
 def test_the_page_of_a_command_has_every_flag(command, page):
     parser = load_command_class("horsies_django", command).create_parser("manage.py", command)

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from ..conf import Options
 from ..figures import Count, Exactness, Snapshot, take
 from ..figures.flows import Flow, in_progress
-from ..figures.history import failing_most, last_week
+from ..figures.history import failing_most, last_week, together
 from ..models import Task, Worker, Workflow
 from .base import ReadOnlyAdmin, own_backend
 from .charts import Chart
@@ -98,7 +98,7 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def _figures(self, request: HttpRequest, options: Options) -> dict[str, Any]:
         snapshot = take(options)
-        week = last_week(options.database)
+        week = last_week(options.database, snapshot.minute)
         sees_workers, sees_workflows = _may_view(request, Worker), _may_view(request, Workflow)
         return {
             "snapshot": snapshot,
@@ -108,7 +108,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "charts": [
                 Chart("hour", _("The last hour, by minute"), snapshot.minutes, "H:i"),
                 Chart("day", _("The last day, by hour"), week[-24:], "D H:i"),
-                Chart("week", _("The last week, by hour"), week, "D j M, H:i"),
+                Chart("week", _("The last week, by six hours"), together(week, 6), "D j M, H:i"),
             ],
             "queues": [(queue, self._list(queue_name=queue.name)) for queue in snapshot.queues],
             "failing": [

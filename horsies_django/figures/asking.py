@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django.db import connections
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, Expression, ExpressionWrapper, Q, QuerySet
 
+from ..models import Task
 from ..models.statements import Statement
 
 #: What makes an array of rows, and what one of columns, by the database's vendor.
@@ -28,15 +29,19 @@ def ask(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
         return dict(zip(parts, cursor.fetchone(), strict=True))
 
 
-def counting(rows: QuerySet[Any], limit: int, condition: Q | None = None) -> Statement:
-    """Count ``rows``, no more than ``limit`` of them; with a condition, those of these first that meet it."""
-    if condition is None:
-        inner = Statement.select(rows.values_list("pk")[:limit])
-        return Statement(f"SELECT COUNT(*) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608  # the ORM's
-    is_met = ExpressionWrapper(condition, BooleanField())
-    inner = Statement.select(rows.annotate(is_met=is_met).values_list("is_met")[:limit])
-    sql = f"SELECT COUNT(*) FROM ({inner.sql}) AS counted WHERE counted.is_met"  # noqa: S608  # the ORM's
-    return Statement(sql, inner.params)
+def counting(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
+    """Count ``rows``, no more than ``limit`` of them, and those of them that meet each condition: a JSON array."""
+    _, each = _ARRAYS[connections[rows.db].vendor]
+    flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
+    inner = Statement.select(rows.annotate(**flags).values_list("pk", *flags)[:limit])
+    sums = "".join(f", COUNT(CASE WHEN counted.{flag} THEN 1 END)" for flag in flags)
+    return Statement(f"SELECT {each}(COUNT(*){sums}) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608
+
+
+def saying(expression: Expression, database: str) -> Statement:
+    """Say what an expression is that needs no row."""
+    sql, params = Task.objects.using(database).query.get_compiler(database).compile(expression)
+    return Statement(f"SELECT {sql}", tuple(params))
 
 
 def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:
@@ -51,6 +56,6 @@ def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> S
     return Statement(f"SELECT {array_of}({each}({names})) FROM ({inner.sql}) AS listed", inner.params)  # noqa: S608
 
 
-def read(listed: Any) -> list[list[Any]]:
-    """Return what a :func:`listing` has listed."""
+def read(listed: Any) -> list[Any]:
+    """Return what a :func:`listing` has listed or a :func:`counting` has counted."""
     return (json.loads(listed) if isinstance(listed, str | bytes) else listed) or []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.db import connections
 from django.db.models import Q
@@ -20,7 +20,6 @@ from .asking import counting, read
 
 #: Rows that are counted one by one at most.
 COUNTED: Final = 10_000
-_LIMIT: Final = COUNTED + 1
 
 #: What the planner is asked about.
 _RELATIONS: Final = {
@@ -28,6 +27,18 @@ _RELATIONS: Final = {
     "rows claimable": "horsies_task_claim",
     "rows deferred": "horsies_task_deferred",
 }
+
+#: What is counted of everything, and what is asked of each row there.
+ALL: Final = "all"
+_CONDITIONS: Final = {
+    "claimable": (ALL, "due", "retrying"),
+    "deferred": (ALL, "retrying", "scheduled"),
+    "latest": (ALL, "retrying", "scheduled"),
+    "late": (ALL, "due"),
+    "overdue": (ALL,),
+    "newest": (ALL, "completed"),
+}
+_UNHAPPY: Final = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.EXPIRED.value)
 
 
 class Exactness(StrEnum):
@@ -65,44 +76,39 @@ class Count:
         return {"count": self.number, "exactness": self.exactness.value}
 
 
-class _Pick(NamedTuple):
-    """Some of the rows of an index, in its order, and a condition that is asked of each."""
-
-    rows: Any
-    condition: Q | None = None
-
-
-def _picks(database: str) -> dict[str, _Pick]:
+def _counted(database: str) -> dict[str, Any]:
     """What is counted, each along an index that has it and nothing else."""
     tasks = Task.objects.using(database)
     claimable = tasks.pending().filter(deferred=False)
-    claimable = claimable.order_by("is_async", "queue_name", "-priority", "enqueued_at", "pk")
     deferred = tasks.pending().filter(deferred=True)
-    soonest, latest = deferred.order_by("enqueued_at"), deferred.order_by("-enqueued_at")
-    retries, is_due = Q(next_retry_at__isnull=False), Q(enqueued_at__lte=Now()) & not_past_deadline()
-    is_scheduled = Q(next_retry_at__isnull=True, enqueued_at__gt=Now())
-    everything = tasks.order_by("-pk")
-    unhappy = (TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED)
+    late = deferred.filter(enqueued_at__lte=Now())
+    rows = {
+        "claimable": claimable.order_by("is_async", "queue_name", "-priority", "enqueued_at", "pk"),
+        "deferred": deferred.order_by("enqueued_at"),
+        "latest": deferred.order_by("-enqueued_at"),
+        "late": late.order_by("enqueued_at"),
+        "overdue": tasks.overdue().order_by("good_until"),
+        "newest": tasks.order_by("-pk"),
+    }
+    return rows | {status: tasks.filter(status=status).order_by("status", "pk") for status in _UNHAPPY}
+
+
+def _asked_of_each() -> dict[str, Q]:
     return {
-        "claimable": _Pick(claimable),
-        "claimable due": _Pick(claimable, is_due),
-        "claimable retrying": _Pick(claimable, retries),
-        "deferred": _Pick(soonest),
-        "deferred due": _Pick(soonest.filter(enqueued_at__lte=Now()), not_past_deadline()),
-        "deferred retrying": _Pick(soonest, retries),
-        "deferred scheduled": _Pick(soonest, is_scheduled),
-        "latest retrying": _Pick(latest, retries),
-        "latest scheduled": _Pick(latest, is_scheduled),
-        "overdue": _Pick(tasks.overdue().order_by("good_until")),
-        "newest": _Pick(everything),
-        "newest completed": _Pick(everything, Q(status=TaskStatus.COMPLETED)),
-        **{status.value: _Pick(tasks.filter(status=status).order_by("status", "pk")) for status in unhappy},
+        "due": Q(enqueued_at__lte=Now()) & not_past_deadline(),
+        "retrying": Q(next_retry_at__isnull=False),
+        "scheduled": Q(next_retry_at__isnull=True, enqueued_at__gt=Now()),
+        "completed": Q(status=TaskStatus.COMPLETED),
     }
 
 
 def parts(database: str) -> dict[str, Statement]:
     """Return what has to be asked."""
-    asked = {name: counting(pick.rows, _LIMIT, pick.condition) for name, pick in _picks(database).items()}
+    conditions = _asked_of_each()
+    asked = {
+        name: counting(rows, COUNTED + 1, **{of: conditions[of] for of in _CONDITIONS.get(name, ()) if of != ALL})
+        for name, rows in _counted(database).items()
+    }
     if connections[database].vendor == "postgresql":
         for name, relation in _RELATIONS.items():
             asked[name] = Statement(postgres.ESTIMATED_ROWS, (relation,))
@@ -113,18 +119,17 @@ def parts(database: str) -> dict[str, Statement]:
 def of_states(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict[str, Count]:
     """Return the counts by state, in both vocabularies, out of the answers and of how many are held in each state."""
     found = _Answers(answers)
-    due = found.share("claimable due", "claimable") + found.bounded("deferred due")
     claimed, running = (held.get(status, 0) for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING))
     return {
-        "due": due,
+        "due": found.of_claimable("due") + found.bounded("late", "due"),
         "scheduled": found.of_deferred("scheduled"),
-        "retrying": found.share("claimable retrying", "claimable") + found.of_deferred("retrying"),
+        "retrying": found.of_claimable("retrying") + found.of_deferred("retrying"),
         "overdue": found.bounded("overdue"),
-        "pending": found.share("claimable", "claimable") + found.share("deferred", "deferred"),
+        "pending": found.of_claimable(ALL) + found.of_deferred(ALL),
         "active": Count(claimed + running),
         "claimed": Count(claimed),
         "running": Count(running),
-        "completed": found.completed(),
+        "completed": found.of_completed(),
         "failed": found.of_status(TaskStatus.FAILED),
         "cancelled": found.of_status(TaskStatus.CANCELLED),
         "expired": found.of_status(TaskStatus.EXPIRED),
@@ -133,50 +138,46 @@ def of_states(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict[str, 
 
 class _Answers:
     def __init__(self, answers: Mapping[str, Any]) -> None:
-        self._answers = answers
-        self._rows = answers.get("rows") or -1
+        self._numbers = {name: read(answers[name]) for name in (*_CONDITIONS, *_UNHAPPY)}
+        self._estimates = {name: answers.get(name) or -1 for name in _RELATIONS}
         self._shares = dict(read(answers.get("shares")))
 
-    def bounded(self, name: str) -> Count:
+    def bounded(self, name: str, condition: str = ALL) -> Count:
         """What was counted, or at least so much."""
-        number = self._answers[name]
-        return Count(COUNTED, Exactness.AT_LEAST) if number > COUNTED else Count(number)
+        number = self._number(name, condition)
+        is_more = self._number(name) > COUNTED
+        return Count(min(number, COUNTED), Exactness.AT_LEAST) if is_more else Count(number)
 
-    def share(self, name: str, whole: str) -> Count:
-        """Those of an index that meet a condition: as many of it as of its first rows."""
-        return self._part([name], [whole], whole)
+    def of_claimable(self, condition: str) -> Count:
+        """Those that may be claimed as far as they are due, and meet a condition."""
+        return self._share(["claimable"], condition, "rows claimable")
 
-    def of_deferred(self, what: str) -> Count:
-        """Those of what waits for its time: retries come soonest, so an estimate looks at the latest, too."""
-        if self._answers["deferred"] <= COUNTED:
-            return Count(self._answers[f"deferred {what}"])
-        return self._part([f"deferred {what}", f"latest {what}"], ["deferred", "deferred"], "deferred")
-
-    def _part(self, names: Iterable[str], wholes: Iterable[str], index: str) -> Count:
-        number, whole = sum(self._answers[name] for name in names), sum(self._answers[name] for name in wholes)
-        if self._answers[index] <= COUNTED:
-            return Count(number)
-        estimated = self._answers.get(f"rows {index}") or -1
-        if estimated <= COUNTED:
-            return Count(min(number, COUNTED), Exactness.AT_LEAST)
-        return Count(round(estimated * number / whole), Exactness.ESTIMATE)
+    def of_deferred(self, condition: str) -> Count:
+        """Those that wait for their time: retries come soonest, so an estimate looks at the latest, too."""
+        return self._share(["deferred", "latest"], condition, "rows deferred")
 
     def of_status(self, status: TaskStatus) -> Count:
         """Those of one state."""
-        estimated = self._estimated(status)
-        counted = self.bounded(status)
+        counted, estimated = self.bounded(status), self._estimated(status)
         is_more = counted.exactness is Exactness.AT_LEAST and estimated > COUNTED
         return Count(estimated, Exactness.ESTIMATE) if is_more else counted
 
-    def completed(self) -> Count:
+    def of_completed(self) -> Count:
         """Those that are completed: no index has them, for that would cost each task."""
-        counted = Count(self._answers["newest completed"])
-        if self._answers["newest"] <= COUNTED:
+        counted, estimated = self.bounded("newest", "completed"), self._estimated(TaskStatus.COMPLETED)
+        is_more = counted.exactness is Exactness.AT_LEAST and estimated > counted.number
+        return Count(estimated, Exactness.ESTIMATE) if is_more else counted
+
+    def _share(self, names: list[str], condition: str, relation: str) -> Count:
+        """As many of an index as of those of its rows that were counted."""
+        counted, estimated = self.bounded(names[0], condition), self._estimates[relation]
+        if counted.exactness is Exactness.EXACT or estimated <= COUNTED:
             return counted
-        estimated = self._estimated(TaskStatus.COMPLETED)
-        if estimated > counted.number:
-            return Count(estimated, Exactness.ESTIMATE)
-        return Count(min(counted.number, COUNTED), Exactness.AT_LEAST)
+        number, whole = (sum(self._number(name, of) for name in names) for of in (condition, ALL))
+        return Count(round(estimated * number / whole), Exactness.ESTIMATE)
+
+    def _number(self, name: str, condition: str = ALL) -> int:
+        return int(self._numbers[name][_CONDITIONS.get(name, (ALL,)).index(condition)])
 
     def _estimated(self, status: TaskStatus) -> int:
-        return round(float(self._shares.get(status.value, 0)) * int(self._rows))
+        return round(float(self._shares.get(status.value, 0)) * int(self._estimates["rows"]))

@@ -48,7 +48,7 @@ def parts(database: str) -> dict[str, Statement]:
 
 def counts(answers: Mapping[str, Any]) -> dict[str, Count]:
     """Return how many workflows, subworkflows too, are in each live state."""
-    found = {status.lower(): answers[f"workflows {status}"] for status in LIVE}
+    found = {status.lower(): read(answers[f"workflows {status}"])[0] for status in LIVE}
     return {
         name: Count(COUNTED, Exactness.AT_LEAST) if number > COUNTED else Count(number)
         for name, number in found.items()

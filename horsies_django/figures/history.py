@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import Q, Sum
-from django.utils import timezone
 
 from ..expressions import FromNow
 from ..histogram import merged, percentile
 from ..models import Rollup
-from ..models.rollup import Span
+from ..models.rollup import MINUTES, Span, start_of
 from ..states import AttemptOutcome
 
 #: What becomes of an attempt: it succeeded, it is tried again, or it failed for good.
 COMPLETED, RETRIED, FAILED = "completed", "retried", "failed"
 FATES: Final = (COMPLETED, RETRIED, FAILED)
 
-_STEPS: Final = {Span.MINUTE: timedelta(minutes=1), Span.HOUR: timedelta(hours=1)}
+_FAILURES: Final = sorted(set(AttemptOutcome) - {AttemptOutcome.COMPLETED})
 
 
 @dataclass(slots=True)
@@ -62,10 +62,10 @@ def fate_of(outcome: str, will_retry: bool) -> str:
     return RETRIED if will_retry else FAILED
 
 
-def last_hour(database: str) -> tuple[list[Bar], dict[str, Counter[str]]]:
-    """Return what ended in each of the last 60 minutes, and in each queue."""
+def last_hour(database: str, minute: int) -> tuple[list[Bar], dict[str, Counter[str]]]:
+    """Return what ended in each of the last 60 minutes, up to the database's ``minute``, and in each queue."""
     rows = _since(database, Span.MINUTE, 60).order_by()
-    bars, queues = _bars(Span.MINUTE, 60), defaultdict[str, Counter[str]](Counter)
+    bars, queues = _bars(Span.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
     columns = ("start", "queue_name", "outcome", "will_retry")
     for start, queue, outcome, will_retry, count in rows.values_list(*columns).annotate(Sum("count")):
         fate = fate_of(outcome, will_retry)
@@ -75,13 +75,19 @@ def last_hour(database: str) -> tuple[list[Bar], dict[str, Counter[str]]]:
     return list(bars.values()), queues
 
 
-def last_week(database: str) -> list[Bar]:
-    """Return what ended in each of the last 168 hours; the last 24 are a day."""
-    rows, bars = _since(database, Span.HOUR, 168).order_by(), _bars(Span.HOUR, 168)
+def last_week(database: str, minute: int) -> list[Bar]:
+    """Return what ended in each of the last 168 hours."""
+    rows, bars = _since(database, Span.HOUR, 168).order_by(), _bars(Span.HOUR, 168, minute)
     for start, outcome, will_retry, count in rows.values_list("start", "outcome", "will_retry").annotate(Sum("count")):
         if start in bars:
             bars[start].counts[fate_of(outcome, will_retry)] += count
     return list(bars.values())
+
+
+def together(bars: Sequence[Bar], number: int) -> list[Bar]:
+    """Return bars that stand for ``number`` of these each."""
+    parts = [bars[at : at + number] for at in range(0, len(bars), number)]
+    return [Bar(part[0].start, sum((bar.counts for bar in part), Counter())) for part in parts]
 
 
 def paces(database: str, hour: dict[str, Counter[str]]) -> dict[str, Pace]:
@@ -98,7 +104,7 @@ def paces(database: str, hour: dict[str, Counter[str]]) -> dict[str, Pace]:
 
 def failing_most(database: str, limit: int = 10) -> list[Failing]:
     """Return what failed most in the last day, a retry being a failure too."""
-    rows = _since(database, Span.HOUR, 24).exclude(outcome=AttemptOutcome.COMPLETED).order_by()
+    rows = _since(database, Span.HOUR, 24).filter(outcome__in=_FAILURES).order_by()
     sums = rows.values_list("task_name", "error_code").annotate(
         total=Sum("count"), again=Sum("count", filter=Q(will_retry=True))
     )
@@ -112,15 +118,13 @@ def _middle_and_late(histograms: list[Any]) -> tuple[float | None, float | None]
 
 def _since(database: str, span: Span, number: int) -> Any:
     """The roll-ups of the last ``number`` minutes or hours; of the oldest of them all, for it may have begun before."""
-    seconds = number * _STEPS[span].total_seconds()
+    seconds = number * MINUTES[span] * 60
     return Rollup.objects.using(database).filter(span=span, start__gt=FromNow(-seconds))
 
 
-def _bars(span: Span, number: int) -> dict[datetime, Bar]:
-    """Empty bars up to now, by their starts. Our clock says no more than where the picture ends."""
-    now, step = timezone.now(), _STEPS[span]
-    last = now.replace(second=0, microsecond=0)
-    if span is Span.HOUR:
-        last = last.replace(minute=0)
-    starts = [last - step * back for back in reversed(range(number))]
+def _bars(span: Span, number: int, minute: int) -> dict[datetime, Bar]:
+    """Empty bars up to the database's ``minute``, by their starts."""
+    length = MINUTES[span]
+    last = minute // length
+    starts = [start_of(at * length) for at in range(last - number + 1, last + 1)]
     return {start: Bar(start) for start in starts}

@@ -14,13 +14,13 @@ from django.db.models.functions import Now
 from ..backend import HorsiesBackend
 from ..compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ..conf import Options
-from ..expressions import SecondsUntil
+from ..expressions import MinuteOf, SecondsUntil
 from ..models import Queue, Task, Turn
 from ..models.depths import Depth, depths
 from ..models.statements import Statement
 from ..reaper.loop import TURN
 from . import counts, flows
-from .asking import ask, listing, read
+from .asking import ask, listing, read, saying
 from .counts import Count
 from .crew import Held, Member, crew, held
 from .history import Bar, Pace, last_hour, paces
@@ -72,6 +72,7 @@ class Snapshot:
     reaper_ago: float | None
     reaper_interval: float
     minutes: tuple[Bar, ...]
+    minute: int  # of the database's clock, since 1970
 
     @property
     def oldest_waits(self) -> float | None:
@@ -105,7 +106,8 @@ def take(options: Options) -> Snapshot:
     database = options.database
     answers = ask(database, _parts(database))
     holding = held(database)
-    minutes, hour = last_hour(database)
+    minute = int(answers["minute"])
+    minutes, hour = last_hour(database, minute)
     due = depths(Task.objects.using(database))
     for name, waits in read(answers["latecomers"]):
         due[name] = due.get(name, Depth()) + Depth(1, False, max(0.0, -waits))
@@ -119,6 +121,7 @@ def take(options: Options) -> Snapshot:
         None if reaper_in is None else max(0.0, -float(reaper_in)),
         options.recovery.check_interval_ms / 1_000,
         tuple(minutes),
+        minute,
     )
 
 
@@ -132,6 +135,7 @@ def _parts(database: str) -> dict[str, Statement]:
         **flows.parts(database),
         "latecomers": listing(latecomers, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
         "queues": listing(queues, {"name": F("name"), "paused": F("paused")}, database),
+        "minute": saying(MinuteOf(Now()), database),
         "reaper": Statement.select(reaper.values_list(SecondsUntil("taken_at"))[:1]),
     }
 

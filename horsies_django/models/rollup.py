@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -13,6 +17,16 @@ class Span(models.TextChoices):
 
     MINUTE = "M", _("Minute")
     HOUR = "H", _("Hour")
+
+
+#: How many minutes a span has.
+MINUTES: Final = {Span.MINUTE: 1, Span.HOUR: 60}
+
+
+def start_of(minute: int) -> datetime:
+    """Return the time of a :class:`~horsies_django.expressions.MinuteOf`, as Django has the times of a column."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
+    return moment if settings.USE_TZ else moment.replace(tzinfo=None)
 
 
 class Rollup(models.Model):
@@ -37,6 +51,10 @@ class Rollup(models.Model):
         db_table = "horsies_rollups"
         verbose_name = _("roll-up")
         verbose_name_plural = _("roll-ups")
+        # All that a chart is drawn from, so that it need not read the rows with their histograms.
+        indexes = [
+            models.Index(fields=["span", "start", "outcome", "will_retry", "count"], name="horsies_rollup_series")
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["span", "start", "queue_name", "task_name", "outcome", "will_retry", "error_code"],

@@ -6,10 +6,9 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from django.conf import settings
 from django.db import connections, transaction
 from django.db.models import CharField, Count, F, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Now
@@ -18,7 +17,7 @@ from ..conf import Options
 from ..expressions import FromNow, MinuteOf, SecondsBetween
 from ..histogram import bucket_in_sql
 from ..models import Mark, Rollup, Task, TaskAttempt
-from ..models.rollup import Span
+from ..models.rollup import MINUTES, Span, start_of
 from ..models.transitions import BATCH
 from .batches import Batch, Refused
 
@@ -38,8 +37,6 @@ BACKLOG: Final = 100_000
 
 #: For how long each span is kept.
 KEPT: Final = {Span.MINUTE: timedelta(hours=3), Span.HOUR: timedelta(days=35)}
-
-_MINUTES: Final = {Span.MINUTE: 1, Span.HOUR: 60}
 
 
 def roll_up(options: Options, _: Refused) -> Batch:
@@ -173,8 +170,8 @@ class _Folded:
     def add(self, group: _Group) -> None:
         """Add attempts that have all in common."""
         self.count += group.number
-        for span, minutes in _MINUTES.items():
-            start = _moment(group.minute // minutes * minutes)
+        for span, minutes in MINUTES.items():
+            start = start_of(group.minute // minutes * minutes)
             key = (span.value, start, *(getattr(group, column) for column in KIND))
             into = self._by.setdefault(key, _Histograms())
             into.count += group.number
@@ -207,9 +204,3 @@ def _row(key: _Key, new: _Histograms) -> Rollup:
     span, start, *kind = key
     named = dict(zip(KIND, kind, strict=True))
     return Rollup(span=span, start=start, **named, count=new.count, waits=dict(new.waits), runs=dict(new.runs))
-
-
-def _moment(minute: int) -> datetime:
-    """The time of a minute since 1970, as Django has the times of a column."""
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
-    return moment if settings.USE_TZ else moment.replace(tzinfo=None)

@@ -1,6 +1,7 @@
 """Attempts are counted by the minute and the hour, each once, whoever reads them and when."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -19,7 +20,8 @@ from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-NOON = (datetime.now(UTC) - timedelta(hours=1)).replace(minute=0, second=0, microsecond=0)
+#: A full hour in the past whose end is in the past, too; the minute before it is one that is kept.
+NOON = (datetime.now(UTC) - timedelta(hours=1, seconds=10)).replace(minute=0, second=0, microsecond=0)
 
 
 def options():
@@ -134,17 +136,14 @@ def test_a_minute_begins_with_its_first_moment_and_an_hour_too():
     ends = [timedelta(0), -timedelta(milliseconds=1), timedelta(seconds=59.999), timedelta(minutes=59, seconds=59.999)]
     one = task()
     for number, end in enumerate(ends):
-        attempt(one, finished=NOON + end - timedelta(hours=1), number=number)
+        attempt(one, finished=NOON + end, number=number)
 
     roll()
 
-    hour = timedelta(hours=1)
-    assert {key[0] - NOON + hour for key in counted(Span.MINUTE)} == {
-        timedelta(0),
-        -timedelta(minutes=1),
-        timedelta(minutes=59),
-    }
-    assert {key[0] - NOON + hour: count for key, count in counted().items()} == {timedelta(0): 3, -hour: 1}
+    minutes = {key[0] - NOON for key in counted(Span.MINUTE)}
+    assert minutes == {timedelta(0), -timedelta(minutes=1), timedelta(minutes=59)}
+    hours = {key[0] - NOON: count for key, count in counted().items()}
+    assert hours == {timedelta(0): 3, -timedelta(hours=1): 1}
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
@@ -223,6 +222,27 @@ def test_of_two_reapers_one_counts():
 
     assert roll() == 1
     assert Rollup.objects.filter(span=Span.HOUR).aggregate(n=Sum("count"))["n"] == 2
+
+
+def test_reapers_that_run_at_the_same_time_count_each_attempt_once(monkeypatch):
+    for name in ("SIZE", "SIZE_OF_SQLITE"):
+        monkeypatch.setattr(rolling, name, 7)
+    one = task()
+    for number in range(150):
+        attempt(one, number=number)
+    Mark.objects.create(name=MARK, position=TaskAttempt.objects.order_by("pk").values_list("pk", flat=True)[0] - 1)
+
+    def reap():
+        try:
+            return roll()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(3) as threads:
+        totals = [future.result(60) for future in [threads.submit(reap) for _ in range(3)]]
+
+    assert sum(totals) + roll() == 150
+    assert counted() == plainly_counted(60)
 
 
 def test_who_is_late_finds_the_mark_moved_and_counts_nothing_twice(monkeypatch):

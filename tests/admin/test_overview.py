@@ -1,0 +1,249 @@
+"""The overview: for those who may look, full and empty, in few queries, in words as well as in pictures."""
+
+import re
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import pytest
+from django.contrib.admin import AdminSite
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django import Workflow
+from horsies_django.admin import register
+from horsies_django.admin.charts import Chart
+from horsies_django.figures.history import Bar
+from horsies_django.models import Overview, Queue, Rollup, Task, Turn, Worker
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = "/admin/horsies_django/overview/"
+
+
+@pytest.fixture
+def browser(client):
+    """Log a staff member with these permissions in."""
+
+    def log_in(*codenames):
+        user = get_user_model().objects.create_user("staff", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
+def page(client):
+    response = client.get(PAGE)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def words(html):
+    """Return the text of a page, its tags being spaces."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html))
+
+
+def rollup(start=None, span="H", count=3, **columns):
+    start = start or datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    given = {"queue_name": "default", "task_name": "shop.ship", "outcome": "COMPLETED", "runs": {"20": count}}
+    return Rollup.objects.create(span=span, start=start, count=count, **given | columns)
+
+
+def minute(ago=0):
+    return datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=ago)
+
+
+def test_it_is_in_the_index_for_whoever_may_see_tasks(browser):
+    assert f'href="{PAGE}"' in browser("view_task").get("/admin/").content.decode()
+
+
+def test_who_may_not_see_tasks_may_not_see_it(browser, client):
+    assert client.get(PAGE).status_code == 302
+    assert browser("view_worker").get(PAGE).status_code == 403
+    assert f'href="{PAGE}"' not in client.get("/admin/").content.decode()
+
+
+def test_there_is_no_row_to_open_add_or_delete(browser):
+    client, handle = browser("view_task", "add_task", "change_task", "delete_task"), tasks.noop.send()
+
+    for address in ("add/", f"{handle.id}/change/", f"{handle.id}/delete/", f"{handle.id}/"):
+        assert client.get(PAGE + address).status_code == 404
+    assert client.post(PAGE, {"action": "delete_selected"}).status_code in (200, 403, 405)
+    assert handle.status() == "PENDING"
+
+
+def test_an_empty_one_says_what_to_do_next(browser):
+    html = page(browser("view_task", "view_worker", "view_workflow"))
+
+    assert "There is no task yet" in html
+    assert "python manage.py horsies_worker" in html
+    assert "Nothing failed." in html
+
+
+def test_each_state_has_a_tile_that_leads_to_its_list(browser, drain):
+    tasks.fail.send()
+    drain()
+    tasks.noop.send()
+
+    html = page(browser("view_task"))
+
+    tiles = dict(re.findall(r'<a href="/admin/horsies_django/task/\?([^"]*)">.*?<strong>(.*?)</strong>', html))
+    assert tiles == {
+        "state=due": "1",
+        "state=active": "0",
+        "state=scheduled": "0",
+        "state=retrying": "0",
+        "trouble=overdue": "0",
+        "status__exact=COMPLETED": "0",
+        "status__exact=FAILED": "1",
+        "status__exact=CANCELLED": "0",
+        "status__exact=EXPIRED": "0",
+    }
+    assert "No worker is alive" in html
+
+
+def test_workers_and_workflows_are_for_those_who_may_see_them(browser):
+    Worker.objects.register("w1", "web", "host7", 1)
+    Workflow("import", [tasks.noop.node()()]).start()
+    client = browser("view_task")
+
+    html = page(client)
+    assert "host7" not in html
+    assert "Workflows in progress" not in html
+
+    user = get_user_model().objects.get()
+    user.user_permissions.set(Permission.objects.filter(codename__in=["view_task", "view_worker", "view_workflow"]))
+    html = page(client)
+    assert "host7" in html
+    assert "Workflows in progress" in html
+    assert 'max="1" aria-label="progress"></progress> 0/1' in html
+
+
+def test_a_full_one_tells_of_queues_failures_and_times(browser):
+    rollup(waits={"24": 3}, count=3)
+    rollup(minute(), span="M", count=3)
+    rollup(outcome="FAILED", error_code="SMTP_DOWN", will_retry=True, count=7)
+    rollup(outcome="WORKER_FAILURE", error_code="<b>", task_name="<script>alert(1)</script>", count=2)
+    Queue.objects.create(name="emails", paused=True)
+    tasks.on_emails.send()
+    Turn.objects.create(name="reaper:default")
+
+    html = page(browser("view_task", "view_worker"))
+
+    text = words(html)
+    assert "SMTP_DOWN shop.ship 7 7" in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; 2 0" in text
+    assert "<script>alert" not in html
+    assert "emails paused 1" in text
+    assert "Paused, with tasks that are due: emails." in text
+    assert "3.4 s / 3.4 s" in text
+    assert "No reaper has made its round" not in text
+    assert "error_code=SMTP_DOWN" in html
+
+
+def test_a_reaper_that_is_late_is_told_of(browser):
+    tasks.noop.send()
+    Turn.objects.create(name="reaper:default", taken_at=datetime.now(UTC) - timedelta(hours=1))
+
+    assert "No reaper has made its round lately" in page(browser("view_task"))
+
+
+def test_a_chart_is_told_in_a_sentence_and_in_a_table(browser):
+    rollup(minute(5), span="M", count=1204)
+    rollup(minute(5), span="M", count=3, outcome="FAILED")
+    rollup(minute(2), span="M", count=10, outcome="FAILED", will_retry=True)
+
+    html = page(browser("view_task"))
+
+    assert re.search(
+        r'role="img" aria-label="The last hour, by minute: 1,204 completed, 10 tried again, 3 failed. '
+        r'Most at \d\d:\d\d: 1,207."',
+        html,
+    )
+    assert re.search(r"<th scope=\"row\">\d\d:\d\d</th><td[^>]*>1,204</td><td[^>]*>0</td><td[^>]*>3</td>", html)
+    assert html.count('<svg class="horsies-chart" role="img"') == 3
+
+
+def test_bars_fill_the_picture_and_none_leaves_it():
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    bars = [
+        Bar(start, Counter(completed=1_000_000, failed=1)),
+        Bar(start + timedelta(hours=1)),
+        Bar(start + timedelta(hours=2), Counter(retried=500_000, failed=500_001)),
+    ]
+
+    svg = Chart("k", "t", bars, "H:i").svg()
+
+    rects = [
+        tuple(map(float, rect))
+        for rect in re.findall(r' x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"', svg)
+    ]
+    assert len(rects) == 4
+    assert all(0 <= y <= 100.05 and y + height <= 100.1 and x + width <= 30 for x, y, width, height in rects)
+    assert all(height >= 1.4 for *_, height in rects)
+
+
+class _Inline(HTMLParser):
+    found: list[str]
+
+    def handle_starttag(self, tag, attributes):
+        names = [name for name, _ in attributes]
+        self.found += [f"{tag} {name}" for name in names if name == "style" or name.startswith("on")]
+        if tag == "style" or (tag == "script" and "src" not in names):
+            self.found.append(tag)
+
+
+def test_it_holds_under_a_strict_content_security_policy(browser):
+    rollup(minute(1), span="M")
+    html = page(browser("view_task", "view_worker", "view_workflow"))
+
+    parser = _Inline()
+    parser.found = []
+    parser.feed(html[html.index('id="content"') :])
+    assert parser.found == []
+    assert 'src="/static/horsies_django/live.js"' in html
+    assert 'id="horsies-overview" data-horsies-live' in html
+    assert "data-horsies-live-controls" in html
+
+
+def test_it_takes_at_most_15_queries_however_much_there_is(browser):
+    for number in range(9):
+        Queue.objects.create(name=f"q{number}")
+        Worker.objects.register(f"w{number}", "", "h", number)
+        Workflow("import", [tasks.noop.node()()]).start()
+        rollup(minute(number), span="M")
+    Task.objects.bulk_create([Task(task_name="x", queue_name=f"q{number % 9}") for number in range(200)])
+    client = browser("view_task", "view_worker", "view_workflow", "view_queue")
+
+    with CaptureQueriesContext(connection) as captured:
+        page(client)
+
+    asked = [query["sql"] for query in captured if not query["sql"].startswith(("BEGIN", "COMMIT", "SAVE", "RELEASE"))]
+    assert len(asked) <= 15, asked
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kathmandu", "UTC"])
+def test_times_are_the_readers_own(browser, settings, zone):
+    settings.TIME_ZONE = zone
+    rollup(datetime.now(UTC).replace(minute=0, second=0, microsecond=0))
+
+    shown = re.search(r"The last day, by hour: 3 completed. Most at \w+ \d\d:(\d\d)", page(browser("view_task")))
+
+    assert shown[1] == ("45" if zone == "Asia/Kathmandu" else "00")
+
+
+def test_it_is_on_any_site(rf):
+    site = AdminSite("other")
+    register(site)
+    request = rf.get("/")
+    request.user = get_user_model().objects.create_superuser("root")
+
+    response = site._registry[Overview].changelist_view(request)
+
+    assert response.status_code == 200
+    assert response.context_data["title"] == "Overview"

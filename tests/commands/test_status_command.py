@@ -1,0 +1,82 @@
+"""``manage.py horsies_status``."""
+
+import json
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.models import Task, TaskAttempt
+from tests.conftest import Process
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_an_empty_queue_without_a_worker_has_a_state_too(manage):
+    process = manage("horsies_status")
+
+    assert process.wait() == 0
+    assert "No worker is there" in process.output
+    assert "reaper's last pass: never" in process.output
+    assert "\ncompleted      0\n" in process.output
+
+
+def test_json_is_one_object_with_counts_queues_and_workers(worker, manage):
+    worker()
+    tasks.on_emails.with_options(queue_name="nobody").schedule(0)
+    process = manage("horsies_status", "--json")
+
+    assert process.wait() == 0
+    found = json.loads(process.output)
+    assert set(found) == {"counts", "oldest_waits", "queues", "workers", "workflows", "reaper"}
+    assert found["counts"]["failed"] == {"count": 0, "exactness": "exact"}
+    assert found["workers"][0]["is_alive"]
+    assert {"name", "paused", "due", "oldest_waits", "held", "last_hour", "run_p95"} <= set(found["queues"][0])
+
+
+def test_a_table_has_a_row_for_each_queue(capsys, drain):
+    tasks.add.send(1)
+    drain()
+    tasks.on_emails.send()
+    TaskAttempt.objects.update(finished_at="2026-01-01T00:00Z")
+
+    call_command("horsies_status")
+
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines if line[:1] == ["emails"]] == [["emails", "1"]]
+    assert ["completed", "1"] in lines
+
+
+@pytest.mark.parametrize(("flags", "status"), [(["--backend", "nonsense"], 2), (["--nonsense"], 2)])
+def test_wrong_usage_is_status_2(manage, flags, status):
+    process = manage("horsies_status", *flags)
+
+    assert process.wait() == status
+
+
+def test_the_backend_may_come_from_the_environment(manage):
+    process = manage("horsies_status", HORSIES_STATUS_BACKEND="nonsense")
+
+    assert process.wait() == 2
+    assert "HorsiesBackend" in process.output
+
+
+def test_without_tables_it_is_status_1(tmp_path):
+    process = Process("horsies_status", DATABASE_URL=f"sqlite:///{tmp_path}/empty.sqlite3")
+
+    assert process.wait() == 1
+    assert "migrate" in process.output
+
+
+def test_it_changes_nothing_and_asks_as_much_of_many_as_of_few(capsys):
+    call_command("horsies_status")
+    Task.objects.bulk_create([Task(task_name="tests.jobs.tasks.noop", queue_name=f"q{n % 9}") for n in range(500)])
+
+    with CaptureQueriesContext(connection) as captured:
+        call_command("horsies_status")
+
+    asked = [query["sql"] for query in captured if "horsies" in query["sql"]]
+    assert len(asked) <= 9, asked
+    assert all(sql.startswith(("SELECT", "WITH")) for sql in asked), asked

@@ -1,0 +1,146 @@
+"""Counts by state: exact while they are few, marked as an estimate or as a lower bound beyond."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from horsies_django import TaskStatus
+from horsies_django.compat import task_backends
+from horsies_django.figures import Count, Exactness, counts, take
+from horsies_django.models import Queue, Task, Worker
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NOW = datetime.now(UTC)
+
+
+def snapshot():
+    return take(task_backends["default"].config)
+
+
+def numbers():
+    return {name: count.number for name, count in snapshot().counts.items()}
+
+
+def make(number, **columns):
+    Task.objects.bulk_create([Task(task_name="tests.jobs.tasks.noop", **columns) for _ in range(number)])
+
+
+def analyze():
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE horsies_tasks")
+
+
+def test_each_state_is_counted_in_both_vocabularies(drain):
+    tasks.add.send(1)
+    tasks.fail.send()
+    tasks.fixed.send("retried")
+    drain()
+    with transaction.atomic():
+        tasks.noop.send()
+        tasks.noop.send()
+    with transaction.atomic():
+        Task.objects.claim("w", start=1, prefetch=1)
+    tasks.noop.schedule(60)
+    tasks.noop.send()
+    tasks.noop.send().cancel()
+    make(1, good_until=NOW - timedelta(seconds=1))
+    make(1, status="EXPIRED", expired_at=NOW)
+    make(2, deferred=True, enqueued_at=NOW - timedelta(seconds=90))
+
+    assert numbers() == {
+        "due": 3,
+        "scheduled": 1,
+        "retrying": 1,
+        "overdue": 1,
+        "pending": 6,
+        "active": 2,
+        "claimed": 1,
+        "running": 1,
+        "completed": 1,
+        "failed": 1,
+        "cancelled": 1,
+        "expired": 1,
+    }
+    for state in ("due", "scheduled", "retrying", "overdue", "active", "completed"):
+        assert numbers()[state] == getattr(Task.objects, state)().count(), state
+    assert {count.exactness for count in snapshot().counts.values()} == {Exactness.EXACT}
+
+
+def test_what_is_too_many_to_count_is_marked(monkeypatch):
+    monkeypatch.setattr(counts, "COUNTED", 10)
+    make(40)
+    make(30, deferred=True, enqueued_at=NOW + timedelta(hours=1))
+    make(10, deferred=True, enqueued_at=NOW + timedelta(minutes=1), next_retry_at=NOW)
+    make(60, status=TaskStatus.FAILED, failed_at=NOW)
+    make(100, status=TaskStatus.COMPLETED, completed_at=NOW)
+    make(3, status=TaskStatus.CANCELLED, cancelled_at=NOW)
+    analyze()
+
+    found = snapshot().counts
+
+    assert found["cancelled"] == Count(3)
+    if connection.vendor == "postgresql":
+        expected = {"pending": 80, "due": 40, "failed": 60, "completed": 100}
+        assert {name: found[name] for name in expected} == {
+            name: Count(number, Exactness.ESTIMATE) for name, number in expected.items()
+        }
+        assert found["scheduled"].number + found["retrying"].number == 40
+        assert str(found["due"]) == "≈ 40"
+    else:
+        assert {str(found[name]) for name in ("due", "failed")} == {"10+"}
+        assert found["completed"].exactness is Exactness.AT_LEAST
+
+
+def test_before_the_first_analyze_there_is_a_lower_bound(monkeypatch):
+    monkeypatch.setattr(counts, "COUNTED", 10)
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("TRUNCATE horsies_tasks CASCADE")
+            cursor.execute("VACUUM horsies_tasks")
+    make(12)
+
+    assert str(snapshot().counts["due"]) == "10+"
+
+
+def test_queues_tell_depth_oldest_and_whether_they_are_paused():
+    tasks.on_emails.send()
+    make(2, queue_name="emails", priority=5, enqueued_at=NOW - timedelta(seconds=30))
+    make(3, queue_name="emails", priority=-5, enqueued_at=NOW - timedelta(seconds=500))
+    make(1, queue_name="slow", is_async=True, enqueued_at=NOW - timedelta(seconds=20))
+    make(1, queue_name="late", deferred=True, enqueued_at=NOW - timedelta(seconds=10))
+    Queue.objects.create(name="emails", paused=True)
+    Queue.objects.create(name="quiet")
+
+    found = {queue.name: queue for queue in snapshot().queues}
+
+    assert {name: queue.depth.due for name, queue in found.items()} == {
+        "default": 0,
+        "emails": 6,
+        "late": 1,
+        "quiet": 0,
+        "slow": 1,
+    }
+    assert [name for name, queue in found.items() if queue.is_paused] == ["emails"]
+    assert found["emails"].depth.waits == pytest.approx(500, abs=60)
+    assert snapshot().oldest_waits == pytest.approx(500, abs=60)
+    assert found["quiet"].depth.waits is None
+
+
+def test_workers_tell_what_they_hold_and_whether_they_beat():
+    Worker.objects.register("w1", "web", "host", 1)
+    Worker.objects.filter(pk="w1").update(threads=4, async_slots=0)
+    Worker.objects.register("w2", "web", "host", 2)
+    Worker.objects.filter(pk="w2").update(last_beat_at=NOW - timedelta(hours=1))
+    for _ in range(2):
+        tasks.noop.send()
+    with transaction.atomic():
+        Task.objects.claim("w1", start=2)
+
+    first, second = snapshot().workers
+
+    assert (first.id, first.held, first.slots, first.load, first.is_alive) == ("w1", 2, 4, 0.5, True)
+    assert (second.id, second.held, second.slots, second.is_alive) == ("w2", 0, None, False)
