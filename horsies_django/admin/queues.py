@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
+from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
@@ -24,6 +25,11 @@ from .live import LiveAdmin, live
 from .measures import elapsed
 from .places import known_queues, unsaved
 from .verbs import Verb
+
+if TYPE_CHECKING:
+    AnyModelForm = ModelForm[Queue]
+else:  # generic in the type stubs only
+    AnyModelForm = ModelForm
 
 PAUSE: Final = Verb(
     name="pause",
@@ -58,10 +64,21 @@ class QueueList(ChangeList):
         self.multi_page = self.can_show_all = False
 
 
+class QueueForm(AnyModelForm):
+    """Names a queue that nothing else knows of."""
+
+    def validate_unique(self) -> None:
+        """Ask the queue's own database, where Django would ask the one that its routers name."""
+        name = self.cleaned_data.get("name")
+        if name is not None and Queue.objects.using(queue_database()).filter(name=name).exists():
+            self.add_error("name", self.instance.unique_error_message(Queue, ("name",)))
+
+
 class QueueAdmin(LiveAdmin):
     """Shows, pauses and resumes queues, and keeps their limits."""
 
     verbs = (PAUSE, RESUME)
+    form = QueueForm
     list_display = (
         "name",
         "shown_state",

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Task, TaskAttempt
 from .acting import ActingAdmin
-from .base import AnyStackedInline
+from .base import AnyStackedInline, queue_database
 from .filters import PriorityFilter, QueueFilter, StateFilter
 from .readable import as_json, block, moment, progress_bar
 from .task_verbs import TASK_VERBS
@@ -38,6 +38,10 @@ class AttemptInline(AnyStackedInline):
 
     shown_started_at = moment("started_at", _("started at"))
     shown_finished_at = moment("finished_at", _("finished at"))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Read the queue's own database."""
+        return super().get_queryset(request).using(queue_database())
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nobody adds an attempt by hand."""
