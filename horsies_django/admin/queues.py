@@ -23,7 +23,7 @@ from ..models.queue import QueueQuerySet
 from .base import queue_database
 from .live import LiveAdmin, live
 from .measures import elapsed
-from .places import known_queues, unsaved
+from .places import figures_of, give_figures, known_queues, unsaved
 from .verbs import Verb
 
 if TYPE_CHECKING:
@@ -183,11 +183,8 @@ class QueueAdmin(LiveAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Show the figures."""
         if (queue := kwargs.get("obj")) is not None:
-            rows = self.get_queryset(request).filter(name=queue.name)
-            found = next(
-                known for known in known_queues(rows, queue_database(), queue.name) if known.name == queue.name
-            )
-            context = context | {"summary": self._summary(found)}
+            give_figures([queue], figures_of(queue_database(), queue.name), queue_database())
+            context = context | {"summary": self._summary(queue)}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _summary(self, queue: Any) -> list[tuple[Any, Any]]:
