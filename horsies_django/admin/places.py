@@ -20,7 +20,7 @@ from ..models.rollup import Span
 from ..states import AttemptOutcome, TaskStatus
 
 #: Tasks that wait for their time: so many are counted, those first that are due first.
-COUNTED: Final = 5_000
+COUNTED: Final = 2_000
 
 #: Tasks of one worker that a list names.
 NAMED: Final = 3
