@@ -20,7 +20,7 @@ from ..models.rollup import Span
 from ..states import AttemptOutcome, TaskStatus
 
 #: Tasks that wait for their time: so many are counted, those first that are due first.
-COUNTED: Final = 5_000
+COUNTED: Final = 2_000
 
 #: Tasks of one worker that a list names.
 NAMED: Final = 3
@@ -110,22 +110,25 @@ def at_least(count: int, is_more: bool) -> str:
     return _("more than %d") % count if is_more else str(count)
 
 
-def known_queues(rows: QuerySet[Queue], database: str | None, *more: str) -> list[Queue]:
+def known_queues(rows: QuerySet[Queue], database: str | None) -> list[Queue]:
     """Return every queue that is known, with its figures: those with a row, of the settings, with tasks that live.
 
-    One without a row has ``~`` and its name for a key. ``more`` are names that are to be there in any case.
+    One without a row has ``~`` and its name for a key.
     """
-    figures = _figures(database)
+    figures = figures_of(database)
     saved = {queue.name: queue for queue in rows}
     configured = (set(task_backends[alias].queues) or {DEFAULT_TASK_QUEUE_NAME} for alias in task_backends)
-    names = {*saved, *figures, *more}.union(*configured)
-    known = []
-    workers = _serving(names, database)
-    for name in sorted(names):
-        queue: Any = saved.get(name) or unsaved(name)
-        queue.figures = replace(figures.get(name, Figures()), workers=tuple(workers[name]))
-        known.append(queue)
+    names = {*saved, *figures}.union(*configured)
+    known = [saved.get(name) or unsaved(name) for name in sorted(names)]
+    give_figures(known, figures, database)
     return known
+
+
+def give_figures(queues: Iterable[Any], figures: dict[str, Figures], database: str | None) -> None:
+    """Give each queue its figures, and to these the workers that serve it."""
+    workers = _serving([queue.name for queue in queues], database)
+    for queue in queues:
+        queue.figures = replace(figures.get(queue.name, Figures()), workers=tuple(workers[queue.name]))
 
 
 def unsaved(name: str) -> Queue:
@@ -135,15 +138,18 @@ def unsaved(name: str) -> Queue:
     return queue
 
 
-def _figures(database: str | None) -> dict[str, Figures]:
-    """Return the figures of queues that have any, in six statements."""
-    tasks = Task.objects.using(database)
-    due = depths(tasks)
+def figures_of(database: str | None, only: str | None = None) -> dict[str, Figures]:
+    """Return the figures of queues that have any, or of one, in six statements."""
+    tasks, rollups = Task.objects.using(database).order_by(), Rollup.objects.using(database).order_by()
+    due = depths(tasks, only)
+    # Of all queues: no index has them by queue, and few of one among millions would be long to find.
     deferred = tasks.pending().filter(deferred=True).order_by("enqueued_at").values_list("queue_name", flat=True)
     waiting = list(deferred[: COUNTED + 1])
+    if only is not None:
+        tasks, rollups = tasks.filter(queue_name=only), rollups.filter(queue_name=only)
     scheduled = _tally(waiting[:COUNTED])
-    held = dict(tasks.active().order_by().values_list("queue_name").annotate(Count("pk")))
-    hour = _last_hour(database)
+    held = dict(tasks.active().values_list("queue_name").annotate(Count("pk")))
+    hour = _last_hour(rollups)
     return {
         name: Figures(
             due.get(name, Depth()),
@@ -163,9 +169,9 @@ def _tally(names: Iterable[str]) -> dict[str, int]:
     return counted
 
 
-def _last_hour(database: str | None) -> dict[str, tuple[int, int]]:
+def _last_hour(rollups: QuerySet[Rollup]) -> dict[str, tuple[int, int]]:
     """Return how many attempts ended in each queue in the last hour, and how many of them for good without success."""
-    rows = Rollup.objects.using(database).filter(span=Span.MINUTE, start__gte=FromNow(-3_600)).order_by()
+    rows = rollups.filter(span=Span.MINUTE, start__gte=FromNow(-3_600))
     lost = Q(will_retry=False) & ~Q(outcome=AttemptOutcome.COMPLETED)
     sums = rows.values_list("queue_name").annotate(ended=Sum("count"), lost=Sum("count", filter=lost))
     return {name: (ended or 0, failed or 0) for name, ended, failed in sums}

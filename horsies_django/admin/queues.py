@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
+from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
@@ -22,8 +23,13 @@ from ..models.queue import QueueQuerySet
 from .base import queue_database
 from .live import LiveAdmin, live
 from .measures import elapsed
-from .places import known_queues, unsaved
+from .places import figures_of, give_figures, known_queues, unsaved
 from .verbs import Verb
+
+if TYPE_CHECKING:
+    AnyModelForm = ModelForm[Queue]
+else:  # generic in the type stubs only
+    AnyModelForm = ModelForm
 
 PAUSE: Final = Verb(
     name="pause",
@@ -58,10 +64,21 @@ class QueueList(ChangeList):
         self.multi_page = self.can_show_all = False
 
 
+class QueueForm(AnyModelForm):
+    """Names a queue that nothing else knows of."""
+
+    def validate_unique(self) -> None:
+        """Ask the queue's own database, where Django would ask the one that its routers name."""
+        name = self.cleaned_data.get("name")
+        if name is not None and Queue.objects.using(queue_database()).filter(name=name).exists():
+            self.add_error("name", self.instance.unique_error_message(Queue, ("name",)))
+
+
 class QueueAdmin(LiveAdmin):
     """Shows, pauses and resumes queues, and keeps their limits."""
 
     verbs = (PAUSE, RESUME)
+    form = QueueForm
     list_display = (
         "name",
         "shown_state",
@@ -166,11 +183,8 @@ class QueueAdmin(LiveAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Show the figures."""
         if (queue := kwargs.get("obj")) is not None:
-            rows = self.get_queryset(request).filter(name=queue.name)
-            found = next(
-                known for known in known_queues(rows, queue_database(), queue.name) if known.name == queue.name
-            )
-            context = context | {"summary": self._summary(found)}
+            give_figures([queue], figures_of(queue_database(), queue.name), queue_database())
+            context = context | {"summary": self._summary(queue)}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _summary(self, queue: Any) -> list[tuple[Any, Any]]:

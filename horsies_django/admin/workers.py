@@ -67,14 +67,14 @@ class WorkerAdmin(LiveAdmin):
     verbs = (STOP,)
     list_display = (
         "shown_name",
-        "hostname",
-        "pid",
         "shown_state",
         "shown_load",
         "shown_tasks",
         "shown_memory",
-        "shown_queues",
         "shown_beat",
+        "hostname",
+        "pid",
+        "shown_queues",
         "shown_started_at",
         "version",
     )

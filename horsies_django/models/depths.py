@@ -40,10 +40,11 @@ class Depth:
         return Depth(self.due + other.due, self.is_more or other.is_more, max(known, default=None))
 
 
-def depths(tasks: TaskQuerySet) -> dict[str, Depth]:
-    """Return the depth of each queue in which something is due, in three statements at most."""
+def depths(tasks: TaskQuerySet, only: str | None = None) -> dict[str, Depth]:
+    """Return the depth of each queue in which something is due, or of one, in three statements at most."""
     found: dict[str, Depth] = {}
-    names = [(name, is_async) for is_async in (False, True) for name in _names(tasks, is_async)]
+    kinds = (False, True)
+    names = [(name, kind) for kind in kinds for name in (_names(tasks, kind) if only is None else [only])]
     if not names:
         return found
     parts = [_depth(tasks, name, is_async) for name, is_async in names]
@@ -66,7 +67,7 @@ def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
 
 def _depth(tasks: TaskQuerySet, name: str, is_async: bool) -> Statement:
     rows, here = tasks.waiting(is_async=is_async).filter(queue_name=name), Here("ranks.priority", SmallIntegerField())
-    due = tasks.next_up(is_async=is_async).filter(queue_name=name).order_by()
+    due = tasks.next_up(is_async=is_async).filter(queue_name=name)  # in the order of the index, lest all is read
     counted = Statement.select(due.values_list("pk")[: COUNTED + 1])
     ranks = rows.order_by("-priority").values_list("priority")
     highest, lower = Statement.select(ranks[:1]), Statement.select(ranks.filter(priority__lt=here)[:1])

@@ -268,3 +268,12 @@ def test_a_real_worker_claims_nothing_from_a_paused_queue_and_drains_it_once_it_
     do(client, Queue.objects.get().pk, "resume")
 
     wait_until(lambda: all(handle.status() == TaskStatus.COMPLETED for handle in paused))
+
+
+def test_a_name_is_taken_once(staff):
+    Queue.objects.create(name="emails")
+
+    html = staff("view_queue", "add_queue").post(f"{LIST}add/", {"name": "emails"}).content.decode()
+
+    assert "already exists" in html
+    assert Queue.objects.count() == 1

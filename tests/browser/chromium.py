@@ -60,7 +60,7 @@ class Browser:
     def __init__(self, driver: webdriver.Chrome, url: str) -> None:
         self.driver = driver
         self.url = url
-        self._keys = ActionChains(driver)
+        self._heard: list[str] = []
 
     # Who, where, and on what.
 
@@ -160,14 +160,19 @@ class Browser:
 
     def console_errors(self) -> list[str]:
         """Return what the browser complained of since it was last asked."""
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        logged = self.driver.get_log("browser")
+        heard, self._heard = self._heard, []
+        return heard + [entry["message"] for entry in logged if entry["level"] in ("SEVERE", "WARNING")]
 
     def grave_faults(self) -> list[str]:
         """Return the serious and critical faults that axe finds on the page."""
         if not AXE.exists():
             missing("axe-core", "npm install --prefix .npm axe-core")
+        heard = self.console_errors()
         self.driver.execute_script(AXE.read_text())
         found = self.driver.execute_async_script(_RUN_AXE)
+        self.console_errors()  # axe tries out styles, which the page's policy forbids
+        self._heard = heard
         assert "failed" not in found, found
         return [
             f"{fault['impact']} {fault['id']}: {fault['help']}: {node['html'][:200]}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connections
 
 HERE = Path(__file__).parent
 
@@ -19,8 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    """The browser's process."""
+def chromium(django_db_setup: None) -> Iterator[Any]:
+    """The browser's process. It is gone before the database is dropped."""
     from .chromium import start
 
     driver = start()
@@ -29,7 +30,13 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def browser(chromium: Any, live_server: Any) -> Iterator[Any]:
+def _brief_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The site's threads live as long as the browser keeps its sockets; their connections end with each request."""
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+
+
+@pytest.fixture
+def browser(_brief_connections: None, chromium: Any, live_server: Any) -> Iterator[Any]:
     """Somebody who is logged in, at a desk, in light colours."""
     from .chromium import Browser
 
