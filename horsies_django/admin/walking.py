@@ -152,7 +152,7 @@ class Walk:
             start = end
 
     def _spans_of_shelf(self, keys: list[UUID], start: UUID | None, is_short: bool, *, is_down: bool) -> Iterator[Span]:
-        ahead = sorted(key for key in keys if start is None or (key < start if is_down else key > start))
+        ahead = [key for key in keys if start is None or (key < start if is_down else key > start)]
         if is_down:
             ahead.reverse()
         first, rest = (ahead[:FIRST_OF_SHELF], ahead[FIRST_OF_SHELF:]) if is_short else (ahead, [])
@@ -165,13 +165,13 @@ class Walk:
         """The keys of all that is on the shelves; None if there is more than can be read, or if they are no shelves."""
         if not self.ground.shelves:
             return None
-        keys: list[UUID] = []
+        keys: set[UUID] = set()
         for shelf in self.ground.shelves:
             rows = self._every.filter(shelf.rows).order_by(*shelf.order)
-            keys += rows.values_list("pk", flat=True)[: SHELF + 1 - len(keys)]
+            keys.update(rows.values_list("pk", flat=True)[: SHELF + 1])
             if len(keys) > SHELF:
                 return None
-        return keys
+        return sorted(keys)
 
     def _end(self, start: UUID | None, size: int, *, is_down: bool) -> UUID | None:
         """Return the id that the next ``size`` rows of the ground end with, None if there are fewer."""
