@@ -155,6 +155,15 @@ def test_a_scheduled_task_runs_now(browser, drain):
     assert handle.status() == "COMPLETED"
 
 
+def test_a_worker_that_waits_hears_of_what_runs_now(browser, worker):
+    worker()
+    handle = tasks.add.schedule(3600, 1)
+
+    act(browser("view_task", "run_now_task"), "run_now", handle.id)
+
+    assert handle.get(timeout=20).ok == 2
+
+
 def test_a_retry_that_runs_now_stays_a_retry(drain):
     handle = tasks.fixed.send("now")
     drain()
@@ -197,6 +206,17 @@ def test_only_what_has_not_begun_is_moved(browser):
     assert (state(waits)["queue_name"], state(waits)["priority"]) == ("emails", -100)
     assert (state(runs)["queue_name"], state(runs)["priority"]) == ("default", 0)
     assert "Queue: default → emails. Priority: 0 → -100" in LogEntry.objects.get().change_message
+
+
+def test_what_was_moved_up_is_claimed_first():
+    first, second = tasks.noop.send(), tasks.noop.send()
+
+    assert Task.objects.filter(pk=second.id).move(priority=1) == 1
+
+    with transaction.atomic():
+        (claim,) = Task.objects.claim("w", start=1)
+    assert claim.task_id == second.id
+    assert state(first)["status"] == "PENDING"
 
 
 @pytest.mark.parametrize(
