@@ -20,7 +20,7 @@ from .walking import Bounds
 
 HELP: Final = _(
     "An id; the beginning of a task's name; args:text for what is in the arguments; error:text for what is in the code "
-    "or the message of an error. A page looks through 50,000 tasks, and says where it stopped."
+    "or the message of an error. A page looks through 50,000 tasks or more, and says where it stopped."
 )
 
 

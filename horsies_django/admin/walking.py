@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +22,10 @@ PAGE: Final = 50
 
 #: Rows of the ground that one page looks through: most pages are full after the first stretch.
 STRETCHES: Final = (2_000, 48_000)
+
+#: Stretches as long as the last that it goes on for, one at a time, while it has not looked for so many seconds.
+MORE: Final = 2
+PATIENCE: Final = 0.06
 
 #: The same, of a shelf: what is left of it comes after the first.
 FIRST_OF_SHELF: Final = 200
@@ -123,11 +128,13 @@ class Walk:
         """Return one row more than a page has, if there are so many, and where looking came to an end."""
         found: list[Any] = []
         end: UUID | None = None
-        for span in self._spans(start, STRETCHES, is_down=is_down):
+        until = time.monotonic() + PATIENCE
+        more = MORE if len(self.ground.statuses) <= 1 else 0  # each costs a query for each status
+        for number, span in enumerate(self._spans(start, STRETCHES + STRETCHES[-1:] * more, is_down=is_down), 1):
             rows = self._ordered(self.rows.filter(span.rows), is_down=is_down)
             found += rows[: PAGE + 1 - len(found)]
             end = span.end
-            if len(found) > PAGE:
+            if len(found) > PAGE or (number >= len(STRETCHES) and time.monotonic() > until):
                 break
         return found, end
 

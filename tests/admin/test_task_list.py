@@ -22,6 +22,11 @@ LONG_AGO = NOW - timedelta(days=3)
 ENDS = {"COMPLETED": "completed_at", "FAILED": "failed_at", "CANCELLED": "cancelled_at", "EXPIRED": "expired_at"}
 
 
+def look_through(monkeypatch, *rows):
+    monkeypatch.setattr(walking, "STRETCHES", rows)
+    monkeypatch.setattr(walking, "MORE", 0)
+
+
 def make(name="jobs.one", status="PENDING", **columns):
     ended = {ENDS[status]: NOW} if status in ENDS else {}
     return Task.objects.create(task_name=name, status=status, **ended, **columns)
@@ -85,7 +90,7 @@ def test_rows_that_come_meanwhile_move_no_page(browser):
 @pytest.mark.parametrize("status", ["", "FAILED"])
 @pytest.mark.parametrize("link", ["older", "newer"])
 def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(browser, monkeypatch, status, link):
-    monkeypatch.setattr(walking, "STRETCHES", (10, 30))
+    look_through(monkeypatch, 10, 30)
     few = some(3, status="FAILED", queue_name="few")
     some(100, status="FAILED")
     few += some(3, status="FAILED", queue_name="few")
@@ -102,8 +107,18 @@ def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(browser, monkeypat
     assert "Look further" in html
 
 
+def test_a_page_goes_on_looking_while_that_costs_little(browser, monkeypatch):
+    look_through(monkeypatch, 10, 30)
+    monkeypatch.setattr(walking, "MORE", 4)
+    monkeypatch.setattr(walking, "PATIENCE", 60)
+    few = some(3, queue_name="few")
+    some(100)
+
+    assert found(browser("view_task"), queue_name="few") == {row.pk for row in few}
+
+
 def test_old_tasks_that_wait_are_found_behind_any_number_of_others(browser, monkeypatch):
-    monkeypatch.setattr(walking, "STRETCHES", (10, 30))
+    look_through(monkeypatch, 10, 30)
     stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
     some(100)
     client = browser("view_task")
@@ -119,7 +134,7 @@ def test_old_tasks_that_wait_are_found_behind_any_number_of_others(browser, monk
 
 
 def test_a_queue_that_nobody_serves_is_found_behind_more_that_is_due_than_is_read_whole(browser, monkeypatch):
-    monkeypatch.setattr(walking, "STRETCHES", (10, 30))
+    look_through(monkeypatch, 10, 30)
     monkeypatch.setattr(walking, "SHELF", 20)
     stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
     due = some(100, status="PENDING")
