@@ -1,8 +1,8 @@
 """Doing something to all that a list shows, up to millions of rows: some thousands a request, until all are done.
 
 No statement is a long one, and no worker is needed: the page says how far it has come and goes on by POST, by itself or
-by its button, for as long as it is open. What is sent after it was asked for is not touched, nor anything twice: it goes
-from newer to older ids, and the next request goes on where the last one stopped.
+by its button, for as long as it is open. What is sent after it was asked for is not touched, nor anything twice: it
+goes from newer to older ids, and each request goes on where the last one stopped.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from .walking import Bounds
 
 HELP: Final = _(
     "An id; the beginning of a task's name; args:text for what is in the arguments; error:text for what is in the code "
-    "or the message of an error. A page looks through 50,000 tasks, and says where it stopped."
+    "or the message of an error. A page looks through 50,000 tasks or more, and says where it stopped."
 )
 
 
@@ -72,9 +72,15 @@ def _has(column: str, text: str) -> Q:
     """Return whether a column of JSON has a text, as it was typed or as JSON spells it."""
     value: Any = Cast(column, TextField())
     rows = Q()
-    for spelling in dict.fromkeys((text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])):
+    as_json = json.dumps(text, ensure_ascii=False)[1:-1]
+    for spelling in dict.fromkeys((text, _in_ascii(text), as_json, _in_ascii(as_json))):
         rows |= Q(_contains(value, spelling))
     return rows
+
+
+def _in_ascii(text: str) -> str:
+    """Return a text with every other letter as JSON spells it that is kept as text."""
+    return "".join(letter if letter.isascii() else json.dumps(letter)[1:-1] for letter in text)
 
 
 def _contains(value: Any, text: str) -> Lookup[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -102,9 +102,8 @@ class SentFilter(admin.ListFilter):
 def _moment(text: str | None, of_day: time) -> datetime | None:
     """Read a date or a moment as the reader's own zone has it; None for what is neither, or out of the calendar."""
     with suppress(ValueError, OverflowError):
-        moment = parse_datetime(text or "")
-        if moment is None and isinstance(day := parse_date(text or ""), date):
-            moment = datetime.combine(day, of_day)
+        day = parse_date(text or "")  # first: to the other one, a day is its midnight
+        moment = datetime.combine(day, of_day) if day else parse_datetime(text or "")
         if moment is None or not 1970 <= moment.year < 9999:
             return None
         if settings.USE_TZ and timezone.is_naive(moment):

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Lookup, Q, QuerySet, TextField
-from django.db.models.functions import Cast
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F, Lookup, Q, QuerySet, Subquery
+from django.db.models.sql.compiler import SQLCompiler
 
 from ..expressions import IsAmong, json_array, spelled
-from .grounds import SHELF, WHOLE, Ground
+from .grounds import SHELF, UNHAPPY, WHOLE, Ground
 
 #: Rows of one page.
 PAGE: Final = 50
 
 #: Rows of the ground that one page looks through: most pages are full after the first stretch.
 STRETCHES: Final = (2_000, 48_000)
+
+#: Stretches as long as the last that it goes on for, one at a time, while it has not looked for so many seconds.
+MORE: Final = 2
+PATIENCE: Final = 0.06
 
 #: The same, of a shelf: what is left of it comes after the first.
 FIRST_OF_SHELF: Final = 200
@@ -43,10 +50,39 @@ class Bounds:
 
 
 class Span(NamedTuple):
-    """A stretch of the ground, and the id that it ends with; None if nothing comes after it."""
+    """A stretch of the ground in parts, each with its index, and the id it ends with; None if nothing comes after."""
 
-    rows: Q | Lookup[Any]
+    parts: tuple[Q, ...]
     end: UUID | None
+
+
+class IsNext(Lookup):
+    """Whether a key is one of those that a bounded query finds.
+
+    PostgreSQL gets them as an array: asked for what lies between two ids, it may read all rows of other statuses there.
+    """
+
+    lookup_name = "next"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        """SQLite takes the query as it is."""
+        return self._render(compiler, connection, "{key} IN {keys}")
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        """The array is made once."""
+        return self._render(compiler, connection, "{key} = ANY(ARRAY{keys})")
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        """MySQL takes a LIMIT only one level further down."""
+        return self._render(compiler, connection, "{key} IN (SELECT * FROM {keys} AS some_keys)")
+
+    def _render(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, template: str
+    ) -> tuple[str, tuple[Any, ...]]:
+        key, key_params = self.process_lhs(compiler, connection)
+        keys, keys_params = self.process_rhs(compiler, connection)
+        return template.format(key=key, keys=keys), (*key_params, *keys_params)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +124,8 @@ class Walk:
         start: UUID | None = before
         while True:
             span = next(self._spans(start, STRETCHES[1:], is_down=True))
-            found = sorted(self.rows.filter(span.rows).order_by().values_list("pk", "status"), reverse=True)
+            pairs = self.rows.order_by().values_list("pk", "status")
+            found = sorted(chain(*(pairs.filter(part) for part in span.parts)), reverse=True)
             for first in range(0, len(found), BATCH):
                 batch = found[first : first + BATCH]
                 yield batch, batch[-1][0]
@@ -123,20 +160,25 @@ class Walk:
         """Return one row more than a page has, if there are so many, and where looking came to an end."""
         found: list[Any] = []
         end: UUID | None = None
-        for span in self._spans(start, STRETCHES, is_down=is_down):
-            rows = self._ordered(self.rows.filter(span.rows), is_down=is_down)
-            found += rows[: PAGE + 1 - len(found)]
+        until = time.monotonic() + PATIENCE
+        sizes: tuple[int, ...] = STRETCHES + STRETCHES[-1:] * MORE
+        if len(self.ground.statuses) > 1:
+            sizes = STRETCHES[-1:]  # each costs two queries for each status
+        for number, span in enumerate(self._spans(start, sizes, is_down=is_down), 1):
+            found += self._first(span, PAGE + 1 - len(found), is_down=is_down)
             end = span.end
-            if len(found) > PAGE:
+            if len(found) > PAGE or (number >= len(STRETCHES) and time.monotonic() > until):
                 break
         return found, end
 
-    def _ordered(self, rows: QuerySet[Any], *, is_down: bool) -> QuerySet[Any]:
-        """Sort by id. Rows of several statuses get sorted for it: else the planner would walk over all others."""
-        if len(self.ground.statuses) <= 1:
-            return rows.order_by("-pk" if is_down else "pk")
-        by = Cast("pk", TextField())
-        return rows.order_by(by.desc() if is_down else by.asc())
+    def _first(self, span: Span, count: int, *, is_down: bool) -> list[Any]:
+        """Return the first rows of a stretch, in the order of walking.
+
+        Each part by itself, as each has its index.
+        """
+        rows = self.rows.order_by("-pk" if is_down else "pk")
+        found = [row for part in span.parts for row in rows.filter(part)[:count]]
+        return sorted(found, key=_key_of, reverse=is_down)[:count]
 
     # Stretches of the ground.
 
@@ -146,59 +188,68 @@ class Walk:
             return
         for size in sizes:
             end = self._end(start, size, is_down=is_down)
-            yield Span(self._between(start, end, is_down=is_down), end)
+            yield Span(self._parts(start, end, size, is_down=is_down), end)
             if end is None:
                 return
             start = end
 
     def _spans_of_shelf(self, keys: list[UUID], start: UUID | None, is_short: bool, *, is_down: bool) -> Iterator[Span]:
-        ahead = sorted(key for key in keys if start is None or (key < start if is_down else key > start))
+        ahead = [key for key in keys if start is None or (key < start if is_down else key > start)]
         if is_down:
             ahead.reverse()
         first, rest = (ahead[:FIRST_OF_SHELF], ahead[FIRST_OF_SHELF:]) if is_short else (ahead, [])
-        yield Span(self._among(first), first[-1] if rest else None)
+        yield Span((self._among(first),), first[-1] if rest else None)
         if rest:
-            yield Span(self._among(rest), None)
+            yield Span((self._among(rest),), None)
 
     @cached_property
     def _shelved(self) -> list[UUID] | None:
         """The keys of all that is on the shelves; None if there is more than can be read, or if they are no shelves."""
         if not self.ground.shelves:
             return None
-        keys: list[UUID] = []
+        keys: set[UUID] = set()
         for shelf in self.ground.shelves:
             rows = self._every.filter(shelf.rows).order_by(*shelf.order)
-            keys += rows.values_list("pk", flat=True)[: SHELF + 1 - len(keys)]
+            keys.update(rows.values_list("pk", flat=True)[: SHELF + 1])
             if len(keys) > SHELF:
                 return None
-        return keys
+        return sorted(keys)
 
     def _end(self, start: UUID | None, size: int, *, is_down: bool) -> UUID | None:
         """Return the id that the next ``size`` rows of the ground end with, None if there are fewer."""
         ends: list[UUID] = []
-        order = "-pk" if is_down else "pk"
-        for status in self.ground.statuses or (None,):
-            rows = self._every.filter(self._between(start, None, is_down=is_down, is_of_status=False))
-            rows = rows.filter(status=status) if status else rows
-            place = size // max(1, len(self.ground.statuses)) - 1
-            ends += rows.order_by(order).values_list("pk", flat=True)[place : place + 1]
+        for status in self.ground.statuses or ("",):
+            ends += self._next(start, status, is_down=is_down)[self._share(size) - 1 : self._share(size)]
         return (max if is_down else min)(ends, default=None)
 
-    def _between(self, start: UUID | None, end: UUID | None, *, is_down: bool, is_of_status: bool = True) -> Q:
+    def _parts(self, start: UUID | None, end: UUID | None, size: int, *, is_down: bool) -> tuple[Q, ...]:
+        between = self._between(start, end, is_down=is_down)
+        nexts = [self._next(start, status, is_down=is_down)[: self._share(size)] for status in self.ground.statuses]
+        return tuple(between & Q(IsNext(F("pk"), Subquery(keys))) for keys in nexts) or (between,)
+
+    def _next(self, start: UUID | None, status: str, *, is_down: bool) -> QuerySet[Any, Any]:
+        """Return the keys from ``start`` on, of one status if it has an index for that."""
+        rows = self._every.filter(self._between(start, None, is_down=is_down))
+        rows = rows.filter(status=status) if status else rows
+        return rows.order_by("-pk" if is_down else "pk").values_list("pk", flat=True)
+
+    def _share(self, size: int) -> int:
+        """Return how many rows of one status a stretch has: fewer, for they lie far apart."""
+        return max(1, size // (2 * len(UNHAPPY.statuses))) if self.ground.statuses else size
+
+    def _between(self, start: UUID | None, end: UUID | None, *, is_down: bool) -> Q:
         """Return the rows after ``start`` up to and with ``end``, or the last of the bounds."""
         low, high = self.bounds.low, self.bounds.high
         rows = Q()
-        if is_of_status and self.ground.statuses:
-            rows &= Q(status__in=self.ground.statuses)
         if is_down:
             rows &= Q(pk__lte=high) if high and (start is None or start > high) else Q(pk__lt=start) if start else Q()
             return rows & (Q(pk__gte=end) if end else Q(pk__gte=low) if low else Q())
         rows &= Q(pk__gte=low) if low and (start is None or start < low) else Q(pk__gt=start) if start else Q()
         return rows & (Q(pk__lte=end) if end else Q(pk__lte=high) if high else Q())
 
-    def _among(self, keys: list[UUID]) -> Lookup[Any]:
+    def _among(self, keys: list[UUID]) -> Q:
         connection = connections[self.rows.db]
-        return IsAmong(json_array(spelled(keys, connection), connection))
+        return Q(IsAmong(json_array(spelled(keys, connection), connection)))
 
     @property
     def _every(self) -> QuerySet[Any]:
@@ -230,6 +281,11 @@ def as_cursor(text: str | None) -> UUID | None:
         return UUID(text or "")
     except ValueError:
         return None
+
+
+def _key_of(row: Any) -> UUID:
+    key: UUID = row.pk
+    return key
 
 
 def _beside(key: UUID, step: int) -> UUID:

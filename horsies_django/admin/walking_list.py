@@ -16,6 +16,7 @@ from django.urls import NoReverseMatch, reverse
 
 from ..models import Workflow
 from . import search
+from .spans import exact
 from .walking import OLDEST, PAGE, Bounds, Page, Walk, as_cursor
 
 if TYPE_CHECKING:
@@ -111,6 +112,18 @@ class WalkingList(ChangeList):
         known = {name for spec in self.filter_specs for name in spec.expected_parameters()}
         words += [f"{name}: {value}" for name, value in self.get_filters_params().items() if name not in known]
         return [*words, *([f"{self.query!r}"] if self.query else [])]
+
+    # How far it has looked.
+
+    @property
+    def since(self) -> str:
+        """The older end of what was looked through, if there is more to look through."""
+        return exact(self.page.since) if self.page.since else ""
+
+    @property
+    def until(self) -> str:
+        """The newer end, if that is not the newest there is."""
+        return exact(self.page.until) if self.page.until else ""
 
     # Links to other pages of it.
 

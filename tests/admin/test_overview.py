@@ -25,7 +25,7 @@ PAGE = "/admin/horsies_django/overview/"
 
 
 @pytest.fixture
-def browser(client):
+def staff(client):
     """Log a staff member with these permissions in."""
 
     def log_in(*codenames):
@@ -58,18 +58,18 @@ def minute(ago=0):
     return datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=ago)
 
 
-def test_it_is_in_the_index_for_whoever_may_see_tasks(browser):
-    assert f'href="{PAGE}"' in browser("view_task").get("/admin/").content.decode()
+def test_it_is_in_the_index_for_whoever_may_see_tasks(staff):
+    assert f'href="{PAGE}"' in staff("view_task").get("/admin/").content.decode()
 
 
-def test_who_may_not_see_tasks_may_not_see_it(browser, client):
+def test_who_may_not_see_tasks_may_not_see_it(staff, client):
     assert client.get(PAGE).status_code == 302
-    assert browser("view_worker").get(PAGE).status_code == 403
+    assert staff("view_worker").get(PAGE).status_code == 403
     assert f'href="{PAGE}"' not in client.get("/admin/").content.decode()
 
 
-def test_there_is_no_row_to_open_add_or_delete(browser):
-    client, handle = browser("view_task", "add_task", "change_task", "delete_task"), tasks.noop.send()
+def test_there_is_no_row_to_open_add_or_delete(staff):
+    client, handle = staff("view_task", "add_task", "change_task", "delete_task"), tasks.noop.send()
 
     for address in ("add/", f"{handle.id}/change/", f"{handle.id}/delete/", f"{handle.id}/"):
         assert client.get(PAGE + address).status_code == 404
@@ -77,20 +77,20 @@ def test_there_is_no_row_to_open_add_or_delete(browser):
     assert handle.status() == "PENDING"
 
 
-def test_an_empty_one_says_what_to_do_next(browser):
-    html = page(browser("view_task", "view_worker", "view_workflow"))
+def test_an_empty_one_says_what_to_do_next(staff):
+    html = page(staff("view_task", "view_worker", "view_workflow"))
 
     assert "There is no task yet" in html
     assert "python manage.py horsies_worker" in html
     assert "Nothing failed." in html
 
 
-def test_each_state_has_a_tile_that_leads_to_its_list(browser, drain):
+def test_each_state_has_a_tile_that_leads_to_its_list(staff, drain):
     tasks.fail.send()
     drain()
     tasks.noop.send()
 
-    html = page(browser("view_task"))
+    html = page(staff("view_task"))
 
     tiles = dict(re.findall(r'<a href="/admin/horsies_django/task/\?([^"]*)">.*?<strong>(.*?)</strong>', html))
     assert tiles == {
@@ -107,10 +107,10 @@ def test_each_state_has_a_tile_that_leads_to_its_list(browser, drain):
     assert "No worker is alive" in html
 
 
-def test_workers_and_workflows_are_for_those_who_may_see_them(browser):
+def test_workers_and_workflows_are_for_those_who_may_see_them(staff):
     Worker.objects.register("w1", "web", "host7", 1)
     Workflow("import", [tasks.noop.node()()]).start()
-    client = browser("view_task")
+    client = staff("view_task")
 
     html = page(client)
     assert "host7" not in html
@@ -124,7 +124,7 @@ def test_workers_and_workflows_are_for_those_who_may_see_them(browser):
     assert 'max="1" aria-label="progress"></progress> 0/1' in html
 
 
-def test_a_full_one_tells_of_queues_failures_and_times(browser):
+def test_a_full_one_tells_of_queues_failures_and_times(staff):
     rollup(waits={"24": 3}, count=3)
     rollup(minute(), span="M", count=3)
     rollup(outcome="FAILED", error_code="SMTP_DOWN", will_retry=True, count=7)
@@ -133,7 +133,7 @@ def test_a_full_one_tells_of_queues_failures_and_times(browser):
     tasks.on_emails.send()
     Turn.objects.create(name="reaper:default")
 
-    html = page(browser("view_task", "view_worker"))
+    html = page(staff("view_task", "view_worker"))
 
     text = words(html)
     assert "SMTP_DOWN shop.ship 7 7" in text
@@ -146,19 +146,19 @@ def test_a_full_one_tells_of_queues_failures_and_times(browser):
     assert "error_code=SMTP_DOWN" in html
 
 
-def test_a_reaper_that_is_late_is_told_of(browser):
+def test_a_reaper_that_is_late_is_told_of(staff):
     tasks.noop.send()
     Turn.objects.create(name="reaper:default", taken_at=datetime.now(UTC) - timedelta(hours=1))
 
-    assert "No reaper has made its round lately" in page(browser("view_task"))
+    assert "No reaper has made its round lately" in page(staff("view_task"))
 
 
-def test_a_chart_is_told_in_a_sentence_and_in_a_table(browser):
+def test_a_chart_is_told_in_a_sentence_and_in_a_table(staff):
     rollup(minute(5), span="M", count=1204)
     rollup(minute(5), span="M", count=3, outcome="FAILED")
     rollup(minute(2), span="M", count=10, outcome="FAILED", will_retry=True)
 
-    html = page(browser("view_task"))
+    html = page(staff("view_task"))
 
     assert re.search(
         r'role="img" aria-label="The last hour, by minute: 1,204 completed, 10 tried again, 3 failed. '
@@ -198,9 +198,9 @@ class _Inline(HTMLParser):
             self.found.append(tag)
 
 
-def test_it_holds_under_a_strict_content_security_policy(browser):
+def test_it_holds_under_a_strict_content_security_policy(staff):
     rollup(minute(1), span="M")
-    html = page(browser("view_task", "view_worker", "view_workflow"))
+    html = page(staff("view_task", "view_worker", "view_workflow"))
 
     parser = _Inline()
     parser.found = []
@@ -211,14 +211,14 @@ def test_it_holds_under_a_strict_content_security_policy(browser):
     assert "data-horsies-live-controls" in html
 
 
-def test_it_takes_at_most_15_queries_however_much_there_is(browser):
+def test_it_takes_at_most_15_queries_however_much_there_is(staff):
     for number in range(9):
         Queue.objects.create(name=f"q{number}")
         Worker.objects.register(f"w{number}", "", "h", number)
         Workflow("import", [tasks.noop.node()()]).start()
         rollup(minute(number), span="M")
     Task.objects.bulk_create([Task(task_name="x", queue_name=f"q{number % 9}") for number in range(200)])
-    client = browser("view_task", "view_worker", "view_workflow", "view_queue")
+    client = staff("view_task", "view_worker", "view_workflow", "view_queue")
 
     with CaptureQueriesContext(connection) as captured:
         page(client)
@@ -228,11 +228,11 @@ def test_it_takes_at_most_15_queries_however_much_there_is(browser):
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "UTC"])
-def test_times_are_the_readers_own(browser, settings, zone):
+def test_times_are_the_readers_own(staff, settings, zone):
     settings.TIME_ZONE = zone
     rollup(datetime.now(UTC).replace(minute=0, second=0, microsecond=0))
 
-    shown = re.search(r"The last day, by hour: 3 completed. Most at \w+ \d\d:(\d\d)", page(browser("view_task")))
+    shown = re.search(r"The last day, by hour: 3 completed. Most at \w+ \d\d:(\d\d)", page(staff("view_task")))
 
     assert shown[1] == ("45" if zone == "Asia/Kathmandu" else "00")
 

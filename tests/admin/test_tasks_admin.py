@@ -1,8 +1,6 @@
 """The task browser, for those who may look and for those who may act."""
 
 import pytest
-from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Permission
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -16,22 +14,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 LIST = "/admin/horsies_django/task/"
 
 
-@pytest.fixture
-def browser(client):
-    """Log a staff member with these permissions in."""
-
-    def log_in(*codenames):
-        user = get_user_model().objects.create_user("staff", is_staff=True)
-        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
-        client.force_login(user)
-        return client
-
-    return log_in
-
-
-def act(client, action, *handles):
+def act(client, action, *handles, **more):
     return client.post(
-        LIST, {"action": action, "_selected_action": [str(handle.id) for handle in handles]}, follow=True
+        LIST, {"action": action, "_selected_action": [str(handle.id) for handle in handles]} | more, follow=True
     )
 
 
@@ -39,23 +24,23 @@ def page(client, handle):
     return client.get(reverse("admin:horsies_django_task_change", args=[handle.id])).content.decode()
 
 
-def test_s4_66_the_list_shows_each_task_with_its_state(browser, drain):
+def test_s4_66_the_list_shows_each_task_with_its_state(staff, drain):
     tasks.add.send(1)
     tasks.fail.send()
     drain()
     tasks.noop.send()
 
-    html = browser("view_task").get(LIST).content.decode()
+    html = staff("view_task").get(LIST).content.decode()
 
     for word in ("Completed", "Failed", "Pending", "tests.jobs.tasks.add", "UNHANDLED_EXCEPTION"):
         assert word in html
 
 
-def test_the_detail_shows_call_result_traceback_and_every_attempt(browser, drain):
+def test_the_detail_shows_call_result_traceback_and_every_attempt(staff, drain):
     handle = tasks.flaky.send("<script>alert(1)</script>", 9)
     drain()
 
-    html = page(browser("view_task"), handle)
+    html = page(staff("view_task"), handle)
 
     assert "********************" in html  # the argument is called "key"
     assert "<script>alert(1)</script>" not in html
@@ -64,9 +49,9 @@ def test_the_detail_shows_call_result_traceback_and_every_attempt(browser, drain
     assert "UNHANDLED_EXCEPTION" in html
 
 
-def test_s4_69_nobody_adds_edits_or_deletes_a_task(browser):
+def test_s4_69_nobody_adds_edits_or_deletes_a_task(staff):
     handle = tasks.noop.send()
-    client = browser("view_task", "add_task", "change_task", "delete_task")
+    client = staff("view_task", "add_task", "change_task", "delete_task")
 
     assert client.get(f"{LIST}add/").status_code == 403
     assert (
@@ -76,37 +61,39 @@ def test_s4_69_nobody_adds_edits_or_deletes_a_task(browser):
     assert handle.status() == TaskStatus.PENDING
 
 
-def test_s4_70_s4_71_retry_touches_only_what_ended_without_success(browser, drain):
+def test_s4_70_s4_71_retry_touches_only_what_ended_without_success(staff, drain):
     failed, done = tasks.fail.send(), tasks.add.send(1)
     drain()
     waiting = tasks.noop.send()
 
-    response = act(browser("view_task", "retry_task"), "retry", failed, done, waiting)
+    response = act(staff("view_task", "retry_task"), "retry", failed, done, waiting)
 
     assert [handle.status() for handle in (failed, done, waiting)] == ["PENDING", "COMPLETED", "PENDING"]
     assert "1 task is due again. 2 were left alone" in response.content.decode()
 
 
-def test_cancel_touches_only_what_has_not_begun(browser, drain):
+def test_cancel_touches_only_what_has_not_begun(staff, drain):
     done = tasks.add.send(1)
     drain()
     waiting = tasks.noop.send()
 
-    act(browser("view_task", "cancel_task"), "cancel", done, waiting)
+    act(staff("view_task", "cancel_task"), "cancel", done, waiting)
 
     assert [done.status(), waiting.status()] == ["COMPLETED", "CANCELLED"]
     assert Task.objects.get(pk=waiting.id).error_code == "TASK_CANCELLED"
 
 
-def test_a_running_task_is_cancelled_when_asked(browser):
+def test_a_running_task_is_cancelled_when_asked(staff):
     running = tasks.noop.send()
     with transaction.atomic():
         Task.objects.claim("w", start=1)
-    client = browser("view_task", "cancel_task")
+    client = staff("view_task", "cancel_task")
 
     act(client, "cancel", running)
     assert running.status() == "RUNNING"
     act(client, "cancel_running", running)
+    assert running.status() == "RUNNING"  # it has been asked
+    act(client, "cancel_running", running, confirmed="1")
     assert running.status() == "CANCELLED"
 
 
@@ -119,10 +106,10 @@ def test_a_running_task_is_cancelled_when_asked(browser):
         ({"done": None, "total": "x"}, ">-<"),
     ],
 )
-def test_progress_is_shown_in_the_list_and_on_the_page(browser, progress, shown):
+def test_progress_is_shown_in_the_list_and_on_the_page(staff, progress, shown):
     handle = tasks.noop.send()
     Task.objects.filter(pk=handle.id).update(progress=progress, checkpoint={"row": 17})
-    client = browser("view_task")
+    client = staff("view_task")
 
     assert shown in client.get(LIST).content.decode()
     html = page(client, handle)
@@ -131,7 +118,7 @@ def test_progress_is_shown_in_the_list_and_on_the_page(browser, progress, shown)
 
 
 @pytest.mark.parametrize("state", ["scheduled", "retrying", "due", "active", "archived", "completed", "nonsense"])
-def test_asynqs_states_narrow_the_list(browser, drain, state):
+def test_asynqs_states_narrow_the_list(staff, drain, state):
     done, dead, retried = tasks.add.send(1), tasks.fail.send(), tasks.fixed.send("retrying")
     drain()
     running = tasks.noop.send()
@@ -146,7 +133,7 @@ def test_asynqs_states_narrow_the_list(browser, drain, state):
         "completed": done,
     }
 
-    html = browser("view_task").get(LIST, {"state": state}).content.decode()
+    html = staff("view_task").get(LIST, {"state": state}).content.decode()
 
     shown = {name for name, handle in of.items() if str(handle.id) in html}
     assert shown == ({state} if state in of else set(of))
@@ -156,12 +143,12 @@ def test_asynqs_states_narrow_the_list(browser, drain, state):
     ("permission", "action"),
     [("retry_task", "cancel"), ("retry_task", "cancel_running"), ("cancel_task", "retry")],
 )
-def test_each_action_needs_its_own_permission(browser, permission, action):
+def test_each_action_needs_its_own_permission(staff, permission, action):
     handle = tasks.noop.send()
     if action == "retry":
         handle.cancel()
     before = handle.status()
-    client = browser("view_task", permission)
+    client = staff("view_task", permission)
 
     act(client, action, handle)
 
@@ -169,30 +156,30 @@ def test_each_action_needs_its_own_permission(browser, permission, action):
     assert f'value="{action}"' not in client.get(LIST).content.decode()
 
 
-def test_who_may_only_look_sees_no_action(browser):
+def test_who_may_only_look_sees_no_action(staff):
     tasks.noop.send()
 
-    html = browser("view_task").get(LIST).content.decode()
+    html = staff("view_task").get(LIST).content.decode()
 
     assert 'name="action"' not in html
 
 
-def test_who_may_not_look_sees_nothing(browser, client):
+def test_who_may_not_look_sees_nothing(staff, client):
     assert client.get(LIST).status_code == 302
-    assert browser().get(LIST).status_code == 403
+    assert staff().get(LIST).status_code == 403
 
 
-def test_an_action_does_nothing_by_get(browser):
+def test_an_action_does_nothing_by_get(staff):
     handle = tasks.noop.send()
 
-    browser("view_task", "cancel_task").get(LIST, {"action": "cancel", "_selected_action": str(handle.id)})
+    staff("view_task", "cancel_task").get(LIST, {"action": "cancel", "_selected_action": str(handle.id)})
 
     assert handle.status() == TaskStatus.PENDING
 
 
-def test_search_finds_by_id_and_by_the_beginning_of_the_name(browser):
+def test_search_finds_by_id_and_by_the_beginning_of_the_name(staff):
     wanted, other = tasks.add.send(1), tasks.noop.send()
-    client = browser("view_task")
+    client = staff("view_task")
 
     def found(term):
         return {row.pk for row in client.get(LIST, {"q": term}).context["cl"].result_list}
@@ -205,7 +192,7 @@ def test_search_finds_by_id_and_by_the_beginning_of_the_name(browser):
 @pytest.mark.parametrize(
     "query", [{"status__exact": "FAILED"}, {"queue_name": "emails"}, {"priority": "high"}, {"priority": "nonsense"}]
 )
-def test_filters_narrow_the_list(browser, query):
+def test_filters_narrow_the_list(staff, query):
     failed = tasks.noop.send()
     Task.objects.filter(pk=failed.id).update(status="FAILED", failed_at="2026-01-01T00:00Z")
     emails = tasks.on_emails.send()
@@ -217,15 +204,15 @@ def test_filters_narrow_the_list(browser, query):
         "nonsense": {failed.id, emails.id, high.id},
     }[next(iter(query.values()))]
 
-    rows = browser("view_task").get(LIST, query).context["cl"].result_list
+    rows = staff("view_task").get(LIST, query).context["cl"].result_list
 
     assert {row.pk for row in rows} == expected
 
 
-def test_damaged_rows_are_shown_all_the_same(browser):
+def test_damaged_rows_are_shown_all_the_same(staff):
     row = Task.objects.create(task_name="gone.task", args={"not": "a list"}, result=["odd"], kwargs=3)
 
-    html = page(browser("view_task"), row_handle(row))
+    html = page(staff("view_task"), row_handle(row))
 
     assert "gone.task" in html
 
@@ -237,7 +224,7 @@ def row_handle(row):
 
 
 @pytest.mark.slow
-def test_with_200_000_tasks_the_list_needs_few_queries_and_no_full_count(browser):
+def test_with_200_000_tasks_the_list_needs_few_queries_and_no_full_count(staff):
     template = tasks.noop.send()
     row = Task.objects.get(pk=template.id)
     for _ in range(20):
@@ -246,7 +233,7 @@ def test_with_200_000_tasks_the_list_needs_few_queries_and_no_full_count(browser
         )
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
-    client = browser("view_task", "retry_task", "cancel_task")
+    client = staff("view_task", "retry_task", "cancel_task")
 
     with CaptureQueriesContext(connection) as captured:
         response = client.get(LIST)
@@ -254,5 +241,5 @@ def test_with_200_000_tasks_the_list_needs_few_queries_and_no_full_count(browser
     assert response.status_code == 200
     assert len(captured) <= 12, [query["sql"] for query in captured]
     counts = [query["sql"] for query in captured if "COUNT(" in query["sql"] and "horsies_tasks" in query["sql"]]
-    assert all("LIMIT 10000" in sql for sql in counts), counts
+    assert not counts
     assert not any("DISTINCT" in query["sql"] for query in captured)

@@ -25,7 +25,7 @@ ALL = ("view_workflow", *(f"{verb}_workflow" for verb in VERBS))
 
 
 @pytest.fixture
-def browser(client):
+def staff(client):
     """Log a staff member with these permissions in."""
 
     def log_in(*codenames):
@@ -89,30 +89,30 @@ def row(name="odd", *nodes, **more):
 # The list.
 
 
-def test_the_list_shows_each_workflow_with_its_progress(browser, drain):
+def test_the_list_shows_each_workflow_with_its_progress(staff, drain):
     ran(Workflow("failing", [fail.node(node_id="x")()]), drain)
     diamond().start()
 
-    html = browser("view_workflow").get(LIST).content.decode()
+    html = staff("view_workflow").get(LIST).content.decode()
 
     for text in ("diamond", "Running", "0 of 4", "failing", "Failed", "1 of 1", "NO", '<progress class="horsies'):
         assert text in html
 
 
-def test_the_newest_come_first_and_subworkflows_only_when_asked_for(browser, drain):
+def test_the_newest_come_first_and_subworkflows_only_when_asked_for(staff, drain):
     first = diamond().start()
     outer = ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
     (inner,) = children(outer)
-    client = browser("view_workflow")
+    client = staff("view_workflow")
 
     assert rows_of(client) == [outer.id, first.id]
     assert rows_of(client, level="sub") == [inner.id]
     assert set(rows_of(client, level="all")) == {outer.id, first.id, inner.id}
 
 
-def test_filters_and_the_search_narrow_the_list(browser, drain):
+def test_filters_and_the_search_narrow_the_list(staff, drain):
     done, keyed = ran(diamond(), drain), Workflow("keyed", [give.node()()], unique_key="k-1").start()
-    client = browser("view_workflow")
+    client = staff("view_workflow")
 
     assert rows_of(client, status__exact="COMPLETED") == [done.id]
     assert rows_of(client, name="keyed") == [keyed.id]
@@ -122,8 +122,8 @@ def test_filters_and_the_search_narrow_the_list(browser, drain):
     assert rows_of(client, q="nothing") == []
 
 
-def test_a_list_of_many_asks_no_more_than_one_of_few(browser):
-    client = browser(*ALL)
+def test_a_list_of_many_asks_no_more_than_one_of_few(staff):
+    client = staff(*ALL)
     counts = []
     for _ in range(2):
         for _ in range(10):
@@ -137,10 +137,10 @@ def test_a_list_of_many_asks_no_more_than_one_of_few(browser):
 # The page.
 
 
-def test_a_run_is_a_picture_with_a_link_for_each_node(browser, drain):
+def test_a_run_is_a_picture_with_a_link_for_each_node(staff, drain):
     handle = ran(diamond(), drain)
 
-    html = page(browser("view_workflow", "view_task"), handle)
+    html = page(staff("view_workflow", "view_task"), handle)
 
     assert html.count('<a class="horsies-node horsies-is-completed') == 4 + 4  # in the graph, and in the timeline
     assert "4 of 4 nodes have ended" in html
@@ -151,25 +151,25 @@ def test_a_run_is_a_picture_with_a_link_for_each_node(browser, drain):
     assert "style=" not in html[html.index("horsies-flow") :]
 
 
-def test_who_may_not_see_tasks_is_led_to_the_nodes_instead(browser, drain):
-    html = page(browser("view_workflow"), ran(diamond(), drain))
+def test_who_may_not_see_tasks_is_led_to_the_nodes_instead(staff, drain):
+    html = page(staff("view_workflow"), ran(diamond(), drain))
     assert "/horsies_django/task/" not in html[html.index("<svg") :]
     assert "?node=0#node" in html
 
 
-def test_a_run_that_goes_on_keeps_itself_fresh_until_it_has_ended(browser, drain):
+def test_a_run_that_goes_on_keeps_itself_fresh_until_it_has_ended(staff, drain):
     handle = diamond().start()
-    client = browser(*ALL)
+    client = staff(*ALL)
 
     assert page(client, handle).count(" data-horsies-live") >= 4
     drain()
     assert "data-horsies-live " not in page(client, handle)
 
 
-def test_items_of_a_map_are_one_box_with_their_counts(browser):
+def test_items_of_a_map_are_one_box_with_their_counts(staff):
     items = [{"map_index": 1, "status": "COMPLETED" if index < 900 else "RUNNING"} for index in range(1000)]
     handle = row("maps", {"status": "COMPLETED"}, {"kind": "map", "status": "RUNNING", "waits_for": [0]}, *items)
-    client = browser("view_workflow")
+    client = staff("view_workflow")
 
     html = page(client, handle)
 
@@ -183,10 +183,10 @@ def test_items_of_a_map_are_one_box_with_their_counts(browser):
     assert page(client, handle, of="1", after="990").count("<tr id=") == 11
 
 
-def test_many_nodes_that_are_alike_are_one_box(browser):
+def test_many_nodes_that_are_alike_are_one_box(staff):
     fan = [{"waits_for": [0], "task_name": "shop.mail"} for _ in range(30)]
     handle = row("fan", {"status": "COMPLETED"}, *fan)
-    client = browser("view_workflow")
+    client = staff("view_workflow")
 
     html = page(client, handle)
 
@@ -195,8 +195,8 @@ def test_many_nodes_that_are_alike_are_one_box(browser):
     assert page(client, handle, of="1").count("<tr id=") == 30
 
 
-def test_the_page_asks_as_much_for_500_nodes_as_for_5(browser, django_assert_max_num_queries):
-    client = browser(*ALL, "view_task")
+def test_the_page_asks_as_much_for_500_nodes_as_for_5(staff, django_assert_max_num_queries):
+    client = staff(*ALL, "view_task")
     counts = []
     for size in (5, 500):
         chain = [{"waits_for": [index - 1] if index else [], "task_name": f"t{index}"} for index in range(size)]
@@ -208,21 +208,21 @@ def test_the_page_asks_as_much_for_500_nodes_as_for_5(browser, django_assert_max
     assert counts[0] == counts[1] <= 15
 
 
-def test_above_a_limit_the_page_says_that_it_draws_nothing(browser):
+def test_above_a_limit_the_page_says_that_it_draws_nothing(staff):
     handle = row(
         "chain", *({"waits_for": [index - 1] if index else [], "task_name": f"t{index}"} for index in range(700))
     )
 
-    html = page(browser("view_workflow"), handle)
+    html = page(staff("view_workflow"), handle)
 
     assert not graph_in(html)
     assert "There are 700 boxes to draw" in html
     assert html.count("<tr id=") == 200
 
 
-def test_no_statement_of_a_page_reads_a_large_column_of_all_nodes(browser, drain):
+def test_no_statement_of_a_page_reads_a_large_column_of_all_nodes(staff, drain):
     handle = ran(diamond(), drain)
-    client = browser(*ALL)
+    client = staff(*ALL)
     with CaptureQueriesContext(connection) as captured:
         page(client, handle)
 
@@ -231,36 +231,36 @@ def test_no_statement_of_a_page_reads_a_large_column_of_all_nodes(browser, drain
     assert not any('"result"' in sql or '"kwargs"' in sql or '"metadata"' in sql for sql in of_nodes)
 
 
-def test_the_table_says_why_a_node_waits(browser, drain):
+def test_the_table_says_why_a_node_waits(staff, drain):
     event, pause, last = wait_for_event("approved"), sleep(3600), give.node(node_id="last")()
     handle = ran(Workflow("waits", [event, pause] >> last), drain)
 
-    html = page(browser("view_workflow"), handle)
+    html = page(staff("view_workflow"), handle)
 
     for text in ("Waits for the event “approved”.", "Sleeps until ", "Waits for the end of 2 nodes."):
         assert text in html
 
 
-def test_one_node_is_shown_in_full(browser, drain):
+def test_one_node_is_shown_in_full(staff, drain):
     handle = ran(Workflow("w", [give.node(node_id="a")(value={"<b>": 1})]), drain)
 
-    html = page(browser("view_workflow"), handle, node="0")
+    html = page(staff("view_workflow"), handle, node="0")
 
     assert "Node a" in html
     assert "&quot;&lt;b&gt;&quot;: 1" in html
     assert "<b>" not in html
 
 
-def test_a_subworkflow_and_its_parent_lead_to_each_other(browser, drain):
+def test_a_subworkflow_and_its_parent_lead_to_each_other(staff, drain):
     outer = ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain)
     (inner,) = children(outer)
-    client = browser("view_workflow")
+    client = staff("view_workflow")
 
     assert address(inner) in page(client, outer)
     assert address(outer) in page(client, inner)
 
 
-def test_nothing_of_a_row_is_markup(browser):
+def test_nothing_of_a_row_is_markup(staff):
     bad = "<script>alert(1)</script>"
     handle = row(
         bad,
@@ -270,7 +270,7 @@ def test_nothing_of_a_row_is_markup(browser):
         result=bad,
         unique_key=bad,
     )
-    client = browser(*ALL)
+    client = staff(*ALL)
 
     for html in (page(client, handle), page(client, handle, node="0"), client.get(LIST).content.decode()):
         assert bad not in html
@@ -290,10 +290,10 @@ def test_nothing_of_a_row_is_markup(browser):
         [],
     ],
 )
-def test_damaged_rows_are_shown_all_the_same(browser, nodes):
+def test_damaged_rows_are_shown_all_the_same(staff, nodes):
     row("odd", *nodes)
     row("odd", *nodes, status="FAILED", error=[1], success_policy=3, open_count=99)
-    client = browser(*ALL, "view_task")
+    client = staff(*ALL, "view_task")
 
     for query in ({"node": "0"}, {"of": "0", "node": "99999999999"}, {"state": "x", "after": "-1"}):
         for each in Row.objects.all():
@@ -304,9 +304,9 @@ def test_damaged_rows_are_shown_all_the_same(browser, nodes):
 # Doing.
 
 
-def test_pause_and_resume(browser, drain):
+def test_pause_and_resume(staff, drain):
     handle = diamond().start()
-    client = browser(*ALL)
+    client = staff(*ALL)
 
     assert "1 workflow is paused." in do(client, "pause", handle).content.decode()
     assert handle.status() == "PAUSED"
@@ -317,9 +317,9 @@ def test_pause_and_resume(browser, drain):
     assert log() == ["Pause. Status: RUNNING → PAUSED.", "Resume. Status: PAUSED → RUNNING."]
 
 
-def test_cancel_asks_first_and_leaves_alone_what_has_ended(browser, drain):
+def test_cancel_asks_first_and_leaves_alone_what_has_ended(staff, drain):
     done, handle = ran(diamond(), drain), diamond().start()
-    client = browser(*ALL)
+    client = staff(*ALL)
 
     asked = client.post(address(handle, "cancel"))
     assert "Bodies that run come to their end" in asked.content.decode()
@@ -330,10 +330,10 @@ def test_cancel_asks_first_and_leaves_alone_what_has_ended(browser, drain):
     assert log() == ["Cancel. Status: RUNNING → CANCELLED."]
 
 
-def test_bodies_that_run_are_stopped_when_asked_also_later(browser):
+def test_bodies_that_run_are_stopped_when_asked_also_later(staff):
     handle = diamond().start()
     (task,) = die(1)
-    client = browser(*ALL)
+    client = staff(*ALL)
 
     do(client, "cancel", handle)
     assert Task.objects.get(pk=task).status == "RUNNING"
@@ -345,21 +345,21 @@ def test_bodies_that_run_are_stopped_when_asked_also_later(browser):
     assert Row.objects.get(pk=handle.id).open_count == 0
 
 
-def test_retry_runs_what_failed_again(browser, drain):
+def test_retry_runs_what_failed_again(staff, drain):
     handle = ran(diamond(try_.node(node_id="c")(key="k", fails=1)), drain)
     assert states(handle)["d"] == "SKIPPED"
 
-    do(browser(*ALL), "retry", handle)
+    do(staff(*ALL), "retry", handle)
     drain()
 
     assert handle.status() == "COMPLETED"
     assert log() == ["Retry failed. Status: FAILED → RUNNING."]
 
 
-def test_one_node_is_retried(browser, drain):
+def test_one_node_is_retried(staff, drain):
     c, d = try_.node(node_id="c")(key="c", fails=1), try_.node(node_id="d")(key="d", fails=1)
     handle = ran(Workflow("two", [c, d]), drain)
-    client = browser(*ALL)
+    client = staff(*ALL)
 
     html = page(client, handle)
     where = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
@@ -373,23 +373,23 @@ def test_one_node_is_retried(browser, drain):
     assert "was left alone" in client.post(where, follow=True).content.decode()
 
 
-def test_an_item_of_a_map_is_retried(browser, drain):
+def test_an_item_of_a_map_is_retried(staff, drain):
     numbers = give.node(node_id="numbers")(value=[1, 2, 3])
     handle = ran(
         Workflow("maps", [numbers, try_item.map(over=numbers, kwargs={"key": "i", "fails": 1}, node_id="m")]), drain
     )
     item = WorkflowTask.objects.get(workflow=handle.id, node_id="m[0]")
 
-    browser(*ALL).post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, item.task_index]))
+    staff(*ALL).post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, item.task_index]))
     drain()
 
     assert states(handle)["m[0]"] == "COMPLETED"
 
 
-def test_an_event_is_sent_with_its_payload(browser, drain):
+def test_an_event_is_sent_with_its_payload(staff, drain):
     event = wait_for_event("approved", node_id="approved")
     handle = ran(Workflow("w", [event], output=event), drain)
-    client = browser(*ALL)
+    client = staff(*ALL)
 
     asked = client.get(address(handle, "send_event")).content.decode()
     assert '<option value="approved">' in asked
@@ -405,23 +405,23 @@ def test_an_event_is_sent_with_its_payload(browser, drain):
     assert log() == ["Send event. approved"]
 
 
-def test_a_subworkflow_below_a_paused_one_is_left_alone(browser, drain):
+def test_a_subworkflow_below_a_paused_one_is_left_alone(staff, drain):
     outer = Workflow("outer", [Silent.node(node_id="sub")()]).start()
     with transaction.atomic():
         outer.pause()
     inner = row("inner", {"status": "READY"}, status="PAUSED", depth=1)
     Row.objects.filter(pk=inner.id).update(root_id=outer.id, parent=WorkflowTask.objects.get(workflow=outer.id))
 
-    html = do(browser(*ALL), "resume", inner).content.decode()
+    html = do(staff(*ALL), "resume", inner).content.decode()
 
     assert inner.status() == "PAUSED"
     assert "1 was left alone" in html
 
 
-def test_verbs_reach_all_that_are_selected(browser, drain):
+def test_verbs_reach_all_that_are_selected(staff, drain):
     done, first, second = ran(diamond(), drain), diamond().start(), diamond().start()
 
-    response = browser(*ALL).post(
+    response = staff(*ALL).post(
         LIST, {"action": "pause", "_selected_action": [str(each.id) for each in (done, first, second)]}, follow=True
     )
 
@@ -432,42 +432,42 @@ def test_verbs_reach_all_that_are_selected(browser, drain):
 # Rights.
 
 
-def test_each_verb_needs_its_own_permission(browser, drain):
+def test_each_verb_needs_its_own_permission(staff, drain):
     handle = ran(Workflow("w", [fail.node()(), wait_for_event("e")], on_error=OnError.PAUSE), drain)
     assert handle.status() == "PAUSED"
     for verb in VERBS:
-        client = browser("view_workflow", *(f"{other}_workflow" for other in VERBS if other != verb))
+        client = staff("view_workflow", *(f"{other}_workflow" for other in VERBS if other != verb))
         assert do(client, verb, handle, name="e").status_code == 403
         assert f'value="{verb}"' not in client.get(LIST).content.decode()
         assert address(handle, verb) not in page(client, handle)
     node = reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])
-    client = browser("view_workflow", *(f"{verb}_workflow" for verb in VERBS if verb != "retry"))
+    client = staff("view_workflow", *(f"{verb}_workflow" for verb in VERBS if verb != "retry"))
     assert client.post(node).status_code == 403
     assert "formaction" not in page(client, handle)
     assert handle.status() == "PAUSED"
 
 
-def test_who_may_only_look_sees_no_action(browser, drain):
+def test_who_may_only_look_sees_no_action(staff, drain):
     handle = ran(Workflow("w", [fail.node()()]), drain)
-    client = browser("view_workflow")
+    client = staff("view_workflow")
 
     assert 'name="action"' not in client.get(LIST).content.decode()
     assert "<button" not in page(client, handle).split('id="content-main"')[-1]
 
 
-def test_who_may_not_look_sees_nothing(browser, client):
+def test_who_may_not_look_sees_nothing(staff, client):
     handle = diamond().start()
     for where in (LIST, address(handle), address(handle, "pause")):
         assert client.get(where).status_code == 302
-    browser("retry_workflow")
+    staff("retry_workflow")
     for where in (LIST, address(handle), address(handle, "retry")):
         assert client.get(where).status_code == 403
     assert client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 0])).status_code == 403
 
 
-def test_nothing_happens_by_get(browser, drain):
+def test_nothing_happens_by_get(staff, drain):
     handle = ran(Workflow("w", [fail.node()()]), drain)
-    client = browser(*ALL)
+    client = staff(*ALL)
 
     for verb in (*VERBS, "cancel_running"):
         client.get(address(handle, verb), {"confirmed": "1", "name": "e"})
@@ -476,8 +476,8 @@ def test_nothing_happens_by_get(browser, drain):
     assert log() == []
 
 
-def test_what_is_not_there_is_said(browser):
+def test_what_is_not_there_is_said(staff):
     handle = diamond().start()
-    client = browser(*ALL)
+    client = staff(*ALL)
     assert client.post(reverse("admin:horsies_django_workflow_retry_node", args=[handle.id, 99])).status_code == 404
     assert client.get(reverse("admin:horsies_django_workflow_change", args=["nonsense"])).status_code == 302

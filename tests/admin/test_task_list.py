@@ -1,0 +1,384 @@
+"""The list of tasks: what is found, by which filter and which search, and how pages follow each other."""
+
+from datetime import timedelta
+from itertools import chain
+from uuid import UUID
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from horsies_django.admin import walking
+from horsies_django.ids import uuid7s
+from horsies_django.models import Task, Worker
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LIST = "/admin/horsies_django/task/"
+NOW = timezone.now()
+LONG_AGO = NOW - timedelta(days=3)
+ENDS = {"COMPLETED": "completed_at", "FAILED": "failed_at", "CANCELLED": "cancelled_at", "EXPIRED": "expired_at"}
+
+
+def look_through(monkeypatch, *rows):
+    monkeypatch.setattr(walking, "STRETCHES", rows)
+    monkeypatch.setattr(walking, "MORE", 0)
+
+
+def make(name="jobs.one", status="PENDING", **columns):
+    ended = {ENDS[status]: NOW} if status in ENDS else {}
+    return Task.objects.create(task_name=name, status=status, **ended, **columns)
+
+
+def some(count, **columns):
+    """That many tasks, the oldest first."""
+    status = columns.setdefault("status", "COMPLETED")
+    ended = {ENDS[status]: NOW} if status in ENDS else {}
+    rows = [Task(id=key, task_name="jobs.many", **ended, **columns) for key in uuid7s(count)]
+    Task.objects.bulk_create(rows, batch_size=400)
+    return rows
+
+
+def shown(client, **query):
+    return client.get(LIST, query).context["cl"]
+
+
+def found(client, **query):
+    return {row.pk for row in shown(client, **query).result_list}
+
+
+def walk(client, link, **query):
+    """The rows of each page, from the first on."""
+    pages, address = [], "?" + "&".join(f"{name}={value}" for name, value in query.items())
+    while address:
+        listed = client.get(LIST + address).context["cl"]
+        pages.append([row.pk for row in listed.result_list])
+        address = getattr(listed, link)
+        assert len(pages) < 100
+    return pages
+
+
+# Pages.
+
+
+def test_pages_forth_and_back_show_each_row_once_and_the_newest_first(staff):
+    rows = some(120)
+    client = staff("view_task")
+    newest_first = [row.pk for row in reversed(rows)]
+
+    forth = walk(client, "older")
+    back = walk(client, "newer", after=walking.OLDEST)
+
+    assert [len(page) for page in forth] == [50, 50, 20]
+    assert [*chain(*forth)] == newest_first
+    assert [*chain(*reversed(back))] == newest_first
+
+
+def test_rows_that_come_meanwhile_move_no_page(staff):
+    rows = some(120)
+    client = staff("view_task")
+    older = shown(client).older
+
+    some(30)
+
+    listed = client.get(LIST + older).context["cl"]
+    assert [row.pk for row in listed.result_list] == [row.pk for row in reversed(rows[20:70])]
+
+
+@pytest.mark.parametrize("status", ["", "FAILED"])
+@pytest.mark.parametrize("link", ["older", "newer"])
+def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(staff, monkeypatch, status, link):
+    look_through(monkeypatch, 10, 30)
+    few = some(3, status="FAILED", queue_name="few")
+    some(100, status="FAILED")
+    few += some(3, status="FAILED", queue_name="few")
+    client = staff("view_task")
+    query = {"queue_name": "few", **({"status__exact": status} if status else {})}
+    start = {"after": walking.OLDEST} if link == "newer" else {}
+
+    pages = walk(client, link, **query, **start)
+    html = client.get(LIST, query | start).content.decode()
+
+    assert sorted([*chain(*pages)]) == [row.pk for row in few]
+    assert len(pages) >= 3
+    assert "Looked through what was sent" in html
+    assert "Look further" in html
+
+
+def test_a_page_goes_on_looking_while_that_costs_little(staff, monkeypatch):
+    look_through(monkeypatch, 10, 30)
+    monkeypatch.setattr(walking, "MORE", 4)
+    monkeypatch.setattr(walking, "PATIENCE", 60)
+    few = some(3, queue_name="few")
+    some(100)
+
+    assert found(staff("view_task"), queue_name="few") == {row.pk for row in few}
+
+
+def test_old_tasks_that_wait_are_found_behind_any_number_of_others(staff, monkeypatch):
+    look_through(monkeypatch, 10, 30)
+    stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
+    some(100)
+    client = staff("view_task")
+
+    for query in (
+        {"state": "due"},
+        {"status__exact": "PENDING"},
+        {"trouble": "overdue"},
+        {"queue_name": "nobody", "state": "due"},
+    ):
+        assert found(client, **query) == {stuck.pk}
+        assert not shown(client, **query).older
+
+
+def test_a_queue_that_nobody_serves_is_found_behind_more_that_is_due_than_is_read_whole(staff, monkeypatch):
+    look_through(monkeypatch, 10, 30)
+    monkeypatch.setattr(walking, "SHELF", 20)
+    stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
+    due = some(100, status="PENDING")
+    client = staff("view_task")
+
+    assert found(client, state="due", queue_name="nobody") == {stuck.pk}
+    assert sorted([*chain(*walk(client, "older", state="due"))]) == sorted([stuck.pk, *(row.pk for row in due)])
+
+
+def test_the_list_needs_few_queries_and_as_many_for_fifty_rows_as_for_one(staff):
+    client = staff("view_task", "view_workflow", "retry_task")
+    some(1, status="FAILED", workflow_id=UUID(int=7), claimed_by_worker_id="w")
+    client.get(LIST)
+
+    with CaptureQueriesContext(connection) as of_one:
+        client.get(LIST)
+    some(60, status="FAILED", workflow_id=UUID(int=7), claimed_by_worker_id="w", progress={"done": 1})
+    with CaptureQueriesContext(connection) as of_fifty:
+        client.get(LIST)
+
+    assert len(of_one) - 1 <= len(of_fifty) <= 15  # one row is a page that is not full: it looks further
+    assert not any("COUNT(" in query["sql"] and "horsies_tasks" in query["sql"] for query in of_fifty)
+    assert not any('"args"' in query["sql"] or '"result"' in query["sql"] for query in of_fifty)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"before": "nonsense"},
+        {"after": "\0"},
+        {"before": "ffffffff-ffff-ffff-ffff-ffffffffffff", "after": "00000000-0000-0000-0000-000000000000"},
+        {"after": "ffffffff-ffff-ffff-ffff-ffffffffffff"},
+        {"before": "00000000-0000-0000-0000-000000000000"},
+        {"status__exact": "NONSENSE"},
+        {"state": "'"},
+        {"kind": "x"},
+        {"trouble": "y"},
+        {"sent": "aeon"},
+        {"sent_from": "yesterday", "sent_to": "9999-99-99"},
+        {"sent_from": "0001-01-01", "sent_to": "9999-12-31T23:59"},
+        {"sent_from": "1970-01-01", "sent_to": "9998-12-31"},
+        {"priority": "9" * 40},
+        {"queue_name": "\0"},
+        {"worker": "\0x"},
+        {"q": "\0"},
+        {"q": "args:%_\\'\"\0"},
+        {"q": "error:"},
+        {"p": "7"},
+        {"p": "x"},
+        {"o": "3.-x"},
+        {"all": ""},
+        {"attempt": "many"},
+    ],
+)
+def test_a_bad_address_is_no_error_of_ours(staff, query):
+    make()
+
+    response = staff("view_task").get(LIST, query, follow=True)
+
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("query", [{}, {"sent": "hour"}, {"sent_from": "2026-01-01", "sent_to": "2026-01-02T10:00"}])
+def test_a_project_without_time_zones_has_the_list_too(staff, settings, query):
+    settings.USE_TZ = False
+    make(good_until=timezone.now())
+    rows = some(60, status="PENDING")
+
+    client = staff("view_task")
+
+    assert client.get(LIST, query).status_code == 200
+    assert client.get(LIST, {"queue_name": "none", "before": rows[-1].pk}).status_code == 200
+
+
+def test_an_empty_list_says_so(staff):
+    html = staff("view_task").get(LIST).content.decode()
+
+    assert "0 tasks on this page" in html
+
+
+# Filters.
+
+FILTERS = {
+    "status": {"status__exact": "FAILED"},
+    "active": {"state": "active"},
+    "scheduled": {"state": "scheduled"},
+    "retrying": {"state": "retrying"},
+    "due": {"state": "due"},
+    "archived": {"state": "archived"},
+    "completed": {"state": "completed"},
+    "queue": {"queue_name": "emails"},
+    "high": {"priority": "high"},
+    "normal": {"priority": "normal"},
+    "low": {"priority": "low"},
+    "task": {"task_name": "jobs.two"},
+    "worker": {"worker": "host-1"},
+    "code": {"error_code": "MINE"},
+    "retried": {"trouble": "retried"},
+    "overdue": {"trouble": "overdue"},
+    "steps": {"kind": "steps"},
+    "all": {"kind": "all"},
+    "hour": {"sent": "hour"},
+    "week": {"sent": "week"},
+    "range": dict.fromkeys(("sent_from", "sent_to"), f"{timezone.localtime(LONG_AGO):%Y-%m-%d}"),
+}
+SEARCHES = {
+    "none": "",
+    "name": "jobs.t",
+    "args": "args:NEEDLE 100%_",
+    "not args": "args:100xx",
+    "quote": 'args:"key": "ä',
+    "error": "error:NO luck",
+    "error code": "error:mine",
+}
+
+
+def old(moment):
+    return UUID(int=walking.id_at(moment).int | 0x7 << 76 | 0b10 << 62 | 5)
+
+
+@pytest.fixture
+def zoo(transactional_db):
+    """One of each kind: by name, which filters and which searches find it."""
+    err = {"err": {"error_code": "MINE", "message": "No luck today", "data": None}}
+    base = {"week", "normal", "all"}
+    now = base | {"hour"}
+    rows = {
+        "plain": (make(kwargs={"key": "ä needle 100%_"}), now | {"due"}, {"args", "quote"}),
+        "late": (make("jobs.two", enqueued_at=NOW - timedelta(hours=1)), now | {"due", "overdue", "task"}, {"name"}),
+        "past": (make(good_until=NOW - timedelta(minutes=1)), now | {"overdue"}, set()),
+        "later": (make(deferred=True, enqueued_at=NOW + timedelta(hours=1)), now | {"scheduled"}, set()),
+        "again": (
+            make(deferred=True, enqueued_at=NOW + timedelta(hours=1), next_retry_at=NOW, attempt=1, retry_count=1),
+            now | {"retrying", "retried"},
+            set(),
+        ),
+        "runs": (
+            make(status="RUNNING", claimed_by_worker_id="host-1", claimed_at=NOW, started_at=NOW, claim=1, attempt=1),
+            now | {"active", "worker"},
+            set(),
+        ),
+        "failed": (
+            make(status="FAILED", error_code="MINE", result=err, attempt=2, claimed_by_worker_id="host-1"),
+            now | {"status", "archived", "code", "retried", "worker"},
+            {"error", "error code"},
+        ),
+        "emails": (
+            make(status="COMPLETED", queue_name="emails", priority=5, result={"ok": "no luck"}),
+            (now | {"completed", "queue", "high"}) - {"normal"},
+            set(),
+        ),
+        "low": (
+            make(status="CANCELLED", priority=-1, error_code="TASK_CANCELLED"),
+            (now | {"low"}) - {"normal"},
+            set(),
+        ),
+        "old": (
+            make(id=old(LONG_AGO), sent_at=LONG_AGO, status="COMPLETED"),
+            base | {"completed", "range"},
+            set(),
+        ),
+        "step": (make("horsies_django.workflows.internal.wake", status="COMPLETED"), {"steps", "all"}, set()),
+    }
+    return {name: (row.pk, filters | {""}, searches | {"none"}) for name, (row, filters, searches) in rows.items()}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_each_filter_with_each_search_finds_the_right_rows(staff, zoo, search):
+    client = staff("view_task")
+    zoo_without_step = {name: animal for name, animal in zoo.items() if name != "step"}
+
+    for name, query in {"": {}, **FILTERS}.items():
+        animals = zoo if name in ("steps", "all") else zoo_without_step
+        expected = {key for key, (_, filters, searches) in animals.items() if name in filters and search in searches}
+        rows = found(client, **query, **({"q": SEARCHES[search]} if SEARCHES[search] else {}))
+        assert {key for key, (pk, *_) in zoo.items() if pk in rows} == expected, (name, search)
+
+
+def test_filters_are_combined(staff, zoo):
+    client = staff("view_task")
+
+    assert found(client, status__exact="FAILED", worker="host-1", trouble="retried", sent="hour") == {zoo["failed"][0]}
+    assert found(client, status__exact="FAILED", state="completed") == set()
+
+
+def test_an_id_finds_its_task_whatever_it_is(staff, zoo):
+    client = staff("view_task")
+
+    for pk, *_ in zoo.values():
+        assert found(client, q=str(pk)) == found(client, q=f" {pk.hex} ") == {pk}
+
+
+def test_no_filter_asks_the_table_for_its_values(staff, zoo):
+    Worker.objects.register("host-1", "w", "host", 1)
+    with CaptureQueriesContext(connection) as captured:
+        html = staff("view_task").get(LIST).content.decode()
+
+    assert "?worker=host-1" in html
+    assert "error_code=UNHANDLED_EXCEPTION" in html
+    assert "error_code=DOWN" in html  # tests.jobs.tasks maps an exception to it
+    assert not any("DISTINCT" in query["sql"] for query in captured)
+
+
+# Columns.
+
+
+def test_a_row_says_both_vocabularies_and_its_times(staff, drain):
+    tasks.fail.send()
+    drain()
+    tasks.noop.schedule(3600)
+    with transaction.atomic():
+        tasks.noop.send()
+        Task.objects.claim("a-worker-of-a-long-name", start=1)
+
+    html = staff("view_task").get(LIST).content.decode()
+
+    for words in ("archived", "scheduled", "active", "in 59 min", "so far", "?worker=a-worker-of-a-long-name", "1/1"):
+        assert words in html, words
+
+
+def test_a_workflow_is_a_link_for_who_may_see_it_and_else_a_short_id(staff):
+    make(workflow_id=UUID(int=7))
+
+    html = staff("view_task").get(LIST).content.decode()
+
+    assert f'title="{UUID(int=7)}"' in html
+    assert "horsies_django/workflow/" not in html
+
+
+def test_what_a_row_says_is_text(staff):
+    bad = "<script>alert(1)</script>"
+    make(bad, queue_name=bad, error_code=bad, claimed_by_worker_id=bad, progress={"done": 1, "message": bad})
+    client = staff("view_task")
+
+    for query in (
+        {},
+        {"q": bad},
+        {"queue_name": bad},
+        {"worker": bad},
+        {"sent_from": bad},
+        {"before": bad},
+        {"x": bad},
+    ):
+        html = client.get(LIST, query, follow=True).content.decode()
+        assert bad not in html
+        assert "style=" not in html
+        assert "onclick" not in html

@@ -1,0 +1,422 @@
+"""What an operator may do to tasks: to one, to some that are selected, and to all that match."""
+
+import re
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.messages import get_messages
+from django.db import transaction
+from django.urls import reverse
+from django.utils import timezone
+
+from horsies_django import TaskHandle
+from horsies_django.admin import matching
+from horsies_django.ids import uuid7s
+from horsies_django.models import Heartbeat, Task, TaskAttempt, Workflow, WorkflowTask
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LIST = "/admin/horsies_django/task/"
+RIGHTS = {
+    "retry": "retry_task",
+    "cancel": "cancel_task",
+    "cancel_running": "cancel_task",
+    "run_now": "run_now_task",
+    "move": "move_task",
+    "delete": "delete_task",
+}
+GIVEN = {"move": {"queue_name": "emails", "priority": "7"}}
+
+
+def act(client, action, *keys, query="", **more):
+    return client.post(LIST + query, {"action": action, "_selected_action": [str(key) for key in keys], **more})
+
+
+def said(response):
+    return " ".join(str(message) for message in get_messages(response.wsgi_request))
+
+
+def running():
+    handle = tasks.noop.send()
+    with transaction.atomic():
+        Task.objects.claim("w", start=1)
+    return handle
+
+
+def subject(action):
+    """A task to which that can be done."""
+    if action in ("retry", "delete"):
+        handle = tasks.noop.send()
+        handle.cancel()
+        return handle
+    return {"cancel_running": running, "run_now": lambda: tasks.noop.schedule(3600)}.get(action, tasks.noop.send)()
+
+
+def state(handle):
+    return Task.objects.filter(pk=handle.id).values().first()
+
+
+def failed(count, **columns):
+    now = timezone.now()
+    rows = [
+        Task(id=key, task_name="jobs.many", status="FAILED", failed_at=now, error_code="X", **columns)
+        for key in uuid7s(count)
+    ]
+    Task.objects.bulk_create(rows, batch_size=400)
+    return rows
+
+
+# Rights.
+
+
+@pytest.mark.parametrize("action", RIGHTS)
+def test_each_verb_needs_its_own_right_from_the_list_and_from_the_page(staff, action):
+    handle = subject(action)
+    before = state(handle)
+    client = staff("view_task", "change_task", *(set(RIGHTS.values()) - {RIGHTS[action]}))
+    address = reverse("admin:horsies_django_task_do", args=[handle.id, action])
+    more = {"confirmed": "1", **GIVEN.get(action, {})}
+
+    act(client, action, handle.id, **more)
+    act(client, action, handle.id, select_across="1", upper=str(UUID(int=2**128 - 1)), **more)
+
+    assert client.post(address, more).status_code == 403
+    assert client.get(address).status_code == 403
+    assert state(handle) == before
+    assert f'value="{action}"' not in client.get(LIST).content.decode()
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize("action", RIGHTS)
+def test_each_verb_is_done_from_the_list_and_logged(staff, action):
+    handle = subject(action)
+    before = state(handle)
+    client = staff("view_task", RIGHTS[action])
+
+    response = act(client, action, handle.id, confirmed="1", **GIVEN.get(action, {}))
+
+    assert response.status_code == 302
+    assert said(response).startswith("1 task")
+    assert state(handle) != before
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.is_deletion()) == (str(handle.id), action == "delete")
+
+
+@pytest.mark.parametrize("action", RIGHTS)
+def test_each_verb_is_done_from_the_page_with_its_right_alone(staff, action):
+    handle = subject(action)
+    before = state(handle)
+    client = staff("view_task", RIGHTS[action])
+    address = reverse("admin:horsies_django_task_do", args=[handle.id, action])
+
+    assert client.get(address).status_code == 200
+    assert state(handle) == before
+    client.post(address, {"confirmed": "1", **GIVEN.get(action, {})})
+
+    assert state(handle) != before
+
+
+def test_djangos_own_page_of_deletion_stays_shut(staff):
+    handle = subject("delete")
+
+    response = staff("view_task", "delete_task").post(
+        reverse("admin:horsies_django_task_delete", args=[handle.id]), {"post": "yes"}
+    )
+
+    assert response.status_code == 403
+    assert state(handle) is not None
+
+
+@pytest.mark.parametrize("action", ["cancel_running", "move", "delete"])
+def test_what_can_not_be_taken_back_asks_first(staff, action):
+    handle = subject(action)
+    before = state(handle)
+
+    html = act(staff("view_task", RIGHTS[action]), action, handle.id).content.decode()
+
+    assert "This is about 1 task" in html
+    assert state(handle) == before
+
+
+# Run now.
+
+
+def test_a_scheduled_task_runs_now(staff, drain):
+    handle = tasks.add.schedule(3600, 1)
+    early = tasks.noop.send()
+
+    response = act(staff("view_task", "run_now_task"), "run_now", handle.id, early.id)
+    drain()
+
+    assert "1 task is due now. 1 was left alone" in said(response)
+    assert handle.status() == "COMPLETED"
+
+
+def test_a_worker_that_waits_hears_of_what_runs_now(staff, worker):
+    worker()
+    handle = tasks.add.schedule(3600, 1)
+
+    act(staff("view_task", "run_now_task"), "run_now", handle.id)
+
+    assert handle.get(timeout=20).ok == 2
+
+
+def test_a_retry_that_runs_now_stays_a_retry(drain):
+    handle = tasks.fixed.send("now")
+    drain()
+    assert state(handle)["next_retry_at"] > timezone.now()
+
+    assert Task.objects.filter(pk=handle.id).run_now() == 1
+
+    row = state(handle)
+    assert row["next_retry_at"] == row["enqueued_at"] <= timezone.now() + timedelta(seconds=5)
+    assert (row["deferred"], row["retry_count"], row["attempt"]) == (False, 1, 1)
+    drain()
+    assert state(handle)["attempt"] == 2
+
+
+def test_what_is_past_its_deadline_or_a_step_of_a_workflow_does_not_run_now():
+    later = {"deferred": True, "enqueued_at": timezone.now() + timedelta(hours=1)}
+    Task.objects.create(task_name="jobs.late", good_until=timezone.now() - timedelta(seconds=1), **later)
+    Task.objects.create(task_name="horsies_django.workflows.internal.wake", **later)
+
+    assert Task.objects.all().run_now() == 0
+
+
+# Move.
+
+
+def test_only_what_has_not_begun_is_moved(staff):
+    waits, runs = tasks.noop.schedule(3600), running()
+
+    response = act(
+        staff("view_task", "move_task"),
+        "move",
+        waits.id,
+        runs.id,
+        confirmed="1",
+        queue_name="emails",
+        priority="-100",
+    )
+
+    assert "1 task was moved. 1 was left alone" in said(response)
+    assert (state(waits)["queue_name"], state(waits)["priority"]) == ("emails", -100)
+    assert (state(runs)["queue_name"], state(runs)["priority"]) == ("default", 0)
+    assert "Queue: default → emails. Priority: 0 → -100" in LogEntry.objects.get().change_message
+
+
+def test_what_was_moved_up_is_claimed_first():
+    first, second = tasks.noop.send(), tasks.noop.send()
+
+    assert Task.objects.filter(pk=second.id).move(priority=1) == 1
+
+    with transaction.atomic():
+        (claim,) = Task.objects.claim("w", start=1)
+    assert claim.task_id == second.id
+    assert state(first)["status"] == "PENDING"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "Give a queue, a priority or both."),
+        ({"priority": "101"}, "less than or equal to 100"),
+        ({"priority": "x"}, "Enter a whole number"),
+        ({"queue_name": "nowhere"}, "No backend has the queue nowhere; allowed: default, emails."),
+    ],
+)
+def test_a_move_to_nowhere_says_what_is_allowed(staff, settings, given, words):
+    settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "emails"]}}
+    handle = tasks.noop.send()
+
+    html = act(staff("view_task", "move_task"), "move", handle.id, confirmed="1", **given).content.decode()
+
+    assert words in html
+    assert state(handle)["queue_name"] == "default"
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"priority": 101}, {"priority": True}, {"queue_name": ""}, {"queue_name": "nowhere"}]
+)
+def test_move_by_hand_raises_for_the_same(settings, given):
+    settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "emails"]}}
+
+    with pytest.raises(ValueError, match=r"queue_name|priority"):
+        Task.objects.all().move(**given)
+
+
+def test_a_task_is_not_moved_to_a_queue_that_its_own_backend_has_not(settings):
+    backend = settings.TASKS["default"]
+    settings.TASKS = {"default": {**backend, "QUEUES": ["default"]}, "other": {**backend, "QUEUES": ["emails"]}}
+    Task.objects.create(task_name="jobs.one", backend="default")
+    theirs = Task.objects.create(task_name="jobs.two", backend="other")
+
+    assert Task.objects.all().move(queue_name="emails") == 1
+    assert Task.objects.get(queue_name="emails") == theirs
+
+
+# Delete.
+
+
+def test_only_what_has_ended_is_deleted_with_its_attempts_and_beats(staff, drain):
+    ended = tasks.fail.send()
+    drain()
+    Heartbeat.objects.create(task_id=ended.id, sender_id="w", role="runner", sent_at=timezone.now(), pid=1)
+    waits = tasks.noop.send()
+
+    response = act(staff("view_task", "delete_task"), "delete", ended.id, waits.id, confirmed="1")
+
+    assert "1 task was deleted. 1 was left alone" in said(response)
+    assert list(Task.objects.all()) == [Task.objects.get(pk=waits.id)]
+    assert not TaskAttempt.objects.exists()
+    assert not Heartbeat.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "node", "is_deleted"),
+    [
+        ("RUNNING", "COMPLETED", False),
+        ("COMPLETED", "RUNNING", False),
+        ("COMPLETED", "COMPLETED", True),
+    ],
+)
+def test_what_a_live_workflow_has_still_to_hear_of_is_not_deleted(status, node, is_deleted):
+    key, now = UUID(int=1), timezone.now()
+    root = Workflow.objects.create(pk=key, root_id=key, name="flow", status=status, completed_at=now)
+    (row,) = failed(1, workflow_id=root.pk)
+    WorkflowTask.objects.create(
+        workflow=root, task_index=0, node_id="a", task_id=row.pk, status=node, completed_at=timezone.now()
+    )
+
+    assert Task.objects.all().deletable().exists() is is_deleted
+
+
+# All that match.
+
+
+def fields_of(response):
+    html = response.content.decode()
+    return {
+        name: value
+        for name, value in re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', html)
+        if name != "csrfmiddlewaretoken"
+    }
+
+
+def test_all_that_match_asks_first_and_says_how_many_and_what(staff):
+    rows = failed(1_200, queue_name="emails")
+    failed(5)
+    client = staff("view_task", "retry_task")
+
+    response = act(client, "retry", rows[0].pk, query="?queue_name=emails&q=jobs.m", select_across="1")
+
+    html = response.content.decode()
+    for words in ("This is about 1200 tasks", "Failed: 1200", "queue: emails", "jobs.m"):
+        assert words in html, words
+    assert not Task.objects.filter(status="PENDING").exists()
+
+
+def test_all_that_match_are_retried_a_part_in_each_request_and_none_twice(staff, monkeypatch):
+    monkeypatch.setattr(matching, "WORKS", 0)
+    rows = failed(1_200, queue_name="emails")
+    others = failed(5)
+    client = staff("view_task", "retry_task")
+    query = "?queue_name=emails&status__exact=FAILED"
+
+    response = act(client, "retry", rows[0].pk, query=query, select_across="1")
+    later = failed(1, queue_name="emails")
+    response = client.post(LIST + query, fields_of(response))
+    assert "500 done, 0 left alone, of 1200" in response.content.decode()
+    Task.objects.filter(status="PENDING").update(status="FAILED", failed_at=timezone.now())  # they fail again
+    requests = 1
+    while response.status_code == 200:
+        assert "data-horsies-continue" in response.content.decode()
+        response = client.post(LIST + query, fields_of(response))
+        requests += 1
+
+    assert 3 <= requests <= 5
+    assert response.headers["Location"] == LIST + "?queue_name=emails&status__exact=FAILED"
+    assert "1200 tasks are due again." in said(response)
+    assert Task.objects.filter(status="PENDING").count() == 700
+    assert Task.objects.filter(pk__in=[row.pk for row in others + later], status="FAILED").count() == 6
+    messages = LogEntry.objects.values_list("change_message", flat=True)
+    assert sum(int(re.search(r"(\d+) done", message)[1]) for message in messages) == 1_200
+    assert all("queue: emails" in message for message in messages)
+
+
+@pytest.mark.parametrize("right", ["retry_task", None])
+def test_to_go_on_needs_the_right_each_time(staff, monkeypatch, right):
+    monkeypatch.setattr(matching, "WORKS", 0)
+    rows = failed(600)
+    client = staff("view_task", "retry_task")
+    response = client.post(LIST, fields_of(act(client, "retry", rows[0].pk, select_across="1")))
+    if right is None:
+        from django.contrib.auth import get_user_model
+
+        get_user_model().objects.get().user_permissions.clear()
+
+    response = client.post(LIST, fields_of(response))
+
+    assert Task.objects.filter(status="PENDING").count() == (600 if right else 500)
+
+
+def test_what_is_left_alone_is_told(staff):
+    rows = failed(3)
+    tasks.noop.send()
+    client = staff("view_task", "delete_task")
+
+    asked = act(client, "delete", rows[0].pk, select_across="1")
+    response = client.post(LIST, fields_of(asked))
+
+    assert "3 tasks were deleted. 1 was left alone" in said(response)
+    assert Task.objects.count() == 1
+    assert "3 done, 1 left alone. [kind: tasks]" in LogEntry.objects.get().change_message
+
+
+def test_all_that_match_are_moved_to_where_the_form_says(staff, monkeypatch):
+    monkeypatch.setattr(matching, "WORKS", 0)
+    handles = [tasks.noop.send() for _ in range(3)]
+    client = staff("view_task", "move_task")
+    asked = act(client, "move", handles[0].id, query="?state=due", select_across="1")
+
+    wrong = client.post(LIST + "?state=due", fields_of(asked) | {"priority": "1000"})
+    assert "less than or equal to 100" in wrong.content.decode()
+    response = client.post(LIST + "?state=due", fields_of(wrong) | {"priority": "9"})
+    while response.status_code == 200:
+        response = client.post(LIST + "?state=due", fields_of(response))
+
+    assert set(Task.objects.values_list("queue_name", "priority")) == {("default", 9)}
+
+
+def test_more_than_is_counted_is_estimated_and_said_to_be(staff, monkeypatch):
+    monkeypatch.setattr(matching, "COUNTED", 600)
+    rows = failed(1_500)
+
+    html = act(staff("view_task", "retry_task"), "retry", rows[0].pk, select_across="1").content.decode()
+
+    assert re.search(r"This is about (≈ \d+|more than \d+) tasks", html)
+    assert "The newest 1000 of them were counted" in html
+
+
+def test_nothing_is_claimed_of_what_was_not_counted(staff):
+    failed(60)
+
+    html = staff("view_task", "retry_task").get(LIST).content.decode()
+
+    assert "Select all that match, on every page" in html
+    assert "Select all 50" not in html
+
+
+@pytest.mark.parametrize("broken", [{"upper": "x"}, {"before": "x"}, {"done": "many"}, {"upper": ""}])
+def test_a_broken_form_asks_again(staff, broken):
+    rows = failed(1)
+    client = staff("view_task", "retry_task")
+    asked = act(client, "retry", rows[0].pk, select_across="1")
+
+    html = client.post(LIST, fields_of(asked) | broken).content.decode()
+
+    assert "This is about 1 tasks" in html
+    assert TaskHandle(rows[0].pk).status() == "FAILED"
