@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db.models import Model, Q
 
-from .tables import GRAPH, LARGE, MAP
+from .numbers import GRAPH, LARGE, MAP
 
 WORST = {
     "task": [
