@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urldefrag
 
 #: A query string, by name. Of a name that stands twice the last counts, which is enough for what the admin offers.
 Query = dict[str, str]
@@ -36,7 +36,7 @@ class Page(HTMLParser):
         found: dict[str, Query] = {}
         for link in links:
             if link.startswith("?"):
-                found.setdefault(link, dict(parse_qsl(link[1:], keep_blank_values=True)))
+                found.setdefault(link, dict(parse_qsl(urldefrag(link[1:]).url, keep_blank_values=True)))
         return list(found.values())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -33,6 +33,9 @@ TERMS = (
     "name:shop.orders error:SHOP_ERROR_3 queue:emails",
 )
 
+#: So many values of one filter are tried, spread over all that it offers.
+ALIKE = 12
+
 #: What is put into fields of the forms that narrow a list.
 _FILLED = {
     "date": ("2020-01-01", "2100-01-01"),
@@ -112,8 +115,17 @@ class Pages:
                 if needs == {"object_id", "verb"}:
                     yield from (Request(self._reverse(each.name, object_id=key, verb=verb)) for verb in verbs)
 
+    def _led_to(self, request: Request, key: Any) -> Iterator[Request]:
+        """What a row's page leads to below itself: another view of it, more of what it has too much of."""
+        path = request.address
+        below = path.removesuffix("change/")
+        page = Page(request.send(self.client).content.decode())
+        yield from (Request(f"{path}?{urlencode(query)}") for query in _some(page.queries(page.links)) if query)
+        others = [link for link in dict.fromkeys(page.links) if link.startswith(below) and "/do/" not in link]
+        yield from map(Request, others[:ALIKE])
+
     def lists(self) -> Iterator[Request]:
-        """The list, and each way to narrow, sort and search it; of each the next page and the last."""
+        """The list, and each way to narrow, sort and search it; of each a page further on."""
         for query in [{}, *self.choices(), *self.sorts(), *self._searches()]:
             yield self._list(query)
             yield from self._further(query)
@@ -131,7 +143,7 @@ class Pages:
         offered = [query for query in page.queries(links) if not query.keys() & _NO_CHOICE]
         forms = [form for form in page.forms if form.method == "get" and "q" not in form.fields]
         filled = [query for form in forms for query in _fillings(form)]
-        return [dict(items) for items in dict.fromkeys(tuple(query.items()) for query in [*offered, *filled] if query)]
+        return _some(list(filter(None, [*offered, *filled])))
 
     def sorts(self) -> list[Query]:
         """What the list offers to sort it by, this way and the other."""
@@ -156,18 +168,10 @@ class Pages:
     def _has_search(self) -> bool:
         return any("q" in form.fields for form in self._read({}).forms)
 
-    def _led_to(self, request: Request, key: Any) -> Iterator[Request]:
-        """What a row's page leads to below itself: another view of it, more of what it has too much of."""
-        path = request.address
-        below = path.removesuffix("change/")
-        for link in dict.fromkeys(Page(request.send(self.client).content.decode()).links):
-            if link.startswith(("?", below)) and "/do/" not in link and link not in ("?", path):
-                yield Request(path + link if link.startswith("?") else link)
-
     def _further(self, query: Query) -> Iterator[Request]:
         page = self._read(query)
         pager = page.queries(page.pager)
-        yield from (self._list(each) for each in (pager if len(pager) < 2 else [pager[0], pager[-1]]))
+        yield from map(self._list, pager[:1] if query else pager)
 
     def _read(self, query: Query) -> Page:
         return Page(self._list(query).send(self.client).content.decode())
@@ -179,6 +183,16 @@ class Pages:
 
     def _reverse(self, name: str, **arguments: Any) -> str:
         return reverse(self._prefix + name, kwargs=arguments)
+
+
+def _some(queries: list[Query]) -> list[Query]:
+    """Return so many of those that are alike, which are those that say something of the same."""
+    of: dict[tuple[str, ...], list[Query]] = {}
+    for query in queries:
+        alike = of.setdefault(tuple(query), [])
+        if query not in alike:
+            alike.append(query)
+    return [query for alike in of.values() for query in alike[:: len(alike) // ALIKE + 1]]
 
 
 def _fillings(form: Form) -> Iterator[Query]:
