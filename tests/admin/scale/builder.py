@@ -6,16 +6,16 @@ from pathlib import Path
 
 from django.db import connections, transaction
 
-from . import tables
+from . import calls, flows, places
 
 #: In this order: tasks look at the nodes that they are of, attempts and beats at their tasks.
 STEPS = (
-    tables.queues_and_workers,
-    tables.workflows,
-    tables.tasks,
-    tables.attempts,
-    tables.heartbeats,
-    tables.rollups,
+    places.queues_and_workers,
+    flows.workflows,
+    calls.tasks,
+    calls.attempts,
+    calls.heartbeats,
+    calls.rollups,
 )
 
 

@@ -1,0 +1,82 @@
+"""Rows of each model, in each state that a verb is for. A new model, or a verb for a new state, wants its row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.models import Model
+
+from horsies_django import Workflow as Definition
+from horsies_django.models import Heartbeat, Queue, Task, Worker, Workflow
+from tests.jobs import tasks
+
+LONG_AGO, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2126, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def _task(**columns: Any) -> Task:
+    return Task.objects.create(task_name=tasks.noop.module_path, **columns)
+
+
+def _waiting() -> Task:
+    return _task()
+
+
+def _scheduled() -> Task:
+    return _task(deferred=True, enqueued_at=LATER)
+
+
+def _running() -> Task:
+    return _task(
+        status="RUNNING",
+        claim=1,
+        attempt=1,
+        claimed_by_worker_id="w",
+        claimed_at=LONG_AGO,
+        started_at=LONG_AGO,
+    )
+
+
+def _failed() -> Task:
+    result = {"err": {"error_code": "ODD", "message": "<b>odd</b>", "data": None}}
+    return _task(status="FAILED", attempt=1, claim=1, failed_at=LONG_AGO, error_code="ODD", result=result)
+
+
+def _workflow() -> Model:
+    handle = Definition("made", [tasks.noop.node()()]).start()
+    return Workflow.objects.get(pk=handle.id)
+
+
+def _paused_workflow() -> Model:
+    handle = Definition("made", [tasks.noop.node()()]).start()
+    assert handle.pause()
+    return Workflow.objects.get(pk=handle.id)
+
+
+def _cancelled_workflow() -> Model:
+    handle = Definition("made", [tasks.noop.node()()]).start()
+    assert handle.cancel()
+    return Workflow.objects.get(pk=handle.id)
+
+
+def _beat() -> Model:
+    return Heartbeat.objects.create(task=_running(), role="runner", sender_id="w", hostname="h", pid=1)
+
+
+#: By the model's name. A proxy has the rows of what it stands for.
+MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
+    "task": (_waiting, _scheduled, _running, _failed),
+    "workflow": (_workflow, _paused_workflow, _cancelled_workflow),
+    "queue": (lambda: Queue.objects.create(name="free"), lambda: Queue.objects.create(name="held", paused=True)),
+    "worker": (lambda: Worker.objects.create(id="w", hostname="h", pid=1),),
+    "heartbeat": (_beat,),
+}
+
+
+def made(model: type[Model]) -> list[Model]:
+    """Make a row of each kind of ``model``."""
+    name = str(model._meta.concrete_model._meta.model_name)
+    assert name in MAKERS, f"{__name__} has no row of {name}: add one"
+    return [make() for make in MAKERS[name]]

@@ -1,0 +1,81 @@
+"""What the database does for a page: its statements, and their plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection
+
+#: A table with more rows than that is big.
+BIG = 20_000
+
+#: As many rows may a statement read, whatever it returns of them: a search looks at the newest 100,000 tasks.
+READ = 120_000
+
+
+class Statements(list[tuple[str, Any]]):
+    """The statements that were sent, with their parameters."""
+
+    def __call__(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        self.append((sql, params))
+        return execute(sql, params, many, context)
+
+
+@contextmanager
+def statements() -> Iterator[Statements]:
+    """Note the statements that are sent meanwhile."""
+    noted = Statements()
+    with connection.execute_wrapper(noted):
+        yield noted
+
+
+def big_tables() -> set[str]:
+    """Return the names of the tables that are big."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT relname FROM pg_class WHERE relkind = 'r' AND reltuples > %s", [BIG])
+        return {name for (name,) in cursor.fetchall()}
+
+
+def faults(noted: Statements, big: set[str]) -> Iterator[str]:
+    """Say what is wrong with the plans of those that read."""
+    for sql, params in noted:
+        if not sql.lstrip(" (").upper().startswith(("SELECT", "WITH")):
+            continue
+        if not any(table in sql for table in big):
+            continue
+        scans = list(_scans(_plan(sql, params)))
+        scanned = {scan["Relation Name"] for scan in scans if "Seq Scan" in scan["Node Type"]} & big
+        if scanned:
+            yield f"sequential scan of {', '.join(sorted(scanned))}: {_told(sql, params)}"
+        read = sum(map(_rows_read, scans))
+        if read > READ:
+            yield f"{read:,} rows read: {_told(sql, params)}"
+
+
+def _plan(sql: str, params: Any) -> dict[str, Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {sql}", params)
+        (plan,) = cursor.fetchone()
+    entries = json.loads(plan) if isinstance(plan, str) else plan
+    return dict(entries[0]["Plan"])
+
+
+def _scans(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "Relation Name" in node:
+        yield node
+    for child in node.get("Plans", ()):
+        yield from _scans(child)
+
+
+def _rows_read(scan: dict[str, Any]) -> float:
+    removed = scan.get("Rows Removed by Filter", 0) + scan.get("Rows Removed by Index Recheck", 0)
+    return float((scan["Actual Rows"] + removed) * scan["Actual Loops"])
+
+
+def _told(sql: str, params: Any) -> str:
+    with connection.cursor() as cursor:
+        told = connection.ops.last_executed_query(cursor, sql, params)
+    return " ".join(str(told).split())[-400:]

@@ -1,0 +1,163 @@
+"""With a million tasks each page of the admin answers at once: few statements, none through a big table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.cache import cache
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from horsies_django.models import Task
+from tests.admin.scale.builder import build
+from tests.admin.scale.pages import Pages, Request, ours
+from tests.admin.scale.plans import big_tables, faults, statements
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+
+#: Milliseconds at the median, and statements, of a page.
+LIMIT, STATEMENTS = 300, 15
+
+MODELS = ours()
+NAMES = [model.__name__ for model in MODELS]
+
+
+@pytest.fixture(scope="module")
+def large(request, django_db_setup, django_db_blocker) -> Iterator[set[str]]:
+    """Be on a database of a million tasks, and yield the names of its big tables. ``--reuse-db`` keeps it."""
+    if connection.vendor != "postgresql":
+        pytest.skip("what is promised of a million tasks is promised of PostgreSQL")
+    with django_db_blocker.unblock(), own_database("large", is_kept=request.config.getoption("reuse_db")):
+        call_command("migrate", verbosity=0)
+        if not Task.objects.exists():
+            build()
+        yield big_tables()
+
+
+@contextmanager
+def own_database(suffix: str, *, is_kept: bool) -> Iterator[None]:
+    """Be on a database of one's own, beside that of the tests."""
+    before = connection.settings_dict["NAME"]
+    own = f"{before}_{suffix}"
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", [own])
+        if not cursor.fetchone():
+            cursor.execute(f'CREATE DATABASE "{own}"')
+    _go_to(own)
+    try:
+        yield
+    finally:
+        _go_to(before)
+        if not is_kept:
+            with connection.cursor() as cursor:
+                cursor.execute(f'DROP DATABASE "{own}"')
+
+
+def _go_to(name: str) -> None:
+    connection.close()
+    connection.settings_dict["NAME"] = name
+
+
+@pytest.fixture(scope="module")
+def operator(large) -> Client:
+    client = Client(raise_request_exception=False)
+    user, _ = get_user_model().objects.get_or_create(username="operator", is_staff=True, is_superuser=True)
+    client.force_login(user)
+    return client
+
+
+@dataclass
+class Seen:
+    """A page, as it was answered."""
+
+    request: Request
+    status: int
+    statements: int
+    milliseconds: float
+    faults: list[str]
+
+    @property
+    def complaints(self) -> list[str]:
+        """What is wrong with it."""
+        found = list(self.faults)
+        if self.status != 200:
+            found.append(f"status {self.status}")
+        if self.statements > STATEMENTS:
+            found.append(f"{self.statements} statements")
+        if self.milliseconds > LIMIT:
+            found.append(f"{self.milliseconds:.0f} ms")
+        return [f"{self.request}: {fault}" for fault in found]
+
+
+def see(client: Client, request: Request, big: set[str]) -> Seen:
+    """Ask for the page once and look at its plans, then until its median of five is known."""
+    cache.clear()
+    with statements() as noted:
+        status = request.send(client).status_code
+    if status != 200:
+        return Seen(request, status, len(noted), 0, [])
+    found = list(faults(noted, big))
+    spent = _typical(client, request)
+    for _ in range(3):  # other processes may be in the way
+        if spent > LIMIT:
+            spent = min(spent, _typical(client, request))
+    return Seen(request, status, len(noted), spent, found)
+
+
+def _typical(client: Client, request: Request) -> float:
+    """Return the median, in milliseconds; three of five on the same side of the limit suffice to know its side."""
+    spent: list[float] = []
+    while len(spent) < 5 and max(sum(one <= LIMIT for one in spent), sum(one > LIMIT for one in spent)) < 3:
+        cache.clear()
+        began = time.perf_counter()
+        request.send(client)
+        spent.append((time.perf_counter() - began) * 1000)
+    return median(spent)
+
+
+def look(client: Client, requests: Iterable[Request], big: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Look at all of them, show what they took, and fail with all that is wrong."""
+    seen = [see(client, request, big) for request in dict.fromkeys(requests)]
+    seen = [each for each in seen if each.status != 403]  # nobody may: not a page
+    with capsys.disabled():
+        print(f"\n{len(seen)} pages; those that took longest:")
+        for each in sorted(seen, key=lambda each: -each.milliseconds)[:8]:
+            print(f"{each.milliseconds:7.0f} ms {each.statements:3} statements  {str(each.request)[:110]}")
+    complaints = [complaint for each in seen for complaint in each.complaints]
+    assert not complaints, "\n".join([f"{len(complaints)} complaints:", *complaints])
+
+
+def test_the_index(operator, large, capsys):
+    addresses = [reverse("admin:index"), reverse("admin:app_list", args=["horsies_django"])]
+
+    look(operator, map(Request, addresses), large, capsys)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+def test_each_way_to_narrow_sort_search_and_turn_the_pages_of_a_list(model, operator, large, capsys):
+    pages = Pages(operator, model)
+
+    look(operator, [*pages.without_row(), *pages.lists()], large, capsys)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+def test_lists_that_are_narrowed_in_two_ways(model, operator, large, capsys):
+    look(operator, Pages(operator, model).pairs(most=60), large, capsys)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+def test_the_pages_of_rows_the_worst_among_them(model, operator, large, capsys):
+    look(operator, Pages(operator, model).of_rows(), large, capsys)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+def test_what_is_asked_before_a_verb_is_done_to_all_that_match(model, operator, large, capsys):
+    look(operator, Pages(operator, model).asked_of_all(), large, capsys)
