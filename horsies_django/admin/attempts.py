@@ -9,10 +9,11 @@ from typing import Final
 
 from django.utils.safestring import SafeString
 
+from ..durations import lasting
 from ..models import Heartbeat, Task, TaskAttempt, Worker
 from ..states import BeatRole
 from .links import Links
-from .readable import at, block, lasting
+from .readable import at, block
 
 #: Attempts and beats that a page shows, the latest.
 ATTEMPTS: Final = 50

@@ -14,10 +14,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..durations import lasting
 from ..models import Task
-from ..states import TaskStatus
+from .moments import when
 from .readable import progress_bar
-from .spans import between, span, when
+from .state_words import state_by_asynq
 
 #: Characters of an id that a column shows.
 SHORT = 13
@@ -36,7 +37,7 @@ class TaskColumns:
     @admin.display(description=_("status"))
     def shown_states(self, task: Task) -> SafeString:
         """The status, and what asynq calls it."""
-        state = asynq_state(task)
+        state = state_by_asynq(task, _now(task))
         if not state:
             return self.shown_status(task)
         return format_html('{} <span class="horsies-state">{}</span>', self.shown_status(task), state)
@@ -85,23 +86,6 @@ class TaskColumns:
         return format_html('<a href="{}" title="{}">{}</a>', address, task.workflow_id, short)
 
 
-def asynq_state(task: Task) -> str:
-    """Return the state that asynq would say a task is in; nothing where it has no such state."""
-    if task.status != TaskStatus.PENDING:
-        return str(_ASYNQ.get(TaskStatus(task.status), ""))
-    if task.next_retry_at is not None:
-        return gettext("retrying")
-    return gettext("scheduled") if task.enqueued_at > _now(task) else gettext("due")
-
-
-_ASYNQ = {
-    TaskStatus.CLAIMED: _("active"),
-    TaskStatus.RUNNING: _("active"),
-    TaskStatus.COMPLETED: _("completed"),
-    TaskStatus.FAILED: _("archived"),
-}
-
-
 def _now(task: models.Model) -> datetime:
     seen: Any = getattr(task, "seen_at", None)
     return seen or timezone.now()
@@ -112,8 +96,8 @@ def _span(task: Task, start: datetime | None, end: datetime | None) -> str:
         return "-"
     now = _now(task)
     if end is not None:
-        return span(between(start, end) or 0)
-    return "-" if start > now else gettext("%s so far") % span(between(start, now) or 0)
+        return lasting(end - start)
+    return "-" if start > now else gettext("%s so far") % lasting(now - start)
 
 
 def _short(text: str) -> str:

@@ -12,10 +12,11 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from ..durations import lasting
 from ..models import Heartbeat, Task, Worker
 from .base import ReadOnlyAdmin, queue_database
 from .links import Links
-from .readable import lasting, moment
+from .readable import moment
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):

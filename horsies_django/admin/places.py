@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from django.db.models import Count, Q, QuerySet, Sum
-from django.utils.translation import gettext as _
+from django.utils.formats import number_format
 from django.utils.translation import ngettext
 
 from ..backend import HorsiesBackend
@@ -107,7 +107,7 @@ class Figures:
 
 def at_least(count: int, is_more: bool) -> str:
     """Return a count that may be but the least."""
-    return _("more than %d") % count if is_more else str(count)
+    return number_format(count, force_grouping=True) + ("+" if is_more else "")
 
 
 def known_queues(rows: QuerySet[Queue], database: str | None) -> list[Queue]:

@@ -18,11 +18,11 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from ..durations import lasting
 from ..models import Queue
 from ..models.queue import QueueQuerySet
 from .base import queue_database
 from .live import LiveAdmin, live
-from .measures import elapsed
 from .places import figures_of, give_figures, known_queues, unsaved
 from .verbs import Verb
 
@@ -192,7 +192,7 @@ class QueueAdmin(LiveAdmin):
         return [
             (_("state"), state_of(queue)),
             (_("due"), self._tasks_of(queue, "due", figures.shown_due)),
-            (_("oldest has waited"), elapsed(figures.depth.waits)),
+            (_("oldest has waited"), lasting(figures.depth.waits)),
             (_("held by workers"), self._tasks_of(queue, "active", str(figures.held))),
             (_("waiting for their time"), self._tasks_of(queue, "scheduled", figures.shown_scheduled)),
             (_("ended in the last hour"), figures.shown_hour),
@@ -228,7 +228,7 @@ class QueueAdmin(LiveAdmin):
     @admin.display(description=_("oldest has waited"))
     def shown_oldest(self, queue: Any) -> str:
         """For how long the oldest of them could have been."""
-        return elapsed(queue.figures.depth.waits)
+        return lasting(queue.figures.depth.waits)
 
     @live
     @admin.display(description=_("held"))

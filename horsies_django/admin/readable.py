@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from django.contrib import admin
@@ -23,8 +23,6 @@ SHOWN: Final = 16_384
 #: Characters of a value from which on it is folded.
 FOLDED: Final = 2_000
 
-_DAY: Final = 86_400
-
 
 def moment(name: str, title: Any, *, exactly: bool = False) -> Any:
     """Return a column that shows the time in the field ``name``, in the reader's own zone; ``exactly``: to the ms."""
@@ -43,29 +41,6 @@ def at(value: datetime | None, *, exactly: bool = True) -> str:
     local = localtime(value) if is_aware(value) else value
     text = date_format(local, "Y-m-d H:i:s")
     return f"{text}.{local.microsecond // 1_000:03}" if exactly else text
-
-
-def lasting(span: timedelta | None) -> str:
-    """Return a duration in words, in its two largest units, or a dash.
-
-    >>> lasting(timedelta(seconds=75)), lasting(timedelta(seconds=0.0123)), lasting(timedelta(days=2, hours=5))
-    ('1 min 15 s', '12 ms', '2 d 5 h')
-    """
-    if span is None:
-        return "-"
-    seconds = max(0.0, span.total_seconds())
-    if seconds < 1:
-        return _("%d ms") % (seconds * 1_000)
-    if seconds < 10:
-        return _("%.1f s") % seconds
-    whole = int(seconds)
-    if whole < 60:
-        return _("%d s") % whole
-    if whole < 3_600:
-        return _("%(minutes)d min %(seconds)d s") % {"minutes": whole // 60, "seconds": whole % 60}
-    if whole < _DAY:
-        return _("%(hours)d h %(minutes)d min") % {"hours": whole // 3_600, "minutes": whole % 3_600 // 60}
-    return _("%(days)d d %(hours)d h") % {"days": whole // _DAY, "hours": whole % _DAY // 3_600}
 
 
 def block(text: str, *, end: bool = False) -> SafeString | str:

@@ -13,11 +13,12 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from ..durations import lasting
 from ..models import Task, Worker
 from .acting import ActingAdmin
 from .contents import contents_of
 from .links import Links
-from .readable import as_json, block, lasting, masked_json, moment, progress_bar
+from .readable import as_json, block, masked_json, moment, progress_bar
 from .state_words import state_by_asynq
 
 #: Characters of an error's message that stand at the top.

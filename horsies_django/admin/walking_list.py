@@ -16,7 +16,7 @@ from django.urls import NoReverseMatch, reverse
 
 from ..models import Workflow
 from . import search
-from .spans import exact
+from .readable import at
 from .walking import OLDEST, PAGE, Bounds, Page, Walk, as_cursor
 
 if TYPE_CHECKING:
@@ -118,12 +118,12 @@ class WalkingList(ChangeList):
     @property
     def since(self) -> str:
         """The older end of what was looked through, if there is more to look through."""
-        return exact(self.page.since) if self.page.since else ""
+        return at(self.page.since, exactly=False) if self.page.since else ""
 
     @property
     def until(self) -> str:
         """The newer end, if that is not the newest there is."""
-        return exact(self.page.until) if self.page.until else ""
+        return at(self.page.until, exactly=False) if self.page.until else ""
 
     # Links to other pages of it.
 

@@ -17,12 +17,12 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from ..durations import from_now, lasting
 from ..expressions import SecondsUntil
 from ..models import Worker
 from ..models.worker import WorkerQuerySet
 from .base import queue_database
 from .live import LiveAdmin, live
-from .measures import elapsed
 from .places import NAMED, Holding, Load, loads, silent_after
 from .readable import moment
 from .verbs import Verb
@@ -108,7 +108,7 @@ class WorkerAdmin(LiveAdmin):
         """Show what it runs."""
         if (worker := kwargs.get("obj")) is not None:
             weigh([worker])
-            rows = [(hold, self._task_address(hold), elapsed(hold.seconds)) for hold in worker.load.holds]
+            rows = [(hold, self._task_address(hold), lasting(hold.seconds)) for hold in worker.load.holds]
             context = context | {"worker": worker, "holds": rows, "summary": self._summary(worker)}
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -157,7 +157,7 @@ class WorkerAdmin(LiveAdmin):
         return format_html_join("", "<div>{}</div>", lines) or "-"
 
     def _line(self, hold: Holding) -> tuple[SafeString]:
-        address, words = self._task_address(hold), f"{hold.task_name.rpartition('.')[2]} {elapsed(hold.seconds)}"
+        address, words = self._task_address(hold), f"{hold.task_name.rpartition('.')[2]} {lasting(hold.seconds)}"
         return (format_html('<a href="{}">{}</a>', address, words) if address else format_html("{}", words),)
 
     @live
@@ -209,4 +209,4 @@ def load_of(worker: Any) -> str:
 
 def beat_of(worker: Any) -> str:
     """Return how long ago it has last said that it lives."""
-    return _now("%s ago") % elapsed(-worker.beats_in)
+    return from_now(-worker.beats_in)

@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..durations import lasting
 from ..models import Workflow, WorkflowEvent, WorkflowTask
 from ..workflows.codes import WorkflowCode
 from ..workflows.engine.retrying import RETRYABLE
@@ -22,7 +23,7 @@ from .graph.drawing import Style, draw
 from .graph.folding import Box, Node, edges_of, folded
 from .graph.layout import lay_out
 from .graph.timeline import draw_timeline
-from .graph.words import KINDS, MARKS, STATES, span, word_of
+from .graph.words import KINDS, MARKS, STATES, word_of
 from .node_waits import moment_of, why
 from .readable import as_json
 from .workflow_nodes import LISTED, READ, Choice, Nodes, listed, nodes_of, one, places_in
@@ -102,7 +103,7 @@ class WorkflowPage:
             (_("Started"), moment_of(row.started_at)),
             (_("Paused"), moment_of(row.paused_at) if row.paused_at else ""),
             (_("Ended"), moment_of(ended) if ended else ""),
-            (_("Took") if ended else _("Runs for"), span(self._between(row.started_at, ended or self.now))),
+            (_("Took") if ended else _("Runs for"), lasting(self._between(row.started_at, ended or self.now))),
             (_("Deadline"), moment_of(row.good_until) if row.good_until else ""),
         ]
         return [(name, text) for name, text in pairs if text]
@@ -178,7 +179,7 @@ class WorkflowPage:
                     "label": node.label,
                     "index": node.place,
                     "word": word_of(node.status),
-                    "took": span(took),
+                    "took": lasting(took),
                     "share": share,
                 }
             )
@@ -293,8 +294,8 @@ class WorkflowPage:
                 address=self._address_of(row["kind"], row["pk"], row["task_index"], row["task_id"]),
                 attempts=_attempts(row),
                 began=moment_of(began),
-                took="" if is_over else span(self._between(began, ended or self.now)),
-                waited=span(self._between(began, row["task__started_at"])) if row["kind"] == NodeKind.TASK else "",
+                took="" if is_over else lasting(self._between(began, ended or self.now)),
+                waited=lasting(self._between(began, row["task__started_at"])) if row["kind"] == NodeKind.TASK else "",
                 why=why(self.workflow, row),
                 waits_for=tuple((source, name(source)) for source in sources[:_NAMED]),
                 more=max(0, len(sources) - _NAMED),

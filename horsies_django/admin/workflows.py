@@ -20,12 +20,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
+from ..durations import lasting
 from ..models import Task, Workflow, WorkflowTask
 from ..workflows import control
 from ..workflows.states import NodeKind
 from .acting import ActingAdmin
 from .event_form import EventForm
-from .graph.words import span
 from .node_facts import facts_of
 from .readable import as_json, moment
 from .verbs import Verb
@@ -209,7 +209,7 @@ class WorkflowAdmin(ActingAdmin):
     def shown_took(self, workflow: Any) -> str:
         """From its start to its end, or till now."""
         ended = workflow.completed_at or workflow.cancelled_at or workflow.now
-        return span(ended - workflow.started_at) if workflow.started_at else "-"
+        return lasting(ended - workflow.started_at) if workflow.started_at else "-"
 
     @admin.display(description=_("result"))
     def shown_result(self, workflow: Workflow) -> SafeString | str:

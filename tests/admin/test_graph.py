@@ -13,7 +13,7 @@ from horsies_django.admin.graph.folding import ALIKE, Node, edges_of, folded
 from horsies_django.admin.graph.layout import HEIGHT, MOST_EDGES, WIDTH, lay_out
 from horsies_django.admin.graph.ranking import ranked, reduced
 from horsies_django.admin.graph.timeline import draw_timeline
-from horsies_django.admin.graph.words import cut, span
+from horsies_django.admin.graph.words import cut
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -215,12 +215,6 @@ def test_what_a_picture_says_is_escaped_and_has_no_style_of_its_own():
 
 def test_ways_are_curves_between_columns_and_straight_past_them():
     assert path_of([(0, 0), (10, 8), (20, 8), (30, 8)]) == "M0 0C5 0 5 8 10 8L20 8L30 8"
-
-
-def test_times_are_said_in_two_units_at_most():
-    said = [span(timedelta(seconds=seconds)) for seconds in (0.25, 3.2, 250, 7500, 273_600)]
-    assert said == ["250 ms", "3.2 s", "4 min 10 s", "2 h 5 min", "3 d 4 h"]
-    assert span(None) == ""
 
 
 def test_names_are_cut_by_the_room_that_their_letters_take():

@@ -351,7 +351,7 @@ def test_a_row_says_both_vocabularies_and_its_times(staff, drain):
 
     html = staff("view_task").get(LIST).content.decode()
 
-    for words in ("archived", "scheduled", "active", "in 59 min", "so far", "?worker=a-worker-of-a-long-name", "1/1"):
+    for words in ("archived", "scheduled", "active", "in 60 min", "so far", "?worker=a-worker-of-a-long-name", "1/1"):
         assert words in html, words
 
 

@@ -44,7 +44,7 @@ def test_the_list_tells_where_each_is_what_it_serves_and_what_it_takes(staff):
 
     shown = words(staff("view_worker").get(LIST).content.decode())
 
-    for word in ("host-a", "4711", "alive", "0/8", "50.0", "emails, but not reports", "9.8.7", "0 s ago"):
+    for word in ("host-a", "4711", "alive", "0/8", "50.0", "emails, but not reports", "9.8.7", "now"):
         assert word in shown.replace("\xa0", " "), word
 
 
@@ -56,7 +56,7 @@ def test_a_worker_that_has_not_beaten_for_long_is_marked_as_silent(staff):
     assert "silent" in words(client.get(LIST).content.decode())
     html = words(page(client, "w-1"))
     assert "silent" in html
-    assert "1 h 0 min ago" in html
+    assert "60 min ago" in html
 
 
 def test_load_and_what_runs_now_stand_beside_each_worker_with_links(staff):

@@ -13,7 +13,9 @@ from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-NOW = datetime.now(UTC)
+
+def now():
+    return datetime.now(UTC)
 
 
 def snapshot():
@@ -47,9 +49,9 @@ def test_each_state_is_counted_in_both_vocabularies(drain):
     tasks.noop.schedule(60)
     tasks.noop.send()
     tasks.noop.send().cancel()
-    make(1, good_until=NOW - timedelta(seconds=1))
-    make(1, status="EXPIRED", expired_at=NOW)
-    make(2, deferred=True, enqueued_at=NOW - timedelta(seconds=90))
+    make(1, good_until=now() - timedelta(seconds=1))
+    make(1, status="EXPIRED", expired_at=now())
+    make(2, deferred=True, enqueued_at=now() - timedelta(seconds=90))
 
     assert numbers() == {
         "due": 3,
@@ -73,11 +75,11 @@ def test_each_state_is_counted_in_both_vocabularies(drain):
 def test_what_is_too_many_to_count_is_marked(monkeypatch):
     monkeypatch.setattr(counts, "COUNTED", 10)
     make(40)
-    make(30, deferred=True, enqueued_at=NOW + timedelta(hours=1))
-    make(10, deferred=True, enqueued_at=NOW + timedelta(minutes=1), next_retry_at=NOW)
-    make(60, status=TaskStatus.FAILED, failed_at=NOW)
-    make(100, status=TaskStatus.COMPLETED, completed_at=NOW)
-    make(3, status=TaskStatus.CANCELLED, cancelled_at=NOW)
+    make(30, deferred=True, enqueued_at=now() + timedelta(hours=1))
+    make(10, deferred=True, enqueued_at=now() + timedelta(minutes=1), next_retry_at=now())
+    make(60, status=TaskStatus.FAILED, failed_at=now())
+    make(100, status=TaskStatus.COMPLETED, completed_at=now())
+    make(3, status=TaskStatus.CANCELLED, cancelled_at=now())
     analyze()
 
     found = snapshot().counts
@@ -108,10 +110,10 @@ def test_before_the_first_analyze_there_is_a_lower_bound(monkeypatch):
 
 def test_queues_tell_depth_oldest_and_whether_they_are_paused():
     tasks.on_emails.send()
-    make(2, queue_name="emails", priority=5, enqueued_at=NOW - timedelta(seconds=30))
-    make(3, queue_name="emails", priority=-5, enqueued_at=NOW - timedelta(seconds=500))
-    make(1, queue_name="slow", is_async=True, enqueued_at=NOW - timedelta(seconds=20))
-    make(1, queue_name="late", deferred=True, enqueued_at=NOW - timedelta(seconds=10))
+    make(2, queue_name="emails", priority=5, enqueued_at=now() - timedelta(seconds=30))
+    make(3, queue_name="emails", priority=-5, enqueued_at=now() - timedelta(seconds=500))
+    make(1, queue_name="slow", is_async=True, enqueued_at=now() - timedelta(seconds=20))
+    make(1, queue_name="late", deferred=True, enqueued_at=now() - timedelta(seconds=10))
     Queue.objects.create(name="emails", paused=True)
     Queue.objects.create(name="quiet")
 
@@ -134,7 +136,7 @@ def test_workers_tell_what_they_hold_and_whether_they_beat():
     Worker.objects.register("w1", "web", "host", 1)
     Worker.objects.filter(pk="w1").update(threads=4, async_slots=0)
     Worker.objects.register("w2", "web", "host", 2)
-    Worker.objects.filter(pk="w2").update(last_beat_at=NOW - timedelta(hours=1))
+    Worker.objects.filter(pk="w2").update(last_beat_at=now() - timedelta(hours=1))
     for _ in range(2):
         tasks.noop.send()
     with transaction.atomic():

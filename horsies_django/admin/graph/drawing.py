@@ -12,10 +12,11 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from ...durations import lasting
 from ...workflows.states import NodeKind
 from .folding import Box
 from .layout import HEIGHT, WIDTH, Layout, Route
-from .words import KINDS, MARKS, STATES, counted, cut, marked, span, word_of
+from .words import KINDS, MARKS, STATES, counted, cut, marked, word_of
 
 #: Letters of a name that fit into a box, and of the line below.
 _NAME: Final = 21
@@ -133,7 +134,7 @@ def _lasted(box: Box, now: datetime | None) -> str:
     if box.began is None or box.status in ("SKIPPED", "PENDING", "READY"):
         return ""
     end = box.ended or now
-    return span(end - box.began) if end else ""
+    return lasting(end - box.began) if end else ""
 
 
 def _shape(box: Box) -> SafeString:

@@ -10,9 +10,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from ...durations import lasting
 from .drawing import Style
 from .folding import Box
-from .words import cut, span, word_of
+from .words import cut, word_of
 
 #: Bars that are drawn: those on the critical path, and of the others those that took longest.
 BARS: Final = 40
@@ -73,7 +74,7 @@ def _axis(whole: timedelta, height: int) -> SafeString:
         "",
         '<path class="horsies-tick" d="M{} 18V{}"/>'
         '<text class="horsies-kind" x="{}" y="12" text-anchor="middle">{}</text>',
-        ((x, height - 4, x, span(time)) for x, time in ticks),
+        ((x, height - 4, x, lasting(time)) for x, time in ticks),
     )
 
 
@@ -81,7 +82,7 @@ def _bar(box: Box, style: Style, is_critical: bool, y: int, start: float, end: f
     room = _WIDTH - _LABEL - _END
     left, width = _LABEL + room * start, max(2.0, room * (end - start))
     times = _times(box, style.now)
-    lasted = span(times[1] - times[0]) if times else ""
+    lasted = lasting(times[1] - times[0]) if times else ""
     told = ", ".join([box.label, word_of(box.status), lasted] + ([_("on the critical path")] if is_critical else []))
     return format_html(
         '<a class="horsies-node horsies-is-{}{}" href="{}" aria-label="{}"><title>{}</title>'

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, Final
 from unicodedata import east_asian_width
 
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...workflows.states import NodeKind, WorkflowTaskStatus
@@ -48,23 +46,6 @@ def counted(counts: Mapping[str, int]) -> str:
 def marked(counts: Mapping[str, int]) -> str:
     """Return how many are in each state, by marks."""
     return "  ".join(f"{MARKS[state]} {counts[state]:,}" for state in STATES if counts.get(state))
-
-
-def span(time: timedelta | None) -> str:
-    """Return a time in the two largest units that it has: ``3.2 s``, ``4 min 10 s``, ``2 h 5 min``, ``3 d 4 h``."""
-    if time is None:
-        return ""
-    seconds = max(0.0, time.total_seconds())
-    if seconds < 1:
-        return _("%d ms") % (seconds * 1000)
-    if seconds < 60:
-        return _("%s s") % f"{seconds:.1f}"
-    whole = int(seconds)
-    if whole < 3600:
-        return _("%(minutes)d min %(seconds)d s") % {"minutes": whole // 60, "seconds": whole % 60}
-    if whole < 86_400:
-        return _("%(hours)d h %(minutes)d min") % {"hours": whole // 3600, "minutes": whole % 3600 // 60}
-    return _("%(days)d d %(hours)d h") % {"days": whole // 86_400, "hours": whole % 86_400 // 3600}
 
 
 def cut(text: str, cells: int) -> str:

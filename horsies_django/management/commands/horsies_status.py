@@ -10,10 +10,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
+from horsies_django.durations import brief
 from horsies_django.figures import Snapshot, take
 from horsies_django.figures.crew import Member
 from horsies_django.figures.snapshot import QueueFigures
-from horsies_django.figures.spans import brief
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.tables import check_tables
 from horsies_django.worker.connection import own_connection

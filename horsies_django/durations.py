@@ -1,0 +1,75 @@
+"""Durations as people read them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from django.utils.translation import gettext as _
+
+#: Seconds are as good as a timedelta. None is a duration that nobody knows.
+Duration: TypeAlias = timedelta | float | None
+
+_MINUTE: Final = 60
+_HOUR: Final = 3_600
+_DAY: Final = 86_400
+
+
+def lasting(duration: Duration) -> str:
+    """Return a duration in its two largest units; a dash for None.
+
+    >>> lasting(timedelta(seconds=75)), lasting(0.0123), lasting(timedelta(days=2, hours=5))
+    ('1 min 15 s', '12 ms', '2 d 5 h')
+    """
+    if duration is None:
+        return "-"
+    seconds = _seconds(duration)
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return _short(seconds)
+    if whole < _HOUR:
+        return _("%(minutes)d min %(seconds)d s") % {"minutes": whole // _MINUTE, "seconds": whole % _MINUTE}
+    if whole < _DAY:
+        return _("%(hours)d h %(minutes)d min") % {"hours": whole // _HOUR, "minutes": whole % _HOUR // _MINUTE}
+    return _("%(days)d d %(hours)d h") % {"days": whole // _DAY, "hours": whole % _DAY // _HOUR}
+
+
+def brief(duration: Duration) -> str:
+    """Return a duration in the one unit that fits, from two of it on; a dash for None.
+
+    >>> brief(75), brief(150), brief(0.0123), brief(8_000_000)
+    ('75 s', '2 min', '12 ms', '93 d')
+    """
+    if duration is None:
+        return "-"
+    seconds = _seconds(duration)
+    if seconds >= 2 * _DAY:
+        return _("%d d") % round(seconds / _DAY)
+    if seconds >= 2 * _HOUR:
+        return _("%d h") % round(seconds / _HOUR)
+    if seconds >= 2 * _MINUTE:
+        return _("%d min") % round(seconds / _MINUTE)
+    return _short(seconds)
+
+
+def from_now(seconds: float) -> str:
+    """Return how long ago that was, or in how long it will be, if negative.
+
+    >>> from_now(75), from_now(-150), from_now(0.2)
+    ('75 s ago', 'in 2 min', 'now')
+    """
+    if abs(seconds) < 1:
+        return _("now")
+    return (_("%s ago") if seconds > 0 else _("in %s")) % brief(abs(seconds))
+
+
+def _short(seconds: float) -> str:
+    if seconds < 1:
+        return _("%d ms") % round(seconds * 1_000)
+    if seconds < 10:
+        return _("%.1f s") % seconds
+    return _("%d s") % seconds
+
+
+def _seconds(duration: timedelta | float) -> float:
+    return max(0.0, duration.total_seconds() if isinstance(duration, timedelta) else duration)
