@@ -128,7 +128,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         }
 
     def _tile(self, snapshot: Snapshot, key: str, label: Any, hint: Any, query: Mapping[str, str]) -> Tile:
-        return Tile(key, label, hint, snapshot.counts[key], self._list(**query))
+        return Tile(key, label, hint, snapshot.counts[key], self._list(kind="all", **query))
 
     def _workflows(self, flows: list[Flow]) -> list[tuple[Flow, str | None]]:
         return [(flow, self._page("workflow", flow.id)) for flow in flows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -204,7 +205,8 @@ class QueueAdmin(LiveAdmin):
             address = reverse(f"{self.admin_site.name}:horsies_django_task_changelist")
         except NoReverseMatch:  # a site that has no page for tasks
             return words
-        return format_html('<a href="{}?queue_name={}&amp;state={}">{}</a>', address, queue.name, state, words)
+        query = urlencode({"queue_name": queue.name, "state": state, "kind": "all"})
+        return format_html('<a href="{}?{}">{}</a>', address, query, words)
 
     def _workers_of(self, workers: tuple[str, ...]) -> str:
         count = len(workers)

@@ -30,19 +30,20 @@ class TaskAdmin(TaskColumns, TaskPage):
     """Shows every task, and does to them what an operator may do."""
 
     list_display = (
-        "task_name",
         "shown_states",
-        "queue_name",
-        "priority",
-        "shown_attempts",
+        "task_name",
+        "error_code",
         "shown_due",
         "shown_wait",
         "shown_run",
+        "shown_attempts",
+        "queue_name",
+        "priority",
         "shown_progress",
         "shown_worker",
-        "error_code",
         "shown_workflow",
     )
+    list_display_links = ("task_name",)
     list_filter = (
         StatusFilter,
         StateFilter,
