@@ -143,8 +143,8 @@ class ActingAdmin(ReadOnlyAdmin):
         """Say what was done, and how many were left alone."""
         if left > 0:
             left_alone = ngettext(
-                "%d was left alone: its state does not allow it.",
-                "%d were left alone: their state does not allow it.",
+                "%d was left alone: its state, or its workflow, does not allow it.",
+                "%d were left alone: their state, or their workflow, does not allow it.",
                 left,
             )
             done = f"{done} {left_alone % left}"

@@ -119,8 +119,8 @@ class OverviewAdmin(ReadOnlyAdmin):
             "sees_workflows": sees_workflows,
             "workers": [(one, self._page("worker", one.id)) for one in snapshot.alive] if sees_workers else [],
             "silent": len(snapshot.workers) - len(snapshot.alive),
-            "slots": sum(one.slots or 0 for one in snapshot.alive),
-            "held": sum(one.held for one in snapshot.alive),
+            "threads": sum(one.threads or 0 for one in snapshot.alive),
+            "taken": sum(one.threads_taken for one in snapshot.alive),
             "workflows": self._workflows(in_progress(options.database, snapshot.newest_workflows))
             if sees_workflows
             else [],
@@ -159,6 +159,9 @@ def _warnings(snapshot: Snapshot) -> list[str]:
     waits = any(snapshot.counts[key] for key in ("due", "scheduled", "retrying"))
     if waits and not snapshot.alive:
         said.append(_("No worker is alive, so nothing is run. Start one: python manage.py horsies_worker"))
+    elif snapshot.unserved:
+        names = {"queues": ", ".join(snapshot.unserved)}
+        said.append(_("No worker serves these queues, or all that do are stopping: %(queues)s.") % names)
     if snapshot.counts["overdue"]:
         said.append(_("Some tasks are past their deadline and wait for a reaper to expire them."))
     if any(snapshot.counts.values()) and snapshot.is_reaper_late:

@@ -10,15 +10,25 @@ from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from ..models import Task, WorkflowTask
 from ..models.transitions import TaskQuerySet
 from ..reaper import pruning
 from ..states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINAL_STATES, TaskStatus
+from ..workflows.states import WorkflowStatus
 from .move import MoveForm
 from .verbs import Verb
 
 
 def _due(count: int) -> str:
     return ngettext("%d task is due again.", "%d tasks are due again.", count) % count
+
+
+def _may_run_again(task: Task) -> bool:
+    """Whether it has ended badly, and not within a workflow that has completed all the same."""
+    if task.status not in TASK_RETRYABLE_STATES or task.workflow_id is None:
+        return task.status in TASK_RETRYABLE_STATES
+    nodes = WorkflowTask.objects.using(task._state.db).filter(task=task.pk)
+    return not nodes.filter(workflow__status=WorkflowStatus.COMPLETED).exists()
 
 
 def _cancelled(count: int) -> str:
@@ -52,7 +62,7 @@ RETRY: Final = Verb(
     label_of_many=_("Retry selected tasks"),
     act=TaskQuerySet.retry,
     told=_due,
-    fits=lambda task: task.status in TASK_RETRYABLE_STATES,
+    fits=_may_run_again,
 )
 
 CANCEL: Final = Verb(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -47,7 +47,7 @@ class QueueFigures:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as ``horsies_status --json`` prints it. Times are seconds."""
-        pace = asdict(self.pace)
+        pace = self.pace
         return {
             "name": self.name,
             "paused": self.is_paused,
@@ -55,8 +55,11 @@ class QueueFigures:
             "due_is_at_least": self.depth.is_more,
             "oldest_waits": self.depth.waits,
             "held": self.held,
-            "last_hour": dict.fromkeys(("completed", "retried", "failed"), 0) | dict(pace.pop("counts")),
-            **pace,
+            "last_hour": {fate: pace.counts[fate] for fate in ("completed", "retried", "failed")},
+            "wait_p50": pace.wait_p50,
+            "wait_p95": pace.wait_p95,
+            "run_p50": pace.run_p50,
+            "run_p95": pace.run_p95,
         }
 
 
@@ -85,6 +88,13 @@ class Snapshot:
         return tuple(worker for worker in self.workers if worker.is_alive)
 
     @property
+    def unserved(self) -> tuple[str, ...]:
+        """The queues in which something is due and that no worker serves which is there to stay."""
+        serving = [worker for worker in self.alive if not worker.is_stopping]
+        due = (queue.name for queue in self.queues if queue.depth.due)
+        return tuple(name for name in due if not any(worker.serves(name) for worker in serving))
+
+    @property
     def is_reaper_late(self) -> bool:
         """Whether what the reaper counts stands still."""
         return self.reaper_ago is None or self.reaper_ago > LATE * self.reaper_interval
@@ -95,7 +105,7 @@ class Snapshot:
             "counts": {name: count.as_json() for name, count in self.counts.items()},
             "oldest_waits": self.oldest_waits,
             "queues": [queue.as_json() for queue in self.queues],
-            "workers": [asdict(worker) | {"load": worker.load} for worker in self.workers],
+            "workers": [worker.as_json() for worker in self.workers],
             "workflows": {name: count.as_json() for name, count in self.workflows.items()},
             "reaper": {"last_pass_ago": self.reaper_ago, "interval": self.reaper_interval, "late": self.is_reaper_late},
         }

@@ -11,7 +11,8 @@ from django.db import transaction
 from django.urls import reverse
 from django.utils import timezone
 
-from horsies_django import TaskHandle
+import horsies_django
+from horsies_django import SuccessCase, SuccessPolicy, TaskHandle
 from horsies_django.admin import matching
 from horsies_django.ids import uuid7s
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Workflow, WorkflowTask
@@ -420,3 +421,18 @@ def test_a_broken_form_asks_again(staff, broken):
 
     assert "This is about 1 tasks" in html
     assert TaskHandle(rows[0].pk).status() == "FAILED"
+
+
+def test_no_retry_is_offered_of_what_failed_in_a_workflow_that_completed_all_the_same(staff, drain):
+    bad = tasks.fail.node()()
+    tail = tasks.noop.node(waits_for=[bad], allow_failed_deps=True)()
+    policy = SuccessPolicy([SuccessCase([tail])])
+    horsies_django.Workflow("lenient", [bad, tail], success_policy=policy).start()
+    drain()
+    page = f"{LIST}{Task.objects.get(task_name=tasks.fail.module_path).pk}/"
+    client = staff("view_task", "retry_task")
+
+    assert "/do/retry/" not in client.get(f"{page}change/").content.decode()
+    html = client.post(f"{page}do/retry/", follow=True).content.decode()
+
+    assert "1 was left alone: its state, or its workflow, does not allow it." in html

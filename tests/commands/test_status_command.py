@@ -7,7 +7,10 @@ from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from horsies_django.compat import task_backends
+from horsies_django.expressions import FromNow
 from horsies_django.models import Task, TaskAttempt
+from horsies_django.reaper.duties import run_pass
 from tests.conftest import Process
 from tests.jobs import tasks
 
@@ -34,6 +37,21 @@ def test_json_is_one_object_with_counts_queues_and_workers(worker, manage):
     assert found["counts"]["failed"] == {"count": 0, "exactness": "exact"}
     assert found["workers"][0]["is_alive"]
     assert {"name", "paused", "due", "oldest_waits", "held", "last_hour", "run_p95"} <= set(found["queues"][0])
+
+
+def test_json_tells_what_has_been_rolled_up(manage, drain):
+    tasks.add.send(1)
+    tasks.fail.send()
+    drain()
+    TaskAttempt.objects.update(finished_at=FromNow(-20))
+    run_pass(task_backends["default"].config)
+
+    process = manage("horsies_status", "--json")
+
+    assert process.wait() == 0, process.output
+    (queue,) = (queue for queue in json.loads(process.output)["queues"] if queue["name"] == "default")
+    assert queue["last_hour"] == {"completed": 1, "retried": 0, "failed": 1}
+    assert queue["run_p95"] > 0
 
 
 def test_a_table_has_a_row_for_each_queue(capsys, drain):

@@ -144,5 +144,32 @@ def test_workers_tell_what_they_hold_and_whether_they_beat():
 
     first, second = snapshot().workers
 
-    assert (first.id, first.held, first.slots, first.load, first.is_alive) == ("w1", 2, 4, 0.5, True)
-    assert (second.id, second.held, second.slots, second.is_alive) == ("w2", 0, None, False)
+    assert (first.id, first.held, first.shown_load, first.load, first.is_alive) == ("w1", 2, "2/4", 0.5, True)
+    assert (second.id, second.held, second.load, second.is_alive) == ("w2", 0, None, False)
+
+
+def test_a_worker_is_as_full_as_the_fuller_kind_of_its_slots():
+    Worker.objects.register("w1", "", "host", 1)
+    Worker.objects.update(threads=2, async_slots=100)
+    held = {"status": "CLAIMED", "claim": 1, "claimed_by_worker_id": "w1", "claimed_at": now()}
+    make(2, **held)
+    make(1, is_async=True, **held)
+
+    (member,) = snapshot().workers
+
+    assert (member.held, member.load, member.shown_load) == (3, 1.0, "2/2 + 1/100 async")
+
+
+def test_a_queue_is_unserved_when_nobody_takes_its_tasks_who_is_there_to_stay():
+    for key in ("w1", "w2"):
+        Worker.objects.register(key, "", "host", 1)
+    Worker.objects.filter(pk="w1").update(queues=["emails"])
+    Worker.objects.filter(pk="w2").update(excluded_queues=["slow"])
+    make(1, queue_name="emails")
+    make(1, queue_name="slow")
+    make(1, queue_name="other")
+    assert snapshot().unserved == ("slow",)
+
+    Worker.objects.filter(pk="w2").request_stop()
+
+    assert snapshot().unserved == ("other", "slow")

@@ -70,6 +70,8 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
         yield "No worker is there: start one with `manage.py horsies_worker`."
     yield ""
     yield "workflows: " + ", ".join(f"{count} {name}" for name, count in snapshot.workflows.items())
+    if unserved := snapshot.unserved:
+        yield "due, and served by no worker: " + ", ".join(unserved)
     yield f"oldest due task waits: {brief(snapshot.oldest_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (
         " (late: throughput, failures and percentiles stand still)" if snapshot.is_reaper_late else ""
@@ -93,9 +95,8 @@ def _queue_row(queue: QueueFigures) -> tuple[str, ...]:
 
 
 def _worker_row(worker: Member) -> tuple[str, ...]:
-    slots = "?" if worker.slots is None else str(worker.slots)
     state = "silent" if not worker.is_alive else "stopping" if worker.is_stopping else ""
-    return (worker.id, worker.hostname, str(worker.pid), f"{worker.held}/{slots}", _ago(worker.beat_ago), state)
+    return (worker.id, worker.hostname, str(worker.pid), worker.shown_load, _ago(worker.beat_ago), state)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> Iterable[str]:
