@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -18,7 +19,7 @@ from ..conf import Options
 from ..figures import Count, Exactness, Snapshot, take
 from ..figures.flows import Flow, in_progress
 from ..figures.history import failing_most, last_week, together
-from ..models import Task, Worker, Workflow
+from ..models import Queue, Task, Worker, Workflow
 from .base import ReadOnlyAdmin, own_backend
 from .charts import Chart
 
@@ -110,7 +111,7 @@ class OverviewAdmin(ReadOnlyAdmin):
                 Chart("day", _("The last day, by hour"), week[-24:], "D H:i"),
                 Chart("week", _("The last week, by six hours"), together(week, 6), "D j M, H:i"),
             ],
-            "queues": [(queue, self._list(queue_name=queue.name)) for queue in snapshot.queues],
+            "queues": [(queue, *self._addresses(request, queue.name)) for queue in snapshot.queues],
             "failing": [
                 (one, self._list(task_name=one.task_name, error_code=one.error_code))
                 for one in failing_most(options.database)
@@ -132,6 +133,11 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def _workflows(self, flows: list[Flow]) -> list[tuple[Flow, str | None]]:
         return [(flow, self._page("workflow", flow.id)) for flow in flows]
+
+    def _addresses(self, request: HttpRequest, queue: str) -> tuple[str | None, str | None]:
+        """Return the address of the queue's own page, if this user may see it, and that of what is due in it."""
+        page = self._page("queue", quote(f"~{queue}")) if _may_view(request, Queue) else None
+        return page, self._list(queue_name=queue, state="due", kind="all")
 
     def _list(self, **query: str) -> str | None:
         """Return the address of the list of tasks, filtered."""

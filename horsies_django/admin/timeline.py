@@ -129,9 +129,11 @@ def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iter
     is_open = task.started_at is None and task.finished_at is None
     yield from _waiting(task, since, until, is_first=is_first, is_latest=True, is_open=is_open)
     if task.started_at is not None:
-        words = _("Attempt %d runs") if task.finished_at is None else _("Attempt %d ran until it was stopped")
-        end = task.finished_at or now
-        yield Step(Kind.RUNS, words % task.attempt, task.started_at, end, is_open=task.finished_at is None)
+        if task.finished_at is None:
+            yield Step(Kind.RUNS, _("Attempt %d runs") % task.attempt, task.started_at, now, is_open=True)
+        else:
+            words = _("Attempt %d ran until the task was cancelled") % task.attempt
+            yield Step(Kind.EARLIER, words, task.started_at, task.finished_at)
 
 
 def bars_of(steps: Sequence[Step]) -> list[Bar]:
