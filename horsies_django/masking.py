@@ -62,6 +62,20 @@ class Mask:
         return name in self._sensitive
 
 
+class AnyMask(Mask):
+    """Hides what any of some masks hides; with none of them it goes by names alone."""
+
+    def __init__(self, masks: Sequence[Mask]) -> None:
+        super().__init__()
+        self._masks = masks
+
+    def seen(self, name: str, value: Any) -> Any:
+        """See :meth:`Mask.seen`."""
+        for mask in self._masks:
+            value = mask.seen(name, value)
+        return value if self._masks else super().seen(name, value)
+
+
 def mask_of(task_name: str) -> Mask:
     """Return the mask of the task at a dotted path; one that goes by names alone if there is no such task."""
     try:

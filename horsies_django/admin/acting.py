@@ -9,8 +9,8 @@ from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Model, QuerySet
 from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -25,6 +25,9 @@ from .walking_list import WalkingList
 
 #: Posted by the page that asks first.
 CONFIRMED = "confirmed"
+
+#: Rows that are changed before the log is told of them: what breaks off has not changed more than that unseen.
+LOGGED = 50
 
 
 class ActingAdmin(ReadOnlyAdmin):
@@ -94,6 +97,15 @@ class ActingAdmin(ReadOnlyAdmin):
 
     # From the list.
 
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
+        """Leave out keys that no row can have: Django would look for them, and fail."""
+        keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if (sound := [key for key in keys if _can_be_key(self.model, key)]) != keys:
+            posted = request.POST.copy()
+            posted.setlist(ACTION_CHECKBOX_NAME, sound)
+            request.POST = posted  # type: ignore[assignment]  # it can be changed, and is not
+        return super().response_action(request, queryset, *args, **kwargs)
+
     def act_on_selected(self, request: HttpRequest, rows: QuerySet[Any], verb: Verb) -> HttpResponse | None:
         """Do it to the selected rows, or ask first; ask whatever it is before it is done to all that match."""
         form = self._form_of(verb, request)
@@ -132,12 +144,14 @@ class ActingAdmin(ReadOnlyAdmin):
 
     def carry_out(self, request: HttpRequest, verb: Verb, rows: QuerySet[Any], form: Form | None) -> None:
         """Do it, log it, say it."""
-        rows = rows.order_by("pk")
-        total = rows.count()
-        done, logged = verb.do(rows, form.cleaned_data if form else {})
-        for message, changed in logged.items():
-            LogEntry.objects.log_actions(request.user.pk, changed, verb.flag, message)  # type: ignore[arg-type]  # a list will do
-        self.report(request, verb.told(done), total - done)
+        keys, values = list(rows.order_by("pk").values_list("pk", flat=True)), form.cleaned_data if form else {}
+        done = 0
+        for at in range(0, len(keys), LOGGED):
+            count, logged = verb.do(rows.filter(pk__in=keys[at : at + LOGGED]), values)
+            done += count
+            for message, changed in logged.items():
+                LogEntry.objects.log_actions(request.user.pk, changed, verb.flag, message)  # type: ignore[arg-type]  # a list will do
+        self.report(request, verb.told(done), len(keys) - done)
 
     def report(self, request: HttpRequest, done: str, left: int) -> None:
         """Say what was done, and how many were left alone."""
@@ -160,6 +174,15 @@ def _is_confirmed(verb: Verb, request: HttpRequest, form: Form | None) -> bool:
     if not verb.asks:
         return True
     return CONFIRMED in request.POST and (form is None or form.is_valid())
+
+
+def _can_be_key(model: type[Model], key: str) -> bool:
+    field: Any = model._meta.pk
+    try:
+        field.clean(key, None)
+    except ValidationError:
+        return False
+    return "\0" not in key
 
 
 def _permission_of(verb: Verb) -> Any:

@@ -64,6 +64,10 @@ class QueueModelAdmin(AnyModelAdmin):
         database = queue_database()
         return rows.using(database) if database else rows
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Find nothing by what PostgreSQL takes for no text, where Django would fail."""
+        return None if "\0" in object_id else super().get_object(request, object_id, from_field)
+
 
 class ReadOnlyAdmin(QueueModelAdmin):
     """Rows that only the queue itself writes (S4-69)."""

@@ -31,7 +31,10 @@ OVERDUE: Final = 60
 
 
 class Filter(admin.SimpleListFilter):
-    """One choice of several, by one parameter; what is none of them is as if nothing was chosen."""
+    """One choice of several, by one parameter. What is none of them finds nothing.
+
+    It must not find everything, for something may be done to all that is found.
+    """
 
     #: What is chosen if nothing is.
     default: str | None = None
@@ -53,13 +56,26 @@ class Filter(admin.SimpleListFilter):
         known = {value for value, _ in self.lookup_choices}
         return value if (value := self.value()) in known else self.default
 
+    def has_output(self) -> bool:
+        """Django leaves out one that has no choices, whatever was asked for."""
+        return super().has_output() or self.is_unknown
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether something was asked for that is none of the choices."""
+        return bool(self.value()) and self.value() not in {value for value, _ in self.lookup_choices}
+
     @property
     def said(self) -> str | None:
         """What was chosen, in words; None if nothing was."""
+        if self.is_unknown:
+            return f"{self.title}: {self.value()!r}"
         return next((f"{self.title}: {title}" for value, title in self.lookup_choices if value == self.chosen), None)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep what was chosen."""
+        if self.is_unknown:
+            return queryset.none()
         return queryset.filter(self.condition(self.chosen)) if self.chosen is not None else queryset
 
     def condition(self, chosen: str) -> Q:
@@ -135,6 +151,8 @@ class StateFilter(Filter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the tasks in that state."""
+        if self.is_unknown:
+            return queryset.none()
         rows: QuerySet[Any] = getattr(queryset, self.chosen or "all")()
         return rows
 

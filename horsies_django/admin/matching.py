@@ -124,7 +124,7 @@ def act_on_matching(
     progress, is_over = _work(listed.walk, verb, values, progress)
     _log(request, listed, verb, progress.done - before.done, progress.left - before.left)
     if not is_over:
-        return _page(admin, request, listed, verb, progress, values)
+        return _page(admin, request, listed, verb, progress, form)
     admin.report(request, verb.told(progress.done), progress.left)
     return HttpResponseRedirect(request.path + listed.get_query_string())
 
@@ -167,9 +167,9 @@ def _page(
     listed: WalkingList,
     verb: Verb,
     progress: Progress,
-    values: dict[str, Any],
+    form: Form | None,
 ) -> HttpResponse:
-    given = [(name, "" if value is None else value) for name, value in values.items()]
+    given = [(name, request.POST.get(name, "")) for name in (form.fields if form else ())]
     context = {
         **admin.admin_site.each_context(request),
         "title": verb.label,

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ..models import WorkflowTask
 from .node_waits import moment_of
 from .readable import as_json
+from .workflow_contents import mask_of_node
 
 #: What the table says, by name, and what says nothing to a reader.
 _HIDDEN: Final = frozenset({"id", "workflow", "node_id", "waits_for", "dependents"})
@@ -18,9 +19,13 @@ def facts_of(node: WorkflowTask | None) -> list[tuple[str, Any]]:
     if node is None:
         return []
     fields = [field for field in node._meta.concrete_fields if field.name not in _HIDDEN]
-    facts = [(str(field.verbose_name), _value(node, field)) for field in fields]
+    facts = [(field, _value(node, field)) for field in fields]
     return sorted(
-        ((name, _shown(value)) for name, value in facts if value not in (None, "", [], {}) and value is not False),
+        (
+            (str(field.verbose_name), _shown(node, field.name, value))
+            for field, value in facts
+            if value not in (None, "", [], {}) and value is not False
+        ),
         key=lambda fact: "<pre" in str(fact[1]),
     )
 
@@ -30,7 +35,10 @@ def _value(node: WorkflowTask, field: Any) -> Any:
     return dict(field.flatchoices).get(value, value) if field.choices else value
 
 
-def _shown(value: Any) -> Any:
+def _shown(node: WorkflowTask, name: str, value: Any) -> Any:
     if isinstance(value, datetime):
         return moment_of(value)
-    return as_json(value) if isinstance(value, dict | list) else value
+    if not isinstance(value, dict | list):
+        return value
+    mask = mask_of_node(node)
+    return as_json(mask.seen(name, value), mask)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 else:  # generic in the type stubs only
     AnyModelForm = ModelForm
 
+NAME_LENGTH: Final[int] = Queue._meta.get_field("name").max_length or 0
+
 PAUSE: Final = Verb(
     name="pause",
     label=_("Pause"),
@@ -141,7 +143,8 @@ class QueueAdmin(LiveAdmin):
         """Find a queue by its row, or by its name after a ``~``."""
         if not object_id.startswith("~"):
             return super().get_object(request, object_id, from_field)
-        name = object_id[1:]
+        if not _is_name(name := object_id[1:]):
+            return None
         return self.get_queryset(request).filter(name=name).first() or unsaved(name)
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
@@ -162,16 +165,16 @@ class QueueAdmin(LiveAdmin):
 
     def do_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
         """Act on what has no row yet, too."""
-        key = unquote(object_id)
-        if key.startswith("~") and any(known.name == verb for known in self.allowed_verbs(request)):
+        key, may_look = unquote(object_id), self.has_view_permission(request)
+        if may_look and key.startswith("~") and any(known.name == verb for known in self.allowed_verbs(request)):
             if request.method != "POST":
                 return HttpResponseRedirect(self._page_of(key))
             object_id = self._row_of(key)
         return super().do_view(request, object_id, verb)
 
     def _row_of(self, key: str) -> str:
-        """Return the primary key of a row, which is made if there is none."""
-        if not key.startswith("~"):
+        """Return the primary key of a row, which is made if there is none; the key itself if there can be none."""
+        if not (key.startswith("~") and _is_name(key[1:])):
             return key
         rows = QueueQuerySet(Queue, using=queue_database())
         return str(rows.named(key[1:]).get().pk)
@@ -255,6 +258,11 @@ class QueueAdmin(LiveAdmin):
     def shown_workers(self, queue: Any) -> str:
         """How many serve it."""
         return str(len(queue.figures.workers))
+
+
+def _is_name(text: str) -> bool:
+    """Whether a queue can be called that."""
+    return 0 < len(text) <= NAME_LENGTH and "\0" not in text
 
 
 def state_of(queue: Queue) -> SafeString:

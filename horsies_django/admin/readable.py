@@ -15,7 +15,7 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
 from ..masking import Mask
-from .json_text import head
+from .json_text import head, pieces
 
 #: Characters of one value that a page shows.
 SHOWN: Final = 16_384
@@ -72,9 +72,11 @@ def progress_bar(progress: Any) -> SafeString | str:
     )
 
 
-def as_json(value: Any) -> SafeString | str:
-    """Return ``value`` as indented JSON."""
-    return "-" if value is None else block(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+def as_json(value: Any, mask: Mask | None = None) -> SafeString | str:
+    """Return ``value`` as indented JSON; with a mask, without what its keys say is sensitive."""
+    if value is None:
+        return "-"
+    return block("".join(pieces(value, mask)) if mask else json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def masked_json(name: str, value: Any, mask: Mask, size: int, address: str) -> SafeString | str:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.db.models import Lookup, Q, TextField
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.db.models.lookups import IContains
+from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from . import grounds
@@ -31,6 +33,11 @@ class Search:
     rows: Q = field(default_factory=Q)
     ground: Ground = grounds.WHOLE
     bounds: Bounds = field(default_factory=Bounds)
+
+
+def is_unreadable(request: HttpRequest) -> bool:
+    """Whether something was typed of which Django keeps nothing: it says so, and would go on as if it was not typed."""
+    return "\0" in request.GET.get(SEARCH_VAR, "")
 
 
 def parse(text: str) -> Search:

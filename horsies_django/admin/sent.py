@@ -44,6 +44,8 @@ class SentFilter(admin.ListFilter):
         self.window = given["sent"] if given.get("sent") in WINDOWS else None
         self.start = _moment(given.get("sent_from"), time.min)
         self.end = _moment(given.get("sent_to"), time.max)
+        read = {"sent": self.window, "sent_from": self.start, "sent_to": self.end}
+        self.unread = [text for name, text in given.items() if text and read[name] is None]
 
     def has_output(self) -> bool:
         """It needs nothing."""
@@ -65,7 +67,9 @@ class SentFilter(admin.ListFilter):
         yield {"form": True, "others": others, "start": _as_input(self.start), "end": _as_input(self.end)}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep what was sent then, by the database's clock."""
+        """Keep what was sent then, by the database's clock; nothing if that can't be read, lest it be everything."""
+        if self.unread:
+            return queryset.none()
         rows = Q()
         if self.window:
             rows &= Q(sent_at__gte=FromNow(-WINDOWS[self.window][1].total_seconds()))
@@ -78,6 +82,8 @@ class SentFilter(admin.ListFilter):
     @property
     def said(self) -> str | None:
         """What was chosen, in words; None if nothing was."""
+        if self.unread:
+            return f"{self.title}: {', '.join(map(repr, self.unread))}"
         if self.window:
             return f"{self.title}: {WINDOWS[self.window][0]}"
         if not (self.start or self.end):

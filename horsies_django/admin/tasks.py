@@ -72,6 +72,8 @@ class TaskAdmin(TaskColumns, TaskPage):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """Find by what was typed: an id, the beginning of a name, or what a qualifier says."""
+        if search.is_unreadable(request):
+            return queryset.none(), False
         return queryset.filter(search.parse(search_term).rows), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WalkingList]:

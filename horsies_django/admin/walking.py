@@ -183,6 +183,9 @@ class Walk:
     # Stretches of the ground.
 
     def _spans(self, start: UUID | None, sizes: tuple[int, ...], *, is_down: bool) -> Iterator[Span]:
+        if self.rows.query.is_empty():
+            yield Span((), None)
+            return
         if self._shelved is not None:
             yield from self._spans_of_shelf(self._shelved, start, len(sizes) > 1, is_down=is_down)
             return

@@ -32,7 +32,9 @@ class TreeFilter(admin.SimpleListFilter):
         yield from rest
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep those."""
+        """Keep those; nothing for what is no level."""
+        if self.value() not in (None, "", "sub", "all"):
+            return queryset.none()
         if self.value() == "all":
             return queryset
         return queryset.filter(parent__isnull=self.value() != "sub")
@@ -51,7 +53,9 @@ class NameFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep those with that name."""
-        return queryset.filter(name=self.value()) if self.value() else queryset
+        if "\0" in (name := self.value() or ""):
+            return queryset.none()
+        return queryset.filter(name=name) if name else queryset
 
 
 class SentFilter(admin.SimpleListFilter):
@@ -71,9 +75,11 @@ class SentFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep those that were sent since."""
-        if (hours := self._HOURS.get(self.value() or "")) is None:
+        """Keep those that were sent since; nothing for what is no window."""
+        if not self.value():
             return queryset
+        if (hours := self._HOURS.get(self.value() or "")) is None:
+            return queryset.none()
         return queryset.filter(pk__gte=first_id(hours))
 
 

@@ -26,6 +26,7 @@ from .graph.timeline import draw_timeline
 from .graph.words import KINDS, MARKS, STATES, word_of
 from .node_waits import moment_of, why
 from .readable import as_json
+from .workflow_contents import mask_of_workflow
 from .workflow_nodes import LISTED, READ, Choice, Nodes, listed, nodes_of, one, places_in
 
 #: Boxes that are drawn. A picture of more would help nobody.
@@ -247,7 +248,10 @@ class WorkflowPage:
         """The events that it was sent, the latest first."""
         rows = WorkflowEvent.objects.using(self._database).filter(workflow=self.workflow)
         found = rows.order_by("-sent_at").values("name", "payload", "sent_at")[:_EVENTS]
-        return [{**row, "shown": as_json(row["payload"])} for row in found]
+        if not found:
+            return []
+        mask = mask_of_workflow(self.workflow)
+        return [{**row, "shown": as_json(mask.seen("payload", row["payload"]), mask)} for row in found]
 
     # How.
 

@@ -28,7 +28,9 @@ from .acting import ActingAdmin
 from .event_form import EventForm
 from .node_facts import facts_of
 from .readable import as_json, moment
+from .search import is_unreadable
 from .verbs import Verb
+from .workflow_contents import mask_of_workflow
 from .workflow_filters import NameFilter, SentFilter, TreeFilter
 from .workflow_page import WorkflowPage
 from .workflow_verbs import RETRY, WORKFLOW_VERBS
@@ -98,6 +100,8 @@ class WorkflowAdmin(ActingAdmin):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """Find by primary key if the term is an id; else by the beginning of the name, and by a key that is held."""
+        if is_unreadable(request):
+            return queryset.none(), False
         if not (term := search_term.strip()):
             return queryset, False
         try:
@@ -213,13 +217,13 @@ class WorkflowAdmin(ActingAdmin):
 
     @admin.display(description=_("result"))
     def shown_result(self, workflow: Workflow) -> SafeString | str:
-        """The result, as it is stored."""
-        return as_json(workflow.result)
+        """The result, without what is sensitive."""
+        return _masked(workflow, "result", workflow.result)
 
     @admin.display(description=_("error"))
     def shown_failure(self, workflow: Workflow) -> SafeString | str:
-        """The error, as it is stored."""
-        return as_json(workflow.error)
+        """The error, without what is sensitive."""
+        return _masked(workflow, "error", workflow.error)
 
     @admin.display(description=_("output"))
     def shown_output(self, workflow: Workflow) -> SafeString | str:
@@ -233,6 +237,13 @@ class WorkflowAdmin(ActingAdmin):
     def shown_policy(self, workflow: Workflow) -> SafeString | str:
         """Its success policy, as it is stored: nodes by their places."""
         return as_json(workflow.success_policy)
+
+
+def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:
+    if value is None:
+        return "-"
+    mask = mask_of_workflow(workflow)
+    return as_json(mask.seen(name, value), mask)
 
 
 def _awaited(workflow: Workflow | None) -> list[str]:

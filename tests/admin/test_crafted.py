@@ -1,0 +1,134 @@
+"""What nobody clicks together: it changes nothing that was not meant, and ends in a page of its own."""
+
+from urllib.parse import quote, urlencode
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote as quote_key
+
+from horsies_django import Workflow as Definition
+from horsies_django import wait_for_event
+from horsies_django.admin import acting
+from horsies_django.admin.verbs import Verb
+from horsies_django.models import Queue, Task, Workflow, WorkflowTask
+from tests.admin import page_jobs
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db
+
+NEWEST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+
+def act(client, model, query, *keys, **data):
+    address = f"/admin/horsies_django/{model}/?{urlencode(query)}"
+    return client.post(address, {"index": "0", "_selected_action": [str(key) for key in keys], **data})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"status__exact": "NONSENSE"},
+        {"state": "nonsense"},
+        {"trouble": "nonsense"},
+        {"kind": "nonsense"},
+        {"sent": "aeon"},
+        {"sent_from": "21.11.2026"},
+        {"sent_to": "9999-99-99"},
+        {"queue_name": "defa\0ult"},
+        {"priority": "5"},
+        {"task_name": "\0"},
+        {"error_code": "\0"},
+        {"worker": "w\0"},
+        {"q": "\0"},
+    ],
+)
+def test_a_filter_that_is_none_does_not_let_an_action_have_all_tasks(admin_client, query):
+    task = tasks.noop.send()
+    every = {"action": "cancel", "select_across": "1", "upper": NEWEST, "confirmed": "1"}
+
+    act(admin_client, "task", query, task.id, **every)
+    assert Task.objects.get(pk=task.id).status == "PENDING"
+
+    act(admin_client, "task", {}, task.id, **every)
+    assert Task.objects.get(pk=task.id).status == "CANCELLED"  # so it was the filter that kept it
+
+
+@pytest.mark.parametrize("query", [{"sent": "aeon"}, {"level": "nonsense"}, {"q": "\0"}, {"name": "\0"}])
+def test_nor_all_workflows(admin_client, query):
+    handle = Definition("made", [tasks.noop.node()()]).start()
+
+    act(admin_client, "workflow", query, handle.id, action="pause", select_across="1")
+    assert Workflow.objects.get(pk=handle.id).status == "RUNNING"
+
+    act(admin_client, "workflow", {}, handle.id, action="pause", select_across="1")
+    assert Workflow.objects.get(pk=handle.id).status == "PAUSED"
+
+
+@pytest.mark.parametrize(
+    ("model", "action", "key"),
+    [
+        ("task", "retry", "nonsense"),
+        ("task", "retry", NEWEST),
+        ("workflow", "pause", "nonsense"),
+        ("queue", "pause", "nonsense"),
+        ("queue", "pause", "9" * 40),
+        ("queue", "pause", "~a\0b"),
+        ("queue", "pause", "~"),
+        ("queue", "pause", "~" + "x" * 101),
+        ("worker", "stop", "a\0b"),
+    ],
+)
+def test_keys_that_no_row_can_have_are_no_row(admin_client, model, action, key):
+    page = f"/admin/horsies_django/{model}/{quote(quote_key(key))}"
+
+    assert act(admin_client, model, {}, key, action=action).status_code in (200, 302)
+    for address in (f"{page}/change/", f"{page}/do/{action}/"):
+        assert admin_client.get(address).status_code == 302
+        assert admin_client.post(address).status_code == 302
+    assert not Queue.objects.exists()
+
+
+def test_a_key_that_is_none_leaves_the_others(admin_client):
+    task = tasks.noop.send()
+
+    act(admin_client, "task", {}, "nonsense", task.id, action="cancel")
+
+    assert Task.objects.get(pk=task.id).status == "CANCELLED"
+
+
+def test_no_row_is_made_of_a_queue_for_who_may_not_look(client, staff):
+    staff("pause_queue")
+
+    assert client.post("/admin/horsies_django/queue/~emails/do/pause/".replace("~", "%7E")).status_code == 403
+    assert not Queue.objects.exists()
+
+
+def test_what_was_done_before_an_action_broke_off_is_in_the_log(admin_client, monkeypatch):
+    monkeypatch.setattr(acting, "LOGGED", 1)
+    first, second = sorted(tasks.noop.send().id for _ in range(2))
+    fine = Verb.do
+
+    def breaks(verb, rows, values):
+        if rows.filter(pk=second).exists():
+            raise RuntimeError("the database has gone")
+        return fine(verb, rows, values)
+
+    monkeypatch.setattr(Verb, "do", breaks)
+    with pytest.raises(RuntimeError):
+        act(admin_client, "task", {}, first, second, action="cancel")
+
+    assert [entry.object_id for entry in LogEntry.objects.all()] == [str(first)]
+
+
+def test_what_a_task_hides_is_hidden_on_the_page_of_its_workflow(admin_client):
+    nodes = {"paid": page_jobs.remind.node()(who="geheim@x.y", note="open"), "paying": wait_for_event("pay")}
+    handle = Definition("pays", nodes).start()
+    assert handle.send_event("pay", {"token": "geheim", "who": "geheim@x.y", "plain": "open"})
+    result = {"ok": {"plain": "open", "password": "geheim", "by": ["x", {"who": "geheim@x.y"}]}}
+    WorkflowTask.objects.filter(workflow=handle.id).update(result=result)
+    Workflow.objects.filter(pk=handle.id).update(result=result, error={"data": {"who": "geheim@x.y"}})
+
+    for node in (0, 1):
+        html = admin_client.get(f"/admin/horsies_django/workflow/{handle.id}/change/", {"node": node}).content.decode()
+        assert "geheim" not in html
+        assert html.count("open") > 2
