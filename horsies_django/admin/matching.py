@@ -63,9 +63,9 @@ def extent_of(walk: Walk, before: UUID | None) -> Extent:
     """Count what matches, a stretch or a little more; beyond ``COUNTED`` rows, or if it takes long, ask the planner."""
     counts: Counter[str] = Counter()
     until = time.monotonic() + COUNTS
-    for found, cursor in walk.counts(before):
+    for found, cursor in walk.counts(before, COUNTED + 1):
         counts.update(found)
-        if cursor is not None and (counts.total() > COUNTED or time.monotonic() > until):
+        if counts.total() > COUNTED or (cursor is not None and time.monotonic() > until):
             return Extent(counts, _estimate(walk), is_whole=False)
     return Extent(counts)
 

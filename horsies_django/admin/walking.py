@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Count, F, Lookup, Model, Q, QuerySet, Subquery, UUIDField
+from django.db.models import F, Lookup, Model, Q, QuerySet, Subquery, UUIDField
 from django.db.models.sql.compiler import SQLCompiler
 
 from ..expressions import IsAmong, json_array, spelled
@@ -136,14 +136,15 @@ class Walk:
                 yield batch, batch[-1]
             yield [], span.end
 
-    def counts(self, before: Key | None) -> Iterator[tuple[dict[str, int], Key | None]]:
-        """Yield how many there are by status, a stretch at a time, as :meth:`batches` yields ids."""
-        by_status = self.rows.order_by().values_list("status").annotate(Count("pk"))
+    def counts(self, before: Key | None, most: int) -> Iterator[tuple[Counter[str], Key | None]]:
+        """Yield how many there are by status, a stretch at a time, as :meth:`batches` yields ids.
+
+        Of each part of a stretch no more than ``most`` are counted: in order, for else PostgreSQL may read all of a
+        table that is no longer than a stretch.
+        """
+        statuses = self.rows.order_by("-pk").values_list("status", flat=True)
         for span in self._stretches(before):
-            counts: Counter[str] = Counter()
-            for part in span.parts:
-                counts.update(dict(by_status.filter(part)))
-            yield counts, span.end
+            yield Counter(chain(*(statuses.filter(part)[:most] for part in span.parts))), span.end
 
     def _stretches(self, before: Key | None) -> Iterator[Span]:
         start = before

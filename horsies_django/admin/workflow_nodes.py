@@ -93,10 +93,10 @@ def nodes_of(workflow: Workflow) -> Nodes:
 
 
 def _nodes(rows: list[tuple[Any, ...]], items: Mapping[int | None, Mapping[str, int]]) -> list[Node]:
-    sources = _parsed(row[-1] for row in rows)
+    waits_for = _parsed(row[-1] for row in rows)
     return [
-        Node(*light, task or definition or "", places_in(waits_for), bool(run or skip), items.get(light[1], _NO_ITEMS))
-        for (*light, task, definition, run, skip, _text), waits_for in zip(rows, sources, strict=True)
+        Node._make((*light, task or made or "", places_in(sources), bool(run or skip), items.get(light[1], _NO_ITEMS)))
+        for (*light, task, made, run, skip, _text), sources in zip(rows, waits_for, strict=True)
     ]
 
 
