@@ -21,6 +21,7 @@ from django.utils.translation import ngettext
 from .base import COUNTED, ReadOnlyAdmin
 from .matching import act_on_matching
 from .verbs import Verb
+from .walking import BATCH
 from .walking_list import WalkingList
 
 #: Posted by the page that asks first.
@@ -38,6 +39,8 @@ class ActingAdmin(ReadOnlyAdmin):
     """
 
     verbs: ClassVar[tuple[Verb, ...]] = ()
+    #: Of all that match, so many are done between two looks at the clock.
+    batch: ClassVar[int] = BATCH
     change_form_template = "admin/horsies_django/acting_change_form.html"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -1,8 +1,8 @@
 """Grounds: where a list has to look, so that what it reads is bounded whatever it is narrowed by.
 
-The rows of a ground are found by one index. Those of a few statuses lie in the order of ids, and so does the whole
-table: that is walked, a stretch at a time. What is to be done and what is being done is mostly little, and lies in an
-order of its own: that is read whole, if it is not more than ``SHELF``.
+The rows of a ground are found by one index. Those of a lane, as of a status that has an index, lie in the order of ids,
+and so does the whole table: that is walked, a stretch at a time. What is to be done and what is being done is mostly
+little, and lies in an order of its own: that is read whole, if it is not more than ``SHELF``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from ..states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TaskStatus
 #: Rows of a shelf that are read whole at most.
 SHELF: Final = 10_000
 
+#: More lanes than any ground has.
+_MANY: Final = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
@@ -31,10 +34,10 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where to look: on shelves, among the rows of some statuses, or, with neither, in the whole table."""
+    """Where to look: on shelves, on lanes, or, with neither, in the whole table."""
 
     shelves: tuple[Shelf, ...] = ()
-    statuses: tuple[str, ...] = ()
+    lanes: tuple[Q, ...] = ()
 
     def of_queue(self, name: str) -> Ground:
         """Return the same with no more of its shelves than one queue's part, where they are sorted by queue."""
@@ -45,7 +48,7 @@ class Ground:
     @property
     def width(self) -> tuple[int, int]:
         """Sorts grounds by how much there is to look through."""
-        return (0, len(self.shelves)) if self.shelves else (1, len(self.statuses) or len(TaskStatus))
+        return (0, len(self.shelves)) if self.shelves else (1, len(self.lanes) or _MANY)
 
 
 _LINE: Final = Shelf(
@@ -64,13 +67,13 @@ DEFERRED: Final = Ground((_LATER,))
 DUE: Final = Ground((_LINE, _JUST_DUE))
 OVERDUE: Final = Ground((_LINE, _JUST_DUE, _TOO_LATE))
 HELD: Final = Ground((Shelf(IS_HELD, ("claimed_by_worker_id",)),))
-UNHAPPY: Final = Ground(statuses=tuple(sorted(TASK_RETRYABLE_STATES)))
+UNHAPPY: Final = Ground(lanes=tuple(Q(status=status) for status in sorted(TASK_RETRYABLE_STATES)))
 
 
 def of_status(status: str) -> Ground:
     """Return where tasks of a status are found."""
     if status in TASK_RETRYABLE_STATES:
-        return Ground(statuses=(status,))
+        return Ground(lanes=(Q(status=status),))
     if status in TASK_LIVE_STATES:
         return PENDING if status == TaskStatus.PENDING else HELD
     return WHOLE

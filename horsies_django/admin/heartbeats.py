@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
@@ -15,8 +16,39 @@ from django.utils.translation import gettext_lazy as _
 from ..durations import lasting
 from ..models import Heartbeat, Task, Worker
 from .base import ReadOnlyAdmin, queue_database
+from .grounds import Ground
 from .links import Links
 from .readable import moment
+from .search import Search, is_id
+from .walking import Page
+from .walking_list import WalkingList
+
+
+class BeatList(WalkingList):
+    """Lets each beat link to what this user may see."""
+
+    def parse(self, text: str) -> Search:
+        """The id of a task."""
+        return _beats_of(text)
+
+    @cached_property
+    def page(self) -> Page:
+        """The rows of the page, with what its columns need."""
+        page = super().page
+        links = Links(self.model_admin.admin_site, self.request)
+        links.look_up(Task, {beat.task_id for beat in page.rows}, queue_database())
+        links.look_up(Worker, {beat.sender_id for beat in page.rows}, queue_database())
+        for beat in page.rows:
+            beat.page_links = links
+        return page
+
+
+def _beats_of(text: str) -> Search:
+    """Find the beats for a task by its id: the index of the latest beats has them."""
+    if not text.strip():
+        return Search()
+    rows = Q(task=UUID(text.strip())) if is_id(text) else Q(pk__in=[])
+    return Search(rows, Ground(lanes=(rows,)))
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):
@@ -41,26 +73,12 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find the beats for a task by its id, through the index of the latest beats."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        try:
-            return queryset.filter(task=UUID(term)), False
-        except ValueError:
-            return queryset.none(), False
+        """Find the beats for a task by its id."""
+        return queryset.filter(_beats_of(search_term).rows), False
 
-    def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Let the rows of a list link to what this user may see."""
-        changes = super().get_changelist_instance(request)
-        links = Links(self.admin_site, request)
-        beats = list(changes.result_list)
-        links.look_up(Task, {beat.task_id for beat in beats}, queue_database())
-        links.look_up(Worker, {beat.sender_id for beat in beats}, queue_database())
-        for beat in beats:
-            beat.page_links = links
-        changes.result_list = beats
-        return changes
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[BeatList]:
+        """Walk."""
+        return BeatList
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Let the page of a beat link to what this user may see."""

@@ -19,6 +19,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db import connections
+from django.db.models import Model
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from .acting import ActingAdmin
     from .walking_list import WalkingList
 
-#: Seconds that one request works, and that counting takes at most.
+#: Seconds that one request works, and after which counting takes no further stretch.
 WORKS: Final = 2.0
-COUNTS: Final = 1.0
+COUNTS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,13 @@ class Extent:
 
 
 def extent_of(walk: Walk, before: UUID | None) -> Extent:
-    """Count what matches, up to ``COUNTED`` rows and for a second; beyond that, ask the planner."""
+    """Count what matches, a stretch or a little more; beyond ``COUNTED`` rows, or if it takes long, ask the planner."""
     counts: Counter[str] = Counter()
     until = time.monotonic() + COUNTS
-    for batch, cursor in walk.batches(before):
-        counts.update(status for _key, status in batch)
-        if counts.total() > COUNTED or time.monotonic() > until:
-            return Extent(counts, _estimate(walk), is_whole=cursor is None)
+    for found, cursor in walk.counts(before, COUNTED + 1):
+        counts.update(found)
+        if counts.total() > COUNTED or (cursor is not None and time.monotonic() > until):
+            return Extent(counts, _estimate(walk), is_whole=False)
     return Extent(counts)
 
 
@@ -95,14 +96,14 @@ class Progress:
     total: str = ""
 
     @classmethod
-    def read(cls, posted: QueryDict) -> Progress | None:
+    def read(cls, model: type[Model], posted: QueryDict) -> Progress | None:
         """Return what was posted; None if nothing that can be read."""
-        upper, before = as_cursor(posted.get("upper")), posted.get("before")
-        if upper is None or (before and as_cursor(before) is None):
+        upper, before = as_cursor(model, posted.get("upper")), posted.get("before")
+        if upper is None or (before and as_cursor(model, before) is None):
             return None
         with suppress(ValueError):
             done, left = int(posted.get("done") or 0), int(posted.get("left") or 0)
-            return cls(upper, as_cursor(before), done, left, posted.get("total", "")[:40])
+            return cls(upper, as_cursor(model, before), done, left, posted.get("total", "")[:40])
         return None
 
     @property
@@ -116,27 +117,27 @@ def act_on_matching(
     admin: ActingAdmin, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None
 ) -> HttpResponse:
     """Ask first; then work for a while and say how far it has come."""
-    progress = Progress.read(request.POST) if "confirmed" in request.POST else None
+    progress = Progress.read(listed.model, request.POST) if "confirmed" in request.POST else None
     if progress is None or (form is not None and not form.is_valid()):
         return _ask(admin, request, listed, verb, form)
     before = progress
     values = form.cleaned_data if form else {}
-    progress, is_over = _work(listed.walk, verb, values, progress)
-    _log(request, listed, verb, progress.done - before.done, progress.left - before.left)
+    progress, is_over = _work(listed.walk, verb, values, progress, admin.batch)
+    _log(request, listed, verb.called(values), verb.flag, progress.done - before.done, progress.left - before.left)
     if not is_over:
         return _page(admin, request, listed, verb, progress, form)
     admin.report(request, verb.told(progress.done), progress.left)
     return HttpResponseRedirect(request.path + listed.get_query_string())
 
 
-def _work(walk: Walk, verb: Verb, values: dict[str, Any], progress: Progress) -> tuple[Progress, bool]:
+def _work(walk: Walk, verb: Verb, values: dict[str, Any], progress: Progress, size: int) -> tuple[Progress, bool]:
     """Do batch after batch until the time is up; return how far it came, and whether that is all."""
     done, left = progress.done, progress.left
     until = time.monotonic() + WORKS
     rows = every_row(walk.rows)
-    for batch, cursor in walk.batches(progress.before or progress.upper):
+    for batch, cursor in walk.batches(progress.before or progress.upper, size):
         if batch:
-            changed = verb.act(rows.filter(pk__in=[key for key, _status in batch]), **values)
+            changed = verb.act(rows.filter(pk__in=batch), **values)
             done, left = done + changed, left + len(batch) - changed
         if cursor is None:
             break
@@ -169,7 +170,7 @@ def _page(
     progress: Progress,
     form: Form | None,
 ) -> HttpResponse:
-    given = [(name, request.POST.get(name, "")) for name in (form.fields if form else ())]
+    given = [(name, form.data.get(name, "")) for name in form.fields] if form else []
     context = {
         **admin.admin_site.each_context(request),
         "title": verb.label,
@@ -191,7 +192,7 @@ def _hidden(request: HttpRequest, verb: Verb) -> list[tuple[str, str]]:
     return [*((ACTION_CHECKBOX_NAME, key) for key in some), ("action", verb.name), ("select_across", "1")]
 
 
-def _log(request: HttpRequest, listed: WalkingList, verb: Verb, done: int, left: int) -> None:
+def _log(request: HttpRequest, listed: WalkingList, verb: str, flag: int, done: int, left: int) -> None:
     """Leave one entry for what this request has done."""
     if not (done or left):
         return
@@ -202,6 +203,6 @@ def _log(request: HttpRequest, listed: WalkingList, verb: Verb, done: int, left:
         content_type_id=ContentType.objects.get_for_model(listed.model, for_concrete_model=False).pk,
         object_id=None,
         object_repr=narrowed[:200],
-        action_flag=verb.flag,
-        change_message=message % {"verb": verb.label, "done": done, "left": left} + f" [{narrowed}]",
+        action_flag=flag,
+        change_message=message % {"verb": verb, "done": done, "left": left} + f" [{narrowed}]",
     )

@@ -21,9 +21,9 @@ from .filters import (
     WorkerFilter,
 )
 from .sent import SentFilter
+from .task_list import TaskList
 from .task_page import TaskPage
 from .task_verbs import TASK_VERBS
-from .walking_list import WalkingList
 
 
 class TaskAdmin(TaskColumns, TaskPage):
@@ -76,6 +76,6 @@ class TaskAdmin(TaskColumns, TaskPage):
             return queryset.none(), False
         return queryset.filter(search.parse(search_term).rows), False
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WalkingList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskList]:
         """Walk."""
-        return WalkingList
+        return TaskList

@@ -62,6 +62,10 @@ class Verb:
         """The permission's name, without the model's."""
         return self.permission or self.name
 
+    def called(self, values: dict[str, Any]) -> str:
+        """Return what a log says of it that is about many, done with these values."""
+        return str(self.label)
+
     def is_allowed(self, request: HttpRequest, model: type[Model]) -> bool:
         """Whether this user may do it."""
         options = model._meta

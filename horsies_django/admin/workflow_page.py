@@ -20,7 +20,7 @@ from ..workflows.engine.retrying import RETRYABLE
 from ..workflows.states import NodeKind, WorkflowStatus
 from .graph.critical import critical_path
 from .graph.drawing import Style, draw
-from .graph.folding import Box, Node, edges_of, folded
+from .graph.folding import Box, Node, edges_of, grouped
 from .graph.layout import lay_out
 from .graph.timeline import draw_timeline
 from .graph.words import KINDS, MARKS, STATES, word_of
@@ -122,7 +122,7 @@ class WorkflowPage:
     def picture(self) -> Any:
         """The graph as SVG; nothing if there are too many boxes."""
         boxes = self._boxes
-        if not boxes or len(boxes) > DRAWN or self._nodes.is_cut:
+        if not boxes or self._nodes.is_cut:
             return ""
         title = _("Graph of %(name)s: %(done)d of %(total)d nodes have ended. The table of nodes says the same.") % {
             "name": self.workflow.name,
@@ -140,7 +140,7 @@ class WorkflowPage:
     @cached_property
     def timeline(self) -> Any:
         """When its nodes ran, as SVG; nothing if there are too many boxes."""
-        return "" if len(self._boxes) > DRAWN else draw_timeline(self._boxes, self._style())
+        return draw_timeline(self._boxes, self._style()) if self._boxes else ""
 
     def _style(self, title: str = "") -> Style:
         box_of = {node.place: number for number, box in enumerate(self._boxes) for node in box.nodes}
@@ -150,12 +150,11 @@ class WorkflowPage:
     @property
     def notes(self) -> list[str]:
         """What the picture leaves out."""
-        boxes = self._boxes
         notes = []
         if self._nodes.is_cut:
             notes.append(_("There are more than %(limit)s nodes: too many for a picture.") % {"limit": f"{READ:,}"})
-        elif len(boxes) > DRAWN:
-            numbers = {"count": f"{len(boxes):,}", "limit": f"{DRAWN:,}"}
+        elif len(self._groups) > DRAWN:
+            numbers = {"count": f"{len(self._groups):,}", "limit": f"{DRAWN:,}"}
             notes.append(_("There are %(count)s boxes to draw, and a picture has %(limit)s at most.") % numbers)
         elif self.picture and self.layout.left_out:
             count = self.layout.left_out
@@ -264,8 +263,13 @@ class WorkflowPage:
         return nodes_of(self.workflow)
 
     @cached_property
+    def _groups(self) -> list[list[Node]]:
+        return grouped(self._nodes.nodes)
+
+    @cached_property
     def _boxes(self) -> list[Box]:
-        return folded(self._nodes.nodes)
+        """The boxes of the pictures; none if there are too many."""
+        return [] if len(self._groups) > DRAWN else [Box.of(group) for group in self._groups]
 
     @cached_property
     def _path(self) -> list[Node]:
@@ -273,8 +277,10 @@ class WorkflowPage:
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        box = next((box for box in self._boxes if box.is_folded and box.first.place == self.choice.of), None)
-        return listed(self.workflow, self.choice, box.nodes if box else ())
+        if self.choice.of is None:
+            return listed(self.workflow, self.choice)
+        folded = (group for group in self._groups if len(group) > 1 and group[0].place == self.choice.of)
+        return listed(self.workflow, self.choice, tuple(next(folded, ())))
 
     def _lines(self) -> Iterator[Line]:
         by_index = {node.place: node for node in self._nodes.nodes}

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ..workflows import control
-from ..workflows.engine.retrying import RETRYABLE
+from ..workflows.engine.retrying import has_failed
 from ..workflows.states import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from .event_form import EventForm
 from .verbs import Verb
@@ -25,6 +25,10 @@ class EventVerb(Verb):
         """See :meth:`Verb.do`."""
         count, logged = super().do(rows, values)
         return count, {f"{message} {values['name']}": changed for message, changed in logged.items()}
+
+    def called(self, values: dict[str, Any]) -> str:
+        """See :meth:`Verb.called`."""
+        return f"{self.label}: {values['name']}"
 
 
 def _each(change: Callable[..., bool]) -> Callable[..., int]:
@@ -75,7 +79,7 @@ RETRY: Final = Verb(
     label_of_many=_("Retry what failed of selected workflows"),
     act=_each(control.retry),
     told=lambda count: ngettext("%d workflow runs again.", "%d workflows run again.", count) % count,
-    fits=lambda workflow: workflow.status in RETRYABLE,
+    fits=has_failed,
 )
 
 SEND_EVENT: Final = EventVerb(

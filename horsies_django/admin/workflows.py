@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 from django.forms import Form
@@ -29,9 +28,11 @@ from .event_form import EventForm
 from .node_facts import facts_of
 from .readable import as_json, moment
 from .search import is_unreadable
+from .sent import SentFilter
 from .verbs import Verb
 from .workflow_contents import mask_of_workflow
-from .workflow_filters import NameFilter, SentFilter, TreeFilter
+from .workflow_filters import NameFilter, StatusFilter, TreeFilter
+from .workflow_list import WorkflowList, parse
 from .workflow_page import WorkflowPage
 from .workflow_verbs import RETRY, WORKFLOW_VERBS
 
@@ -54,13 +55,14 @@ class WorkflowAdmin(ActingAdmin):
         "unique_key",
     )
     list_display_links = ("shown_name",)
-    list_filter = ("status", TreeFilter, SentFilter, NameFilter)
+    list_filter = (StatusFilter, TreeFilter, SentFilter, NameFilter)
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("name",)
     search_help_text = _("An id, the beginning of a name, or the unique key of one that has not ended.")
     change_form_template = "admin/horsies_django/workflow_change_form.html"
     verbs = WORKFLOW_VERBS
+    batch = 20  # each under its lock, with all its nodes
     fieldsets = (
         (_("Outcome"), {"fields": ("shown_result", "shown_failure", "shown_output")}),
         (
@@ -99,16 +101,14 @@ class WorkflowAdmin(ActingAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find by primary key if the term is an id; else by the beginning of the name, and by a key that is held."""
+        """Find by primary key if the term is an id; else by the beginning of the name, or by a key that is held."""
         if is_unreadable(request):
             return queryset.none(), False
-        if not (term := search_term.strip()):
-            return queryset, False
-        try:
-            return queryset.filter(pk=UUID(term)), False
-        except ValueError:
-            holders = list(Workflow.objects.using(queryset.db).holding(term).values_list("pk", flat=True))
-            return queryset.filter(Q(pk__in=holders) if holders else Q(name__startswith=term)), False
+        return queryset.filter(parse(search_term, queryset.db).rows), False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowList]:
+        """Walk."""
+        return WorkflowList
 
     def get_urls(self) -> list[URLPattern]:
         """Give the retry of a node an address below that of its workflow."""

@@ -49,6 +49,23 @@ def test_it_narrows_by_task(client, beats):
     assert found(q="nonsense") == 0
 
 
+def test_the_pages_follow_one_another(client, beats):
+    for _ in range(20):
+        Heartbeat.objects.beat(Task.objects.all(), BeatRole.RUNNER, "w<b>", "host", 1)
+    client = log_in(client, "view_heartbeat")
+
+    for query, count in (("?", 66), (f"?q={beats[0].id}", 22)):
+        seen, link = [], query
+        while link:
+            page = client.get(LIST + link).context["cl"]
+            seen += [beat.pk for beat in page.result_list]
+            link = page.older
+        assert seen == sorted(set(seen), reverse=True)
+        assert len(seen) == count
+    for odd in ("nonsense", "-1", str(10**30)):
+        assert len(client.get(LIST, {"before": odd}).context["cl"].result_list) == 50
+
+
 def test_nobody_writes_beats(client, beats):
     client = log_in(client, "view_heartbeat", "add_heartbeat", "change_heartbeat", "delete_heartbeat")
     key = Heartbeat.objects.first().pk

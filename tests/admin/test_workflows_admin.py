@@ -1,6 +1,8 @@
 """The workflow browser: what a run looks like, and what those who may do to it."""
 
 import json
+import re
+from html import unescape
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -11,6 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import OnError, Workflow, sleep, wait_for_event
+from horsies_django.admin import matching
+from horsies_django.admin.workflows import WorkflowAdmin
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
 from horsies_django.workflows.handle import WorkflowHandle
@@ -132,6 +136,31 @@ def test_a_list_of_many_asks_no_more_than_one_of_few(staff):
             assert client.get(LIST).status_code == 200
         counts.append(len(captured))
     assert counts[0] == counts[1] <= 15
+
+
+def test_the_pages_of_the_list_follow_one_another(staff):
+    keys = [row("many", {}).id for _ in range(60)][::-1]
+    client = staff("view_workflow")
+
+    first = client.get(LIST)
+    second = client.get(LIST + first.context["cl"].older)
+    back = client.get(LIST + second.context["cl"].newer)
+    last = client.get(LIST + first.context["cl"].oldest)
+
+    assert [[each.pk for each in page.context["cl"].result_list] for page in (first, second, back, last)] == [
+        keys[:50],
+        keys[50:],
+        keys[:50],
+        keys[10:],
+    ]
+    assert "Older" in first.content.decode()
+    assert "Older" not in second.content.decode()
+
+
+def test_who_searches_an_id_finds_it_at_any_level(staff, drain):
+    (inner,) = children(ran(Workflow("outer", [Silent.node(node_id="sub")()]), drain))
+
+    assert rows_of(staff("view_workflow"), q=str(inner.id)) == [inner.id]
 
 
 # The page.
@@ -427,6 +456,65 @@ def test_verbs_reach_all_that_are_selected(staff, drain):
 
     assert [each.status() for each in (done, first, second)] == ["COMPLETED", "PAUSED", "PAUSED"]
     assert "2 workflows are paused. 1 was left alone" in response.content.decode()
+
+
+def all_that_match(client, verb, **form):
+    """Take the action for all that match, say yes, and go on until it is done; return what is said then."""
+    first = str(Row.objects.first().pk)
+    given = {"action": verb, "_selected_action": first, "select_across": "1", "index": "0"}
+    response = client.post(LIST, given)
+    while response.status_code == 200:
+        fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', response.content.decode()))
+        fields.pop("csrfmiddlewaretoken", None)
+        response = client.post(LIST, {name: unescape(value) for name, value in fields.items()} | form)
+        form = {}  # the page has it from here on
+    return response.wsgi_request
+
+
+def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
+    monkeypatch.setattr(matching, "WORKS", 0)
+    handles = [row("many", {}) for _ in range(50)]
+    done = row("done", status="COMPLETED")
+    client = staff(*ALL)
+
+    html = client.post(
+        LIST, {"action": "pause", "_selected_action": str(done.id), "select_across": "1", "index": "0"}
+    ).content.decode()
+    assert "This is about 51 workflows" in html
+    all_that_match(client, "pause")
+
+    assert {handle.status() for handle in handles} == {"PAUSED"}
+    assert done.status() == "COMPLETED"
+    assert [message.split(".")[0] for message in log()] == [
+        "Pause, all that match: 19 done, 1 left alone",
+        "Pause, all that match: 20 done, 0 left alone",
+        "Pause, all that match: 11 done, 0 left alone",
+    ]
+
+
+def test_an_event_is_sent_to_all_that_match_with_the_payload_that_was_given(staff, monkeypatch, drain):
+    monkeypatch.setattr(matching, "WORKS", 0)
+    monkeypatch.setattr(WorkflowAdmin, "batch", 1)
+    event = wait_for_event("approved", node_id="approved")
+    handles = [ran(Workflow("w", [event], output=event), drain) for _ in range(3)]
+
+    all_that_match(staff(*ALL), "send_event", name="approved", payload='{"by": "<ann>"}')
+
+    assert [value(handle, "approved") for handle in handles] == [{"by": "<ann>"}] * 3
+    assert all(message.startswith("Send event: approved, all that match: 1 done") for message in log())
+
+
+def test_retry_is_offered_where_something_would_run_again(staff, drain):
+    paused, failed = (
+        diamond().start(),
+        ran(Workflow("w", [fail.node()(), give.node()()], on_error=OnError.PAUSE), drain),
+    )
+    with transaction.atomic():
+        paused.pause()
+    client = staff(*ALL)
+
+    assert address(paused, "retry") not in page(client, paused)
+    assert address(failed, "retry") in page(client, failed)
 
 
 # Rights.

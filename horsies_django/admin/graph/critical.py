@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .folding import Node
 
@@ -26,7 +27,7 @@ def critical_path(nodes: Sequence[Node]) -> list[Node]:
 def _last(nodes: Sequence[Node]) -> Node | None:
     running = [node for node in nodes if node.began is not None and node.ended is None]
     if running:
-        return min(running, key=lambda node: (str(node.began), node.place))
+        return min(running, key=lambda node: (node.began, node.place))
     ran = [node for node in nodes if node.ended is not None and node.status != "SKIPPED"]
     return max(ran, key=_end, default=None)
 
@@ -38,5 +39,5 @@ def _waited_for(node: Node, sources: Sequence[Node]) -> Node | None:
     return max(in_time or ended, key=_end, default=None)
 
 
-def _end(node: Node) -> tuple[str, int]:
-    return node.ended.isoformat() if node.ended else "", -node.place
+def _end(node: Node) -> tuple[Any, int]:
+    return node.ended, -node.place  # of ended ones

@@ -27,12 +27,12 @@ class Node(NamedTuple):  # and not a dataclass, which takes thrice as long to ma
     node_id: str
     status: str
     kind: str = NodeKind.TASK
-    name: str = ""
-    waits_for: tuple[int, ...] = ()
     began: datetime | None = None
     ended: datetime | None = None
     error_code: str | None = None
     task_id: UUID | None = None
+    name: str = ""
+    waits_for: tuple[int, ...] = ()
     is_conditional: bool = False
     items: Mapping[str, int] = _NOTHING
 
@@ -90,7 +90,7 @@ _LOUDEST: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED
 
 def folded(nodes: Sequence[Node]) -> list[Box]:
     """Return the boxes of these nodes, none of them a map's item, in their order."""
-    return [Box.of(group) for group in _groups(nodes)]
+    return [Box.of(group) for group in grouped(nodes)]
 
 
 def edges_of(boxes: Sequence[Box]) -> list[Edge]:
@@ -106,21 +106,27 @@ def edges_of(boxes: Sequence[Box]) -> list[Edge]:
     return sorted(edges)
 
 
-def _groups(nodes: Sequence[Node]) -> list[list[Node]]:
+def grouped(nodes: Sequence[Node]) -> list[list[Node]]:
     """Return nodes that are alike together, if there are enough of them, where the first of them stands."""
-    after: dict[int, list[int]] = {}
-    for node in nodes:
-        for source in node.waits_for:
-            after.setdefault(source, []).append(node.place)
-    # As numbers: a text of ten thousand nodes for each of ten thousand is too much.
-    known: dict[Any, int] = {}
     alike: dict[Any, list[Node]] = {}
     for node in nodes:
-        before = known.setdefault(node.waits_for, len(known))
-        behind = known.setdefault(tuple(after.get(node.place, ())), len(known))
-        alike.setdefault((node.kind, node.name, node.is_conditional, before, behind), []).append(node)
-    groups: list[list[Node]] = []
-    for (kind, *_), group in alike.items():
-        is_one = len(group) > ALIKE and kind != NodeKind.MAP
-        groups += [group] if is_one else [[node] for node in group]
+        alike.setdefault((node.waits_for, node.name, node.kind, node.is_conditional), []).append(node)
+    many = [group for group in alike.values() if len(group) > ALIKE and group[0].kind != NodeKind.MAP]
+    groups = _by_what_follows(nodes, many) if many else []
+    places = {node.place for group in groups for node in group}
+    groups += [[node] for node in nodes if node.place not in places]
     return sorted(groups, key=lambda group: group[0].place)
+
+
+def _by_what_follows(nodes: Sequence[Node], many: Sequence[list[Node]]) -> list[list[Node]]:
+    """Divide groups so that the same nodes wait for all of one; return those that are large still."""
+    after: dict[int, list[int]] = {node.place: [] for group in many for node in group}
+    for node in nodes:
+        for source in node.waits_for:
+            if source in after:
+                after[source].append(node.place)
+    alike: dict[tuple[int, tuple[int, ...]], list[Node]] = {}
+    for number, group in enumerate(many):
+        for node in group:
+            alike.setdefault((number, tuple(after[node.place])), []).append(node)
+    return [group for group in alike.values() if len(group) > ALIKE]

@@ -53,6 +53,15 @@ def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
     return True
 
 
+def has_failed(workflow: Workflow) -> bool:
+    """Whether a workflow that does not run, or what is below it, has anything that a retry would run again."""
+    database = str(workflow._state.db)
+    if workflow.status not in RETRYABLE:
+        return False
+    keys = below(database, [workflow.pk])
+    return _failures(database).filter(workflow__in=keys, workflow__status__in=RETRYABLE).exists()
+
+
 class _Step(NamedTuple):
     """What is to run again of one workflow; ``is_whole`` if what is below goes with it."""
 
@@ -117,10 +126,7 @@ def _stopped(database: str, workflow: Workflow) -> set[int]:
 
 def _whole(database: str, workflow: Workflow) -> set[int] | None:
     """All of a workflow that can run again. None if nothing can, nor of what is below it."""
-    if workflow.status not in RETRYABLE:
-        return None
-    mine = _failures(database).filter(workflow__in=below(database, [workflow.pk]), workflow__status__in=RETRYABLE)
-    return _bad(database, workflow) if mine.exists() else None
+    return _bad(database, workflow) if has_failed(workflow) else None
 
 
 def _branch(database: str, workflow: Workflow, node_id: str) -> set[int] | None:

@@ -34,7 +34,10 @@ TERMS = (
 )
 
 #: So many values of one filter are tried, spread over all that it offers.
-ALIKE = 12
+ALIKE = 8
+
+#: So many of the links that are alike of one row's page, and verbs of a list that is narrowed.
+FEW = 3
 
 #: What is put into fields of the forms that narrow a list.
 _FILLED = {
@@ -120,9 +123,9 @@ class Pages:
         path = request.address
         below = path.removesuffix("change/")
         page = Page(request.send(self.client).content.decode())
-        yield from (Request(f"{path}?{urlencode(query)}") for query in _some(page.queries(page.links)) if query)
+        yield from (Request(f"{path}?{urlencode(query)}") for query in _some(page.queries(page.links), FEW) if query)
         others = [link for link in dict.fromkeys(page.links) if link.startswith(below) and "/do/" not in link]
-        yield from map(Request, others[:ALIKE])
+        yield from map(Request, others[:FEW])
 
     def lists(self) -> Iterator[Request]:
         """The list, and each way to narrow, sort and search it; of each a page further on."""
@@ -155,7 +158,7 @@ class Pages:
         """Each verb on all that the list has, and on all that a choice leaves: what is asked first."""
         keys = [str(key) for key in rows_of(self.model)[:1]]
         for query in [{}, *self.choices()[:5]]:
-            for verb in getattr(self.admin, "verbs", ()):
+            for verb in getattr(self.admin, "verbs", ())[: FEW if query else None]:
                 data = {"action": verb.name, "select_across": "1", "index": "0", ACTION_CHECKBOX_NAME: keys}
                 yield Request(self._list(query).address, data)
 
@@ -185,14 +188,14 @@ class Pages:
         return reverse(self._prefix + name, kwargs=arguments)
 
 
-def _some(queries: list[Query]) -> list[Query]:
-    """Return so many of those that are alike, which are those that say something of the same."""
+def _some(queries: list[Query], most: int = ALIKE) -> list[Query]:
+    """Return about so many of those that are alike, which are those that say something of the same."""
     of: dict[tuple[str, ...], list[Query]] = {}
     for query in queries:
         alike = of.setdefault(tuple(query), [])
         if query not in alike:
             alike.append(query)
-    return [query for alike in of.values() for query in alike[:: len(alike) // ALIKE + 1]]
+    return [query for alike in of.values() for query in alike[:: len(alike) // most + 1]]
 
 
 def _fillings(form: Form) -> Iterator[Query]:
