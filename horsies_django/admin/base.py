@@ -64,6 +64,10 @@ class QueueModelAdmin(AnyModelAdmin):
         database = queue_database()
         return rows.using(database) if database else rows
 
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Give Django's own page the style sheet, which breaks long names."""
+        return super().history_view(request, object_id, {"media": self.media, **(extra_context or {})})
+
 
 class ReadOnlyAdmin(QueueModelAdmin):
     """Rows that only the queue itself writes (S4-69)."""
