@@ -175,11 +175,11 @@ class Browser:
         """Press a key, wherever the focus is."""
         ActionChains(self.driver).send_keys(key).perform()
 
-    def tab_to(self, label: str, limit: int = 80) -> None:
+    def tab_to(self, label: str, limit: int = 120) -> None:
         """Press Tab until the focus is on what says this, and can be seen to be there."""
         self._tab_until(lambda focused: label in (focused.text, focused.get_attribute("value")), label, limit)
 
-    def tab_into(self, selector: str, limit: int = 80) -> None:
+    def tab_into(self, selector: str, limit: int = 120) -> None:
         """Press Tab until the focus is on what this selector finds, and can be seen to be there."""
         self._tab_until(lambda focused: self.driver.execute_script(_MATCHES, focused, selector), selector, limit)
 
