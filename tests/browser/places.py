@@ -100,7 +100,9 @@ def _pages_of_workflows() -> dict[str, str]:
     WorkflowEvent.objects.create(workflow_id=failed.id, name=HOSTILE, payload={HOSTILE: HOSTILE})
     items = [{"map_index": 1, "status": "COMPLETED" if item < 90 else "RUNNING"} for item in range(100)]
     mapped = row("map", {"status": "COMPLETED"}, {"kind": "map", "status": "RUNNING", "waits_for": [0]}, *items)
-    many = row("many", *({"waits_for": [place // 2] if place else [], "task_name": f"t{place}"} for place in range(120)))
+    many = row(
+        "many", *({"waits_for": [place // 2] if place else [], "task_name": f"t{place}"} for place in range(120))
+    )
     return {
         "workflows": _list("workflow"),
         "no workflows": _list("workflow", "?q=nothing-has-this-name"),
