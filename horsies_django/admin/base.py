@@ -68,6 +68,10 @@ class QueueModelAdmin(AnyModelAdmin):
         """Find nothing by what PostgreSQL takes for no text, where Django would fail."""
         return None if "\0" in object_id else super().get_object(request, object_id, from_field)
 
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Give Django's own page the style sheet, which breaks long names."""
+        return super().history_view(request, object_id, {"media": self.media, **(extra_context or {})})
+
 
 class ReadOnlyAdmin(QueueModelAdmin):
     """Rows that only the queue itself writes (S4-69)."""

@@ -137,7 +137,7 @@ class TaskPage(TaskFields):
         links.look_up(Worker, _workers(task, attempts, beats), task._state.db)
         steps = steps_of(task, attempts, task.read_at)
         return {
-            "is_live": task.finished_at is None,
+            "live": task.finished_at is None,
             "live_class": LIVE,
             "reasons": reasons,
             "node": self._node(task, links),

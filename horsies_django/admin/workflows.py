@@ -86,7 +86,7 @@ class WorkflowAdmin(ActingAdmin):
     shown_kept_until = moment("kept_until", _("kept until"))
 
     class Media:
-        js = ("horsies_django/live.js",)
+        js = ("horsies_django/live.js", "horsies_django/graph.js")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Return every field that a page shows."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from selenium.common import NoSuchElementException, StaleElementReferenceExcepti
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 
 from tests.conftest import ROOT, wait_until
 
@@ -30,7 +32,27 @@ GRAVE: Final = ("serious", "critical")
 
 _RUN_AXE: Final = """
 const done = arguments[arguments.length - 1];
-axe.run(document, {resultTypes: ["violations"]}).then(done, (error) => done({failed: String(error)}));
+const only = arguments[0] ? {runOnly: {type: "rule", values: arguments[0]}} : {};
+axe.run(document, {resultTypes: ["violations"], ...only}).then(done, (error) => done({failed: String(error)}));
+"""
+
+_MATCHES: Final = "return arguments[0].matches(arguments[1])"
+
+#: Whether what has the focus, or something in it, looks different without it. Colours of Django's links change slowly.
+_SHOWS_FOCUS: Final = """
+const focused = document.activeElement;
+const all = [focused, ...focused.querySelectorAll("*")];
+const look = () => all.map((one) => {
+  const style = getComputedStyle(one);
+  return [style.outlineStyle, style.outlineWidth, style.outlineColor, style.stroke, style.strokeWidth, style.boxShadow,
+    style.backgroundColor, style.color, style.borderColor, style.textDecorationLine].join();
+}).join(";");
+for (const one of all) one.style.transition = "none";
+const before = look();
+focused.blur();
+const after = look();
+focused.focus({preventScroll: true, focusVisible: true});
+return before !== after;
 """
 
 
@@ -143,18 +165,31 @@ class Browser:
         self.driver.find_element(By.CSS_SELECTOR, f'select[name=action] option[value="{action}"]').click()
         self.driver.find_element(By.CSS_SELECTOR, "button[name=index]").click()
 
+    def choose_all(self, action: str) -> None:
+        """Tick all rows of a list, then all that match, and carry an action out."""
+        self.driver.find_element(By.ID, "action-toggle").click()
+        self.driver.find_element(By.CSS_SELECTOR, ".actions .question a").click()
+        self.choose(action)
+
     def press(self, key: str) -> None:
         """Press a key, wherever the focus is."""
         ActionChains(self.driver).send_keys(key).perform()
 
-    def tab_to(self, label: str, limit: int = 60) -> None:
-        """Press Tab until the focus is on what says this."""
+    def tab_to(self, label: str, limit: int = 120) -> None:
+        """Press Tab until the focus is on what says this, and can be seen to be there."""
+        self._tab_until(lambda focused: label in (focused.text, focused.get_attribute("value")), label, limit)
+
+    def tab_into(self, selector: str, limit: int = 120) -> None:
+        """Press Tab until the focus is on what this selector finds, and can be seen to be there."""
+        self._tab_until(lambda focused: self.driver.execute_script(_MATCHES, focused, selector), selector, limit)
+
+    def _tab_until(self, is_there: Callable[[WebElement], bool], what: str, limit: int) -> None:
         for _ in range(limit):
             self.press(Keys.TAB)
-            focused = self.driver.switch_to.active_element
-            if label in (focused.text, focused.get_attribute("value")):
+            if is_there(self.driver.switch_to.active_element):
+                assert self.driver.execute_script(_SHOWS_FOCUS), f"the focus on {what!r} can't be seen"
                 return
-        pytest.fail(f"Tab does not lead to {label!r} within {limit} steps")
+        pytest.fail(f"Tab does not lead to {what!r} within {limit} steps")
 
     # What nobody may find.
 
@@ -164,13 +199,13 @@ class Browser:
         heard, self._heard = self._heard, []
         return heard + [entry["message"] for entry in logged if entry["level"] in ("SEVERE", "WARNING")]
 
-    def grave_faults(self) -> list[str]:
-        """Return the serious and critical faults that axe finds on the page."""
+    def grave_faults(self, *rules: str) -> list[str]:
+        """Return the serious and critical faults that axe finds on the page, by all rules or by some."""
         if not AXE.exists():
             missing("axe-core", "npm install --prefix .npm axe-core")
         heard = self.console_errors()
         self.driver.execute_script(AXE.read_text())
-        found = self.driver.execute_async_script(_RUN_AXE)
+        found = self.driver.execute_async_script(_RUN_AXE, rules or None)
         self.console_errors()  # axe tries out styles, which the page's policy forbids
         self._heard = heard
         assert "failed" not in found, found

@@ -1,8 +1,11 @@
 """What an operator does, with the mouse and with the keyboard, while real workers run."""
 
+from django.db.models.functions import Now
+from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from horsies_django import TaskStatus
+from horsies_django import TaskStatus, Workflow
+from horsies_django.admin import matching
 from horsies_django.models import Queue, Task, Worker
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -14,7 +17,8 @@ def test_a_failed_task_is_retried_and_seen_to_complete(browser, worker, tmp_path
     worker()
     wait_until(lambda: handle.status() == TaskStatus.FAILED)
     browser.go("task_change", handle.id)
-    assert browser.shows("Failed")
+    for text in ("Status:", "FileNotFoundError", "Sent at:", "Attempt 1"):
+        assert browser.shows(text)
 
     (tmp_path / "mended").touch()
     browser.click("Retry")
@@ -30,22 +34,89 @@ def test_a_running_task_is_cancelled(browser, worker, tmp_path):
     browser.go("task_change", handle.id)
 
     browser.click("Cancel while it runs")
+    browser.await_text("A body that runs is told to stop.")
+    browser.click("Cancel while it runs")
 
     browser.await_text("1 task was cancelled.")
     assert handle.status() == TaskStatus.CANCELLED
     wait_until(lambda: not Task.objects.active().exists())
 
 
-def test_with_the_keyboard_alone_a_failed_task_is_retried(browser, drain):
+def test_a_thousand_failed_tasks_are_retried_at_once(browser, worker):
+    tasks.noop.send_many({} for _ in range(1000))
+    Task.objects.update(status="FAILED", failed_at=Now(), attempt=1, claim=1, error_code="UNHANDLED_EXCEPTION")
+    other = tasks.on_emails.send()
+    Task.objects.filter(pk=other.id).update(status="FAILED", failed_at=Now(), error_code="OTHER")
+    browser.go("task_changelist")
+    browser.click("Failed")
+    browser.driver.find_element(By.CSS_SELECTOR, 'details[data-filter-title="error code"] summary').click()
+    browser.click("UNHANDLED_EXCEPTION")
+
+    browser.choose_all("retry")
+    assert browser.shows("This is about 1000 tasks, all that match, on every page.")
+    browser.click("Retry")
+
+    browser.await_text("1000 tasks are due again.")
+    assert Task.objects.filter(status="PENDING").count() == 1000
+    worker("--threads", "8")
+    wait_until(lambda: Task.objects.filter(status="COMPLETED").count() == 1000, limit=60)
+    assert other.status() == TaskStatus.FAILED
+
+
+def test_what_takes_more_than_one_request_goes_on_by_itself(browser, monkeypatch):
+    tasks.noop.send_many({} for _ in range(1200))
+    monkeypatch.setattr(matching, "WORKS", 0.0)  # the site's threads are this process's
+    browser.go("task_changelist")
+
+    browser.choose_all("cancel")
+    browser.click("Cancel")
+    browser.await_text("This goes on for as long as the page is open.")
+
+    browser.await_text("1200 tasks were cancelled.")
+
+
+def test_with_the_keyboard_alone_a_failed_task_is_found_and_retried(browser, drain):
     handle = tasks.fail.send()
     drain()
-    browser.go("task_change", handle.id)
+    browser.go("overview_changelist")
 
+    browser.tab_into(".horsies-tile-failed a")
+    browser.press(Keys.ENTER)
+    browser.await_text("Select task to view")
+    browser.tab_to(tasks.fail.module_path)
+    browser.press(Keys.ENTER)
+    browser.await_text("View task")
     browser.tab_to("Retry")
     browser.press(Keys.ENTER)
 
     browser.await_text("1 task is due again.")
     assert handle.status() == TaskStatus.PENDING
+
+
+def test_with_the_keyboard_alone_a_queue_is_paused(browser):
+    tasks.noop.send()
+    browser.go("queue_changelist")
+
+    browser.tab_to("default")
+    browser.press(Keys.ENTER)
+    browser.await_text("Change queue")
+    browser.tab_to("Pause")
+    browser.press(Keys.SPACE)
+
+    browser.await_text("1 queue is paused.")
+    assert Queue.objects.get(name="default").paused
+
+
+def test_with_the_keyboard_alone_each_node_of_a_graph_is_reached(browser):
+    first, second = tasks.noop.node(node_id="first")(), tasks.noop.node(node_id="second")()
+    browser.go("workflow_change", Workflow("two", first >> second).start().id)
+
+    for name in ("first", "second"):
+        browser.tab_into("#horsies-flow-graph a")
+        assert browser.driver.switch_to.active_element.accessible_name.startswith(f"{name}, ")
+    browser.press(Keys.ENTER)
+
+    browser.await_text("Node second")
 
 
 def test_a_queue_is_paused_and_resumed(browser, worker):
@@ -104,3 +175,4 @@ def test_the_list_of_workers_keeps_itself_fresh(browser, worker, tmp_path):
 
     browser.await_text("1/2", limit=15)
     assert browser.shows("hold")
+    (tmp_path / "gate").touch()

@@ -114,12 +114,11 @@ def _box(box: Box, x: int, y: int, style: Style, *, is_critical: bool) -> SafeSt
     words += [_("on the critical path")] if is_critical else []
     told = ", ".join(filter(None, [label if box.is_folded else node.node_id, *words]))
     return format_html(
-        '<a class="horsies-node horsies-is-{}{}" href="{}" aria-label="{}"><title>{}</title>'
+        '<a class="horsies-node horsies-is-{}{}" href="{}"><title>{}</title>'
         '<g transform="translate({} {})">{}{}{}{}</g></a>',
         status.lower(),
         " horsies-critical" if is_critical else "",
         style.address(box),
-        told,
         told,
         x,
         y,

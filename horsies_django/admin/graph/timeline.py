@@ -85,14 +85,13 @@ def _bar(box: Box, style: Style, is_critical: bool, y: int, start: float, end: f
     lasted = lasting(times[1] - times[0]) if times else ""
     told = ", ".join([box.label, word_of(box.status), lasted] + ([_("on the critical path")] if is_critical else []))
     return format_html(
-        '<a class="horsies-node horsies-is-{}{}" href="{}" aria-label="{}"><title>{}</title>'
+        '<a class="horsies-node horsies-is-{}{}" href="{}"><title>{}</title>'
         '<text class="horsies-name" x="{}" y="{}" text-anchor="end">{}</text>'
         '<rect class="horsies-box" x="{}" y="{}" width="{}" height="15" rx="3"/>'
         '<text class="horsies-line" x="{}" y="{}">{}</text></a>',
         box.status.lower(),
         " horsies-critical" if is_critical else "",
         style.address(box),
-        told,
         told,
         _LABEL - 10,
         y + 12,

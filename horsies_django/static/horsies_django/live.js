@@ -7,11 +7,12 @@
  *        data-stale="Not updated since"></div>
  *
  * gets a button that pauses (remembered for the tab) and says so when the server can't be reached. Its texts are the
- * page's, translated. Without controls it goes on by itself; without JavaScript the page is as it was loaded.
+ * page's, translated. Without controls it goes on by itself; without JavaScript the page is as it was loaded. An element
+ * that comes without data-horsies-live has come to its end; after the last one nothing is fetched any more.
  *
  * It waits while the tab is hidden, and leaves an element alone while a box is ticked in it, text is selected in it or
  * the focus is inside one of its forms. What <details> (with an id) are open, where boxes (with an id) are scrolled to
- * and which element (with an id or an href) has the focus stay as they are. Screen readers are told nothing: an element
+ * and which element (with an id, an href or a formaction) has the focus stay as they are. Screen readers are told nothing: an element
  * that is kept fresh must not be an aria-live region. After each round the document gets the event "horsies:live".
  */
 "use strict";
@@ -30,7 +31,7 @@ function keepFresh() {
 
   const isInUse = (element) =>
     element.querySelector("input[type=checkbox]:checked, dialog[open]") ||
-    (element.contains(document.activeElement) && document.activeElement.closest("form")) ||
+    element.contains(document.activeElement.closest("form")) ||
     (!getSelection().isCollapsed && getSelection().containsNode(element, true));
 
   function replace(element, fresh) {
@@ -41,7 +42,8 @@ function keepFresh() {
     const active = element.contains(document.activeElement) ? document.activeElement : null;
     const focus = active && (active.id ? `#${CSS.escape(active.id)}` :
       active.matches("summary") && active.parentElement.id ? `#${CSS.escape(active.parentElement.id)} > summary` :
-      active.getAttribute("href") && `a[href="${CSS.escape(active.getAttribute("href"))}"]`);
+      ["href", "formaction"].filter((name) => active.hasAttribute(name))
+        .map((name) => `[${name}="${CSS.escape(active.getAttribute(name))}"]`)[0]);
     element.replaceChildren(...document.importNode(fresh, true).childNodes);
     for (const each of element.querySelectorAll("details[id]")) if (open.has(each.id)) each.open = open.get(each.id);
     for (const [id, left, top] of scrolled) document.getElementById(id)?.scrollTo({ left, top, behavior: "instant" });
@@ -58,7 +60,9 @@ function keepFresh() {
       if (state.paused) return;
       for (const element of document.querySelectorAll("[data-horsies-live][id]")) {
         const fresh = page.getElementById(element.id);
-        if (fresh && !isInUse(element)) replace(element, fresh);
+        if (!fresh || isInUse(element)) continue;
+        replace(element, fresh);
+        element.toggleAttribute("data-horsies-live", fresh.hasAttribute("data-horsies-live"));
       }
       Object.assign(state, { failures: 0, last: new Date() });
       document.dispatchEvent(new CustomEvent("horsies:live"));
@@ -74,6 +78,10 @@ function keepFresh() {
 
   function plan(pause) {
     clearTimeout(state.timer);
+    if (!document.querySelector("[data-horsies-live][id]")) {
+      button.hidden = true;
+      return;
+    }
     if (!state.paused && !document.hidden && !state.asking) state.timer = setTimeout(refresh, pause);
   }
 
