@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import model_ngettext
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
@@ -57,6 +58,11 @@ class WalkingList(ChangeList):
         self.can_show_all = False
         self.multi_page = False
         self.paginator = Paginator([], PAGE)
+
+    @property
+    def noun(self) -> str:
+        """What the rows of the page are called, one or many."""
+        return model_ngettext(self.opts, self.result_count)
 
     @cached_property
     def walk(self) -> Walk:

@@ -22,7 +22,7 @@ from .graph.drawing import Style, draw
 from .graph.folding import Box, Node, edges_of, folded
 from .graph.layout import lay_out
 from .graph.timeline import draw_timeline
-from .graph.words import KINDS, MARKS, STATES, span, word_of
+from .graph.words import KINDS, MARKS, STATES, grouped, span, word_of
 from .node_waits import moment_of, why
 from .readable import as_json
 from .workflow_nodes import LISTED, READ, Choice, Nodes, listed, nodes_of, one, places_in
@@ -151,9 +151,9 @@ class WorkflowPage:
         boxes = self._boxes
         notes = []
         if self._nodes.is_cut:
-            notes.append(_("There are more than %(limit)s nodes: too many for a picture.") % {"limit": f"{READ:,}"})
+            notes.append(_("There are more than %(limit)s nodes: too many for a picture.") % {"limit": grouped(READ)})
         elif len(boxes) > DRAWN:
-            numbers = {"count": f"{len(boxes):,}", "limit": f"{DRAWN:,}"}
+            numbers = {"count": grouped(len(boxes)), "limit": grouped(DRAWN)}
             notes.append(_("There are %(count)s boxes to draw, and a picture has %(limit)s at most.") % numbers)
         elif self.picture and self.layout.left_out:
             count = self.layout.left_out

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from ...workflows.states import NodeKind
 from .ranking import Edge
+from .words import grouped
 
 #: More nodes than this that are alike are one box: the same task, the same before them, the same after them.
 ALIKE: Final = 20
@@ -82,7 +83,7 @@ class Box(NamedTuple):
         """What it is called: of several nodes how many, and the name of their function."""
         if not self.is_folded:
             return self.first.label
-        return f"{len(self.nodes):,} × {self.first.name.rpartition('.')[2] or self.first.label}"
+        return f"{grouped(len(self.nodes))} × {self.first.name.rpartition('.')[2] or self.first.label}"
 
 
 _LOUDEST: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 from unicodedata import east_asian_width
 
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -40,14 +41,19 @@ def word_of(status: str) -> str:
     return str(WorkflowTaskStatus(status).label) if status in WorkflowTaskStatus.values else status
 
 
+def grouped(number: int) -> str:
+    """Return a number as the reader writes it, by thousands."""
+    return number_format(number, force_grouping=True)
+
+
 def counted(counts: Mapping[str, int]) -> str:
     """Return how many are in each state, in words."""
-    return ", ".join(f"{counts[state]:,} {word_of(state)}" for state in STATES if counts.get(state))
+    return ", ".join(f"{grouped(counts[state])} {word_of(state)}" for state in STATES if counts.get(state))
 
 
 def marked(counts: Mapping[str, int]) -> str:
     """Return how many are in each state, by marks."""
-    return "  ".join(f"{MARKS[state]} {counts[state]:,}" for state in STATES if counts.get(state))
+    return "  ".join(f"{MARKS[state]} {grouped(counts[state])}" for state in STATES if counts.get(state))
 
 
 def span(time: timedelta | None) -> str:
@@ -58,7 +64,7 @@ def span(time: timedelta | None) -> str:
     if seconds < 1:
         return _("%d ms") % (seconds * 1000)
     if seconds < 60:
-        return _("%s s") % f"{seconds:.1f}"
+        return _("%s s") % number_format(round(seconds, 1), 1)
     whole = int(seconds)
     if whole < 3600:
         return _("%(minutes)d min %(seconds)d s") % {"minutes": whole // 60, "seconds": whole % 60}
