@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.contrib import admin
 from django.template.defaultfilters import filesizeformat
-from django.utils.formats import date_format, number_format
+from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import is_aware, localtime
@@ -57,7 +57,7 @@ def lasting(span: timedelta | None) -> str:
     if seconds < 1:
         return _("%d ms") % (seconds * 1_000)
     if seconds < 10:
-        return _("%s s") % number_format(round(seconds, 1), 1)
+        return _("%.1f s") % seconds
     whole = int(seconds)
     if whole < 60:
         return _("%d s") % whole

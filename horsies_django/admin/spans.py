@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.utils.formats import date_format, number_format
+from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import is_aware, localtime
@@ -17,7 +17,7 @@ def span(seconds: float) -> str:
     if seconds < 1:
         return _("%d ms") % round(max(seconds, 0) * 1_000)
     if seconds < 10:
-        return _("%s s") % number_format(round(seconds, 1), 1)
+        return _("%.1f s") % seconds
     whole = round(seconds)
     if whole < 60:
         return _("%d s") % whole

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..models import Workflow, WorkflowEvent, WorkflowTask
+from ..templatetags.horsies_figures import grouped
 from ..workflows.codes import WorkflowCode
 from ..workflows.engine.retrying import RETRYABLE
 from ..workflows.states import NodeKind, WorkflowStatus
@@ -22,7 +23,7 @@ from .graph.drawing import Style, draw
 from .graph.folding import Box, Node, edges_of, folded
 from .graph.layout import lay_out
 from .graph.timeline import draw_timeline
-from .graph.words import KINDS, MARKS, STATES, grouped, span, word_of
+from .graph.words import KINDS, MARKS, STATES, span, word_of
 from .node_waits import moment_of, why
 from .readable import as_json
 from .workflow_nodes import LISTED, READ, Choice, Nodes, listed, nodes_of, one, places_in

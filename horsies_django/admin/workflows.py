@@ -21,11 +21,12 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Task, Workflow, WorkflowTask
+from ..templatetags.horsies_figures import grouped
 from ..workflows import control
 from ..workflows.states import NodeKind
 from .acting import ActingAdmin
 from .event_form import EventForm
-from .graph.words import grouped, span
+from .graph.words import span
 from .node_facts import facts_of
 from .readable import as_json, moment
 from .verbs import Verb

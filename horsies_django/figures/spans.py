@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
@@ -24,4 +23,4 @@ def brief(seconds: float | None) -> str:
             return _(text) % {"number": f"{seconds / size:.0f}"}
     if seconds < 1:
         return _("%(number)s ms") % {"number": f"{seconds * 1_000:.0f}"}
-    return _("%(number)s s") % {"number": number_format(round(seconds, 1), 1) if seconds < 10 else f"{seconds:.0f}"}
+    return _("%(number)s s") % {"number": f"{seconds:.1f}" if seconds < 10 else f"{seconds:.0f}"}

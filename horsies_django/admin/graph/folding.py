@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from ...templatetags.horsies_figures import grouped
 from ...workflows.states import NodeKind
 from .ranking import Edge
-from .words import grouped
 
 #: More nodes than this that are alike are one box: the same task, the same before them, the same after them.
 ALIKE: Final = 20

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any, Final
 from unicodedata import east_asian_width
 
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ...templatetags.horsies_figures import grouped
 from ...workflows.states import NodeKind, WorkflowTaskStatus
 
 #: The mark before the word of a state, as in the lists: a state is never told by colour alone.
@@ -41,11 +41,6 @@ def word_of(status: str) -> str:
     return str(WorkflowTaskStatus(status).label) if status in WorkflowTaskStatus.values else status
 
 
-def grouped(number: int) -> str:
-    """Return a number as the reader writes it, by thousands."""
-    return number_format(number, force_grouping=True)
-
-
 def counted(counts: Mapping[str, int]) -> str:
     """Return how many are in each state, in words."""
     return ", ".join(f"{grouped(counts[state])} {word_of(state)}" for state in STATES if counts.get(state))
@@ -64,7 +59,7 @@ def span(time: timedelta | None) -> str:
     if seconds < 1:
         return _("%d ms") % (seconds * 1000)
     if seconds < 60:
-        return _("%s s") % number_format(round(seconds, 1), 1)
+        return _("%s s") % f"{seconds:.1f}"
     whole = int(seconds)
     if whole < 3600:
         return _("%(minutes)d min %(seconds)d s") % {"minutes": whole // 60, "seconds": whole % 60}
