@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import model_ngettext, quote, unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Model, QuerySet
 from django.forms import Form
@@ -130,6 +130,7 @@ class ActingAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         """Say what would be done, to what and to how many, and ask for what it needs."""
         request.current_app = self.admin_site.name  # as every page of the admin does
+        count = rows.order_by()[:COUNTED].count()
         context = {
             **self.admin_site.each_context(request),
             "title": verb.label,
@@ -138,7 +139,8 @@ class ActingAdmin(ReadOnlyAdmin):
             "verb": verb,
             "form": form,
             "rows": rows[:20],
-            "count": rows.order_by()[:COUNTED].count(),
+            "count": count,
+            "noun": model_ngettext(self.opts, count),
             "counted": COUNTED,
             **more,
         }

@@ -53,8 +53,9 @@ class EventForm(forms.Form):
     def clean_name(self) -> str:
         """Take what ``send_event()`` would."""
         name: str = self.cleaned_data["name"]
-        if problem := problem_of_event(name):
-            raise forms.ValidationError(_("The name is %(problem)s") % {"problem": problem})
+        if problem_of_event(name):
+            told = _("%(name)r is no name of an event; allowed: a text of 1 to %(limit)d characters.")
+            raise forms.ValidationError(told, params={"name": name, "limit": EVENT_NAME_LENGTH})
         return name
 
     def clean_payload(self) -> Any:

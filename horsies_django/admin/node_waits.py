@@ -70,7 +70,8 @@ def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:
 def _running(workflow: Workflow, node: Mapping[str, Any]) -> str:
     if node["kind"] == NodeKind.EVENT:
         waits = _("Waits for the event “%s”.") % (node["event_name"] or "")
-        return f"{waits} {_('Until %s.') % moment_of(node['until'])}" if node["until"] else waits
+        until = _("Until %s.") % moment_of(node["until"]) if node["until"] else ""
+        return f"{waits} {until}".strip()
     if node["kind"] == NodeKind.MAP:
         return _("Its items run.")
     if node["kind"] == NodeKind.SUBWORKFLOW:

@@ -15,9 +15,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _now
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from ..durations import lasting
 from ..models import Queue
@@ -213,7 +212,7 @@ class QueueAdmin(LiveAdmin):
 
     def _workers_of(self, workers: tuple[str, ...]) -> str:
         count = len(workers)
-        return ngettext("%d worker", "%d workers", count) % count if count else _now("no worker")
+        return ngettext("%d worker", "%d workers", count) % count if count else gettext("no worker")
 
     # Columns.
 

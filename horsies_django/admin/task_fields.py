@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _t
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..durations import lasting
@@ -46,7 +46,7 @@ class TaskFields(ActingAdmin):
             '<span class="horsies-status horsies-status-{}">{}</span> <span class="quiet">{}</span>',
             task.status.lower(),
             task.get_status_display(),
-            _t("asynq: %s") % state if state else "",
+            gettext("asynq: %s") % state if state else "",
         )
 
     @admin.display(description=_("error"))
@@ -87,7 +87,7 @@ class TaskFields(ActingAdmin):
     @admin.display(description=_("body"))
     def page_kind(self, task: Task) -> str:
         """Which kind of slot it takes."""
-        return _t("coroutine") if task.is_async else _t("function")
+        return gettext("coroutine") if task.is_async else gettext("function")
 
     @admin.display(description=_("timeout"))
     def page_timeout(self, task: Task) -> str:

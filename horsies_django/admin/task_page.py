@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.timezone import get_current_timezone_name
-from django.utils.translation import gettext as _t
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
@@ -169,7 +169,7 @@ class TaskPage(TaskFields):
     def download_view(self, request: HttpRequest, object_id: str, part: str) -> HttpResponse:
         """Give all of one of the values as text, masked as on the page."""
         if part not in PARTS:
-            raise Http404(_t("A task has no %(name)s.") % {"name": part})
+            raise Http404(gettext("A task has no %(name)s.") % {"name": part})
         task = self.get_object(request, unquote(object_id))
         if not self.has_view_permission(request, task):
             raise PermissionDenied

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import model_ngettext
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
@@ -50,6 +51,11 @@ class WalkingList(ChangeList):
         self.can_show_all = False
         self.multi_page = False
         self.paginator = Paginator([], PAGE)
+
+    @property
+    def noun(self) -> str:
+        """What the rows of the page are called, one or many."""
+        return model_ngettext(self.opts, self.result_count)
 
     @cached_property
     def walk(self) -> Walk:

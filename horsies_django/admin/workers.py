@@ -13,9 +13,8 @@ from django.template.defaultfilters import filesizeformat
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _now
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from ..durations import from_now, lasting
 from ..expressions import SecondsUntil
@@ -169,9 +168,9 @@ class WorkerAdmin(LiveAdmin):
     @admin.display(description=_("queues"))
     def shown_queues(self, worker: Worker) -> str:
         """Those that it serves."""
-        served = ", ".join(worker.queues or ()) or _now("all")
+        served = ", ".join(worker.queues or ()) or gettext("all")
         if worker.excluded_queues:
-            return _now("%(queues)s, but not %(excluded)s") % {
+            return gettext("%(queues)s, but not %(excluded)s") % {
                 "queues": served,
                 "excluded": ", ".join(worker.excluded_queues),
             }
@@ -200,7 +199,7 @@ def load_of(worker: Any) -> str:
     if not load.coroutines:
         return text
     slots = "?" if worker.async_slots is None else worker.async_slots
-    return _now("%(sync)s, async %(coroutines)d/%(slots)s") % {
+    return gettext("%(sync)s, async %(coroutines)d/%(slots)s") % {
         "sync": text,
         "coroutines": load.coroutines,
         "slots": slots,

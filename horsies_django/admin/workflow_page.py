@@ -15,12 +15,13 @@ from django.utils.translation import ngettext
 
 from ..durations import lasting
 from ..models import Workflow, WorkflowEvent, WorkflowTask
+from ..templatetags.horsies_figures import grouped
 from ..workflows.codes import WorkflowCode
 from ..workflows.engine.retrying import RETRYABLE
 from ..workflows.states import NodeKind, WorkflowStatus
 from .graph.critical import critical_path
 from .graph.drawing import Style, draw
-from .graph.folding import Box, Node, edges_of, grouped
+from .graph.folding import Box, Node, edges_of, in_groups
 from .graph.layout import lay_out
 from .graph.timeline import draw_timeline
 from .graph.words import KINDS, MARKS, STATES, word_of
@@ -152,9 +153,9 @@ class WorkflowPage:
         """What the picture leaves out."""
         notes = []
         if self._nodes.is_cut:
-            notes.append(_("There are more than %(limit)s nodes: too many for a picture.") % {"limit": f"{READ:,}"})
+            notes.append(_("There are more than %(limit)s nodes: too many for a picture.") % {"limit": grouped(READ)})
         elif len(self._groups) > DRAWN:
-            numbers = {"count": f"{len(self._groups):,}", "limit": f"{DRAWN:,}"}
+            numbers = {"count": grouped(len(self._groups)), "limit": grouped(DRAWN)}
             notes.append(_("There are %(count)s boxes to draw, and a picture has %(limit)s at most.") % numbers)
         elif self.picture and self.layout.left_out:
             count = self.layout.left_out
@@ -264,7 +265,7 @@ class WorkflowPage:
 
     @cached_property
     def _groups(self) -> list[list[Node]]:
-        return grouped(self._nodes.nodes)
+        return in_groups(self._nodes.nodes)
 
     @cached_property
     def _boxes(self) -> list[Box]:

@@ -16,11 +16,12 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllow
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _now
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..durations import lasting
 from ..models import Task, Workflow, WorkflowTask
+from ..templatetags.horsies_figures import grouped
 from ..workflows import control
 from ..workflows.states import NodeKind
 from .acting import ActingAdmin
@@ -149,18 +150,20 @@ class WorkflowAdmin(ActingAdmin):
         database = row._state.db
         node = WorkflowTask.objects.using(database).filter(workflow=row, task_index=index).only("node_id").first()
         if node is None:
-            raise Http404(_now("There is no such node."))
+            raise Http404(gettext("There is no such node."))
         self._retry_node(request, row, database, node.node_id)
         name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
         return HttpResponseRedirect(f"{reverse(name, args=[row.pk])}#nodes")
 
     def _retry_node(self, request: HttpRequest, row: Workflow, database: str, node_id: str) -> None:
         if not control.retry(database, row.pk, node_id):
-            told = _now("The node “%s” was left alone: its state, or that of what comes after it, does not allow it.")
+            told = gettext(
+                "The node “%s” was left alone: its state, or that of what comes after it, does not allow it."
+            )
             self.message_user(request, told % node_id, messages.WARNING)
             return
-        LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, _now("Retry node %s.") % node_id)  # type: ignore[arg-type]  # a list will do
-        self.message_user(request, _now("The node “%s” runs again.") % node_id, messages.SUCCESS)
+        LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # a list will do
+        self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
 
     def _form_of(self, verb: Verb, request: HttpRequest) -> Form | None:
         """Offer the events that nodes of the workflow wait for."""
@@ -195,7 +198,7 @@ class WorkflowAdmin(ActingAdmin):
         if not total:
             return "-"
         done = max(0, total - workflow.open_count)
-        words = _now("%(done)s of %(total)s") % {"done": f"{done:,}", "total": f"{total:,}"}
+        words = gettext("%(done)s of %(total)s") % {"done": grouped(done), "total": grouped(total)}
         return format_html(
             '<progress class="horsies-progress" value="{}" max="{}" aria-label="{}"></progress> {}',
             done,
@@ -231,7 +234,7 @@ class WorkflowAdmin(ActingAdmin):
         index = workflow.output_index
         if index is None:
             return "-"
-        return format_html('<a href="?node={}#node">{}</a>', index, _now("node %d") % index)
+        return format_html('<a href="?node={}#node">{}</a>', index, gettext("node %d") % index)
 
     @admin.display(description=_("success policy"))
     def shown_policy(self, workflow: Workflow) -> SafeString | str:

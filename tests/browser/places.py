@@ -52,7 +52,8 @@ def furnish() -> dict[str, str]:
 def _pages_of_tasks(worker: str) -> dict[str, str]:
     result = {"err": {"error_code": HOSTILE, "message": HOSTILE, "exception": {"traceback": HOSTILE}}}
     failed = _task(
-        status="FAILED", failed_at=Now(), error_code=HOSTILE, result=result, args=[HOSTILE, "x" * 300], kwargs={HOSTILE: 1},
+        status="FAILED", failed_at=Now(), error_code=HOSTILE, result=result, args=[HOSTILE, "x" * 300],
+        kwargs={HOSTILE: 1},
         queue_name=HOSTILE, attempt=2, claim=2, sent_at=LONG_AGO, claimed_at=LONG_AGO, started_at=LONG_AGO,
     )  # fmt: skip
     running = _task(

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from ...templatetags.horsies_figures import grouped
 from ...workflows.states import NodeKind
 from .ranking import Edge
 
@@ -82,7 +83,7 @@ class Box(NamedTuple):
         """What it is called: of several nodes how many, and the name of their function."""
         if not self.is_folded:
             return self.first.label
-        return f"{len(self.nodes):,} × {self.first.name.rpartition('.')[2] or self.first.label}"
+        return f"{grouped(len(self.nodes))} × {self.first.name.rpartition('.')[2] or self.first.label}"
 
 
 _LOUDEST: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
@@ -90,7 +91,7 @@ _LOUDEST: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED
 
 def folded(nodes: Sequence[Node]) -> list[Box]:
     """Return the boxes of these nodes, none of them a map's item, in their order."""
-    return [Box.of(group) for group in grouped(nodes)]
+    return [Box.of(group) for group in in_groups(nodes)]
 
 
 def edges_of(boxes: Sequence[Box]) -> list[Edge]:
@@ -106,7 +107,7 @@ def edges_of(boxes: Sequence[Box]) -> list[Edge]:
     return sorted(edges)
 
 
-def grouped(nodes: Sequence[Node]) -> list[list[Node]]:
+def in_groups(nodes: Sequence[Node]) -> list[list[Node]]:
     """Return nodes that are alike together, if there are enough of them, where the first of them stands."""
     alike: dict[Any, list[Node]] = {}
     for node in nodes:

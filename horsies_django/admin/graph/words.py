@@ -8,6 +8,7 @@ from unicodedata import east_asian_width
 
 from django.utils.translation import gettext_lazy
 
+from ...templatetags.horsies_figures import grouped
 from ...workflows.states import NodeKind, WorkflowTaskStatus
 
 #: The mark before the word of a state, as in the lists: a state is never told by colour alone.
@@ -40,12 +41,12 @@ def word_of(status: str) -> str:
 
 def counted(counts: Mapping[str, int]) -> str:
     """Return how many are in each state, in words."""
-    return ", ".join(f"{counts[state]:,} {word_of(state)}" for state in STATES if counts.get(state))
+    return ", ".join(f"{grouped(counts[state])} {word_of(state)}" for state in STATES if counts.get(state))
 
 
 def marked(counts: Mapping[str, int]) -> str:
     """Return how many are in each state, by marks."""
-    return "  ".join(f"{MARKS[state]} {counts[state]:,}" for state in STATES if counts.get(state))
+    return "  ".join(f"{MARKS[state]} {grouped(counts[state])}" for state in STATES if counts.get(state))
 
 
 def cut(text: str, cells: int) -> str:

@@ -4,7 +4,7 @@
  * seconds the page's own URL is fetched and each such element gets the content of the one with its id. Elsewhere
  *
  *   <div data-horsies-live-controls data-seconds="5" data-pause="Pause" data-resume="Go on"
- *        data-stale="Not updated since"></div>
+ *        data-stale="Not updated since {time}"></div>
  *
  * gets a button that pauses (remembered for the tab) and says so when the server can't be reached. Its texts are the
  * page's, translated. Without controls it goes on by itself; without JavaScript the page is as it was loaded. An element
@@ -72,7 +72,8 @@ function keepFresh() {
       clearTimeout(limit);
       if (state.asking === asking) state.asking = null;
     }
-    note.textContent = state.failures ? `${texts.stale ?? ""} ${state.last.toLocaleTimeString(document.documentElement.lang || undefined)}` : "";
+    const time = state.last.toLocaleTimeString(document.documentElement.lang || undefined);
+    note.textContent = state.failures ? (texts.stale ?? "").replace("{time}", time) : "";
     plan(period * Math.min(2 ** state.failures, 24));
   }
 

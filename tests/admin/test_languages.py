@@ -1,0 +1,265 @@
+"""The admin in every language that is shipped: complete, as it was written, and on the pages."""
+
+import gettext
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from string import Formatter
+
+import django
+import polib
+import pytest
+from django.urls import reverse
+from django.utils import translation
+
+import horsies_django
+from horsies_django.models import Heartbeat, Queue, Task, Worker, Workflow
+from horsies_django.workflows.registry import registry
+
+from .makers import made
+
+PACKAGE = Path(horsies_django.__file__).parent
+LOCALE = PACKAGE / "locale"
+LANGUAGES = sorted(folder.name for folder in LOCALE.iterdir() if folder.is_dir())
+
+#: %(name)s, %d, %(number).1f, %%
+PERCENT = re.compile(r"%(?:\(\w+\))?[-#0 +]*\d*(?:\.\d+)?[a-zA-Z%]")
+
+
+def written(language):
+    """Return the translations as they are edited."""
+    return polib.pofile(str(LOCALE / language / "LC_MESSAGES" / "django.po"))
+
+
+def texts_of(entry):
+    """Yield each text of an entry beside the one that it translates."""
+    if not entry.msgid_plural:
+        yield entry.msgid, entry.msgstr
+    for number, text in entry.msgstr_plural.items():
+        yield (entry.msgid if number == 0 else entry.msgid_plural), text
+
+
+def test_german_and_turkish_are_shipped():
+    assert {"de", "tr"} <= set(LANGUAGES)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+class TestALanguage:
+    def test_has_every_text_and_none_that_nobody_has_looked_at(self, language):
+        entries = written(language)
+
+        assert len(entries) > 500
+        assert [entry.msgid for entry in entries if not entry.translated() or entry.fuzzy] == []
+        assert entries.obsolete_entries() == []
+        assert not entries.metadata_is_fuzzy
+
+    def test_is_compiled_as_it_is_written(self, language):
+        folder = LOCALE / language / "LC_MESSAGES"
+        with (folder / "django.mo").open("rb") as file:
+            compiled = gettext.GNUTranslations(file)._catalog
+        compiled.pop("", None)
+
+        expected = {}
+        for entry in written(language):
+            key = f"{entry.msgctxt}\x04{entry.msgid}" if entry.msgctxt else entry.msgid
+            if entry.msgid_plural:
+                expected |= {(key, number): text for number, text in entry.msgstr_plural.items()}
+            else:
+                expected[key] = entry.msgstr
+
+        assert compiled == expected, "django-admin compilemessages was not run"
+
+    def test_has_the_placeholders_of_the_original(self, language):
+        wrong = [
+            (original, text)
+            for entry in written(language)
+            for original, text in texts_of(entry)
+            if placeholders(original, entry) != placeholders(text, entry)
+        ]
+
+        assert wrong == []
+
+    def test_has_as_many_plural_forms_as_its_rule(self, language):
+        entries = written(language)
+        forms = int(re.match(r"nplurals=(\d+);", entries.metadata["Plural-Forms"])[1])
+
+        plurals = [entry for entry in entries if entry.msgid_plural]
+        assert plurals
+        assert {len(entry.msgstr_plural) for entry in plurals} == {forms}
+
+    def test_begins_and_ends_where_the_original_does(self, language):
+        edges = [(original, text) for entry in written(language) for original, text in texts_of(entry)]
+
+        assert [pair for pair in edges if edge(pair[0]) != edge(pair[1])] == []
+
+    @pytest.mark.skipif(not shutil.which("xgettext"), reason="GNU gettext is not installed")
+    def test_lacks_nothing_that_the_code_says(self, language, tmp_path):
+        copy = tmp_path / "horsies_django"
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        command = [sys.executable, "-m", "django", "makemessages", "-l", language, "--add-location", "file"]
+        subprocess.run([*command, "--no-obsolete"], cwd=copy, check=True, capture_output=True, timeout=60)
+
+        found = polib.pofile(str(copy / "locale" / language / "LC_MESSAGES" / "django.po"))
+        assert {entry.msgid for entry in found} == {entry.msgid for entry in written(language)}
+
+
+def placeholders(text, entry):
+    """Return what a text fills in: of one that is no format, what JavaScript fills in."""
+    if "python-format" in entry.flags:
+        return sorted(PERCENT.findall(text))
+    return sorted(name for _, name, _, _ in Formatter().parse(text) if name and name.isidentifier())
+
+
+def edge(text):
+    """Return whether a text has space before and after it, and ends in a colon or an ellipsis."""
+    return text[:1].isspace(), text[-1:].isspace(), text.strip().endswith(":")
+
+
+# On the pages.
+
+
+class Texts(HTMLParser):
+    """The texts of a page, and of the attributes that people read or hear."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+        self.is_code = False
+
+    def handle_starttag(self, tag, attrs):
+        self.is_code = self.is_code or tag in ("script", "style")
+        self.texts += [value for name, value in attrs if name in ("title", "aria-label", "data-pause", "data-stale")]
+
+    def handle_endtag(self, tag):
+        if tag in ("script", "style"):
+            self.is_code = False
+
+    def handle_data(self, data):
+        if not self.is_code:
+            self.texts.append(" ".join(data.split()))
+
+
+def texts_on(html):
+    parser = Texts()
+    parser.feed(html)
+    return {text for text in parser.texts if text}
+
+
+@pytest.fixture
+def visit(admin_client):
+    """Return the HTML of every main page, by name, in the language that is active."""
+    rows = {model: made(model) for model in (Task, Workflow, Queue, Worker, Heartbeat)}
+    site = "admin:horsies_django_"
+
+    def pages():
+        yield "index", reverse("admin:index")
+        yield "overview", reverse(f"{site}overview_changelist")
+        for model, made_rows in rows.items():
+            name = model._meta.model_name
+            yield f"{name}s", reverse(f"{site}{name}_changelist")
+            for number, row in enumerate(made_rows):
+                yield f"{name} {number}", reverse(f"{site}{name}_change", args=[row.pk])
+        for verb in ("move", "delete", "cancel_running"):
+            yield f"ask {verb}", reverse(f"{site}task_do", args=[rows[Task][0].pk, verb])
+        yield "ask stop", reverse(f"{site}worker_do", args=[rows[Worker][0].pk, "stop"])
+
+    def visited(language):
+        found = {}
+        with translation.override(language):
+            for name, address in pages():
+                response = admin_client.get(address)
+                assert response.status_code == 200, address
+                found[name] = response.content.decode()
+        return found
+
+    return visited
+
+
+#: What a page says among other things.
+SAID = {
+    "index": ("Background tasks", "overview", "queues", "workers", "heartbeats"),
+    "overview": ("Tasks by state", "The last hour, by minute", "What fails most, in the last day", "Pause updates"),
+    "tasks": ("inner steps of workflows", "Retry selected tasks", "last 24 hours", "Pending", "attempts"),
+    "task 1": ("Why it is not running", "It is scheduled, and not due before its time.", "Run now", "Timeline"),
+    "task 3": ("Failed", "Retry", "Options"),
+    "ask move": ("From −100 to 100; higher runs first. Empty: as it is.", "No, take me back"),
+    "workflows": ("started by a call", "Pause selected workflows", "unique key"),
+    "workflow 0": ("How it stands", "Critical path", "Its task waits for a worker.", "Pause updates"),
+    "queues": ("oldest has waited", "held", "Pause selected queues"),
+    "queue 0": ("ended in the last hour", "served by", "oldest has waited"),
+    "workers": ("runs now", "last beat", "Stop selected workers gracefully"),
+    "worker 0": ("What it runs now", "Serves", "Times"),
+    "heartbeats": ("Runner", "sender"),
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_pages_speak_the_language_and_no_english(language, visit):
+    told = {entry.msgid: entry.msgstr for entry in written(language) if not entry.msgid_plural}
+    ours = {text.casefold() for text in told.values()}
+    english = {text.casefold() for text in told if " " in text or text[0].isupper()} - ours
+
+    pages = {name: {text.casefold() for text in texts_on(html)} for name, html in visit(language).items()}
+
+    assert {name: texts & english for name, texts in pages.items() if texts & english} == {}
+    silent = [(name, text) for name, said in SAID.items() for text in said if told[text].casefold() not in pages[name]]
+    assert silent == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_german_pages_are_german(visit):
+    pages = {name: texts_on(html) for name, html in visit("de").items()}
+
+    assert {"Hintergrundaufgaben", "Warteschlangen", "Workflows"} <= pages["index"]
+    assert {"Aufgaben nach Zustand", "Aktualisierung anhalten", "Fällig"} <= pages["overview"]
+    assert "Warum sie nicht läuft" in pages["task 0"]
+    assert any(text.startswith("Dies betrifft 1 Aufgabe:") for text in pages["ask delete"])
+    assert any(re.fullmatch(r"\d+ Aufgaben auf dieser Seite", text) for text in pages["tasks"])
+
+
+#: What a page has off the rows and the settings, which nobody translates.
+DATA = re.compile(
+    r"""
+    [0-9a-f…-]{8,} | \w+(?:\.\w+)+ | [A-Z]{2,}(?:_[A-Z]+)* | \{.*\} | <b>odd</b>
+    | \b(?:admin|default|free|held|made|noop|runner)\b
+    """,
+    re.VERBOSE,
+)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_every_text_of_every_page_can_be_translated(visit, settings, tmp_path):
+    """In a language that has every text of ours and of Django's in brackets, none stands without."""
+    django_po = [*Path(django.__file__).parent.glob("c*/**/locale/en/LC_MESSAGES/django.po")]
+    assert len(django_po) > 3
+    entries = {(entry.msgctxt, entry.msgid): entry for path in [*django_po] for entry in polib.pofile(str(path))} | {
+        (entry.msgctxt, entry.msgid): entry for entry in written("de")
+    }
+    bracketed = polib.POFile()
+    bracketed.metadata = {"Content-Type": "text/plain; charset=utf-8", "Plural-Forms": "nplurals=1; plural=0;"}
+    for (context, text), entry in entries.items():
+        if "format" not in text.casefold() or " " in text:
+            plural = {"msgid_plural": entry.msgid_plural, "msgstr_plural": {0: f"⟦{entry.msgid_plural}⟧"}}
+            told = plural if entry.msgid_plural else {"msgstr": f"⟦{text}⟧"}
+            bracketed.append(polib.POEntry(msgctxt=context, msgid=text, **told))
+    folder = tmp_path / "xx" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    bracketed.save_as_mofile(str(folder / "django.mo"))
+    settings.LOCALE_PATHS = [tmp_path]
+
+    names = {definition._meta.name for definition in registry.definitions.values()}
+    texts = {(name, text) for name, html in visit("xx").items() for text in texts_on(html) - names}
+
+    assert {(name, text) for name, text in texts if has_bare_words(text)} == set()
+
+
+def has_bare_words(text):
+    """Return whether words stand outside of all brackets and are not data."""
+    before = None
+    while before != text:
+        before, text = text, re.sub(r"⟦[^⟦⟧]*⟧", "", text)
+    return bool(re.search(r"[^\W\d_]{3,}", DATA.sub("", text)))
