@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, TypeAlias
 
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 #: Seconds are as good as a timedelta. None is a duration that nobody knows.
@@ -67,7 +68,7 @@ def _short(seconds: float) -> str:
     if seconds < 1:
         return _("%d ms") % round(seconds * 1_000)
     if seconds < 10:
-        return _("%.1f s") % seconds
+        return _("%s s") % number_format(seconds, 1)
     return _("%d s") % seconds
 
 

@@ -20,7 +20,7 @@ def test_the_examples_give_what_they_say():
         (None, "-"),
         (-3, "0 ms"),
         (0.9994, "999 ms"),
-        (9.96, "10.0 s"),
+        (9.96, "9.9 s"),
         (59.9, "59 s"),
         (60, "1 min 0 s"),
         (7_500, "2 h 5 min"),
