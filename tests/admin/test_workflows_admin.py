@@ -505,10 +505,8 @@ def test_an_event_is_sent_to_all_that_match_with_the_payload_that_was_given(staf
 
 
 def test_retry_is_offered_where_something_would_run_again(staff, drain):
-    paused, failed = (
-        diamond().start(),
-        ran(Workflow("w", [fail.node()(), give.node()()], on_error=OnError.PAUSE), drain),
-    )
+    failed = ran(Workflow("w", [fail.node()(), give.node()()], on_error=OnError.PAUSE), drain)
+    paused = diamond().start()
     with transaction.atomic():
         paused.pause()
     client = staff(*ALL)
