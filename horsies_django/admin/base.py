@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 
 from ..backend import HorsiesBackend

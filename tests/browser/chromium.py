@@ -33,7 +33,10 @@ GRAVE: Final = ("serious", "critical")
 _RUN_AXE: Final = """
 const done = arguments[arguments.length - 1];
 const only = arguments[0] ? {runOnly: {type: "rule", values: arguments[0]}} : {};
-axe.run(document, {resultTypes: ["violations"], ...only}).then(done, (error) => done({failed: String(error)}));
+const fading = document.getAnimations().filter((one) => one instanceof CSSTransition).map((one) => one.finished);
+Promise.allSettled(fading)  // colours between two schemes are nobody's
+  .then(() => axe.run(document, {resultTypes: ["violations"], ...only}))
+  .then(done, (error) => done({failed: String(error)}));
 """
 
 _MATCHES: Final = "return arguments[0].matches(arguments[1])"
@@ -139,7 +142,10 @@ class Browser:
                 self.driver.refresh()
             return self.shows(text)
 
-        wait_until(is_there, limit=limit, what=f"the page shows {text!r}")
+        try:
+            wait_until(is_there, limit=limit)
+        except pytest.fail.Exception:
+            pytest.fail(f"not within {limit} s: the page shows {text!r}; it shows\n{self.text}", pytrace=False)
 
     @property
     def scrolls_sideways(self) -> bool:
