@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,6 +117,15 @@ class Browser:
         """Prefer ``light`` or ``dark``."""
         features = [{"name": "prefers-color-scheme", "value": name}]
         self._cdp("Emulation.setEmulatedMedia", {"features": features})
+
+    @contextmanager
+    def without(self, address: str) -> Iterator[None]:
+        """Have the browser not load this, and keep its complaint about that to itself."""
+        self._cdp("Network.enable")
+        self._cdp("Network.setBlockedURLs", {"urls": [address]})
+        yield
+        self._cdp("Network.setBlockedURLs", {"urls": []})
+        self._heard = [error for error in self.console_errors() if "ERR_BLOCKED_BY_CLIENT" not in error]
 
     def _cdp(self, command: str, arguments: dict[str, Any] | None = None) -> None:
         self.driver.execute_cdp_cmd(command, arguments or {})
