@@ -56,11 +56,12 @@ def test_a_filter_that_is_none_does_not_let_an_action_have_all_tasks(admin_clien
 @pytest.mark.parametrize("query", [{"sent": "aeon"}, {"level": "nonsense"}, {"q": "\0"}, {"name": "\0"}])
 def test_nor_all_workflows(admin_client, query):
     handle = Definition("made", [tasks.noop.node()()]).start()
+    every = {"action": "pause", "select_across": "1", "upper": NEWEST, "confirmed": "1"}
 
-    act(admin_client, "workflow", query, handle.id, action="pause", select_across="1")
+    act(admin_client, "workflow", query, handle.id, **every)
     assert Workflow.objects.get(pk=handle.id).status == "RUNNING"
 
-    act(admin_client, "workflow", {}, handle.id, action="pause", select_across="1")
+    act(admin_client, "workflow", {}, handle.id, **every)
     assert Workflow.objects.get(pk=handle.id).status == "PAUSED"
 
 

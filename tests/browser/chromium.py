@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,10 @@ GRAVE: Final = ("serious", "critical")
 _RUN_AXE: Final = """
 const done = arguments[arguments.length - 1];
 const only = arguments[0] ? {runOnly: {type: "rule", values: arguments[0]}} : {};
-axe.run(document, {resultTypes: ["violations"], ...only}).then(done, (error) => done({failed: String(error)}));
+const fading = document.getAnimations().filter((one) => one instanceof CSSTransition).map((one) => one.finished);
+Promise.allSettled(fading)  // colours between two schemes are nobody's
+  .then(() => axe.run(document, {resultTypes: ["violations"], ...only}))
+  .then(done, (error) => done({failed: String(error)}));
 """
 
 _MATCHES: Final = "return arguments[0].matches(arguments[1])"
@@ -114,6 +118,15 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": name}]
         self._cdp("Emulation.setEmulatedMedia", {"features": features})
 
+    @contextmanager
+    def without(self, address: str) -> Iterator[None]:
+        """Have the browser not load this, and keep its complaint about that to itself."""
+        self._cdp("Network.enable")
+        self._cdp("Network.setBlockedURLs", {"urls": [address]})
+        yield
+        self._cdp("Network.setBlockedURLs", {"urls": []})
+        self._heard = [error for error in self.console_errors() if "ERR_BLOCKED_BY_CLIENT" not in error]
+
     def _cdp(self, command: str, arguments: dict[str, Any] | None = None) -> None:
         self.driver.execute_cdp_cmd(command, arguments or {})
 
@@ -139,7 +152,10 @@ class Browser:
                 self.driver.refresh()
             return self.shows(text)
 
-        wait_until(is_there, limit=limit, what=f"the page shows {text!r}")
+        try:
+            wait_until(is_there, limit=limit)
+        except pytest.fail.Exception:
+            pytest.fail(f"not within {limit} s: the page shows {text!r}; it shows\n{self.text}", pytrace=False)
 
     @property
     def scrolls_sideways(self) -> bool:

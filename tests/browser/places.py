@@ -42,10 +42,9 @@ def furnish() -> dict[str, str]:
         "heartbeats": _list("heartbeat"),
         "heartbeat": _page("heartbeat", Heartbeat.objects.values_list("pk", flat=True)[0]),
     }
-    for status in ("COMPLETED", "FAILED"):
-        Rollup.objects.create(
-            span="H", start=Now(), count=3, queue_name=HOSTILE, task_name=HOSTILE, outcome=status, error_code=HOSTILE
-        )
+    of_all = {"queue_name": HOSTILE, "task_name": HOSTILE, "error_code": HOSTILE}
+    for outcome in ("COMPLETED", "FAILED"):
+        Rollup.objects.create(span="H", start=Now(), count=3, outcome=outcome, **of_all)
     return pages
 
 
@@ -53,8 +52,8 @@ def _pages_of_tasks(worker: str) -> dict[str, str]:
     result = {"err": {"error_code": HOSTILE, "message": HOSTILE, "exception": {"traceback": HOSTILE}}}
     failed = _task(
         status="FAILED", failed_at=Now(), error_code=HOSTILE, result=result, args=[HOSTILE, "x" * 300],
-        kwargs={HOSTILE: 1},
-        queue_name=HOSTILE, attempt=2, claim=2, sent_at=LONG_AGO, claimed_at=LONG_AGO, started_at=LONG_AGO,
+        kwargs={HOSTILE: 1}, queue_name=HOSTILE, attempt=2, claim=2, sent_at=LONG_AGO,
+        claimed_at=LONG_AGO, started_at=LONG_AGO,
     )  # fmt: skip
     running = _task(
         status="RUNNING", attempt=1, claim=1, claimed_by_worker_id=worker, claimed_at=Now(), started_at=Now(),
