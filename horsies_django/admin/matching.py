@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -122,16 +123,22 @@ def act_on_matching(
         return _ask(admin, request, listed, verb, form)
     before = progress
     values = form.cleaned_data if form else {}
-    progress, is_over = _work(listed.walk, verb, values, progress, admin.batch)
-    _log(request, listed, verb.called(values), verb.flag, progress.done - before.done, progress.left - before.left)
+    is_over = False
+    try:
+        for progress, is_over in _work(listed.walk, verb, values, before, admin.batch):  # noqa: B007  # the last one counts
+            pass
+    finally:  # what breaks off has done something, too
+        _log(request, listed, verb.called(values), verb.flag, progress.done - before.done, progress.left - before.left)
     if not is_over:
         return _page(admin, request, listed, verb, progress, form)
     admin.report(request, verb.told(progress.done), progress.left)
     return HttpResponseRedirect(request.path + listed.get_query_string())
 
 
-def _work(walk: Walk, verb: Verb, values: dict[str, Any], progress: Progress, size: int) -> tuple[Progress, bool]:
-    """Do batch after batch until the time is up; return how far it came, and whether that is all."""
+def _work(
+    walk: Walk, verb: Verb, values: dict[str, Any], progress: Progress, size: int
+) -> Iterator[tuple[Progress, bool]]:
+    """Do batch after batch until the time is up; yield each time how far it came, and whether that is all."""
     done, left = progress.done, progress.left
     until = time.monotonic() + WORKS
     rows = every_row(walk.rows)
@@ -139,11 +146,9 @@ def _work(walk: Walk, verb: Verb, values: dict[str, Any], progress: Progress, si
         if batch:
             changed = verb.act(rows.filter(pk__in=batch), **values)
             done, left = done + changed, left + len(batch) - changed
-        if cursor is None:
-            break
+        yield Progress(progress.upper, cursor, done, left, progress.total), cursor is None
         if time.monotonic() > until:
-            return Progress(progress.upper, cursor, done, left, progress.total), False
-    return Progress(progress.upper, progress.before, done, left, progress.total), True
+            return
 
 
 def _ask(admin: ActingAdmin, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None) -> HttpResponse:

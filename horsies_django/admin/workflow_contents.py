@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..masking import AnyMask, Mask, mask_of
 from ..models import Workflow, WorkflowTask
 
-#: Tasks of one tree that are asked at most.
-ASKED = 200
+#: Tasks of one tree that are asked at most, and workflows below the root that are looked into for them.
+ASKED: Final = 200
+BELOW: Final = 200
 
 
 def mask_of_workflow(workflow: Workflow) -> Mask:
@@ -26,9 +29,8 @@ def mask_of_node(node: WorkflowTask) -> Mask:
 
 def _task_names(workflow: Workflow) -> list[str]:
     database = workflow._state.db
-    nodes = WorkflowTask.objects.using(database).exclude(task_name=None).order_by()
-    below = Workflow.objects.using(database).filter(root_id=workflow.root_id, depth__gt=0).values("pk")
-    names: set[str | None] = set()
-    for part in (nodes.filter(workflow=workflow.root_id), nodes.filter(workflow__in=below)):
-        names.update(part.values_list("task_name", flat=True).distinct()[:ASKED])
+    below = Workflow.objects.using(database).filter(root_id=workflow.root_id, depth__gt=0).order_by()
+    tree = {workflow.pk, workflow.root_id, *below.values_list("pk", flat=True)[:BELOW]}
+    nodes = WorkflowTask.objects.using(database).filter(workflow__in=tree, task_name__isnull=False).order_by()
+    names = nodes.values_list("task_name", flat=True).distinct()[:ASKED]
     return sorted(filter(None, names))
