@@ -9,7 +9,7 @@ from django.db import connection
 
 from horsies_django import Workflow as Definition
 from horsies_django import wait_for_event
-from horsies_django.admin import acting, walking
+from horsies_django.admin import acting
 from horsies_django.admin.verbs import Verb
 from horsies_django.models import Queue, Task, Workflow, WorkflowTask
 from tests.admin import page_jobs
@@ -124,7 +124,7 @@ def test_what_was_done_before_an_action_broke_off_is_in_the_log(admin_client, mo
 
 @pytest.mark.django_db(transaction=True)
 def test_so_it_is_when_all_that_match_were_meant(admin_client, monkeypatch):
-    monkeypatch.setattr(walking, "BATCH", 1)
+    monkeypatch.setattr(acting.ActingAdmin, "batch", 1)
     older, newer = sorted(tasks.noop.send().id for _ in range(2))
 
     def breaks(execute, sql, params, many, context):

@@ -5,7 +5,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from horsies_django import TaskStatus
+from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.models import Task
 from tests.jobs import tasks
 
@@ -119,7 +119,8 @@ def test_progress_is_shown_in_the_list_and_on_the_page(staff, progress, shown):
 
 @pytest.mark.parametrize("state", ["scheduled", "retrying", "due", "active", "archived", "completed", "nonsense"])
 def test_asynqs_states_narrow_the_list(staff, drain, state):
-    done, dead, retried = tasks.add.send(1), tasks.fail.send(), tasks.fixed.send("retrying")
+    patient = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["DOWN"]))
+    done, dead, retried = tasks.add.send(1), tasks.fail.send(), patient.send("retrying")
     drain()
     running = tasks.noop.send()
     with transaction.atomic():
