@@ -42,6 +42,12 @@ class TaskColumns:
             return self.shown_status(task)
         return format_html('{} <span class="horsies-state">{}</span>', self.shown_status(task), state)
 
+    @admin.display(description=_("task"))
+    def shown_name(self, task: Task) -> SafeString:
+        """Its own name, and the module that it is in, which may stand on a line by itself."""
+        module, _dot, name = task.task_name.rpartition(".")
+        return format_html('<span class="horsies-module">{}{}</span><wbr>{}', module, _dot, name)
+
     @admin.display(description=_("attempts"))
     def shown_attempts(self, task: Task) -> str:
         """Attempts made, of those allowed; a body that asks for another, and a person, may make more of them."""

@@ -21,8 +21,8 @@ from .grounds import Ground
 from .walking import Bounds
 
 HELP: Final = _(
-    "An id; the beginning of a task's name; args:text for what is in the arguments; error:text for what is in the code "
-    "or the message of an error. A page looks through 50,000 tasks or more, and says where it stopped."
+    "An id; a part of a task's name; args:text for what is in the arguments; error:text for what is in the code or the "
+    "message of an error. A page looks through 50,000 tasks or more, and says where it stopped."
 )
 
 
@@ -41,7 +41,7 @@ def is_unreadable(request: HttpRequest) -> bool:
 
 
 def parse(text: str) -> Search:
-    """Read what was typed. Nothing is wrong: what is no id and has no qualifier is the beginning of a name."""
+    """Read what was typed. Nothing is wrong: what is no id and has no qualifier is part of a name."""
     text = text.replace("\0", "").strip()
     if not text:
         return Search()
@@ -50,7 +50,7 @@ def parse(text: str) -> Search:
         return _QUALIFIERS[qualifier.lower()](rest)
     if is_id(text):
         return Search(Q(pk=UUID(text)), bounds=Bounds(UUID(text), UUID(text)))
-    return Search(Q(task_name__startswith=text))
+    return Search(Q(task_name__contains=text))
 
 
 def is_id(text: str) -> bool:

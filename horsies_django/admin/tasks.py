@@ -24,6 +24,7 @@ from .sent import SentFilter
 from .task_list import TaskList
 from .task_page import TaskPage
 from .task_verbs import TASK_VERBS
+from .time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
 
 
 class TaskAdmin(TaskColumns, TaskPage):
@@ -31,7 +32,7 @@ class TaskAdmin(TaskColumns, TaskPage):
 
     list_display = (
         "shown_states",
-        "task_name",
+        "shown_name",
         "error_code",
         "shown_due",
         "shown_wait",
@@ -43,13 +44,17 @@ class TaskAdmin(TaskColumns, TaskPage):
         "shown_worker",
         "shown_workflow",
     )
-    list_display_links = ("task_name",)
+    list_display_links = ("shown_name",)
     list_filter = (
         StatusFilter,
         StateFilter,
         TroubleFilter,
         KindFilter,
         SentFilter,
+        DueFilter,
+        WaitedFilter,
+        RanFilter,
+        AttemptsFilter,
         QueueFilter,
         PriorityFilter,
         TaskFilter,

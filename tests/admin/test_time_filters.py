@@ -1,0 +1,98 @@
+"""Filters of the task list by times and attempts."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from horsies_django.models import Task
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LIST = "/admin/horsies_django/task/"
+
+
+def ago(seconds):
+    return timezone.now() - timedelta(seconds=seconds)
+
+
+def make(name, **columns):
+    Task.objects.create(task_name=f"jobs.{name}", **columns)
+
+
+@pytest.fixture
+def shown(staff):
+    """Return the names that the list shows when it is narrowed."""
+    client = staff("view_task")
+
+    def look(query):
+        rows = client.get(LIST + query).context["cl"].result_list
+        return {row.task_name.removeprefix("jobs.") for row in rows}
+
+    return look
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        ("1s", {"waits", "waited", "was_called_off"}),
+        ("1m", {"waits", "was_called_off"}),
+        ("1h", {"waits"}),
+        ("nonsense", set()),
+    ],
+)
+def test_by_how_long_they_waited_or_wait_so_far(shown, length, expected):
+    make("waits", enqueued_at=ago(7_200))
+    make("waited", status="COMPLETED", enqueued_at=ago(9_000), started_at=ago(8_970), completed_at=ago(10))
+    make("was_called_off", status="CANCELLED", enqueued_at=ago(9_000), cancelled_at=ago(8_000))
+    make("began_at_once", status="COMPLETED", enqueued_at=ago(9_000), started_at=ago(9_000), completed_at=ago(1))
+    make("later", deferred=True, enqueued_at=ago(-7_200))
+
+    assert shown(f"?waited={length}") == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [("10s", {"runs", "ran", "failed"}), ("10m", {"runs", "failed"}), ("1h", {"failed"})],
+)
+def test_by_how_long_they_ran_or_run_so_far(shown, length, expected):
+    held = {"claim": 1, "claimed_by_worker_id": "w", "claimed_at": ago(900)}
+    make("runs", status="RUNNING", started_at=ago(900), **held)
+    make("ran", status="COMPLETED", started_at=ago(900), completed_at=ago(880))
+    make("failed", status="FAILED", started_at=ago(9_000), failed_at=ago(100))
+    make("short", status="COMPLETED", started_at=ago(900), completed_at=ago(899))
+    make("waits", enqueued_at=ago(9_000))
+
+    assert shown(f"?ran={length}") == expected
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        ("last_hour", {"now"}),
+        ("last_day", {"now", "before"}),
+        ("next_hour", {"soon"}),
+        ("next_day", {"soon", "tonight"}),
+    ],
+)
+def test_by_when_they_are_due(shown, time, expected):
+    make("before", enqueued_at=ago(7_200))
+    make("now", status="COMPLETED", enqueued_at=ago(60), completed_at=ago(1))
+    make("soon", deferred=True, enqueued_at=ago(-1_800))
+    make("tonight", deferred=True, enqueued_at=ago(-36_000))
+    make("next_week", deferred=True, enqueued_at=ago(-600_000))
+
+    assert shown(f"?due={time}") == expected
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [("none", {"new"}), ("one", {"once", "spent"}), ("more", {"twice"}), ("all", {"spent", "twice"})],
+)
+def test_by_attempts(shown, attempts, expected):
+    make("new", max_retries=1)
+    make("once", attempt=1, max_retries=1)
+    make("spent", attempt=1)
+    make("twice", attempt=2, max_retries=1)
+
+    assert shown(f"?attempts={attempts}") == expected
