@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..durations import lasting
-from ..models import Task, Worker
+from ..models import Task, TaskAttempt, Worker
 from .acting import ActingAdmin
 from .contents import contents_of
 from .links import Links
@@ -51,13 +51,13 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("error"))
     def page_error(self, task: Task) -> SafeString:
-        """The code of the error, and its message."""
-        message = str(contents_of(task).error.get("message") or "")
-        return format_html(
-            '<strong>{}</strong> <span class="horsies-message">{}</span>',
-            task.error_code,
-            Truncator(message).chars(MESSAGE),
-        )
+        """The code of the error, and its message; of one that is tried again, those of its latest attempt."""
+        code, message = task.error_code, contents_of(task).error.get("message")
+        if not code:
+            attempts = TaskAttempt.objects.using(task._state.db).filter(task=task.pk).order_by("-attempt")
+            code, message = attempts.values_list("error_code", "error_message").first() or ("-", "")
+        text = Truncator(str(message or "")).chars(MESSAGE)
+        return format_html('<strong>{}</strong> <span class="horsies-message">{}</span>', code, text)
 
     @admin.display(description=_("task"))
     def page_name(self, task: Any) -> SafeString | str:

@@ -28,7 +28,7 @@ from .why import shown_reasons
 LIVE: Final = "horsies-live"
 
 #: Columns that the page shows under another name.
-_COLUMNS: Final = {"error": "error_code", "worker": "claimed_by_worker_id", "policy": "retry_policy"}
+_COLUMNS: Final = {"worker": "claimed_by_worker_id", "policy": "retry_policy"}
 
 #: What the task is.
 WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker")
@@ -100,6 +100,8 @@ class TaskPage(TaskFields):
         column = name.removeprefix("page_")
         if column in PARTS:
             return contents_of(task).is_filled(column)
+        if column == "error":
+            return bool(task.error_code or task.retry_count)
         if column == "traceback":
             return bool(contents_of(task).traceback)
         value = getattr(task, _COLUMNS.get(column, column), True)

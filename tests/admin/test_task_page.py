@@ -300,3 +300,14 @@ def test_a_task_that_has_ended_is_not_asked_for_again_and_again(staff, drain):
     drain()
 
     assert "data-horsies-live" not in html_of(staff, handle)
+
+
+def test_what_is_tried_again_tells_what_the_latest_attempt_failed_of(staff):
+    row = with_attempts(2, retry_count=2)
+    Task.objects.filter(pk=row.pk).update(
+        status="PENDING", failed_at=None, result=None, error_code=None, deferred=True, next_retry_at=Now()
+    )
+
+    html = html_of(staff, row)
+
+    assert '<strong>DOWN</strong> <span class="horsies-message">&lt;script&gt;alert(1)&lt;/script&gt; 2</span>' in html

@@ -61,7 +61,7 @@ class Command(BaseCommand):
         console.print(f"Started a workflow: a task for each module of {STDLIB}, a report, a check, an approval.")
         console.print(
             "Four files do not parse, on purpose. Until the report has been checked, "
-            f"and {patience:g} s longer, you may approve of it:"
+            f"and {patience:g} s longer (--patience), you may approve of it:"
         )
         _show_command(console, "demo --approve")
         with _worker(processes) as worker:
