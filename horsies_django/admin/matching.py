@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 WORKS: Final = 2.0
 COUNTS: Final = 0.05
 
+#: Stretches that are counted at most: each is two statements, for each lane.
+STRETCHES: Final = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:
@@ -64,9 +67,10 @@ def extent_of(walk: Walk, before: UUID | None) -> Extent:
     """Count what matches, a stretch or a little more; beyond ``COUNTED`` rows, or if it takes long, ask the planner."""
     counts: Counter[str] = Counter()
     until = time.monotonic() + COUNTS
-    for found, cursor in walk.counts(before, COUNTED + 1):
+    for number, (found, cursor) in enumerate(walk.counts(before, COUNTED + 1), 1):
         counts.update(found)
-        if counts.total() > COUNTED or (cursor is not None and time.monotonic() > until):
+        is_enough = number == STRETCHES or time.monotonic() > until
+        if counts.total() > COUNTED or (cursor is not None and is_enough):
             return Extent(counts, _estimate(walk), is_whole=False)
     return Extent(counts)
 

@@ -15,7 +15,7 @@ from .graph.folding import Node
 from .graph.words import STATES
 
 #: Nodes that are read for the picture, without the items of maps.
-READ: Final = 10_000
+READ: Final = 5_000
 
 _NO_ITEMS: Final[Mapping[str, int]] = {}
 
