@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-#: The tests that have a database of their own when all are run: about half of the work.
+#: The tests that have a PostgreSQL of their own when all are run: about half of the work.
 APART: Final = ("tests/workflows", "tests/admin", "tests/figures")
 
 #: pytest's exit status when it has found no tests.
@@ -83,24 +83,22 @@ class Suite:
 def main() -> int:
     """Run all at the same time, for they wait more than they work, and return the first failure.
 
-    The whole suite is halved on each database.
+    The whole suite is halved on PostgreSQL.
     """
     arguments = sys.argv[1:]
     is_whole = not any(os.path.exists(argument.split("::")[0]) for argument in arguments)
     if "-m" not in arguments:
         arguments = ["-m", "not slow", *arguments]
-    apart = [*arguments, *APART]
-    rest = [*arguments, *(f"--ignore={folder}" for folder in APART)] if is_whole else arguments
     with ExitStack() as stack:
-        suites = [Suite("SQLite", stack.enter_context(sqlite()), rest)]
+        suites = [Suite("SQLite", stack.enter_context(sqlite()), arguments)]
         first = stack.enter_context(postgres())
-        if is_whole:
-            suites.append(Suite("SQLite, of workflows and the admin", stack.enter_context(sqlite()), apart))
+        rest: list[str] = []
         if is_whole and "DATABASE_URL" not in os.environ:
-            suites.append(Suite("PostgreSQL, of workflows and the admin", stack.enter_context(postgres()), apart))
-        seen = rest if "DATABASE_URL" not in os.environ else arguments
+            own = [*arguments, *APART]
+            suites.append(Suite("PostgreSQL, of workflows and the admin", stack.enter_context(postgres()), own))
+            rest = [f"--ignore={folder}" for folder in APART]
         print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
-        statuses = [suite.wait() for suite in [Suite("PostgreSQL", first, seen, is_seen=True), *suites]]
+        statuses = [suite.wait() for suite in [Suite("PostgreSQL", first, [*arguments, *rest], is_seen=True), *suites]]
     if NOTHING_THERE in statuses and 0 in statuses:  # by -k, say, a part may have none
         statuses = [status for status in statuses if status != NOTHING_THERE]
     return next(filter(None, statuses), 0)

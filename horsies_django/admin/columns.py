@@ -46,7 +46,8 @@ class TaskColumns:
     def shown_name(self, task: Task) -> SafeString:
         """Its own name, and the module that it is in, which may stand on a line by itself."""
         module, _dot, name = task.task_name.rpartition(".")
-        return format_html('<span class="horsies-module">{}{}</span><wbr>{}', module, _dot, name)
+        marked = '<span title="{}"><span class="horsies-module">{}{}</span><wbr>{}</span>'
+        return format_html(marked, task.task_name, module, _dot, name)
 
     @admin.display(description=_("attempts"))
     def shown_attempts(self, task: Task) -> str:
