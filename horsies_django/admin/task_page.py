@@ -176,7 +176,7 @@ class TaskPage(TaskFields):
         if not self.has_view_permission(request, task):
             raise PermissionDenied
         if task is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]  # what every page of the admin does
+            return self.gone(request, object_id)
         return HttpResponse(
             contents_of(task).text(part),
             content_type="text/plain; charset=utf-8",

@@ -146,7 +146,7 @@ class WorkflowAdmin(ActingAdmin):
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if row is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]  # what every page of the admin does
+            return self.gone(request, object_id)
         database = row._state.db
         node = WorkflowTask.objects.using(database).filter(workflow=row, task_index=index).only("node_id").first()
         if node is None:

@@ -59,7 +59,7 @@ def depths(tasks: TaskQuerySet, only: str | None = None) -> dict[str, Depth]:
 
 def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
     names = jumping(tasks, is_async)
-    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {QUEUES}"  # noqa: S608
+    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {QUEUES}"  # noqa: S608  # the ORM's
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(sql, names.params)
         return [name for (name,) in cursor.fetchall()]
