@@ -3,12 +3,12 @@
 from django.contrib import admin
 
 from ..models import Heartbeat, Overview, Queue, Task, Worker, Workflow
-from .heartbeats import HeartbeatAdmin
+from .fleet.heartbeats import HeartbeatAdmin
+from .fleet.queues import QueueAdmin
+from .fleet.workers import WorkerAdmin
 from .overview import OverviewAdmin
-from .queues import QueueAdmin
-from .tasks import TaskAdmin
-from .workers import WorkerAdmin
-from .workflows import WorkflowAdmin
+from .tasks.admin import TaskAdmin
+from .workflows.admin import WorkflowAdmin
 
 
 def register(site: admin.AdminSite) -> None:

@@ -9,8 +9,8 @@ from django.db import connection
 
 from horsies_django import Workflow as Definition
 from horsies_django import wait_for_event
-from horsies_django.admin import acting
-from horsies_django.admin.verbs import Verb
+from horsies_django.admin.acting import actions as acting
+from horsies_django.admin.acting.verbs import Verb
 from horsies_django.models import Queue, Task, Workflow, WorkflowTask
 from tests.admin import page_jobs
 from tests.jobs import tasks

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django.admin import walking
+from horsies_django.admin.lists import walking
 from horsies_django.ids import uuid7s
 from horsies_django.models import Task, Worker
 from tests.jobs import tasks

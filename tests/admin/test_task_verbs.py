@@ -13,7 +13,7 @@ from django.utils import timezone
 
 import horsies_django
 from horsies_django import SuccessCase, SuccessPolicy, TaskHandle
-from horsies_django.admin import matching
+from horsies_django.admin.acting import matching
 from horsies_django.ids import uuid7s
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Workflow, WorkflowTask
 from tests.jobs import tasks

@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import OnError, Workflow, sleep, wait_for_event
-from horsies_django.admin import matching
-from horsies_django.admin.workflows import WorkflowAdmin
+from horsies_django.admin.acting import matching
+from horsies_django.admin.workflows.admin import WorkflowAdmin
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
 from horsies_django.workflows.handle import WorkflowHandle

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from selenium.webdriver.common.by import By
 
-from horsies_django.admin import matching
+from horsies_django.admin.acting import matching
 
 from .places import HOSTILE, furnish
 

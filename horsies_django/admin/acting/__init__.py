@@ -1,0 +1,1 @@
+"""What an operator may do: verbs, and how they reach the rows."""

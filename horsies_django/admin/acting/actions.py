@@ -1,0 +1,211 @@
+"""Doing: how verbs reach the rows, from the list and from a row's own page. Nothing is changed by GET."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import model_ngettext, quote, unquote
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Model, QuerySet
+from django.forms import Form
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..base import COUNTED, ReadOnlyAdmin
+from ..lists.changelist import WalkingList
+from ..lists.walking import BATCH
+from .matching import act_on_matching
+from .verbs import Verb
+
+#: Posted by the page that asks first.
+CONFIRMED = "confirmed"
+
+#: Rows that are changed before the log is told of them: what breaks off has not changed more than that unseen.
+LOGGED = 50
+
+
+class ActingAdmin(ReadOnlyAdmin):
+    """Rows that only the queue writes, and what an operator may have it do to them.
+
+    Each of ``verbs`` becomes an action of the list, a button of the page, and a method for Django to ask whether it is
+    allowed. That is not ``has_delete_permission``: it would open Django's own page, which deletes whatever it is given.
+    """
+
+    verbs: ClassVar[tuple[Verb, ...]] = ()
+    #: Of all that match, so many are done between two looks at the clock.
+    batch: ClassVar[int] = BATCH
+    change_form_template = "admin/horsies_django/acting_change_form.html"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make actions of the verbs."""
+        super().__init_subclass__(**kwargs)
+        cls.actions = [_action_of(verb) for verb in cls.verbs]
+        for verb in cls.verbs:
+            setattr(cls, f"has_verb_{verb.right}_permission", _permission_of(verb))
+
+    def get_urls(self) -> list[URLPattern]:
+        """Give each verb an address below that of the row."""
+        options = self.opts
+        view = self.admin_site.admin_view(self.do_view)
+        name = f"{options.app_label}_{options.model_name}_do"
+        return [path("<path:object_id>/do/<slug:verb>/", view, name=name), *super().get_urls()]
+
+    def allowed_verbs(self, request: HttpRequest) -> list[Verb]:
+        """Return the verbs that this user may use."""
+        return [verb for verb in self.verbs if verb.is_allowed(request, self.model)]
+
+    # From a row's page.
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Put the buttons on the page."""
+        row = kwargs.get("obj")
+        verbs = [verb for verb in self.allowed_verbs(request) if row is not None and verb.fits(row)]
+        buttons = [(verb, self._address(row, verb)) for verb in verbs]
+        return super().render_change_form(request, context | {"buttons": buttons}, *args, **kwargs)
+
+    def do_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
+        """Do it to one row, or ask first."""
+        row = self.get_object(request, unquote(object_id))
+        chosen = next((known for known in self.verbs if known.name == verb), None)
+        if chosen is None:
+            raise Http404(_("There is no action %(name)s.") % {"name": verb})
+        if not (self.has_view_permission(request, row) and chosen.is_allowed(request, self.model)):
+            raise PermissionDenied
+        if row is None:
+            return self.gone(request, object_id)
+        rows = self.get_queryset(request).filter(pk=row.pk)
+        form = self._form_of(chosen, request)
+        if request.method != "POST" or not _is_confirmed(chosen, request, form):
+            return self.ask(request, chosen, rows, form, {"back": self._back_to(row, rows)})
+        self.carry_out(request, chosen, rows, form)
+        return HttpResponseRedirect(self._back_to(row, rows))
+
+    def _back_to(self, row: Any, rows: QuerySet[Any]) -> str:
+        site, options = self.admin_site.name, self.opts
+        if rows.exists():
+            return reverse(f"{site}:{options.app_label}_{options.model_name}_change", args=[quote(row.pk)])
+        return reverse(f"{site}:{options.app_label}_{options.model_name}_changelist")
+
+    def _address(self, row: Any, verb: Verb) -> str:
+        options = self.opts
+        name = f"{self.admin_site.name}:{options.app_label}_{options.model_name}_do"
+        return reverse(name, args=[quote(row.pk), verb.name])
+
+    # From the list.
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
+        """Leave out keys that no row can have: Django would look for them, and fail."""
+        keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if (sound := [key for key in keys if _can_be_key(self.model, key)]) != keys:
+            posted = request.POST.copy()
+            posted.setlist(ACTION_CHECKBOX_NAME, sound)
+            request.POST = posted  # type: ignore[assignment]  # it can be changed, and is not
+        return super().response_action(request, queryset, *args, **kwargs)
+
+    def act_on_selected(self, request: HttpRequest, rows: QuerySet[Any], verb: Verb) -> HttpResponse | None:
+        """Do it to the selected rows, or ask first; ask whatever it is before it is done to all that match."""
+        form = self._form_of(verb, request)
+        if request.POST.get("select_across", "0") not in ("", "0"):
+            listed = self.get_changelist_instance(request)
+            if isinstance(listed, WalkingList):
+                return act_on_matching(self, request, listed, verb, form)
+        if not _is_confirmed(verb, request, form):
+            hidden = [(ACTION_CHECKBOX_NAME, key) for key in request.POST.getlist(ACTION_CHECKBOX_NAME)]
+            hidden += [("action", verb.name), ("select_across", request.POST.get("select_across", "0")), ("index", "0")]
+            return self.ask(request, verb, rows, form, {"hidden": hidden, "back": request.get_full_path()})
+        self.carry_out(request, verb, rows, form)
+        return None
+
+    # Both.
+
+    def ask(
+        self, request: HttpRequest, verb: Verb, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
+    ) -> HttpResponse:
+        """Say what would be done, to what and to how many, and ask for what it needs."""
+        request.current_app = self.admin_site.name  # as every page of the admin does
+        count = rows.order_by()[:COUNTED].count()
+        context = {
+            **self.admin_site.each_context(request),
+            "title": verb.label,
+            "opts": self.opts,
+            "media": self.media,
+            "verb": verb,
+            "form": form,
+            "rows": rows[:20],
+            "count": count,
+            "noun": model_ngettext(self.opts, count),
+            "counted": COUNTED,
+            **more,
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/horsies_django/ask.html", context)
+
+    def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Say that there is no such row, as every page of the admin does."""
+        return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]  # not in the stubs
+
+    def carry_out(self, request: HttpRequest, verb: Verb, rows: QuerySet[Any], form: Form | None) -> None:
+        """Do it, log it, say it."""
+        keys, values = list(rows.order_by("pk").values_list("pk", flat=True)), form.cleaned_data if form else {}
+        done = 0
+        for at in range(0, len(keys), LOGGED):
+            count, logged = verb.do(rows.filter(pk__in=keys[at : at + LOGGED]), values)
+            done += count
+            for message, changed in logged.items():
+                LogEntry.objects.log_actions(request.user.pk, changed, verb.flag, message)  # type: ignore[arg-type]  # a list will do
+        self.report(request, verb.told(done), len(keys) - done)
+
+    def report(self, request: HttpRequest, done: str, left: int) -> None:
+        """Say what was done, and how many were left alone."""
+        if left > 0:
+            left_alone = ngettext(
+                "%d was left alone: its state, or its workflow, does not allow it.",
+                "%d were left alone: their state, or their workflow, does not allow it.",
+                left,
+            )
+            done = f"{done} {left_alone % left}"
+        self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
+
+    def _form_of(self, verb: Verb, request: HttpRequest) -> Form | None:
+        if verb.form is None:
+            return None
+        return verb.form(request.POST) if CONFIRMED in request.POST else verb.form()
+
+
+def _is_confirmed(verb: Verb, request: HttpRequest, form: Form | None) -> bool:
+    if not verb.asks:
+        return True
+    return CONFIRMED in request.POST and (form is None or form.is_valid())
+
+
+def _can_be_key(model: type[Model], key: str) -> bool:
+    field: Any = model._meta.pk
+    try:
+        field.clean(key, None)
+    except ValidationError:
+        return False
+    return "\0" not in key
+
+
+def _permission_of(verb: Verb) -> Any:
+    def has_permission(admin: ActingAdmin, request: HttpRequest) -> bool:
+        return verb.is_allowed(request, admin.model)
+
+    return has_permission
+
+
+def _action_of(verb: Verb) -> Any:
+    def action(admin: ActingAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
+        return admin.act_on_selected(request, rows, verb)
+
+    action.__name__ = verb.name
+    action.short_description = verb.label_of_many  # type: ignore[attr-defined]  # as admin.action does
+    action.allowed_permissions = [f"verb_{verb.right}"]  # type: ignore[attr-defined]
+    return action

@@ -1,0 +1,217 @@
+"""Doing something to all that a list shows, up to millions of rows: some thousands a request, until all are done.
+
+No statement is a long one, and no worker is needed: the page says how far it has come and goes on by POST, by itself or
+by its button, for as long as it is open. What is sent after it was asked for is not touched, nor anything twice: it
+goes from newer to older ids, and each request goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db import connections
+from django.db.models import Model
+from django.forms import Form
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext as _
+
+from ..base import COUNTED
+from ..lists.walking import Walk, as_cursor
+from .verbs import Verb, every_row
+
+if TYPE_CHECKING:
+    from ..lists.changelist import WalkingList
+    from .actions import ActingAdmin
+
+#: Seconds that one request works, and after which counting takes no further stretch.
+WORKS: Final = 2.0
+COUNTS: Final = 0.05
+
+#: Stretches that are counted at most: each is two statements, for each lane.
+STRETCHES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many rows match, by status; how many there may be in all, if these are not all."""
+
+    by_status: Counter[str]
+    estimate: int | None = None
+    is_whole: bool = True
+
+    @property
+    def counted(self) -> int:
+        """How many were counted."""
+        return self.by_status.total()
+
+    def __str__(self) -> str:
+        if self.is_whole:
+            return str(self.counted)
+        if self.estimate is None:
+            return _("more than %d") % self.counted
+        return f"≈ {max(self.estimate, self.counted)}"
+
+
+def extent_of(walk: Walk, before: UUID | None) -> Extent:
+    """Count what matches, a stretch or a little more; beyond ``COUNTED`` rows, or if it takes long, ask the planner."""
+    counts: Counter[str] = Counter()
+    until = time.monotonic() + COUNTS
+    for number, (found, cursor) in enumerate(walk.counts(before, COUNTED + 1), 1):
+        counts.update(found)
+        is_enough = number == STRETCHES or time.monotonic() > until
+        if counts.total() > COUNTED or (cursor is not None and is_enough):
+            return Extent(counts, _estimate(walk), is_whole=False)
+    return Extent(counts)
+
+
+def _estimate(walk: Walk) -> int | None:
+    if connections[walk.rows.db].vendor != "postgresql":
+        return None
+    (plan,) = json.loads(walk.rows.order_by().values("pk").explain(format="json"))
+    return int(plan["Plan"]["Plan Rows"])
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it has come: what the page posts when it goes on.
+
+    Attributes:
+        upper: Rows from this id on came later, and are not meant.
+        before: Where to go on. None: at ``upper``.
+        done: To how many it was done.
+        left: How many were left alone.
+        total: How many there were to be, in words.
+    """
+
+    upper: UUID
+    before: UUID | None = None
+    done: int = 0
+    left: int = 0
+    total: str = ""
+
+    @classmethod
+    def read(cls, model: type[Model], posted: QueryDict) -> Progress | None:
+        """Return what was posted; None if nothing that can be read."""
+        upper, before = as_cursor(model, posted.get("upper")), posted.get("before")
+        if upper is None or (before and as_cursor(model, before) is None):
+            return None
+        with suppress(ValueError):
+            done, left = int(posted.get("done") or 0), int(posted.get("left") or 0)
+            return cls(upper, as_cursor(model, before), done, left, posted.get("total", "")[:40])
+        return None
+
+    @property
+    def fields(self) -> list[tuple[str, Any]]:
+        """Return what has to be posted."""
+        given = {"upper": self.upper, "before": self.before, "done": self.done, "left": self.left, "total": self.total}
+        return [(name, "" if value is None else str(value)) for name, value in given.items()]
+
+
+def act_on_matching(
+    admin: ActingAdmin, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None
+) -> HttpResponse:
+    """Ask first; then work for a while and say how far it has come."""
+    progress = Progress.read(listed.model, request.POST) if "confirmed" in request.POST else None
+    if progress is None or (form is not None and not form.is_valid()):
+        return _ask(admin, request, listed, verb, form)
+    before = progress
+    values = form.cleaned_data if form else {}
+    is_over = False
+    try:
+        for progress, is_over in _work(listed.walk, verb, values, before, admin.batch):  # noqa: B007  # the last one counts
+            pass
+    finally:  # what breaks off has done something, too
+        _log(request, listed, verb.called(values), verb.flag, progress.done - before.done, progress.left - before.left)
+    if not is_over:
+        return _page(admin, request, listed, verb, progress, form)
+    admin.report(request, verb.told(progress.done), progress.left)
+    return HttpResponseRedirect(request.path + listed.get_query_string())
+
+
+def _work(
+    walk: Walk, verb: Verb, values: dict[str, Any], progress: Progress, size: int
+) -> Iterator[tuple[Progress, bool]]:
+    """Do batch after batch until the time is up; yield each time how far it came, and whether that is all."""
+    done, left = progress.done, progress.left
+    until = time.monotonic() + WORKS
+    rows = every_row(walk.rows)
+    for batch, cursor in walk.batches(progress.before or progress.upper, size):
+        if batch:
+            changed = verb.act(rows.filter(pk__in=batch), **values)
+            done, left = done + changed, left + len(batch) - changed
+        yield Progress(progress.upper, cursor, done, left, progress.total), cursor is None
+        if time.monotonic() > until:
+            return
+
+
+def _ask(admin: ActingAdmin, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None) -> HttpResponse:
+    newest = every_row(listed.queryset).order_by("-pk").values_list("pk", flat=True).first()
+    upper = UUID(int=newest.int + 1) if newest else UUID(int=0)
+    extent = extent_of(listed.walk, upper)
+    status_field: Any = listed.model._meta.get_field("status")
+    statuses = dict(status_field.flatchoices)
+    more = {
+        "extent": extent,
+        "by_status": [(statuses.get(status, status), count) for status, count in sorted(extent.by_status.items())],
+        "said": listed.said,
+        "hidden": [*_hidden(request, verb), *Progress(upper, total=str(extent)).fields],
+        "back": request.get_full_path(),
+    }
+    return admin.ask(request, verb, listed.queryset.none(), form, more)
+
+
+def _page(
+    admin: ActingAdmin,
+    request: HttpRequest,
+    listed: WalkingList,
+    verb: Verb,
+    progress: Progress,
+    form: Form | None,
+) -> HttpResponse:
+    given = [(name, form.data.get(name, "")) for name in form.fields] if form else []
+    context = {
+        **admin.admin_site.each_context(request),
+        "title": verb.label,
+        "opts": admin.opts,
+        "media": admin.media,
+        "verb": verb,
+        "progress": progress,
+        "said": listed.said,
+        "hidden": [*_hidden(request, verb), *progress.fields, *given, ("confirmed", "1")],
+        "back": request.path + listed.get_query_string(),
+    }
+    request.current_app = admin.admin_site.name
+    return TemplateResponse(request, "admin/horsies_django/matching.html", context)
+
+
+def _hidden(request: HttpRequest, verb: Verb) -> list[tuple[str, str]]:
+    """Return what brings a POST to the action again: Django asks for one row that is selected."""
+    some = request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]
+    return [*((ACTION_CHECKBOX_NAME, key) for key in some), ("action", verb.name), ("select_across", "1")]
+
+
+def _log(request: HttpRequest, listed: WalkingList, verb: str, flag: int, done: int, left: int) -> None:
+    """Leave one entry for what this request has done."""
+    if not (done or left):
+        return
+    narrowed = "; ".join(map(str, listed.said)) or _("all")
+    message = _("%(verb)s, all that match: %(done)d done, %(left)d left alone.")
+    LogEntry.objects.create(
+        user_id=request.user.pk,  # type: ignore[misc]  # nobody else comes here
+        content_type_id=ContentType.objects.get_for_model(listed.model, for_concrete_model=False).pk,
+        object_id=None,
+        object_repr=narrowed[:200],
+        action_flag=flag,
+        change_message=message % {"verb": verb, "done": done, "left": left} + f" [{narrowed}]",
+    )

@@ -1,0 +1,189 @@
+"""Figures of queues and workers: what waits where, and who holds what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from django.db.models import Count, Q, QuerySet, Sum
+from django.utils.formats import number_format
+from django.utils.translation import ngettext
+
+from ...backend import HorsiesBackend
+from ...compat import DEFAULT_TASK_QUEUE_NAME, task_backends
+from ...expressions import FromNow, SecondsUntil
+from ...models import Queue, Rollup, Task, Worker
+from ...models.depths import Depth, depths
+from ...models.rollup import Span
+from ...states import AttemptOutcome, TaskStatus
+
+#: Tasks that wait for their time: so many are counted, those first that are due first.
+COUNTED: Final = 2_000
+
+#: Tasks of one worker that a list names.
+NAMED: Final = 3
+
+#: Tasks that workers hold, of which a page tells at most.
+HELD: Final = 1_000
+
+
+def silent_after(database: str | None) -> float:
+    """Return the seconds without a beat after which tasks are taken from a worker; the least of all backends."""
+    backends = (task_backends[alias] for alias in task_backends)
+    recoveries = [backend.config.recovery for backend in backends if isinstance(backend, HorsiesBackend)]
+    limits = [min(one.claimed_stale_threshold_ms, one.running_stale_threshold_ms) for one in recoveries]
+    return min(limits, default=120_000) / 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One task that a worker holds."""
+
+    task_id: Any
+    task_name: str
+    is_running: bool
+    seconds: float | None
+
+
+@dataclass(slots=True)
+class Load:
+    """What one worker holds: how many, of which kind, and the oldest of them."""
+
+    sync: int = 0
+    coroutines: int = 0
+    holds: list[Holding] = field(default_factory=list)
+
+
+def loads(worker_ids: Collection[str], database: str | None) -> dict[str, Load]:
+    """Return what each of these workers holds, by the index of held rows, in two statements."""
+    found: dict[str, Load] = defaultdict(Load)
+    held = Task.objects.using(database).active().filter(claimed_by_worker_id__in=worker_ids).order_by()
+    for worker_id, is_async, count in held.values_list("claimed_by_worker_id", "is_async").annotate(Count("pk")):
+        if is_async:
+            found[worker_id].coroutines += count
+        else:
+            found[worker_id].sync += count
+    columns = ("claimed_by_worker_id", "pk", "task_name", "status", SecondsUntil("started_at"))
+    for worker_id, key, name, status, seconds in held.order_by("claimed_at").values_list(*columns)[:HELD]:
+        age = None if seconds is None else -seconds
+        found[worker_id].holds.append(Holding(key, name, status == TaskStatus.RUNNING, age))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What there is to say of one queue now."""
+
+    depth: Depth = field(default_factory=Depth)
+    scheduled: int = 0
+    is_scheduled_more: bool = False
+    held: int = 0
+    ended: int = 0
+    failed: int = 0
+    workers: tuple[str, ...] = ()
+
+    @property
+    def shown_due(self) -> str:
+        """How many are due."""
+        return at_least(self.depth.due, self.depth.is_more)
+
+    @property
+    def shown_scheduled(self) -> str:
+        """How many wait for their time."""
+        return at_least(self.scheduled, self.is_scheduled_more)
+
+    @property
+    def shown_hour(self) -> str:
+        """What ended in the last hour."""
+        if not self.failed:
+            return str(self.ended)
+        return ngettext("%(ended)d, %(failed)d failed", "%(ended)d, %(failed)d failed", self.failed) % {
+            "ended": self.ended,
+            "failed": self.failed,
+        }
+
+
+def at_least(count: int, is_more: bool) -> str:
+    """Return a count that may be but the least."""
+    return number_format(count, force_grouping=True) + ("+" if is_more else "")
+
+
+def known_queues(rows: QuerySet[Queue], database: str | None) -> list[Queue]:
+    """Return every queue that is known, with its figures: those with a row, of the settings, with tasks that live.
+
+    One without a row has ``~`` and its name for a key.
+    """
+    figures = figures_of(database)
+    saved = {queue.name: queue for queue in rows}
+    configured = (set(task_backends[alias].queues) or {DEFAULT_TASK_QUEUE_NAME} for alias in task_backends)
+    names = {*saved, *figures}.union(*configured)
+    known = [saved.get(name) or unsaved(name) for name in sorted(names)]
+    give_figures(known, figures, database)
+    return known
+
+
+def give_figures(queues: Iterable[Any], figures: dict[str, Figures], database: str | None) -> None:
+    """Give each queue its figures, and to these the workers that serve it."""
+    workers = _serving([queue.name for queue in queues], database)
+    for queue in queues:
+        queue.figures = replace(figures.get(queue.name, Figures()), workers=tuple(workers[queue.name]))
+
+
+def unsaved(name: str) -> Queue:
+    """Return a queue of which there is no row."""
+    queue = Queue(name=name)
+    queue.pk = f"~{name}"  # until something is said of it
+    return queue
+
+
+def figures_of(database: str | None, only: str | None = None) -> dict[str, Figures]:
+    """Return the figures of queues that have any, or of one, in six statements."""
+    tasks, rollups = Task.objects.using(database).order_by(), Rollup.objects.using(database).order_by()
+    due = depths(tasks, only)
+    # Of all queues: no index has them by queue, and few of one among millions would be long to find.
+    deferred = tasks.pending().filter(deferred=True).order_by("enqueued_at").values_list("queue_name", flat=True)
+    waiting = list(deferred[: COUNTED + 1])
+    if only is not None:
+        tasks, rollups = tasks.filter(queue_name=only), rollups.filter(queue_name=only)
+    scheduled = _tally(waiting[:COUNTED])
+    held = dict(tasks.active().values_list("queue_name").annotate(Count("pk")))
+    hour = _last_hour(rollups)
+    return {
+        name: Figures(
+            due.get(name, Depth()),
+            scheduled.get(name, 0),
+            len(waiting) > COUNTED,
+            held.get(name, 0),
+            *hour.get(name, (0, 0)),
+        )
+        for name in {*due, *scheduled, *held, *hour}
+    }
+
+
+def _tally(names: Iterable[str]) -> dict[str, int]:
+    counted: dict[str, int] = defaultdict(int)
+    for name in names:
+        counted[name] += 1
+    return counted
+
+
+def _last_hour(rollups: QuerySet[Rollup]) -> dict[str, tuple[int, int]]:
+    """Return how many attempts ended in each queue in the last hour, and how many of them for good without success."""
+    rows = rollups.filter(span=Span.MINUTE, start__gte=FromNow(-3_600))
+    lost = Q(will_retry=False) & ~Q(outcome=AttemptOutcome.COMPLETED)
+    sums = rows.values_list("queue_name").annotate(ended=Sum("count"), lost=Sum("count", filter=lost))
+    return {name: (ended or 0, failed or 0) for name, ended, failed in sums}
+
+
+def _serving(names: Iterable[str], database: str | None) -> dict[str, list[str]]:
+    """Return for each queue the ids of the workers that serve it: alive, and not on their way out."""
+    workers = Worker.objects.using(database).filter(stop_requested_at__isnull=True)
+    alive = workers.filter(last_beat_at__gte=FromNow(-silent_after(database)))
+    serving: dict[str, list[str]] = defaultdict(list)
+    for worker_id, queues, excluded in alive.order_by("pk").values_list("pk", "queues", "excluded_queues")[:HELD]:
+        for name in names:
+            if name not in (excluded or ()) and (not queues or name in queues):
+                serving[name].append(worker_id)
+    return serving

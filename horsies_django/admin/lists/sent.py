@@ -1,0 +1,130 @@
+"""The filter by time of sending, which is in the ids: it bounds how far the list has to look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, time, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
+from django.utils.translation import gettext_lazy as _
+
+from ...expressions import FromNow
+from . import grounds
+from .grounds import Ground
+from .walking import Bounds, id_at
+
+#: By how much the clocks that made the ids may differ from the database's.
+SKEW: Final = timedelta(minutes=1)
+
+WINDOWS: Final = {
+    "hour": (_("last hour"), timedelta(hours=1)),
+    "day": (_("last 24 hours"), timedelta(days=1)),
+    "week": (_("last 7 days"), timedelta(days=7)),
+}
+
+
+class SentFilter(admin.ListFilter):
+    """The last hour, day or week, or from one moment to another."""
+
+    title = _("time sent")
+    template = "admin/horsies_django/sent_filter.html"
+    _NAMES: Final = ("sent", "sent_from", "sent_to")
+
+    def __init__(self, request: HttpRequest, params: dict[str, list[str]], model: Any, model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        given = {name: params.pop(name)[-1] for name in self._NAMES if name in params}
+        self.window = given["sent"] if given.get("sent") in WINDOWS else None
+        self.start = _moment(given.get("sent_from"), time.min)
+        self.end = _moment(given.get("sent_to"), time.max)
+        read = {"sent": self.window, "sent_from": self.start, "sent_to": self.end}
+        self.unread = [text for name, text in given.items() if text and read[name] is None]
+
+    def has_output(self) -> bool:
+        """It needs nothing."""
+        return True
+
+    def expected_parameters(self) -> list[str | None]:
+        """Return the names of its parameters."""
+        return list(self._NAMES)
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """Yield the windows, then what the form of the range needs."""
+        clear = dict.fromkeys(self._NAMES)
+        is_any = not (self.window or self.start or self.end)
+        yield {"selected": is_any, "query_string": changelist.get_query_string(clear), "display": _("All")}
+        for name, (title, _length) in WINDOWS.items():
+            query = changelist.get_query_string(clear | {"sent": name})
+            yield {"selected": name == self.window, "query_string": query, "display": title}
+        others = [(name, value) for name, value in changelist.params.items() if name not in self._NAMES]
+        yield {"form": True, "others": others, "start": _as_input(self.start), "end": _as_input(self.end)}
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep what was sent then, by the database's clock; nothing if that can't be read, lest it be everything."""
+        if self.unread:
+            return queryset.none()
+        rows = Q()
+        if self.window:
+            rows &= Q(sent_at__gte=FromNow(-WINDOWS[self.window][1].total_seconds()))
+        if self.start:
+            rows &= Q(sent_at__gte=self.start)
+        if self.end:
+            rows &= Q(sent_at__lte=self.end)
+        return queryset.filter(rows)
+
+    @property
+    def said(self) -> str | None:
+        """What was chosen, in words; None if nothing was."""
+        if self.unread:
+            return f"{self.title}: {', '.join(map(repr, self.unread))}"
+        if self.window:
+            return f"{self.title}: {WINDOWS[self.window][0]}"
+        if not (self.start or self.end):
+            return None
+        return f"{self.title}: {_as_input(self.start) or '…'} – {_as_input(self.end) or '…'}"
+
+    @property
+    def ground(self) -> Ground:
+        """Anywhere."""
+        return grounds.WHOLE
+
+    @property
+    def bounds(self) -> Bounds:
+        """The ids that were made then, and some before and after."""
+        start = timezone.now() - WINDOWS[self.window][1] if self.window else None
+        starts = [moment for moment in (start, self.start) if moment]
+        return Bounds(
+            max((_id(moment, -SKEW) for moment in starts), default=None), _id(self.end, SKEW) if self.end else None
+        )
+
+
+def _moment(text: str | None, of_day: time) -> datetime | None:
+    """Read a date or a moment as the reader's own zone has it; None for what is neither, or out of the calendar."""
+    with suppress(ValueError, OverflowError):
+        day = parse_date(text or "")  # first: to the other one, a day is its midnight
+        moment = datetime.combine(day, of_day) if day else parse_datetime(text or "")
+        if moment is None or not 1970 <= moment.year < 9999:
+            return None
+        if settings.USE_TZ and timezone.is_naive(moment):
+            return timezone.make_aware(moment)
+        return timezone.make_naive(moment) if not settings.USE_TZ and timezone.is_aware(moment) else moment
+    return None
+
+
+def _as_input(moment: datetime | None) -> str:
+    """Return the value of an input for a moment."""
+    if moment is None:
+        return ""
+    local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
+    return local.strftime("%Y-%m-%dT%H:%M")
+
+
+def _id(moment: datetime, skew: timedelta) -> UUID:
+    return id_at(moment + skew)

@@ -1,0 +1,109 @@
+"""Filters by how long tasks waited and ran, when they are or were due, and how often they were tried."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db.models import F, Q, Value
+from django.db.models.functions import Coalesce, Now
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from ...expressions import FromNow
+from . import grounds
+from .filters import FoldedFilter
+from .grounds import Ground
+
+_ENDS: Final = ("completed_at", "failed_at", "cancelled_at", "expired_at")
+
+
+class LengthFilter(FoldedFilter):
+    """By a length of time: longer than one of these."""
+
+    #: Seconds by what the address has for them, and the words.
+    LENGTHS: Final = {
+        "1s": (1, _("longer than a second")),
+        "10s": (10, _("longer than ten seconds")),
+        "1m": (60, _("longer than a minute")),
+        "10m": (600, _("longer than ten minutes")),
+        "1h": (3_600, _("longer than an hour")),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the lengths."""
+        return [(name, words) for name, (_seconds, words) in self.LENGTHS.items()]
+
+    def before(self, chosen: str, *ends: str) -> Any:
+        """Return the moment that lies so long before the first of these that there is, or before now."""
+        return Coalesce(*ends, Now()) - Value(timedelta(seconds=self.LENGTHS[chosen][0]))
+
+
+class WaitedFilter(LengthFilter):
+    """By how long they have waited since they were due; those that wait, so far."""
+
+    title = _("waited")
+    parameter_name = "waited"
+
+    def condition(self, chosen: str) -> Q:
+        """Until the start; of what never began, until the end."""
+        return Q(enqueued_at__lt=self.before(chosen, "started_at", *_ENDS))
+
+
+class RanFilter(LengthFilter):
+    """By how long they ran; those that run, so far."""
+
+    title = _("ran")
+    parameter_name = "ran"
+
+    def condition(self, chosen: str) -> Q:
+        """Until the end."""
+        return Q(started_at__lt=self.before(chosen, *_ENDS))
+
+
+class DueFilter(FoldedFilter):
+    """By when they are or were due: around now."""
+
+    title = _("due")
+    parameter_name = "due"
+    _TIMES: Final = {
+        "last_hour": (-3_600, 0, _("in the last hour")),
+        "last_day": (-86_400, 0, _("in the last 24 hours")),
+        "next_hour": (0, 3_600, _("in the next hour")),
+        "next_day": (0, 86_400, _("in the next 24 hours")),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the times."""
+        return [(name, words) for name, (_since, _until, words) in self._TIMES.items()]
+
+    def condition(self, chosen: str) -> Q:
+        """Between two moments."""
+        since, until, _words = self._TIMES[chosen]
+        return Q(enqueued_at__gte=FromNow(since), enqueued_at__lt=FromNow(until))
+
+    @property
+    def ground(self) -> Ground:
+        """What is due later is pending."""
+        return grounds.DEFERRED if (self.chosen or "").startswith("next") else grounds.WHOLE
+
+
+class AttemptsFilter(FoldedFilter):
+    """By the attempts that were made."""
+
+    title = _("attempts")
+    parameter_name = "attempts"
+    _NUMBERS: Final = {
+        "none": (Q(attempt=0), _("none")),
+        "one": (Q(attempt=1), _("one")),
+        "more": (Q(attempt__gt=1), _("more than one")),
+        "all": (Q(attempt__gt=F("max_retries")), _("all that it has")),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the numbers."""
+        return [(name, words) for name, (_rows, words) in self._NUMBERS.items()]
+
+    def condition(self, chosen: str) -> Q:
+        """Return the number."""
+        return self._NUMBERS[chosen][0]

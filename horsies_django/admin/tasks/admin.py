@@ -1,0 +1,86 @@
+"""The task browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from ..lists import search
+from ..lists.filters import (
+    ErrorFilter,
+    KindFilter,
+    PriorityFilter,
+    QueueFilter,
+    StateFilter,
+    StatusFilter,
+    TaskFilter,
+    TroubleFilter,
+    WorkerFilter,
+)
+from ..lists.sent import SentFilter
+from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
+from .changelist import TaskList
+from .columns import TaskColumns
+from .page import TaskPage
+from .verbs import TASK_VERBS
+
+
+class TaskAdmin(TaskColumns, TaskPage):
+    """Shows every task, and does to them what an operator may do."""
+
+    list_display = (
+        "shown_states",
+        "shown_name",
+        "error_code",
+        "shown_due",
+        "shown_wait",
+        "shown_run",
+        "shown_attempts",
+        "queue_name",
+        "priority",
+        "shown_progress",
+        "shown_worker",
+        "shown_workflow",
+    )
+    list_display_links = ("shown_name",)
+    list_filter = (
+        StatusFilter,
+        StateFilter,
+        TroubleFilter,
+        KindFilter,
+        SentFilter,
+        DueFilter,
+        WaitedFilter,
+        RanFilter,
+        AttemptsFilter,
+        QueueFilter,
+        PriorityFilter,
+        TaskFilter,
+        ErrorFilter,
+        WorkerFilter,
+    )
+    ordering = ("-id",)
+    sortable_by = ()
+    search_fields = ("task_name",)
+    search_help_text = search.HELP
+    verbs = TASK_VERBS
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Leave the large columns where they are until a page shows them."""
+        rows = super().get_queryset(request)
+        is_list = request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
+        return rows.defer("args", "kwargs", "result", "retry_policy", "metadata", "checkpoint") if is_list else rows
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find by what was typed: an id, the beginning of a name, or what a qualifier says."""
+        if search.is_unreadable(request):
+            return queryset.none(), False
+        return queryset.filter(search.parse(search_term).rows), False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskList]:
+        """Walk."""
+        return TaskList

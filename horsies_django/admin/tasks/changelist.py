@@ -1,0 +1,48 @@
+"""The change list of tasks."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from uuid import UUID
+
+from django.db.models.functions import Now
+from django.urls import NoReverseMatch, reverse
+
+from ...models import Workflow
+from ..lists import search
+from ..lists.changelist import WalkingList
+from ..lists.search import Search
+from ..lists.walking import Page, Walk
+
+
+class TaskList(WalkingList):
+    """Knows of each task the address of its workflow, and the database's clock."""
+
+    def parse(self, text: str) -> Search:
+        """An id, the beginning of a name, or what a qualifier says."""
+        return search.parse(text)
+
+    @cached_property
+    def page(self) -> Page:
+        """The rows of the page, with what its columns need."""
+        walk = Walk(self.queryset.annotate(seen_at=Now()), self.walk.ground, self.walk.bounds)
+        page = walk.page(before=self.before, after=self.after)
+        for row in page.rows:
+            row.workflow_address = self._address_of_workflow(row.workflow_id)
+        return page
+
+    @cached_property
+    def _sees_workflows(self) -> bool:
+        site = self.model_admin.admin_site
+        if not site.is_registered(Workflow):
+            return False
+        allowed: bool = site.get_model_admin(Workflow).has_view_permission(self.request)
+        return allowed
+
+    def _address_of_workflow(self, key: UUID | None) -> str:
+        if key is None or not self._sees_workflows:
+            return ""
+        try:
+            return reverse(f"{self.model_admin.admin_site.name}:horsies_django_workflow_change", args=[key])
+        except NoReverseMatch:
+            return ""

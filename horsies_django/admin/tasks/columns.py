@@ -1,0 +1,111 @@
+"""The columns of the task list. Spans that are not over yet are measured by the database's clock, ``seen_at``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.db import models
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...durations import lasting
+from ...models import Task
+from ..moments import when
+from ..readable import progress_bar
+from ..state_words import state_by_asynq
+
+#: Characters of an id that a column shows.
+SHORT = 13
+
+
+class TaskColumns:
+    """What one row of the list says."""
+
+    @admin.display(description=_("status"))
+    def shown_status(self, task: Task) -> SafeString:
+        """The status, by word and by class."""
+        return format_html(
+            '<span class="horsies-status horsies-status-{}">{}</span>', task.status.lower(), task.get_status_display()
+        )
+
+    @admin.display(description=_("status"))
+    def shown_states(self, task: Task) -> SafeString:
+        """The status, and what asynq calls it."""
+        state = state_by_asynq(task, _now(task))
+        if not state:
+            return self.shown_status(task)
+        return format_html('{} <span class="horsies-state">{}</span>', self.shown_status(task), state)
+
+    @admin.display(description=_("task"))
+    def shown_name(self, task: Task) -> SafeString:
+        """Its own name, and the module that it is in, which may stand on a line by itself."""
+        module, _dot, name = task.task_name.rpartition(".")
+        marked = '<span title="{}"><span class="horsies-module">{}{}</span><wbr>{}</span>'
+        return format_html(marked, task.task_name, module, _dot, name)
+
+    @admin.display(description=_("attempts"))
+    def shown_attempts(self, task: Task) -> str:
+        """Attempts made, of those allowed; a body that asks for another, and a person, may make more of them."""
+        return f"{task.attempt}/{max(task.attempt, task.max_retries + 1)}"
+
+    @admin.display(description=_("due"))
+    def shown_due(self, task: Task) -> SafeString | str:
+        """When it may, or might, begin."""
+        return when(task.enqueued_at, _now(task))
+
+    @admin.display(description=_("waited"))
+    def shown_wait(self, task: Task) -> str:
+        """From when it was due until it began, or ended, or until now."""
+        return _span(task, task.enqueued_at, task.started_at or task.finished_at)
+
+    @admin.display(description=_("ran"))
+    def shown_run(self, task: Task) -> str:
+        """From when it began until it ended, or until now."""
+        return _span(task, task.started_at, task.finished_at)
+
+    @admin.display(description=_("progress"))
+    def shown_progress(self, task: Task) -> SafeString | str:
+        """How far the body says it is: a bar where it knows the whole, and its words."""
+        return progress_bar(task.progress)
+
+    @admin.display(description=_("worker"))
+    def shown_worker(self, task: Task) -> SafeString | str:
+        """Who has or had it, with a link to all that it has or had."""
+        worker = task.claimed_by_worker_id
+        if not worker:
+            return "-"
+        return format_html('<a href="?{}" title="{}">{}</a>', urlencode({"worker": worker}), worker, _short(worker))
+
+    @admin.display(description=_("workflow"))
+    def shown_workflow(self, task: Task) -> SafeString | str:
+        """The workflow that it is a node of, with a link for who may see it."""
+        if task.workflow_id is None:
+            return "-"
+        short = _short(str(task.workflow_id))
+        if not (address := getattr(task, "workflow_address", "")):
+            return format_html('<span title="{}">{}</span>', task.workflow_id, short)
+        return format_html('<a href="{}" title="{}">{}</a>', address, task.workflow_id, short)
+
+
+def _now(task: models.Model) -> datetime:
+    seen: Any = getattr(task, "seen_at", None)
+    return seen or timezone.now()
+
+
+def _span(task: Task, start: datetime | None, end: datetime | None) -> str:
+    if start is None or (end is None and task.finished_at is not None):
+        return "-"
+    now = _now(task)
+    if end is not None:
+        return lasting(end - start)
+    return "-" if start > now else gettext("%s so far") % lasting(now - start)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHORT else f"…{text[-SHORT + 1 :]}"

@@ -1,0 +1,162 @@
+"""The fields of the page of one task."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from django.contrib import admin
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...durations import lasting
+from ...models import Task, TaskAttempt, Worker
+from ..acting.actions import ActingAdmin
+from ..contents import contents_of
+from ..links import Links
+from ..readable import as_json, block, masked_json, moment, progress_bar
+from ..state_words import state_by_asynq
+
+#: Characters of an error's message that stand at the top.
+MESSAGE: Final = 1_000
+
+
+class TaskFields(ActingAdmin):
+    """What stands in each field. The page has set ``page_links`` on its task, and has read ``read_at`` with it."""
+
+    page_sent_at = moment("sent_at", _("sent at"), exactly=True)
+    page_enqueued_at = moment("enqueued_at", _("may run from"), exactly=True)
+    page_claimed_at = moment("claimed_at", _("claimed at"), exactly=True)
+    page_started_at = moment("started_at", _("started at"), exactly=True)
+    page_finished_at = moment("finished_at", _("finished at"), exactly=True)
+    page_next_retry_at = moment("next_retry_at", _("next retry at"), exactly=True)
+    page_run_after = moment("run_after", _("run after"), exactly=True)
+    page_good_until = moment("good_until", _("good until"), exactly=True)
+    page_kept_until = moment("kept_until", _("kept until"), exactly=True)
+
+    @admin.display(description=_("status"))
+    def page_status(self, task: Any) -> SafeString:
+        """The status by word and mark, and the state that asynq would call it."""
+        state = state_by_asynq(task, task.read_at)
+        return format_html(
+            '<span class="horsies-status horsies-status-{}">{}</span> <span class="quiet">{}</span>',
+            task.status.lower(),
+            task.get_status_display(),
+            gettext("asynq: %s") % state if state else "",
+        )
+
+    @admin.display(description=_("error"))
+    def page_error(self, task: Task) -> SafeString:
+        """The code of the error, and its message; of one that is tried again, those of its latest attempt."""
+        code, message = task.error_code, contents_of(task).error.get("message")
+        if not code:
+            attempts = TaskAttempt.objects.using(task._state.db).filter(task=task.pk).order_by("-attempt")
+            code, message = attempts.values_list("error_code", "error_message").first() or ("-", "")
+        text = Truncator(str(message or "")).chars(MESSAGE)
+        return format_html('<strong>{}</strong> <span class="horsies-message">{}</span>', code, text)
+
+    @admin.display(description=_("task"))
+    def page_name(self, task: Any) -> SafeString | str:
+        """The name, with a link to the tasks that have it."""
+        return _links(task).among(Task, task.task_name, q=task.task_name)
+
+    @admin.display(description=_("queue"))
+    def page_queue(self, task: Any) -> SafeString | str:
+        """The queue, with a link to its tasks."""
+        return _links(task).among(Task, task.queue_name, queue_name=task.queue_name)
+
+    @admin.display(description=_("priority"))
+    def page_priority(self, task: Task) -> int:
+        """The priority."""
+        return task.priority
+
+    @admin.display(description=_("attempts"))
+    def page_attempts(self, task: Task) -> str:
+        """Attempts made, of those allowed; a body that asks for another, and a person, may make more of them."""
+        return f"{task.attempt}/{max(task.attempt, task.max_retries + 1)}"
+
+    @admin.display(description=_("claim"))
+    def page_claim(self, task: Task) -> int:
+        """The number of the claim."""
+        return task.claim
+
+    @admin.display(description=_("body"))
+    def page_kind(self, task: Task) -> str:
+        """Which kind of slot it takes."""
+        return gettext("coroutine") if task.is_async else gettext("function")
+
+    @admin.display(description=_("timeout"))
+    def page_timeout(self, task: Task) -> str:
+        """How long an attempt may run."""
+        return lasting(timedelta(seconds=task.timeout)) if task.timeout is not None else "-"
+
+    @admin.display(description=_("retention"))
+    def page_retention(self, task: Task) -> str:
+        """How long it is kept, if its sender has said so."""
+        return lasting(task.retention)
+
+    @admin.display(description=_("worker"))
+    def page_worker(self, task: Any) -> SafeString | str:
+        """The worker that has claimed it last."""
+        return _links(task).to(Worker, task.claimed_by_worker_id)
+
+    @admin.display(description=_("progress"))
+    def page_progress(self, task: Task) -> SafeString | str:
+        """How far the body says it is."""
+        return progress_bar(contents_of(task).mask.seen("progress", task.progress))
+
+    @admin.display(description=_("arguments"))
+    def page_args(self, task: Task) -> SafeString | str:
+        """The positional arguments."""
+        return self._value(task, "args")
+
+    @admin.display(description=_("keyword arguments"))
+    def page_kwargs(self, task: Task) -> SafeString | str:
+        """The keyword arguments."""
+        return self._value(task, "kwargs")
+
+    @admin.display(description=_("result"))
+    def page_result(self, task: Task) -> SafeString | str:
+        """The result, without the traceback, which stands below."""
+        return self._value(task, "result")
+
+    @admin.display(description=_("traceback"))
+    def page_traceback(self, task: Task) -> SafeString | str:
+        """The traceback of the error, if the task failed with one."""
+        text = contents_of(task).traceback
+        shown = block(text, end=True)
+        folded = '<details id="horsies-traceback"><summary>{}</summary>{}</details>'
+        return format_html(folded, _("Traceback"), shown) if text else "-"
+
+    @admin.display(description=_("retry policy"))
+    def page_policy(self, task: Task) -> SafeString | str:
+        """The retry policy as the row has it."""
+        return as_json(task.retry_policy)
+
+    @admin.display(description=_("metadata"))
+    def page_metadata(self, task: Task) -> SafeString | str:
+        """What the sender said of the task."""
+        return self._value(task, "metadata")
+
+    @admin.display(description=_("checkpoint"))
+    def page_checkpoint(self, task: Task) -> SafeString | str:
+        """What the body has saved for its next attempt."""
+        return self._value(task, "checkpoint")
+
+    def _value(self, task: Task, part: str) -> SafeString | str:
+        contents = contents_of(task)
+        value = contents.seen_result() if part == "result" else contents.seen(part)
+        name = f"{self.admin_site.name}:{self._url_name('download')}"
+        return masked_json(part, value, contents.mask, contents.size(part), reverse(name, args=[task.pk, part]))
+
+    def _url_name(self, page: str) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
+
+
+def _links(task: Any) -> Links:
+    links: Links = task.page_links
+    return links

@@ -1,0 +1,194 @@
+"""The page of one task: everything of its row, where its time went, each attempt, and why it is not running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from django.contrib.admin.utils import flatten_fieldsets, unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+from django.utils.timezone import get_current_timezone_name
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
+from ...states import TaskStatus
+from ..contents import PARTS, contents_of, with_texts
+from ..links import Links
+from .attempts import latest_attempts, latest_beats, shown_attempts, shown_beats
+from .fields import TaskFields
+from .timeline import FEW, WIDTH, bars_of, steps_of
+from .why import shown_reasons
+
+#: Fieldsets with this class are kept fresh while the task lives.
+LIVE: Final = "horsies-live"
+
+#: Columns that the page shows under another name.
+_COLUMNS: Final = {"worker": "claimed_by_worker_id", "policy": "retry_policy"}
+
+#: What the task is.
+WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker")
+
+
+class TaskPage(TaskFields):
+    """The part of the admin of tasks that is about one of them."""
+
+    change_form_template = "admin/horsies_django/task_page.html"
+    #: What is empty is left out, but for the first of each.
+    fieldsets: ClassVar[Any] = (
+        (
+            _("State"),
+            {"classes": (LIVE,), "fields": ("page_status", "page_error", "page_progress", WHAT)},
+        ),
+        (_("Call"), {"fields": ("page_args", "page_kwargs")}),
+        (_("Result"), {"classes": (LIVE,), "fields": ("page_result", "page_traceback")}),
+        (
+            _("Times"),
+            {
+                "classes": (LIVE,),
+                "fields": (
+                    ("page_sent_at", "page_enqueued_at", "page_claimed_at", "page_started_at", "page_finished_at"),
+                    ("page_next_retry_at", "page_run_after", "page_good_until", "page_kept_until"),
+                ),
+            },
+        ),
+        (
+            _("Options"),
+            {
+                "classes": (LIVE,),
+                "fields": (
+                    ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention", "unique_key"),
+                    "page_policy",
+                    "page_metadata",
+                    "page_checkpoint",
+                ),
+            },
+        ),
+    )
+
+    class Media:
+        js = ("horsies_django/live.js",)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Give each of the values an address where all of it can be had."""
+        view = self.admin_site.admin_view(self.download_view)
+        own = path("<path:object_id>/download/<slug:part>/", view, name=self._url_name("download"))
+        return [own, *super().get_urls()]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave out what is empty."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None:
+            return fieldsets
+        return [(name, {**options, "fields": self._filled(options["fields"], obj)}) for name, options in fieldsets]
+
+    def _filled(self, lines: Any, task: Any) -> list[Any]:
+        first, *rest = lines
+        kept = [self._filled_line(line, task) for line in rest]
+        return [self._filled_line(first, task) or first, *filter(None, kept)]
+
+    def _filled_line(self, line: Any, task: Any) -> Any:
+        if isinstance(line, str):
+            return line if self._is_filled(line, task) else None
+        return tuple(name for name in line if self._is_filled(name, task))
+
+    def _is_filled(self, name: str, task: Any) -> bool:
+        column = name.removeprefix("page_")
+        if column in PARTS:
+            return contents_of(task).is_filled(column)
+        if column == "error":
+            return bool(task.error_code or task.retry_count)
+        if column == "traceback":
+            return bool(contents_of(task).traceback)
+        value = getattr(task, _COLUMNS.get(column, column), True)
+        return value is not None and value != ""
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Return every field that a page shows."""
+        return flatten_fieldsets(self.fieldsets)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """For the page, read the large columns as text, and the database's clock beside them."""
+        rows: QuerySet[Any] = super().get_queryset(request)
+        match = request.resolver_match
+        if match is None:
+            return rows
+        if match.url_name == self._url_name("change"):
+            rows = with_texts(rows, *PARTS).annotate(read_at=Now())
+        if match.url_name == self._url_name("download"):
+            rows = with_texts(rows, *(PARTS.keys() & {str(match.kwargs.get("part"))}))
+        return rows
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Add what is more than a row of labels."""
+        task = kwargs.get("obj")
+        if task is not None:
+            links = Links(self.admin_site, request)
+            context |= self._about(task, links)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def _about(self, task: Any, links: Links) -> dict[str, Any]:
+        task.page_links = links
+        reasons = shown_reasons(task, task.read_at, links)
+        attempts = latest_attempts(task)
+        beats = [] if task.status == TaskStatus.PENDING else latest_beats(task)
+        links.look_up(Worker, _workers(task, attempts, beats), task._state.db)
+        steps = steps_of(task, attempts, task.read_at)
+        return {
+            "live": task.finished_at is None,
+            "live_class": LIVE,
+            "reasons": reasons,
+            "node": self._node(task, links),
+            "zone": get_current_timezone_name(),
+            "steps": steps,
+            "has_many_steps": len(steps) > FEW,
+            "bars": bars_of(steps),
+            "picture_width": WIDTH,
+            "attempts": shown_attempts(attempts, task.sent_at, links),
+            "earlier_attempts": attempts[0].attempt - 1 if attempts else 0,
+            "beats": shown_beats(beats, task.read_at, links),
+        }
+
+    def _node(self, task: Task, links: Links) -> dict[str, Any] | None:
+        """What node of which workflow the task is, with links to both."""
+        if task.workflow_id is None:
+            return None
+        nodes = WorkflowTask.objects.using(task._state.db).filter(task=task.pk).select_related("workflow")
+        node = nodes.only("node_id", "workflow__name", "workflow__status").first()
+        if node is None:
+            return {"workflow": links.to(Workflow, task.workflow_id), "name": "-", "status": ""}
+        workflow = node.workflow
+        return {
+            "workflow": links.to(Workflow, workflow.pk, f"{workflow.name} ({workflow.pk})"),
+            "status": workflow.get_status_display(),
+            "name": links.to(WorkflowTask, node.pk, node.node_id),
+        }
+
+    def download_view(self, request: HttpRequest, object_id: str, part: str) -> HttpResponse:
+        """Give all of one of the values as text, masked as on the page."""
+        if part not in PARTS:
+            raise Http404(gettext("A task has no %(name)s.") % {"name": part})
+        task = self.get_object(request, unquote(object_id))
+        if not self.has_view_permission(request, task):
+            raise PermissionDenied
+        if task is None:
+            return self.gone(request, object_id)
+        return HttpResponse(
+            contents_of(task).text(part),
+            content_type="text/plain; charset=utf-8",
+            headers={
+                "Content-Disposition": f'attachment; filename="{task.pk}-{part}.txt"',
+                "X-Content-Type-Options": "nosniff",
+                "Cache-Control": "private, no-store",
+            },
+        )
+
+
+def _workers(task: Task, attempts: Sequence[TaskAttempt], beats: Sequence[Heartbeat]) -> set[str]:
+    """The ids of all workers that the page names."""
+    named = {attempt.worker_id for attempt in attempts} | {beat.sender_id for beat in beats}
+    return {*named, task.claimed_by_worker_id or ""} - {""}

@@ -1,0 +1,149 @@
+"""The timeline of one task: where its time went, as steps in a table and as bars in a picture of the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from django.utils.translation import gettext as _
+
+from ...durations import lasting
+from ...models import Task, TaskAttempt
+from ...states import AttemptOutcome, TaskStatus
+from ..readable import at
+
+#: The picture's own units.
+WIDTH: Final = 1_000
+NARROWEST: Final = 3
+
+#: Steps that are shown unfolded.
+FEW: Final = 12
+
+
+class Kind(StrEnum):
+    """What a task does in a step of its life; also the class of the step's bar."""
+
+    LATER = "later"
+    WAITS = "waits"
+    CLAIMED = "claimed"
+    RUNS = "runs"
+    FAILS = "fails"
+    EARLIER = "earlier"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: what the task did from one time to another. ``is_open``: it still does, at ``until``."""
+
+    kind: Kind
+    words: str
+    since: datetime
+    until: datetime
+    is_open: bool = False
+
+    @property
+    def took(self) -> timedelta:
+        """How long it took, or has taken so far."""
+        return max(self.until - self.since, timedelta())
+
+    @property
+    def columns(self) -> tuple[str, str, str, str]:
+        """What a table shows of it."""
+        return self.words, at(self.since), "…" if self.is_open else at(self.until), lasting(self.took)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A step in the picture."""
+
+    kind: Kind
+    x: float
+    width: float
+    title: str
+
+
+def steps_of(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Step]:
+    """Return the steps of a task in their order. ``attempts`` are its latest, in order; ``now`` is the database's."""
+    steps = [*_past(task, attempts), *_present(task, attempts, now)]
+    return [step for step in steps if step.until >= step.since]
+
+
+def _past(task: Task, attempts: Sequence[TaskAttempt]) -> Iterator[Step]:
+    since = task.sent_at
+    if attempts and attempts[0].attempt > 1:
+        words = _("Attempts 1 to %d, and the waits between them") % (attempts[0].attempt - 1)
+        yield Step(Kind.EARLIER, words, since, attempts[0].started_at)
+        since = attempts[0].started_at
+    for number, attempt in enumerate(attempts):
+        is_last = number == len(attempts) - 1 and task.started_at == attempt.started_at
+        yield from _waiting(task, since, attempt.started_at, is_first=attempt.attempt == 1, is_latest=is_last)
+        is_good = attempt.outcome == AttemptOutcome.COMPLETED
+        words = _("Attempt %(number)d: %(outcome)s") % {
+            "number": attempt.attempt,
+            "outcome": attempt.get_outcome_display(),
+        }
+        yield Step(Kind.RUNS if is_good else Kind.FAILS, words, attempt.started_at, attempt.finished_at)
+        since = attempt.finished_at
+
+
+def _waiting(
+    task: Task, since: datetime, until: datetime, *, is_first: bool, is_latest: bool, is_open: bool = False
+) -> Iterator[Step]:
+    """What came before a start: the time until it was due, that until it was claimed, that until it began.
+
+    When it was due is known of the latest start, and of the first if the sender has asked for a time.
+    """
+    if not (is_first or is_latest):
+        yield Step(Kind.LATER, _("Waited for the next attempt"), since, until)
+        return
+    due = task.enqueued_at if is_latest else task.run_after
+    if due is not None and since < due <= until:
+        words = _("Sent for later") if is_first else _("Waited for the next attempt")
+        yield Step(Kind.LATER, words, since, due)
+        since = due
+    claimed = task.claimed_at if is_latest else None
+    if claimed is not None and since < claimed < until:
+        yield Step(Kind.WAITS, _("Waited for a worker"), since, claimed)
+        words = _("Claimed, waits for a slot") if is_open else _("Claimed, waited for a slot")
+        yield Step(Kind.CLAIMED, words, claimed, until, is_open)
+    elif since < until:
+        words = _("Waits for a worker") if is_open else _("Waited for a worker")
+        yield Step(Kind.WAITS, words, since, until, is_open)
+
+
+def _present(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iterator[Step]:
+    """What has come since the last attempt that has ended."""
+    last = attempts[-1] if attempts else None
+    since = last.finished_at if last else task.sent_at
+    is_first = last is None and task.attempt <= 1
+    if last is not None and task.started_at == last.started_at and task.finished_at is not None:
+        return  # that was its end
+    if task.status == TaskStatus.PENDING and task.enqueued_at > now:
+        words = _("Sent for later") if is_first and not task.retry_count else _("Waits for the next attempt")
+        yield Step(Kind.LATER, words, since, task.enqueued_at)
+        return
+    until = task.started_at or task.finished_at or now
+    is_open = task.started_at is None and task.finished_at is None
+    yield from _waiting(task, since, until, is_first=is_first, is_latest=True, is_open=is_open)
+    if task.started_at is not None:
+        if task.finished_at is None:
+            yield Step(Kind.RUNS, _("Attempt %d runs") % task.attempt, task.started_at, now, is_open=True)
+        else:
+            words = _("Attempt %d ran until the task was cancelled") % task.attempt
+            yield Step(Kind.EARLIER, words, task.started_at, task.finished_at)
+
+
+def bars_of(steps: Sequence[Step]) -> list[Bar]:
+    """Return the picture: bars side by side, as wide as their steps were long, and none too narrow to be seen."""
+    total = sum(step.took.total_seconds() for step in steps)
+    free = WIDTH - NARROWEST * len(steps)
+    bars, x = list[Bar](), 0.0
+    for step in steps:
+        share = step.took.total_seconds() / total if total else 1 / len(steps)
+        width = NARROWEST + max(free, 0) * share
+        bars.append(Bar(step.kind, round(x, 2), round(width, 2), f"{step.words}: {lasting(step.took)}"))
+        x += width
+    return bars

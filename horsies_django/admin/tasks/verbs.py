@@ -1,0 +1,124 @@
+"""What an operator may do to tasks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from django.contrib.admin.models import DELETION
+from django.db import transaction
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from ...models import Task, WorkflowTask
+from ...models.transitions import TaskQuerySet
+from ...reaper import pruning
+from ...states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINAL_STATES, TaskStatus
+from ...workflows.states import WorkflowStatus
+from ..acting.verbs import Verb
+from .move import MoveForm
+
+
+def _due(count: int) -> str:
+    return ngettext("%d task is due again.", "%d tasks are due again.", count) % count
+
+
+def _may_run_again(task: Task) -> bool:
+    """Whether it has ended badly, and not within a workflow that has completed all the same."""
+    if task.status not in TASK_RETRYABLE_STATES or task.workflow_id is None:
+        return task.status in TASK_RETRYABLE_STATES
+    nodes = WorkflowTask.objects.using(task._state.db).filter(task=task.pk)
+    return not nodes.filter(workflow__status=WorkflowStatus.COMPLETED).exists()
+
+
+def _cancelled(count: int) -> str:
+    return ngettext("%d task was cancelled.", "%d tasks were cancelled.", count) % count
+
+
+def _due_now(count: int) -> str:
+    return ngettext("%d task is due now.", "%d tasks are due now.", count) % count
+
+
+def _moved(count: int) -> str:
+    return ngettext("%d task was moved.", "%d tasks were moved.", count) % count
+
+
+def _deleted(count: int) -> str:
+    return ngettext("%d task was deleted.", "%d tasks were deleted.", count) % count
+
+
+def delete_ended(tasks: TaskQuerySet) -> int:
+    """Delete those that have ended, as pruning does: with their attempts and beats. Return how many.
+
+    A task that a live workflow has still to hear of is left alone, and so is one that somebody has locked.
+    """
+    with transaction.atomic(using=tasks.db):
+        return pruning.delete(tasks.deletable())
+
+
+RETRY: Final = Verb(
+    name="retry",
+    label=_("Retry"),
+    label_of_many=_("Retry selected tasks"),
+    act=TaskQuerySet.retry,
+    told=_due,
+    fits=_may_run_again,
+)
+
+CANCEL: Final = Verb(
+    name="cancel",
+    label=_("Cancel"),
+    label_of_many=_("Cancel selected tasks that have not begun"),
+    act=TaskQuerySet.cancel,
+    told=_cancelled,
+    fits=lambda task: task.status in TASK_LIVE_STATES - {TaskStatus.RUNNING},
+)
+
+CANCEL_RUNNING: Final = Verb(
+    name="cancel_running",
+    label=_("Cancel while it runs"),
+    label_of_many=_("Cancel selected tasks, running ones too"),
+    act=partial(TaskQuerySet.cancel, include_running=True),
+    told=_cancelled,
+    fits=lambda task: task.status == TaskStatus.RUNNING,
+    permission="cancel",
+    warning=_("A body that runs is told to stop. What it has done so far stays done; what it gives back is dropped."),
+)
+
+RUN_NOW: Final = Verb(
+    name="run_now",
+    label=_("Run now"),
+    label_of_many=_("Run selected tasks now that wait for their time"),
+    act=TaskQuerySet.run_now,
+    told=_due_now,
+    fits=lambda task: task.status == TaskStatus.PENDING and task.deferred,
+    watched=("enqueued_at",),
+)
+
+MOVE: Final = Verb(
+    name="move",
+    label=_("Move"),
+    label_of_many=_("Move selected tasks that have not begun to another queue or priority"),
+    act=TaskQuerySet.move,
+    told=_moved,
+    fits=lambda task: task.status == TaskStatus.PENDING,
+    watched=("queue_name", "priority"),
+    form=MoveForm,
+)
+
+DELETE: Final = Verb(
+    name="delete",
+    label=_("Delete"),
+    label_of_many=_("Delete selected tasks that have ended"),
+    act=delete_ended,
+    told=_deleted,
+    fits=lambda task: task.status in TASK_TERMINAL_STATES,
+    warning=_(
+        "What is deleted is gone, with its result and its attempts. Tasks that live, and those that a live "
+        "workflow still has to hear of, stay."
+    ),
+    flag=DELETION,
+)
+
+#: In the order of the buttons.
+TASK_VERBS: Final = (RETRY, RUN_NOW, MOVE, CANCEL, CANCEL_RUNNING, DELETE)

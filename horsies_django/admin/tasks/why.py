@@ -1,0 +1,46 @@
+"""Why a task is not running, with links to what stands in its way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from ...durations import lasting
+from ...models import Task
+from ...reasons import Reason, reasons_of
+from ..links import Links
+from ..readable import at
+
+
+@dataclass(frozen=True, slots=True)
+class ShownReason:
+    """A reason as a page has it."""
+
+    code: str
+    words: str
+    when: str
+    left: str
+    links: SafeString
+
+
+def shown_reasons(task: Task, now: datetime, links: Links) -> list[ShownReason]:
+    """Return why a task is not running, the nearest reason first."""
+    return [_shown(reason, now, links) for reason in reasons_of(task, now)]
+
+
+def _shown(reason: Reason, now: datetime, links: Links) -> ShownReason:
+    return ShownReason(
+        reason.code.value,
+        reason.words,
+        at(reason.when) if reason.when else "",
+        _left(reason.when, now) if reason.when else "",
+        format_html_join(", ", "{}", ((links.to(about.model, about.key, about.words),) for about in reason.about)),
+    )
+
+
+def _left(when: datetime, now: datetime) -> str:
+    return _("in %s") % lasting(when - now) if when > now else _("%s ago") % lasting(now - when)

@@ -1,0 +1,258 @@
+"""The workflow browser: the list, and each run as a picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import flatten_fieldsets, unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.db.models.fields.json import KT
+from django.db.models.functions import Now
+from django.forms import Form
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...durations import lasting
+from ...models import Task, Workflow, WorkflowTask
+from ...templatetags.horsies_figures import grouped
+from ...workflows import control
+from ...workflows.states import NodeKind
+from ..acting.actions import ActingAdmin
+from ..acting.verbs import Verb
+from ..lists.search import is_unreadable
+from ..lists.sent import SentFilter
+from ..readable import as_json, moment
+from .changelist import WorkflowList, parse
+from .contents import mask_of_workflow
+from .event_form import EventForm
+from .filters import NameFilter, StatusFilter, TreeFilter
+from .node_facts import facts_of
+from .page import WorkflowPage
+from .verbs import RETRY, WORKFLOW_VERBS
+
+#: What only a page of one shows.
+_LARGE = ("success_policy", "result", "error")
+
+
+class WorkflowAdmin(ActingAdmin):
+    """Shows every run of a workflow; pauses, resumes, cancels, retries and sends events for those who may."""
+
+    list_display = (
+        "shown_name",
+        "shown_status",
+        "shown_progress",
+        "shown_error",
+        "shown_sent_at",
+        "shown_started_at",
+        "shown_took",
+        "on_error",
+        "unique_key",
+    )
+    list_display_links = ("shown_name",)
+    list_filter = (StatusFilter, TreeFilter, SentFilter, NameFilter)
+    ordering = ("-id",)
+    sortable_by = ()
+    search_fields = ("name",)
+    search_help_text = _("An id, the beginning of a name, or the unique key of one that has not ended.")
+    change_form_template = "admin/horsies_django/workflow_change_form.html"
+    verbs = WORKFLOW_VERBS
+    batch = 20  # each under its lock, with all its nodes
+    fieldsets = (
+        (_("Outcome"), {"fields": ("shown_result", "shown_failure", "shown_output")}),
+        (
+            _("Definition"),
+            {
+                "fields": (
+                    ("id", "definition_key", "backend"),
+                    ("on_error", "unique_key"),
+                    ("queue_name", "priority", "shown_good_until"),
+                    "shown_policy",
+                )
+            },
+        ),
+        (_("Kept"), {"fields": (("shown_cancelled_at", "shown_kept_until"), ("root_id", "depth", "is_replaced"))}),
+    )
+
+    shown_sent_at = moment("sent_at", _("sent at"))
+    shown_started_at = moment("started_at", _("started at"))
+    shown_good_until = moment("good_until", _("good until"))
+    shown_cancelled_at = moment("cancelled_at", _("cancelled at"))
+    shown_kept_until = moment("kept_until", _("kept until"))
+
+    class Media:
+        js = ("horsies_django/live.js", "horsies_django/graph.js")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Return every field that a page shows."""
+        return flatten_fieldsets(self.fieldsets)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Leave the large columns where they are until a page shows them; add the database's clock."""
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now())
+        is_list = request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
+        return rows.defer(*_LARGE).annotate(error_code=KT("error__error_code")) if is_list else rows
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find by primary key if the term is an id; else by the beginning of the name, or by a key that is held."""
+        if is_unreadable(request):
+            return queryset.none(), False
+        return queryset.filter(parse(search_term, queryset.db).rows), False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkflowList]:
+        """Walk."""
+        return WorkflowList
+
+    def get_urls(self) -> list[URLPattern]:
+        """Give the retry of a node an address below that of its workflow."""
+        view = self.admin_site.admin_view(self.retry_node_view)
+        name = f"{self.opts.app_label}_{self.opts.model_name}_retry_node"
+        return [path("<path:object_id>/nodes/<int:index>/retry/", view, name=name), *super().get_urls()]
+
+    # The page.
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Put the picture and the nodes on the page."""
+        workflow = kwargs.get("obj")
+        if workflow is not None:
+            page = self._page(request, workflow)
+            may_retry = RETRY.is_allowed(request, self.model)
+            context |= {
+                "page": page,
+                "live": page.is_live,
+                "may_retry": may_retry,
+                "node": page.node,
+                "facts": facts_of(page.node),
+            }
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def _page(self, request: HttpRequest, workflow: Workflow) -> WorkflowPage:
+        sees_tasks = self.admin_site.is_registered(Task) and request.user.has_perm("horsies_django.view_task")
+        return WorkflowPage(workflow, request.GET, self.admin_site.name, sees_tasks=sees_tasks)
+
+    def retry_node_view(self, request: HttpRequest, object_id: str, index: int) -> HttpResponse:
+        """Run one failed or skipped node again, with what was skipped for it."""
+        row = self.get_object(request, unquote(object_id))
+        if not (self.has_view_permission(request, row) and RETRY.is_allowed(request, self.model)):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if row is None:
+            return self.gone(request, object_id)
+        database = row._state.db
+        node = WorkflowTask.objects.using(database).filter(workflow=row, task_index=index).only("node_id").first()
+        if node is None:
+            raise Http404(gettext("There is no such node."))
+        self._retry_node(request, row, database, node.node_id)
+        name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
+        return HttpResponseRedirect(f"{reverse(name, args=[row.pk])}#nodes")
+
+    def _retry_node(self, request: HttpRequest, row: Workflow, database: str, node_id: str) -> None:
+        if not control.retry(database, row.pk, node_id):
+            told = gettext(
+                "The node “%s” was left alone: its state, or that of what comes after it, does not allow it."
+            )
+            self.message_user(request, told % node_id, messages.WARNING)
+            return
+        LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # a list will do
+        self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
+
+    def _form_of(self, verb: Verb, request: HttpRequest) -> Form | None:
+        """Offer the events that nodes of the workflow wait for."""
+        form = super()._form_of(verb, request)
+        key = request.resolver_match.kwargs.get("object_id") if request.resolver_match else None
+        if isinstance(form, EventForm) and key is not None:
+            form.offer(_awaited(self.get_object(request, unquote(key))))
+        return form
+
+    # Columns.
+
+    @admin.display(description=_("workflow"))
+    def shown_name(self, workflow: Workflow) -> SafeString | str:
+        """The name, and where it belongs."""
+        if not workflow.depth:
+            return workflow.name
+        return format_html('<span class="horsies-below">↳ {}</span>', workflow.name)
+
+    @admin.display(description=_("status"))
+    def shown_status(self, workflow: Workflow) -> SafeString:
+        """The status, by word and by class."""
+        return format_html(
+            '<span class="horsies-status horsies-status-{}">{}</span>',
+            workflow.status.lower(),
+            workflow.get_status_display(),
+        )
+
+    @admin.display(description=_("progress"))
+    def shown_progress(self, workflow: Workflow) -> SafeString | str:
+        """How many of its nodes have ended, as a bar and in words."""
+        total = workflow.node_count
+        if not total:
+            return "-"
+        done = max(0, total - workflow.open_count)
+        words = gettext("%(done)s of %(total)s") % {"done": grouped(done), "total": grouped(total)}
+        return format_html(
+            '<progress class="horsies-progress" value="{}" max="{}" aria-label="{}"></progress> {}',
+            done,
+            total,
+            words,
+            words,
+        )
+
+    @admin.display(description=_("error"))
+    def shown_error(self, workflow: Any) -> str:
+        """The code of its error."""
+        return getattr(workflow, "error_code", None) or "-"
+
+    @admin.display(description=_("ran"))
+    def shown_took(self, workflow: Any) -> str:
+        """From its start to its end, or till now."""
+        ended = workflow.completed_at or workflow.cancelled_at or workflow.now
+        return lasting(ended - workflow.started_at) if workflow.started_at else "-"
+
+    @admin.display(description=_("result"))
+    def shown_result(self, workflow: Workflow) -> SafeString | str:
+        """The result, without what is sensitive."""
+        return _masked(workflow, "result", workflow.result)
+
+    @admin.display(description=_("error"))
+    def shown_failure(self, workflow: Workflow) -> SafeString | str:
+        """The error, without what is sensitive."""
+        return _masked(workflow, "error", workflow.error)
+
+    @admin.display(description=_("output"))
+    def shown_output(self, workflow: Workflow) -> SafeString | str:
+        """The node whose value is the result."""
+        index = workflow.output_index
+        if index is None:
+            return "-"
+        return format_html('<a href="?node={}#node">{}</a>', index, gettext("node %d") % index)
+
+    @admin.display(description=_("success policy"))
+    def shown_policy(self, workflow: Workflow) -> SafeString | str:
+        """Its success policy, as it is stored: nodes by their places."""
+        return as_json(workflow.success_policy)
+
+
+def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:
+    if value is None:
+        return "-"
+    mask = mask_of_workflow(workflow)
+    return as_json(mask.seen(name, value), mask)
+
+
+def _awaited(workflow: Workflow | None) -> list[str]:
+    """The names of the events that nodes of a workflow wait for, now or later."""
+    if workflow is None:
+        return []
+    nodes = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, kind=NodeKind.EVENT)
+    names = nodes.filter(completed_at__isnull=True).order_by("task_index").values_list("event_name", flat=True)[:100]
+    return list(dict.fromkeys(filter(None, names)))

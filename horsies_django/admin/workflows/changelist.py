@@ -1,0 +1,37 @@
+"""The change list of workflows."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from uuid import UUID
+
+from django.db.models import Q
+
+from ...models import Workflow
+from ..lists.changelist import WalkingList
+from ..lists.search import Search, is_id
+from ..lists.walking import Bounds
+
+
+class WorkflowList(WalkingList):
+    """Walks the workflows."""
+
+    @cached_property
+    def searched(self) -> Search:
+        """What was typed."""
+        return parse(self.query, self.root_queryset.db)
+
+
+def parse(text: str, database: str) -> Search:
+    """Read what was typed: an id, the unique key of one that has not ended, or the beginning of a name."""
+    text = text.replace("\0", "").strip()
+    if not text:
+        return Search()
+    if is_id(text):
+        return _these(UUID(text))
+    holder = Workflow.objects.using(database).holding(text).values_list("pk", flat=True).first()
+    return _these(holder) if holder else Search(Q(name__startswith=text))
+
+
+def _these(key: UUID) -> Search:
+    return Search(Q(pk=key), bounds=Bounds(key, key))

@@ -1,0 +1,71 @@
+"""The form that sends an event to workflows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django import forms
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from ...backend import HorsiesBackend
+from ...compat import task_backends
+from ...serializers import check_size, dumps, encode
+from ...workflows.steps import EVENT_NAME_LENGTH, problem_of_event
+
+
+class OfferingInput(forms.TextInput):
+    """A line of text for which a browser offers some."""
+
+    offered: Sequence[str] = ()
+
+    def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
+        """Put the list of what is offered after the input."""
+        line = super().render(name, value, {**(attrs or {}), "list": f"{name}-offered"}, renderer)
+        options = format_html_join("", '<option value="{}">', ((text,) for text in self.offered))
+        return format_html('{}<datalist id="{}-offered">{}</datalist>', line, name, options)
+
+
+class EventForm(forms.Form):
+    """The name and the payload of an event, as ``handle.send_event()`` takes them."""
+
+    name = forms.CharField(
+        label=_("Event"), max_length=EVENT_NAME_LENGTH, widget=OfferingInput(attrs={"class": "vTextField"})
+    )
+    payload = forms.JSONField(
+        label=_("Payload"),
+        required=False,
+        help_text=_('JSON, as {"ok": true} or "yes". It is the value of the nodes that wait for the event.'),
+        widget=forms.Textarea(attrs={"class": "vLargeTextField", "rows": 5, "spellcheck": "false"}),
+        error_messages={"invalid": _("This is no JSON. A text stands in double quotes.")},
+    )
+
+    def offer(self, names: Sequence[str]) -> None:
+        """Offer these names, and have the first of them stand there."""
+        widget: Any = self.fields["name"].widget
+        widget.offered = names
+        if names:
+            self.fields["name"].initial = names[0]
+            self.fields["name"].help_text = _("Nodes of it wait for: %(names)s.") % {"names": ", ".join(names)}
+
+    def clean_name(self) -> str:
+        """Take what ``send_event()`` would."""
+        name: str = self.cleaned_data["name"]
+        if problem_of_event(name):
+            told = _("%(name)r is no name of an event; allowed: a text of 1 to %(limit)d characters.")
+            raise forms.ValidationError(told, params={"name": name, "limit": EVENT_NAME_LENGTH})
+        return name
+
+    def clean_payload(self) -> Any:
+        """Take what can be stored by any backend of ours."""
+        payload = self.cleaned_data["payload"]
+        backends = (task_backends[alias] for alias in task_backends)
+        limits = [one.config.max_payload_bytes for one in backends if isinstance(one, HorsiesBackend)]
+        try:
+            encoded = encode(payload, rich=False, where="the payload")
+            check_size(dumps(encoded), min(filter(None, limits), default=None), "the payload")
+        except (TypeError, ValueError) as error:
+            raise forms.ValidationError(str(error)) from error
+        return encoded

@@ -1,0 +1,88 @@
+"""Why a node of a workflow does not run, or has not ended, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.formats import date_format
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...models import Workflow
+from ...workflows.states import WORKFLOW_TERMINAL_STATES, Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
+
+
+def why(workflow: Workflow, node: Mapping[str, Any]) -> str:
+    """Return what a node waits for; nothing if it has ended. ``node`` has the columns of the table of nodes."""
+    told = {
+        WorkflowTaskStatus.PENDING: _pending,
+        WorkflowTaskStatus.READY: _ready,
+        WorkflowTaskStatus.ENQUEUED: _enqueued,
+        WorkflowTaskStatus.RUNNING: _running,
+    }.get(node["status"])
+    return told(workflow, node) if told else ""
+
+
+def _ready(workflow: Workflow, node: Mapping[str, Any]) -> str:
+    if workflow.status == WorkflowStatus.PAUSED:
+        return _("Would begin, but the workflow is paused.")
+    return _("Is about to begin.")
+
+
+def _pending(workflow: Workflow, node: Mapping[str, Any]) -> str:
+    parts = [_join(node)] if node["open_deps"] else []
+    if node["open_ctx"]:
+        count = node["open_ctx"]
+        parts.append(
+            ngettext("Waits for %d node for its context.", "Waits for %d nodes for its context.", count) % count
+        )
+    if workflow.status == WorkflowStatus.PAUSED:
+        parts.append(_("The workflow is paused."))
+    if workflow.status in WORKFLOW_TERMINAL_STATES:
+        parts.append(_("The workflow has ended."))
+    return " ".join(parts)
+
+
+def _join(node: Mapping[str, Any]) -> str:
+    left: int = node["open_deps"]
+    if node["join"] == Join.ANY:
+        return ngettext("Waits for %d node to complete.", "Waits for one of %d nodes to complete.", left) % left
+    if node["join"] == Join.QUORUM:
+        numbers = {"ok": node["ok_deps"], "wanted": node["min_success"] or 0, "left": left}
+        return _("Waits for %(wanted)d to complete: %(ok)d have, %(left)d are open.") % numbers
+    return ngettext("Waits for the end of %d node.", "Waits for the end of %d nodes.", left) % left
+
+
+def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:
+    if node["kind"] == NodeKind.SLEEP:
+        return _("Sleeps until %s.") % moment_of(node["until"])
+    if (node["run_when"] or node["skip_when"]) and not node["is_decided"]:
+        return _("A worker is to ask its condition.")
+    if node["task__next_retry_at"]:
+        return _("Its task is tried again at %s.") % moment_of(node["task__next_retry_at"])
+    if node["kind"] == NodeKind.SUBWORKFLOW:
+        return _("A worker is to build its subworkflow.")
+    return _("Its task waits for a worker.")
+
+
+def _running(workflow: Workflow, node: Mapping[str, Any]) -> str:
+    if node["kind"] == NodeKind.EVENT:
+        waits = _("Waits for the event “%s”.") % (node["event_name"] or "")
+        until = _("Until %s.") % moment_of(node["until"]) if node["until"] else ""
+        return f"{waits} {until}".strip()
+    if node["kind"] == NodeKind.MAP:
+        return _("Its items run.")
+    if node["kind"] == NodeKind.SUBWORKFLOW:
+        return _("Its subworkflow runs.")
+    if node["task__next_retry_at"] and node["task__status"] == "PENDING":
+        return _("Its task is tried again at %s.") % moment_of(node["task__next_retry_at"])
+    return ""
+
+
+def moment_of(value: Any) -> str:
+    """Return a time to the second in the reader's own zone."""
+    if value is None:
+        return "-"
+    return date_format(localtime(value) if is_aware(value) else value, "Y-m-d H:i:s")

@@ -1,0 +1,124 @@
+"""What an operator may do to workflows. Each ends in a function of :mod:`horsies_django.workflows.control`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from ...workflows import control
+from ...workflows.engine.retrying import has_failed
+from ...workflows.states import WORKFLOW_TERMINAL_STATES, WorkflowStatus
+from ..acting.verbs import Verb
+from .event_form import EventForm
+
+
+class EventVerb(Verb):
+    """Sending an event: the log says which."""
+
+    def do(self, rows: QuerySet[Any], values: dict[str, Any]) -> tuple[int, dict[str, list[Any]]]:
+        """See :meth:`Verb.do`."""
+        count, logged = super().do(rows, values)
+        return count, {f"{message} {values['name']}": changed for message, changed in logged.items()}
+
+    def called(self, values: dict[str, Any]) -> str:
+        """See :meth:`Verb.called`."""
+        return f"{self.label}: {values['name']}"
+
+
+def _each(change: Callable[..., bool]) -> Callable[..., int]:
+    """Return what does it to each of some rows and returns to how many it could be done."""
+
+    def act(rows: QuerySet[Any], **values: Any) -> int:
+        keys: list[UUID] = list(rows.values_list("pk", flat=True))
+        return sum(change(rows.db, key, **values) for key in keys)
+
+    return act
+
+
+def is_live(workflow: Any) -> bool:
+    """Whether it has not ended."""
+    return workflow.status not in WORKFLOW_TERMINAL_STATES
+
+
+def may_run_still(workflow: Any) -> bool:
+    """Whether bodies of it may run: also of one that was called off."""
+    return is_live(workflow) or workflow.open_count > 0
+
+
+def _cancelled(count: int) -> str:
+    return ngettext("%d workflow was cancelled.", "%d workflows were cancelled.", count) % count
+
+
+PAUSE: Final = Verb(
+    name="pause",
+    label=_("Pause"),
+    label_of_many=_("Pause selected workflows"),
+    act=_each(control.pause),
+    told=lambda count: ngettext("%d workflow is paused.", "%d workflows are paused.", count) % count,
+    fits=lambda workflow: workflow.status == WorkflowStatus.RUNNING,
+)
+
+RESUME: Final = Verb(
+    name="resume",
+    label=_("Resume"),
+    label_of_many=_("Resume selected workflows"),
+    act=_each(control.resume),
+    told=lambda count: ngettext("%d workflow goes on.", "%d workflows go on.", count) % count,
+    fits=lambda workflow: workflow.status == WorkflowStatus.PAUSED,
+)
+
+RETRY: Final = Verb(
+    name="retry",
+    label=_("Retry failed"),
+    label_of_many=_("Retry what failed of selected workflows"),
+    act=_each(control.retry),
+    told=lambda count: ngettext("%d workflow runs again.", "%d workflows run again.", count) % count,
+    fits=has_failed,
+)
+
+SEND_EVENT: Final = EventVerb(
+    name="send_event",
+    label=_("Send event"),
+    label_of_many=_("Send an event to selected workflows"),
+    act=_each(control.send_event),
+    told=lambda count: ngettext("%d workflow was sent the event.", "%d workflows were sent the event.", count) % count,
+    fits=is_live,
+    watched=(),
+    form=EventForm,
+)
+
+CANCEL: Final = Verb(
+    name="cancel",
+    label=_("Cancel"),
+    label_of_many=_("Cancel selected workflows"),
+    act=_each(control.cancel),
+    told=_cancelled,
+    fits=is_live,
+    warning=_(
+        "What has not begun is skipped, here and in all subworkflows. Bodies that run come to their end and keep their "
+        "results. What was skipped can be run again with “Retry failed”."
+    ),
+)
+
+CANCEL_RUNNING: Final = Verb(
+    name="cancel_running",
+    label=_("Cancel, running bodies too"),
+    label_of_many=_("Cancel selected workflows, running bodies too"),
+    act=_each(partial(control.cancel, include_running=True)),
+    told=_cancelled,
+    fits=may_run_still,
+    permission="cancel",
+    warning=_(
+        "What has not begun is skipped, here and in all subworkflows. Bodies that run are told to stop, and what they "
+        "still return is dropped."
+    ),
+)
+
+#: In the order of the buttons.
+WORKFLOW_VERBS: Final = (RETRY, PAUSE, RESUME, SEND_EVENT, CANCEL, CANCEL_RUNNING)
