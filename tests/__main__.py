@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 #: The tests that have a PostgreSQL of their own when all are run: about half of the work.
-APART: Final = ("tests/workflows", "tests/admin", "tests/figures")
+APART: Final = ("tests/workflows", "tests/admin", "tests/figures", "tests/state_machine", "tests/commands")
 
 #: pytest's exit status when it has found no tests.
 NOTHING_THERE: Final = 5
@@ -83,14 +83,14 @@ class Suite:
 def main() -> int:
     """Run all at the same time, for they wait more than they work, and return the first failure.
 
-    The whole suite is halved on PostgreSQL.
+    The whole suite is halved on PostgreSQL, which alone has the tests that are marked as ``once``.
     """
     arguments = sys.argv[1:]
     is_whole = not any(os.path.exists(argument.split("::")[0]) for argument in arguments)
     if "-m" not in arguments:
         arguments = ["-m", "not slow", *arguments]
     with ExitStack() as stack:
-        suites = [Suite("SQLite", stack.enter_context(sqlite()), arguments)]
+        suites = [Suite("SQLite", stack.enter_context(sqlite()), _without_once(arguments))]
         first = stack.enter_context(postgres())
         rest: list[str] = []
         if is_whole and "DATABASE_URL" not in os.environ:
@@ -102,6 +102,12 @@ def main() -> int:
     if NOTHING_THERE in statuses and 0 in statuses:  # by -k, say, a part may have none
         statuses = [status for status in statuses if status != NOTHING_THERE]
     return next(filter(None, statuses), 0)
+
+
+def _without_once(arguments: list[str]) -> list[str]:
+    """Leave out what says the same on any database."""
+    at = arguments.index("-m") + 1
+    return [*arguments[:at], f"({arguments[at]}) and not once", *arguments[at + 1 :]]
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ from tests.conftest import database_url
 OURS = PEERS["horsies-django-sqlite"]
 NOWHERE = Stores(postgres=None, redis=None)
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def results() -> Results:

@@ -4,6 +4,7 @@ import random
 import time
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from horsies_django.admin.graph.layout import HEIGHT, MOST_EDGES, WIDTH, lay_out
 from horsies_django.admin.graph.ranking import ranked, reduced
 from horsies_django.admin.graph.timeline import draw_timeline
 from horsies_django.admin.graph.words import cut
+
+pytestmark = pytest.mark.once
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

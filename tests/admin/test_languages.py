@@ -26,6 +26,8 @@ PACKAGE = Path(horsies_django.__file__).parent
 LOCALE = PACKAGE / "locale"
 LANGUAGES = sorted(folder.name for folder in LOCALE.iterdir() if folder.is_dir())
 
+pytestmark = pytest.mark.once
+
 #: %(name)s, %d, %(number).1f, %%
 PERCENT = re.compile(r"%(?:\(\w+\))?[-#0 +]*\d*(?:\.\d+)?[a-zA-Z%]")
 

@@ -10,6 +10,7 @@ from tests.jobs import tasks
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -31,6 +32,7 @@ def test_wrong_usage_exits_2_and_names_the_flag_the_value_and_what_is_allowed(ma
     assert "Traceback" not in process.output
 
 
+@pytest.mark.once
 def test_an_unknown_queue_is_wrong_usage(manage):
     process = manage("horsies_worker", "--drain", "--queues", "emials", TEST_QUEUES="emails,default,modules")
 
@@ -39,6 +41,7 @@ def test_an_unknown_queue_is_wrong_usage(manage):
     assert "default, emails, modules" in process.output
 
 
+@pytest.mark.once
 def test_an_environment_variable_stands_in_for_a_flag_and_a_flag_wins(manage):
     by_variable = manage("horsies_worker", "--drain", HORSIES_WORKER_THREADS="3")
     by_flag = manage("horsies_worker", "--drain", "--threads", "5", HORSIES_WORKER_THREADS="3")
@@ -48,6 +51,7 @@ def test_an_environment_variable_stands_in_for_a_flag_and_a_flag_wins(manage):
     assert "threads=5" in by_flag.output
 
 
+@pytest.mark.once
 def test_switches_and_names_have_variables_too(manage):
     handle = tasks.on_emails.send()
 
@@ -60,6 +64,7 @@ def test_switches_and_names_have_variables_too(manage):
     assert "'maybe'" in wrong.output
 
 
+@pytest.mark.once
 def test_a_bad_environment_variable_is_named(manage):
     process = manage("horsies_worker", "--drain", HORSIES_WORKER_THREADS="lots")
 
@@ -92,6 +97,7 @@ def test_each_start_and_end_and_retry_is_a_line_with_id_name_queue_attempt_and_d
         assert ("duration=" in line) is (word != "started")
 
 
+@pytest.mark.once
 def test_the_help_names_every_flag_of_the_contract(manage):
     process = manage("horsies_worker", "--help")
 
@@ -103,6 +109,7 @@ def test_the_help_names_every_flag_of_the_contract(manage):
         assert f"{flag} " in process.output.replace("\n", " ") + " ", flag
 
 
+@pytest.mark.once
 def test_quiet_is_quiet(manage):
     tasks.add.send(1)
 
@@ -121,6 +128,7 @@ def test_two_processes_drain_and_exit_0(manage):
     assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon"])
 def test_a_bad_interval_of_the_reaper_is_wrong_usage(manage, interval):
     process = manage("horsies_reaper", "--interval", interval)

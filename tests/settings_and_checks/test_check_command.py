@@ -7,6 +7,8 @@ from tests.conftest import Process
 
 FOLDER = "tests.settings_and_checks"
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def check(transactional_db):
