@@ -91,6 +91,20 @@ def test_a_runner_that_dies_after_it_was_asked_is_not_replaced_either(worker, ga
     assert handle.status() == TaskStatus.FAILED
 
 
+def test_a_runner_that_gets_sigterm_after_the_request_is_not_replaced_either(worker, gate):
+    process = worker("--threads", "1", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
+    handle, pid = send_hold(gate)
+    Worker.objects.request_stop()
+    wait_until(lambda: "worker asked to stop" in process.output)
+
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: "worker stopping" in process.output)
+    gate.touch()
+
+    assert process.wait(20) == 0, process.output
+    assert handle.status() == TaskStatus.COMPLETED
+
+
 def test_sigterm_after_the_request_sets_the_limit_that_the_request_has_not(worker, gate):
     process = worker("--threads", "1", "--shutdown-timeout", "0.5", TEST_BEAT_MS="500", TEST_STALE_MS="60000")
     handle, _ = send_hold(gate)
