@@ -73,12 +73,14 @@ class Contents:
         return str(exception.get("traceback") or "") if isinstance(exception, dict) else ""
 
     def seen_result(self) -> Any:
-        """Return the result without the traceback, which is shown by itself."""
+        """Return the result without the traceback, which is shown by itself, and without what its error says twice."""
         seen = self.seen("result")
-        if not self.traceback or not isinstance(seen, dict):
+        exception = self.error.get("exception")
+        if not isinstance(exception, dict) or not isinstance(seen, dict):
             return seen
-        exception = {key: value for key, value in self.error["exception"].items() if key != "traceback"}
-        return seen | {"err": self.error | {"exception": exception}}
+        said = {"traceback": self.traceback or None, "message": self.error.get("message")}
+        left = {key: value for key, value in exception.items() if key not in said or value != said[key]}
+        return seen | {"err": self.error | {"exception": left}}
 
     def _value(self, part: str) -> Any:
         if part not in self._values:
