@@ -72,6 +72,13 @@ class Contents:
         exception = self.error.get("exception")
         return str(exception.get("traceback") or "") if isinstance(exception, dict) else ""
 
+    @property
+    def exception_type(self) -> str:
+        """The class of the exception, if it failed with one; of Python's own without their module."""
+        exception = self.error.get("exception")
+        name = str(exception.get("type") or "") if isinstance(exception, dict) else ""
+        return name.removeprefix("builtins.")
+
     def seen_result(self) -> Any:
         """Return the result without the traceback, which is shown by itself, and without what its error says twice."""
         seen = self.seen("result")

@@ -22,7 +22,7 @@ from ..json_text import head
 LENGTH: Final = 72
 
 #: Bytes, as they are stored, up to which a value is read for the list.
-SMALL: Final = 2_000
+SMALL: Final = 4_000
 
 #: What is shown of one value before it is cut with all others: indented, it is longer.
 _INDENTED: Final = 4 * LENGTH

@@ -45,10 +45,12 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("error"))
     def page_error(self, task: Task) -> SafeString:
-        """The code of the error, and its message; of one that is tried again, those of its latest attempt."""
+        """The code, exception and message of the error; of one that is tried again, what its latest attempt has."""
         code, message = error_of(task)
         text = Truncator(message).chars(MESSAGE)
-        return format_html('<strong>{}</strong> <span class="horsies-message">{}</span>', code, text)
+        kind = contents_of(task).exception_type
+        shown = '<strong>{}</strong> {}<span class="horsies-message">{}</span>'
+        return format_html(shown, code, f"{kind}: " if kind else "", text)
 
     @admin.display(description=_("task"))
     def page_name(self, task: Any) -> SafeString | str:
