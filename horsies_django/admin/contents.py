@@ -72,13 +72,22 @@ class Contents:
         exception = self.error.get("exception")
         return str(exception.get("traceback") or "") if isinstance(exception, dict) else ""
 
+    @property
+    def exception_type(self) -> str:
+        """The class of the exception, if it failed with one; of Python's own without their module."""
+        exception = self.error.get("exception")
+        name = str(exception.get("type") or "") if isinstance(exception, dict) else ""
+        return name.removeprefix("builtins.")
+
     def seen_result(self) -> Any:
-        """Return the result without the traceback, which is shown by itself."""
+        """Return the result without the traceback, which is shown by itself, and without what its error says twice."""
         seen = self.seen("result")
-        if not self.traceback or not isinstance(seen, dict):
+        exception = self.error.get("exception")
+        if not isinstance(exception, dict) or not isinstance(seen, dict):
             return seen
-        exception = {key: value for key, value in self.error["exception"].items() if key != "traceback"}
-        return seen | {"err": self.error | {"exception": exception}}
+        said = {"traceback": self.traceback or None, "message": self.error.get("message")}
+        left = {key: value for key, value in exception.items() if key not in said or value != said[key]}
+        return seen | {"err": self.error | {"exception": left}}
 
     def _value(self, part: str) -> Any:
         if part not in self._values:

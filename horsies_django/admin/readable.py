@@ -79,11 +79,13 @@ def as_json(value: Any, mask: Mask | None = None) -> SafeString | str:
     return block("".join(pieces(value, mask)) if mask else json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def masked_json(name: str, value: Any, mask: Mask, size: int, address: str) -> SafeString | str:
+def masked_json(
+    name: str, value: Any, mask: Mask, size: int, address: str, *, is_folded: bool = False
+) -> SafeString | str:
     """Return ``value`` as indented JSON, without what is sensitive.
 
-    ``name`` makes the ids of its elements. It is folded if it is long. Of one that is too long the beginning is shown:
-    ``size`` are the characters that it has in the table, and at ``address`` all of it can be had.
+    ``name`` makes the ids of its elements. It is folded if it is long, or ``is_folded``. Of one that is too long the
+    beginning is shown: ``size`` are the characters that it has in the table, and at ``address`` all of it can be had.
     """
     if value is None:
         return "-"
@@ -95,7 +97,7 @@ def masked_json(name: str, value: Any, mask: Mask, size: int, address: str) -> S
         shown = format_html(
             '{}<p class="horsies-more">{} <a href="{}">{}</a></p>', shown, words, address, _("Download")
         )
-    if len(text) <= FOLDED:
+    if len(text) <= FOLDED and not is_folded:
         return shown
     words = _("Show (%(size)s)") % {"size": filesizeformat(size)}
     return format_html('<details id="horsies-value-{}"><summary>{}</summary>{}</details>', name, words, shown)

@@ -1,26 +1,37 @@
-"""The state of a task as asynq would call it, which tells of a pending one why it waits."""
+"""The words for states: the status as horsies has it, and the state of a task as asynq would call it."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Task
 from ..states import TaskStatus
 
+#: Of a task that has completed asynq says the same, so there is nothing to add.
 _WORDS: Final = {
     TaskStatus.CLAIMED: _("active"),
     TaskStatus.RUNNING: _("active"),
-    TaskStatus.COMPLETED: _("completed"),
     TaskStatus.FAILED: _("archived"),
 }
 
 
+def status_badge(row: Any) -> SafeString:
+    """Return the status of a task, or of a workflow, by word and by class."""
+    badge = '<span class="horsies-status horsies-status-{}">{}</span>'
+    return format_html(badge, row.status.lower(), row.get_status_display())
+
+
 def state_by_asynq(task: Task, now: datetime) -> str:
-    """Return asynq's word for the state of a task; nothing where it has none. ``now`` is the database's clock."""
+    """Return what asynq's word for the state of a task adds to its status, which tells of a pending one why it waits.
+
+    Nothing where asynq has none, or has the same. ``now`` is the database's clock.
+    """
     if task.status != TaskStatus.PENDING:
         return str(_WORDS.get(TaskStatus(task.status), ""))
     if task.next_retry_at is not None:

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils.html import strip_tags
 
 from horsies_django import TaskStatus
+from horsies_django.admin.fleet import places
 from horsies_django.expressions import FromNow
 from horsies_django.models import Queue, Rollup, Task, Worker
 from tests.conftest import wait_until
@@ -81,6 +82,27 @@ def test_no_more_than_a_thousand_are_counted(staff):
     send("emails", 1_001)
 
     assert rows(staff("view_queue"))["emails"]["shown_due"] == "1,000+"
+
+
+def test_behind_more_that_waits_in_other_queues_it_is_said_that_none_of_it_is_its_own(staff, monkeypatch):
+    monkeypatch.setattr(places, "COUNTED", 3)
+    tasks.noop.with_options(queue_name="reports").schedule(9_000)
+    for _ in range(3):
+        tasks.noop.with_options(queue_name="emails").schedule(60)
+    send("reports")
+    client = staff("view_queue")
+
+    found = rows(client)
+
+    assert found["emails"]["shown_scheduled"] == "3+"
+    assert found["reports"]["shown_scheduled"] == found["default"]["shown_scheduled"] == "none of the next 3"
+    assert "none of the next 3" in page(client, "~reports").content.decode()
+
+
+def test_the_page_of_a_queue_has_one_button_that_saves(staff):
+    html = page(staff("view_queue", "change_queue", "add_queue"), "~emails").content.decode()
+
+    assert re.findall(r'<input type="submit"[^>]* name="(_\w+)"', html) == ["_save"]
 
 
 def test_what_ended_in_the_last_hour_comes_from_the_roll_ups(staff):

@@ -1,6 +1,7 @@
 """The page of one task."""
 
 import json
+import re
 from datetime import timedelta
 
 import pytest
@@ -300,6 +301,29 @@ def test_a_task_that_has_ended_is_not_asked_for_again_and_again(staff, drain):
     drain()
 
     assert "data-horsies-live" not in html_of(staff, handle)
+
+
+def test_what_a_task_failed_of_is_said_once_and_the_rest_is_folded(staff, drain):
+    handle = tasks.fail.send()
+    drain()
+    row = Task.objects.get(pk=handle.id)
+    message = row.result["err"]["message"]
+
+    html = html_of(staff, handle)
+
+    assert f'<span class="horsies-message">{message}</span>' in html
+    unfolded = re.sub(r"<details.*?</details>", "", html, flags=re.S)
+    assert unfolded.count(message) == 1
+    assert html.count("Traceback (most recent call last)") == 1
+    assert '<details id="horsies-value-result">' in html
+    assert html.count(message) == 3  # at the top, in the result, at the end of the traceback
+
+
+def test_an_error_that_no_attempt_tells_of_has_its_own_traceback(staff):
+    html = html_of(staff, with_attempts(2, error_code="DOWN"))
+
+    assert '<details id="horsies-traceback"><summary>Traceback</summary>' in html
+    assert html.count('<p class="horsies-message">') == 2
 
 
 def test_what_is_tried_again_tells_what_the_latest_attempt_failed_of(staff):

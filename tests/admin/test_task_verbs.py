@@ -223,7 +223,7 @@ def test_what_was_moved_up_is_claimed_first():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "Give a queue, a priority or both."),
+        ({}, "Give another queue, another priority or both."),
         ({"priority": "101"}, "less than or equal to 100"),
         ({"priority": "x"}, "Enter a whole number"),
         ({"queue_name": "nowhere"}, "No backend has the queue nowhere; allowed: default, emails."),
@@ -237,6 +237,45 @@ def test_a_move_to_nowhere_says_what_is_allowed(staff, settings, given, words):
 
     assert words in html
     assert state(handle)["queue_name"] == "default"
+
+
+def fields_shown(html):
+    """What the form of a page would post if nobody touched it."""
+    inputs = re.findall(r'<input type="(?:number|text|hidden)" name="([^"]+)" value="([^"]*)"', html)
+    chosen = re.findall(r'<select name="([^"]+)".*?<option value="([^"]*)" selected>', html, re.S)
+    return dict([*inputs, *chosen])
+
+
+@pytest.mark.parametrize("queues", [[], ["default", "emails"], ["emails", "others"]])
+def test_a_move_of_one_task_shows_what_it_has_and_changes_what_was_changed(staff, settings, queues):
+    settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
+    handle = tasks.noop.using(priority=3).send()
+    settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": queues}}
+    client = staff("view_task", "move_task")
+    address = f"{LIST}{handle.id}/do/move/"
+
+    shown = fields_shown(client.get(address).content.decode())
+    assert (shown["queue_name"], shown["priority"]) == ("default", "3")
+    again = client.post(address, shown).content.decode()
+    assert "Give another queue, another priority or both." in again
+    Task.objects.filter(pk=handle.id).update(priority=5)  # somebody else does, meanwhile
+    client.post(address, shown | {"queue_name": "emails"})
+
+    assert (state(handle)["queue_name"], state(handle)["priority"]) == ("emails", 5)
+
+
+def test_a_move_of_several_leaves_what_is_not_given(staff, settings):
+    settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "emails"]}}
+    handles = [tasks.noop.using(priority=number).send() for number in (1, 2)]
+    client = staff("view_task", "move_task")
+    keys = [handle.id for handle in handles]
+
+    html = act(client, "move", *keys).content.decode()
+    assert '<option value="" selected>leave as it is</option>' in html
+    assert 'name="priority" min="-100"' in html  # no value
+    act(client, "move", *keys, confirmed="1", queue_name="emails", priority="")
+
+    assert [(state(one)["queue_name"], state(one)["priority"]) for one in handles] == [("emails", 1), ("emails", 2)]
 
 
 @pytest.mark.parametrize(

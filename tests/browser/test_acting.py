@@ -34,9 +34,9 @@ def test_a_running_task_is_cancelled(browser, worker, tmp_path):
     handle, _ = send_hold(tmp_path / "gate")
     browser.go("task_change", handle.id)
 
-    browser.click("Cancel while it runs")
+    browser.click("Cancel and tell it to stop")
     browser.await_text("A body that runs is told to stop.")
-    browser.click("Cancel while it runs")
+    browser.click("Cancel and tell it to stop")
 
     browser.await_text("1 task was cancelled.")
     assert handle.status() == TaskStatus.CANCELLED
@@ -92,6 +92,16 @@ def test_with_the_keyboard_alone_a_failed_task_is_found_and_retried(browser, dra
 
     browser.await_text("1 task is due again.")
     assert handle.status() == TaskStatus.PENDING
+
+
+def test_with_the_keyboard_alone_the_rows_are_reached_past_all_filters(browser):
+    tasks.noop.send()
+    browser.go("task_changelist")
+
+    browser.tab_to("Skip to the rows")
+    browser.press(Keys.ENTER)
+
+    browser.tab_to(tasks.noop.module_path, limit=3)  # two boxes come first
 
 
 def test_with_the_keyboard_alone_a_queue_is_paused(browser):

@@ -81,7 +81,7 @@ class ActingAdmin(ReadOnlyAdmin):
         if row is None:
             return self.gone(request, object_id)
         rows = self.get_queryset(request).filter(pk=row.pk)
-        form = self._form_of(chosen, request)
+        form = self._form_of(chosen, request, rows)
         if request.method != "POST" or not _is_confirmed(chosen, request, form):
             return self.ask(request, chosen, rows, form, {"back": self._back_to(row, rows)})
         self.carry_out(request, chosen, rows, form)
@@ -111,7 +111,7 @@ class ActingAdmin(ReadOnlyAdmin):
 
     def act_on_selected(self, request: HttpRequest, rows: QuerySet[Any], verb: Verb) -> HttpResponse | None:
         """Do it to the selected rows, or ask first; ask whatever it is before it is done to all that match."""
-        form = self._form_of(verb, request)
+        form = self._form_of(verb, request, rows)
         if request.POST.get("select_across", "0") not in ("", "0"):
             listed = self.get_changelist_instance(request)
             if isinstance(listed, WalkingList):
@@ -173,7 +173,7 @@ class ActingAdmin(ReadOnlyAdmin):
             done = f"{done} {left_alone % left}"
         self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
 
-    def _form_of(self, verb: Verb, request: HttpRequest) -> Form | None:
+    def _form_of(self, verb: Verb, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         if verb.form is None:
             return None
         return verb.form(request.POST) if CONFIRMED in request.POST else verb.form()

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.db.models import Count, Q, QuerySet, Sum
 from django.utils.formats import number_format
-from django.utils.translation import ngettext
+from django.utils.translation import gettext, ngettext
 
 from ...backend import HorsiesBackend
 from ...compat import DEFAULT_TASK_QUEUE_NAME, task_backends
@@ -91,7 +91,9 @@ class Figures:
 
     @property
     def shown_scheduled(self) -> str:
-        """How many wait for their time."""
+        """How many wait for their time; where only those of other queues were counted, that."""
+        if self.is_scheduled_more and not self.scheduled:
+            return gettext("none of the next %s") % number_format(COUNTED, force_grouping=True)
         return at_least(self.scheduled, self.is_scheduled_more)
 
     @property
@@ -124,11 +126,11 @@ def known_queues(rows: QuerySet[Queue], database: str | None) -> list[Queue]:
     return known
 
 
-def give_figures(queues: Iterable[Any], figures: dict[str, Figures], database: str | None) -> None:
+def give_figures(queues: Iterable[Any], figures: defaultdict[str, Figures], database: str | None) -> None:
     """Give each queue its figures, and to these the workers that serve it."""
     workers = _serving([queue.name for queue in queues], database)
     for queue in queues:
-        queue.figures = replace(figures.get(queue.name, Figures()), workers=tuple(workers[queue.name]))
+        queue.figures = replace(figures[queue.name], workers=tuple(workers[queue.name]))
 
 
 def unsaved(name: str) -> Queue:
@@ -138,8 +140,8 @@ def unsaved(name: str) -> Queue:
     return queue
 
 
-def figures_of(database: str | None, only: str | None = None) -> dict[str, Figures]:
-    """Return the figures of queues that have any, or of one, in six statements."""
+def figures_of(database: str | None, only: str | None = None) -> defaultdict[str, Figures]:
+    """Return the figures of queues that have any, or of one, in six statements; of others, what is known of them."""
     tasks, rollups = Task.objects.using(database).order_by(), Rollup.objects.using(database).order_by()
     due = depths(tasks, only)
     # Of all queues: no index has them by queue, and few of one among millions would be long to find.
@@ -150,16 +152,12 @@ def figures_of(database: str | None, only: str | None = None) -> dict[str, Figur
     scheduled = _tally(waiting[:COUNTED])
     held = dict(tasks.active().values_list("queue_name").annotate(Count("pk")))
     hour = _last_hour(rollups)
-    return {
-        name: Figures(
-            due.get(name, Depth()),
-            scheduled.get(name, 0),
-            len(waiting) > COUNTED,
-            held.get(name, 0),
-            *hour.get(name, (0, 0)),
-        )
-        for name in {*due, *scheduled, *held, *hour}
-    }
+    is_more = len(waiting) > COUNTED
+    found = defaultdict(lambda: Figures(is_scheduled_more=is_more))
+    for name in {*due, *scheduled, *held, *hour}:
+        ended = hour.get(name, (0, 0))
+        found[name] = Figures(due.get(name, Depth()), scheduled.get(name, 0), is_more, held.get(name, 0), *ended)
+    return found
 
 
 def _tally(names: Iterable[str]) -> dict[str, int]:

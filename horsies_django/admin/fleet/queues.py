@@ -184,7 +184,8 @@ class QueueAdmin(LiveAdmin):
     # The page.
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Show the figures."""
+        """Show the figures, and one button that saves."""
+        context = context | {"show_save_and_add_another": False, "show_save_and_continue": False}
         if (queue := kwargs.get("obj")) is not None:
             give_figures([queue], figures_of(queue_database(), queue.name), queue_database())
             context = context | {"summary": self._summary(queue)}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import QuerySet
+from django.forms import Form
 from django.http import HttpRequest
 
+from ..acting.verbs import Verb
 from ..lists import search
 from ..lists.filters import (
     ErrorFilter,
@@ -23,6 +25,7 @@ from ..lists.sent import SentFilter
 from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
 from .changelist import TaskList
 from .columns import TaskColumns
+from .move import MoveForm
 from .page import TaskPage
 from .verbs import TASK_VERBS
 
@@ -34,6 +37,7 @@ class TaskAdmin(TaskColumns, TaskPage):
         "shown_states",
         "shown_name",
         "error_code",
+        "shown_call",
         "shown_due",
         "shown_wait",
         "shown_run",
@@ -45,6 +49,7 @@ class TaskAdmin(TaskColumns, TaskPage):
         "shown_workflow",
     )
     list_display_links = ("shown_name",)
+    change_list_template = "admin/horsies_django/walking_change_list.html"
     list_filter = (
         StatusFilter,
         StateFilter,
@@ -80,6 +85,13 @@ class TaskAdmin(TaskColumns, TaskPage):
         if search.is_unreadable(request):
             return queryset.none(), False
         return queryset.filter(search.parse(search_term).rows), False
+
+    def _form_of(self, verb: Verb, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
+        """Show what a task has that is to be moved; all that match are never one."""
+        form = super()._form_of(verb, request, rows)
+        if isinstance(form, MoveForm) and request.POST.get("select_across", "0") in ("", "0"):
+            form.show_present(rows)
+        return form
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskList]:
         """Walk."""

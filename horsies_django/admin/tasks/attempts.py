@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -12,12 +12,16 @@ from django.utils.safestring import SafeString
 from ...durations import lasting
 from ...models import Heartbeat, Task, TaskAttempt, Worker
 from ...states import BeatRole
+from ..contents import contents_of
 from ..links import Links
 from ..readable import at, block
 
 #: Attempts and beats that a page shows, the latest.
 ATTEMPTS: Final = 50
 BEATS: Final = 10
+
+#: Characters of the task's error message that stand at the top of its page.
+MESSAGE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class ShownAttempt:
     waited: str
     ran: str
     worker: SafeString | str
+    message: str
     traceback: SafeString | str
 
 
@@ -46,17 +51,37 @@ class ShownBeat:
 
 
 def latest_attempts(task: Task) -> list[TaskAttempt]:
-    """Return the latest attempts of a task, in their order."""
+    """Return the latest attempts of a task, in their order; the same ones for the same instance."""
     if not task.attempt:
         return []
-    rows = TaskAttempt.objects.using(task._state.db).filter(task=task.pk).order_by("-attempt")
-    return list(rows[:ATTEMPTS])[::-1]
+    found: list[TaskAttempt] | None = task.__dict__.get("_latest_attempts")
+    if found is None:
+        rows = TaskAttempt.objects.using(task._state.db).filter(task=task.pk).order_by("-attempt")
+        found = task.__dict__["_latest_attempts"] = list(rows[:ATTEMPTS])[::-1]
+    return found
 
 
-def shown_attempts(attempts: Sequence[TaskAttempt], sent_at: datetime, links: Links) -> list[ShownAttempt]:
-    """Return attempts for a page, the latest first."""
-    ends = [sent_at, *(attempt.finished_at for attempt in attempts)]
-    shown = [_shown(attempt, end, links) for attempt, end in zip(attempts, ends, strict=False)]
+def error_of(task: Task) -> tuple[str, str]:
+    """Return the code and the message of a task's error; of one that is tried again, those of its latest attempt."""
+    if task.error_code:
+        return task.error_code, str(contents_of(task).error.get("message") or "")
+    latest = latest_attempts(task)[-1:]
+    return (latest[0].error_code or "-", latest[0].error_message) if latest else ("-", "")
+
+
+def own_traceback(task: Task) -> str:
+    """Return the traceback of a task's error, if none of its attempts has the same."""
+    text = contents_of(task).traceback
+    return "" if any(attempt.traceback == text for attempt in latest_attempts(task)) else text
+
+
+def shown_attempts(task: Task, links: Links) -> list[ShownAttempt]:
+    """Return the latest attempts of a task for its page, the latest first. What the page's top says is not repeated."""
+    attempts = latest_attempts(task)
+    starts = [task.sent_at, *(attempt.finished_at for attempt in attempts)]
+    shown = [_shown(attempt, since, links) for attempt, since in zip(attempts, starts, strict=False)]
+    if shown and len(shown[-1].message) <= MESSAGE and shown[-1].message == error_of(task)[1]:
+        shown[-1] = replace(shown[-1], message="")
     return shown[::-1]
 
 
@@ -69,6 +94,7 @@ def _shown(attempt: TaskAttempt, since: datetime, links: Links) -> ShownAttempt:
         "-" if is_after_others else lasting(attempt.started_at - since),
         lasting(attempt.finished_at - attempt.started_at),
         links.to(Worker, attempt.worker_id) if attempt.worker_id else "-",
+        attempt.error_message,
         block(attempt.traceback, end=True) if attempt.traceback else "",
     )
 

@@ -13,6 +13,7 @@ from ..lists import search
 from ..lists.changelist import WalkingList
 from ..lists.search import Search
 from ..lists.walking import Page, Walk
+from .excerpt import with_small_calls
 
 
 class TaskList(WalkingList):
@@ -25,7 +26,8 @@ class TaskList(WalkingList):
     @cached_property
     def page(self) -> Page:
         """The rows of the page, with what its columns need."""
-        walk = Walk(self.queryset.annotate(seen_at=Now()), self.walk.ground, self.walk.bounds)
+        rows = with_small_calls(self.queryset.annotate(seen_at=Now()))
+        walk = Walk(rows, self.walk.ground, self.walk.bounds)
         page = walk.page(before=self.before, after=self.after)
         for row in page.rows:
             row.workflow_address = self._address_of_workflow(row.workflow_id)

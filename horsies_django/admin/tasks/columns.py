@@ -18,7 +18,8 @@ from ...durations import lasting
 from ...models import Task
 from ..moments import when
 from ..readable import progress_bar
-from ..state_words import state_by_asynq
+from ..state_words import state_by_asynq, status_badge
+from .excerpt import excerpt_of
 
 #: Characters of an id that a column shows.
 SHORT = 13
@@ -28,19 +29,12 @@ class TaskColumns:
     """What one row of the list says."""
 
     @admin.display(description=_("status"))
-    def shown_status(self, task: Task) -> SafeString:
-        """The status, by word and by class."""
-        return format_html(
-            '<span class="horsies-status horsies-status-{}">{}</span>', task.status.lower(), task.get_status_display()
-        )
-
-    @admin.display(description=_("status"))
     def shown_states(self, task: Task) -> SafeString:
-        """The status, and what asynq calls it."""
+        """The status, and what asynq calls it, if that is another word."""
         state = state_by_asynq(task, _now(task))
         if not state:
-            return self.shown_status(task)
-        return format_html('{} <span class="horsies-state">{}</span>', self.shown_status(task), state)
+            return status_badge(task)
+        return format_html('{} <span class="horsies-state">{}</span>', status_badge(task), state)
 
     @admin.display(description=_("task"))
     def shown_name(self, task: Task) -> SafeString:
@@ -48,6 +42,12 @@ class TaskColumns:
         module, _dot, name = task.task_name.rpartition(".")
         marked = '<span title="{}"><span class="horsies-module">{}{}</span><wbr>{}</span>'
         return format_html(marked, task.task_name, module, _dot, name)
+
+    @admin.display(description=_("arguments"))
+    def shown_call(self, task: Task) -> SafeString | str:
+        """The beginning of its arguments, masked; of large ones their size."""
+        words = excerpt_of(task)
+        return format_html('<span class="horsies-call">{}</span>', words) if words else "-"
 
     @admin.display(description=_("attempts"))
     def shown_attempts(self, task: Task) -> str:

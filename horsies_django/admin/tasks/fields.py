@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from django.contrib import admin
 from django.urls import reverse
@@ -14,15 +14,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...durations import lasting
-from ...models import Task, TaskAttempt, Worker
+from ...models import Task, Worker
 from ..acting.actions import ActingAdmin
 from ..contents import contents_of
 from ..links import Links
 from ..readable import as_json, block, masked_json, moment, progress_bar
-from ..state_words import state_by_asynq
-
-#: Characters of an error's message that stand at the top.
-MESSAGE: Final = 1_000
+from ..state_words import state_by_asynq, status_badge
+from .attempts import MESSAGE, error_of
 
 
 class TaskFields(ActingAdmin):
@@ -40,24 +38,19 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("status"))
     def page_status(self, task: Any) -> SafeString:
-        """The status by word and mark, and the state that asynq would call it."""
+        """The status by word and mark, and the state that asynq would call it, if that is another word."""
         state = state_by_asynq(task, task.read_at)
-        return format_html(
-            '<span class="horsies-status horsies-status-{}">{}</span> <span class="quiet">{}</span>',
-            task.status.lower(),
-            task.get_status_display(),
-            gettext("asynq: %s") % state if state else "",
-        )
+        said = gettext("asynq: %s") % state if state else ""
+        return format_html('{} <span class="quiet">{}</span>', status_badge(task), said)
 
     @admin.display(description=_("error"))
     def page_error(self, task: Task) -> SafeString:
-        """The code of the error, and its message; of one that is tried again, those of its latest attempt."""
-        code, message = task.error_code, contents_of(task).error.get("message")
-        if not code:
-            attempts = TaskAttempt.objects.using(task._state.db).filter(task=task.pk).order_by("-attempt")
-            code, message = attempts.values_list("error_code", "error_message").first() or ("-", "")
-        text = Truncator(str(message or "")).chars(MESSAGE)
-        return format_html('<strong>{}</strong> <span class="horsies-message">{}</span>', code, text)
+        """The code, exception and message of the error; of one that is tried again, what its latest attempt has."""
+        code, message = error_of(task)
+        text = Truncator(message).chars(MESSAGE)
+        kind = contents_of(task).exception_type
+        shown = '<strong>{}</strong> {}<span class="horsies-message">{}</span>'
+        return format_html(shown, code, f"{kind}: " if kind else "", text)
 
     @admin.display(description=_("task"))
     def page_name(self, task: Any) -> SafeString | str:
@@ -151,7 +144,9 @@ class TaskFields(ActingAdmin):
         contents = contents_of(task)
         value = contents.seen_result() if part == "result" else contents.seen(part)
         name = f"{self.admin_site.name}:{self._url_name('download')}"
-        return masked_json(part, value, contents.mask, contents.size(part), reverse(name, args=[task.pk, part]))
+        address = reverse(name, args=[task.pk, part])
+        is_folded = part == "result" and bool(contents.error)  # what went wrong stands at the top of the page
+        return masked_json(part, value, contents.mask, contents.size(part), address, is_folded=is_folded)
 
     def _url_name(self, page: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{page}"

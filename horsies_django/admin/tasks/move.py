@@ -5,35 +5,53 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from ...compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 
 
 class MoveForm(forms.Form):
-    """Another queue, another priority, or both."""
+    """Another queue, another priority, or both. Of one task it shows those that it has, and changes what was changed.
 
-    queue_name = forms.CharField(label=_("Queue"), max_length=100, required=False)
+    The form posts what it showed: what somebody else has changed meanwhile, and this one has not, stays.
+    """
+
+    queue_name = forms.CharField(label=_("Queue"), max_length=100, required=False, show_hidden_initial=True)
     priority = forms.IntegerField(
         label=_("Priority"),
         min_value=TASK_MIN_PRIORITY,
         max_value=TASK_MAX_PRIORITY,
         required=False,
+        show_hidden_initial=True,
         help_text=_("From −100 to 100; higher runs first. Empty: as it is."),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._queues = _known_queues()
-        field = self.fields["queue_name"]
-        field.help_text = _("Empty: as it is.")
+        if self._queues is None:
+            self.fields["queue_name"].help_text = _("Empty: as it is.")
+        else:
+            self._offer([("", _("leave as it is")), *((name, name) for name in self._queues)])
+
+    def _offer(self, choices: list[tuple[str, Any]]) -> None:
+        self.fields["queue_name"].widget = forms.Select(choices=choices)
+
+    def show_present(self, tasks: QuerySet[Any]) -> None:
+        """Begin with what the task has, if it is one; several are left as they are."""
+        found = list(tasks.order_by().values("queue_name", "priority")[:2])
+        if len(found) != 1:
+            return
+        self.initial = found[0]
         if self._queues is not None:
-            field.widget = forms.Select(choices=[("", "—"), *((name, name) for name in self._queues)])
+            names = sorted({self.initial["queue_name"], *self._queues})  # it may be in one that was known once
+            self._offer([(name, name) for name in names])
 
     def clean_queue_name(self) -> str | None:
         """Refuse a queue that no backend has."""
         name: str = self.cleaned_data["queue_name"]
-        if name and self._queues is not None and name not in self._queues:
+        if name and self._queues is not None and name not in self._queues and "queue_name" in self.changed_data:
             known = ", ".join(self._queues)
             raise forms.ValidationError(
                 _("No backend has the queue %(name)s; allowed: %(known)s."), params={"name": name, "known": known}
@@ -41,10 +59,11 @@ class MoveForm(forms.Form):
         return name or None
 
     def clean(self) -> dict[str, Any]:
-        """Ask for at least one of the two."""
-        values = {name: self.cleaned_data.get(name) for name in ("queue_name", "priority")}
+        """Ask for at least one of the two that is another than was shown."""
+        changed = set(self.changed_data)
+        values = {name: self.cleaned_data.get(name) if name in changed else None for name in self.fields}
         if not self.errors and values["queue_name"] is None and values["priority"] is None:
-            raise forms.ValidationError(_("Give a queue, a priority or both."))
+            raise forms.ValidationError(_("Give another queue, another priority or both."))
         return values
 
 

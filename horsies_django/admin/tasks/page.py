@@ -19,7 +19,7 @@ from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTa
 from ...states import TaskStatus
 from ..contents import PARTS, contents_of, with_texts
 from ..links import Links
-from .attempts import latest_attempts, latest_beats, shown_attempts, shown_beats
+from .attempts import latest_attempts, latest_beats, own_traceback, shown_attempts, shown_beats
 from .fields import TaskFields
 from .timeline import FEW, WIDTH, bars_of, steps_of
 from .why import shown_reasons
@@ -103,7 +103,7 @@ class TaskPage(TaskFields):
         if column == "error":
             return bool(task.error_code or task.retry_count)
         if column == "traceback":
-            return bool(contents_of(task).traceback)
+            return bool(own_traceback(task))
         value = getattr(task, _COLUMNS.get(column, column), True)
         return value is not None and value != ""
 
@@ -148,7 +148,7 @@ class TaskPage(TaskFields):
             "has_many_steps": len(steps) > FEW,
             "bars": bars_of(steps),
             "picture_width": WIDTH,
-            "attempts": shown_attempts(attempts, task.sent_at, links),
+            "attempts": shown_attempts(task, links),
             "earlier_attempts": attempts[0].attempt - 1 if attempts else 0,
             "beats": shown_beats(beats, task.read_at, links),
         }

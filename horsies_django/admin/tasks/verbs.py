@@ -76,8 +76,8 @@ CANCEL: Final = Verb(
 
 CANCEL_RUNNING: Final = Verb(
     name="cancel_running",
-    label=_("Cancel while it runs"),
-    label_of_many=_("Cancel selected tasks, running ones too"),
+    label=_("Cancel and tell it to stop"),
+    label_of_many=_("Cancel selected tasks, and tell those that run to stop"),
     act=partial(TaskQuerySet.cancel, include_running=True),
     told=_cancelled,
     fits=lambda task: task.status == TaskStatus.RUNNING,

@@ -29,6 +29,7 @@ from ..acting.verbs import Verb
 from ..lists.search import is_unreadable
 from ..lists.sent import SentFilter
 from ..readable import as_json, moment
+from ..state_words import status_badge
 from .changelist import WorkflowList, parse
 from .contents import mask_of_workflow
 from .event_form import EventForm
@@ -56,6 +57,7 @@ class WorkflowAdmin(ActingAdmin):
         "unique_key",
     )
     list_display_links = ("shown_name",)
+    change_list_template = "admin/horsies_django/walking_change_list.html"
     list_filter = (StatusFilter, TreeFilter, SentFilter, NameFilter)
     ordering = ("-id",)
     sortable_by = ()
@@ -165,9 +167,9 @@ class WorkflowAdmin(ActingAdmin):
         LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # a list will do
         self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
 
-    def _form_of(self, verb: Verb, request: HttpRequest) -> Form | None:
+    def _form_of(self, verb: Verb, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Offer the events that nodes of the workflow wait for."""
-        form = super()._form_of(verb, request)
+        form = super()._form_of(verb, request, rows)
         key = request.resolver_match.kwargs.get("object_id") if request.resolver_match else None
         if isinstance(form, EventForm) and key is not None:
             form.offer(_awaited(self.get_object(request, unquote(key))))
@@ -185,11 +187,7 @@ class WorkflowAdmin(ActingAdmin):
     @admin.display(description=_("status"))
     def shown_status(self, workflow: Workflow) -> SafeString:
         """The status, by word and by class."""
-        return format_html(
-            '<span class="horsies-status horsies-status-{}">{}</span>',
-            workflow.status.lower(),
-            workflow.get_status_display(),
-        )
+        return status_badge(workflow)
 
     @admin.display(description=_("progress"))
     def shown_progress(self, workflow: Workflow) -> SafeString | str:

@@ -1,0 +1,100 @@
+"""The arguments of a task on one short line of the list, masked as on the task's own page.
+
+Large values stay where they are: a page of fifty tasks that each carry megabytes costs no more than any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Case, Func, IntegerField, QuerySet, TextField, When
+from django.db.models.functions import Cast
+from django.db.models.sql.compiler import SQLCompiler
+from django.template.defaultfilters import filesizeformat
+
+from ..contents import PARTS, Contents, contents_of
+from ..json_text import head
+
+#: Characters of an excerpt.
+LENGTH: Final = 72
+
+#: Bytes, as they are stored, up to which a value is read for the list.
+SMALL: Final = 4_000
+
+#: What is shown of one value before it is cut with all others: indented, it is longer.
+_INDENTED: Final = 4 * LENGTH
+
+#: Each part of a call, with the annotation of its size.
+_SIZES: Final = {"args": "args_size", "kwargs": "kwargs_size"}
+
+#: Within strings JSON has no line breaks, so those that are there belong to the indentation.
+_BEFORE_OR_AFTER_BRACKET: Final = re.compile(r"(?<=[\[{])\n *|\n *(?=[\]}])")
+_BETWEEN: Final = re.compile(r"\n *")
+
+
+class StoredSize(Func):
+    """The bytes that a value takes in its table."""
+
+    function = "OCTET_LENGTH"
+    output_field = IntegerField()
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
+        """Compressed, and known without reading what is stored out of line."""
+        return self.as_sql(compiler, connection, function="PG_COLUMN_SIZE")
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
+        """Before 3.43 SQLite has to read a text to know how long it is."""
+        if connection.Database.sqlite_version_info >= (3, 43):  # type: ignore[attr-defined]  # sqlite3's
+            return self.as_sql(compiler, connection)
+        return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))")
+
+
+def with_small_calls(tasks: QuerySet[Any]) -> QuerySet[Any]:
+    """Read of each task how large its arguments are and, where they are small, what they are."""
+    sizes: dict[str, Any] = {size: StoredSize(part) for part, size in _SIZES.items()}
+    texts: dict[str, Any] = {
+        PARTS[part]: Case(When(**{f"{size}__lte": SMALL}, then=Cast(part, TextField())), default=None)
+        for part, size in _SIZES.items()
+    }
+    rows: QuerySet[Any] = tasks.annotate(**sizes).annotate(**texts)
+    return rows
+
+
+def excerpt_of(task: Any) -> str:
+    """Return the arguments of a task that :func:`with_small_calls` has read, as a call has them, cut at ``LENGTH``.
+
+    What was too large to be read is told by its size.
+    """
+    words = ""
+    for part in _parts(task, contents_of(task)):
+        words = f"{words}, {part}" if words else part
+        if len(words) > LENGTH:
+            return f"{words[: LENGTH - 1]}…"
+    return words
+
+
+def _parts(task: Any, contents: Contents) -> Iterator[str]:
+    for part in _SIZES:
+        if (size := getattr(task, _SIZES[part], None) or 0) > SMALL:
+            yield f"({filesizeformat(size)})"
+        elif contents.is_filled(part):
+            yield from _members(part, contents)
+
+
+def _members(part: str, contents: Contents) -> Iterator[str]:
+    value = contents.seen(part)
+    if part == "args" and isinstance(value, list):
+        yield from (_line(member, contents) for member in value)
+    elif part == "kwargs" and isinstance(value, dict):
+        yield from (f"{name}={_line(contents.mask.seen(name, member), contents)}" for name, member in value.items())
+    else:  # no call has such a value
+        yield _line(value, contents)
+
+
+def _line(value: Any, contents: Contents) -> str:
+    text, is_all = head(value, contents.mask, _INDENTED)
+    line = _BETWEEN.sub(" ", _BEFORE_OR_AFTER_BRACKET.sub("", text))
+    return line if is_all else f"{line}…"

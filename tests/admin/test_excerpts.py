@@ -1,0 +1,109 @@
+"""What the list of tasks shows of their arguments: a short line, masked, and of large ones no more than their size."""
+
+import random
+import re
+from html import unescape
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.admin.tasks.excerpt import LENGTH
+from horsies_django.models import Task
+from tests.admin import page_jobs as jobs
+from tests.admin.looking import log_in
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/horsies_django/task/"
+STARS = "********************"
+
+
+@pytest.fixture
+def staff(client):
+    return log_in(client, "view_task")
+
+
+def excerpts(client):
+    """The cell of each row, the newest first, as it is read."""
+    html = client.get(LIST).content.decode()
+    return [re.sub("<.*?>", "", unescape(cell)) for cell in re.findall(r'"field-shown_call">(.*?)</td>', html, re.S)]
+
+
+def large():
+    """Two megabytes that no database makes much smaller."""
+    return random.Random(7).randbytes(1_000_000).hex()
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "shown"),
+    [
+        ([], {}, "-"),
+        (["ann", 12.5, None, True], {}, '"ann", 12.5, null, true'),
+        ([], {"to": ["a", {"b": []}], "lang": "de"}, 'to=["a", {"b": []}], lang="de"'),
+        (["two\nlines"], {"x": "[\n { "}, r'"two\nlines", x="[\n { "'),
+        (["x" * 500], {"y": 1}, f'"{"x" * (LENGTH - 2)}…'),
+        ([[[[[[[[["deep"]]]]]]]], 2], {}, '[[[[[[[["deep"]]]]]]]], 2'),
+    ],
+)
+def test_a_row_shows_its_call_on_one_short_line(staff, args, kwargs, shown):
+    Task.objects.create(task_name="gone.task", args=args, kwargs=kwargs)
+
+    assert excerpts(staff) == [shown]
+    assert len(shown) <= LENGTH
+
+
+@pytest.mark.parametrize(
+    ("send", "shown"),
+    [
+        (lambda: jobs.log_in.send("ann", "geheim"), f'"ann", "{STARS}"'),
+        (lambda: jobs.log_in.send("ann", password="geheim"), f'"ann", password="{STARS}"'),
+        (lambda: jobs.pay.send({"n": 1, "iban": "geheim"}), f'{{"n": 1, "iban": "{STARS}"}}'),
+        (lambda: jobs.remind.send("geheim@x.y", note="plain"), f'"{STARS}", note="plain"'),
+        (lambda: jobs.unsure.send("geheim"), f'"{STARS}"'),
+        (lambda: Task.objects.create(task_name="gone.task", kwargs={"token": "geheim"}), f'token="{STARS}"'),
+    ],
+)
+def test_what_the_page_of_a_task_hides_its_row_hides_too(staff, send, shown):
+    send()
+
+    assert excerpts(staff) == [shown]
+
+
+def test_values_in_html_are_text(staff):
+    bad = "<script>alert(1)</script>"
+    Task.objects.create(task_name="gone.task", args=[bad], kwargs={bad: bad})
+
+    html = staff.get(LIST).content.decode()
+
+    assert bad not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_damaged_calls_are_shown_all_the_same(staff):
+    for args, kwargs in (({"a": 1}, [1]), (3, "text"), ("text", None)):
+        Task.objects.create(task_name="gone.task", args=args, kwargs=kwargs or {})
+
+    assert excerpts(staff) == ['"text"', '3, "text"', '{"a": 1}, [1]']
+
+
+def test_a_large_value_is_left_where_it_is_and_told_by_its_size(staff):
+    Task.objects.create(task_name="gone.task", args=[large()], kwargs={"small": 1})
+
+    (row,) = staff.get(LIST).context["cl"].result_list
+
+    assert row.args_text is None
+    assert row.kwargs_text
+    assert {"args", "kwargs", "result"} <= row.get_deferred_fields()
+    assert re.fullmatch(r"\(1\.\d\sMB\), small=1|\(1\.9\sMB\), small=1", excerpts(staff)[0])
+
+
+def test_fifty_calls_take_no_statement_more_than_one(staff):
+    counts = []
+    for count in (1, 60):
+        Task.objects.bulk_create([Task(task_name="gone.task", args=[1], kwargs={"a": 1}) for _ in range(count)])
+        with CaptureQueriesContext(connection) as captured:
+            assert set(excerpts(staff)) == {"1, a=1"}
+        counts.append(len(captured))
+
+    assert counts[1] <= counts[0] <= 15  # a page that is not full looks further
