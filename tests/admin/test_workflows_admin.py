@@ -12,13 +12,13 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from horsies_django import OnError, Workflow, sleep, wait_for_event
+from horsies_django import OnError, SuccessCase, SuccessPolicy, Workflow, sleep, wait_for_event
 from horsies_django.admin.acting import matching
 from horsies_django.admin.workflows.admin import WorkflowAdmin
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
 from horsies_django.workflows.handle import WorkflowHandle
-from tests.workflows.bodies import Silent, fail, give, try_, try_item
+from tests.workflows.bodies import Silent, fail, give, noted, try_, try_item
 from tests.workflows.running import children, die, ran, states, value
 
 pytestmark = pytest.mark.django_db  # with ``drain``, transactions and all
@@ -208,8 +208,8 @@ def test_items_of_a_map_are_one_box_with_their_counts(staff):
     assert html.count("<tr id=") == 200
     items = page(client, handle, of="1")
     assert "n1<" in items
-    assert "after=200#nodes" in items
-    assert page(client, handle, of="1", after="990").count("<tr id=") == 11
+    assert "after=7.100#nodes" in items  # itself, 100 that run, 99 that are done
+    assert page(client, handle, of="1", after="7.891").count("<tr id=") == 10
 
 
 def test_many_nodes_that_are_alike_are_one_box(staff):
@@ -222,6 +222,43 @@ def test_many_nodes_that_are_alike_are_one_box(staff):
     assert "30 × mail" in html
     assert graph_in(html).count("<a ") == 2
     assert page(client, handle, of="1").count("<tr id=") == 30
+
+
+def test_what_is_folded_is_listed_with_what_failed_first(staff):
+    states = ["COMPLETED", "PENDING", "RUNNING", "FAILED"] * 8
+    fan = [{"waits_for": [0], "task_name": "shop.mail", "status": state} for state in states]
+    items = [{"map_index": 0, "status": state} for state in states]
+    handles = {
+        "of a fan": row("fan", {"status": "COMPLETED"}, *fan),
+        "of a map": row("map", {"kind": "map", "status": "RUNNING"}, *items),
+    }
+    client = staff("view_workflow")
+
+    for whose, handle in handles.items():
+        html = page(client, handle, of="1" if whose == "of a fan" else "0")
+        shown = re.findall(r'<td><span class="horsies-status horsies-status-(\w+)">', html)
+        if whose == "of a map":
+            assert shown.pop(0) == "running", "the map stands before its items"
+        assert shown == ["failed"] * 8 + ["running"] * 8 + ["pending"] * 8 + ["completed"] * 8, whose
+        assert "What failed comes first" in html
+
+
+def test_the_pages_of_what_is_folded_follow_one_another(staff):
+    states = ["COMPLETED", "FAILED", "RUNNING"] * 140
+    fan = [{"waits_for": [0], "task_name": "shop.mail", "status": state} for state in states]
+    items = [{"map_index": 0, "status": state} for state in states]
+    client = staff("view_workflow")
+
+    for handle, of, size in (
+        (row("fan", {"status": "COMPLETED"}, *fan), "1", 420),
+        (row("map", {"kind": "map", "status": "RUNNING"}, *items), "0", 421),
+    ):
+        seen, after = [], ""
+        while after is not None:
+            html = page(client, handle, of=of, after=after)
+            seen += re.findall(r'<tr id="node-(\d+)">', html)
+            after = next(iter(re.findall(r"after=([\d.]+)#nodes", html)), None)
+        assert len(seen) == len(set(seen)) == size
 
 
 def test_the_page_asks_as_much_for_500_nodes_as_for_5(staff, django_assert_max_num_queries):
@@ -268,6 +305,49 @@ def test_the_table_says_why_a_node_waits(staff, drain):
 
     for text in ("Waits for the event “approved”.", "Sleeps until ", "Waits for the end of 2 nodes."):
         assert text in html
+
+
+def test_a_completed_run_says_by_which_case_of_its_policy_though_nodes_failed(staff, drain):
+    good, bad, other = give.node(node_id="good")(), fail.node(node_id="bad")(), fail.node(node_id="other")()
+    last = give.node(node_id="last")()
+    policy = SuccessPolicy([SuccessCase(required=[bad]), SuccessCase(required=[good])])
+    handle = ran(Workflow("w", [good, bad, other >> last], success_policy=policy), drain)
+    assert handle.status() == "COMPLETED"
+
+    html = page(staff("view_workflow"), handle)
+
+    for text in (
+        "It counts as completed by its success policy: case 2 is met, which needs good.",
+        "2 nodes that failed do not matter to it.",
+        "1 node that was skipped does not matter to it.",
+    ):
+        assert text in html
+
+
+def test_a_completed_run_says_that_what_was_skipped_is_no_failure(staff, drain):
+    asked = give.node(node_id="asked", skip_when=noted)()
+    one, other = give.node(node_id="one", skip_when=noted)(), give.node(node_id="other")()
+    after = give.node(node_id="after", waits_for=[one], join="any")()
+    handle = ran(Workflow("w", [asked, one, other, after]), drain)
+    assert handle.status() == "COMPLETED"
+
+    html = page(staff("view_workflow"), handle)
+
+    assert "It counts as completed because no node failed: 3 nodes were skipped, and that is no failure." in html
+    assert "2 by their own conditions. 1 because too few of what it waits for completed." in html
+
+
+def test_a_run_that_did_as_it_should_or_failed_says_nothing_of_that(staff, drain):
+    client = staff("view_workflow")
+    for workflow in (diamond(), Workflow("failing", [fail.node()()])):
+        assert "counts as completed" not in page(client, ran(workflow, drain))
+
+
+@pytest.mark.parametrize("policy", [3, [], [7], [{"required": "x"}], [{"required": [99]}], [{}]])
+def test_a_damaged_success_policy_is_told_as_far_as_it_can_be(staff, policy):
+    handle = row("odd", {"status": "FAILED"}, status="COMPLETED", success_policy=policy)
+
+    assert "It counts as completed by its success policy. 1 node that failed" in page(staff("view_workflow"), handle)
 
 
 def test_one_node_is_shown_in_full(staff, drain):
@@ -538,7 +618,7 @@ def test_who_may_only_look_sees_no_action(staff, drain):
     client = staff("view_workflow")
 
     assert 'name="action"' not in client.get(LIST).content.decode()
-    assert "<button" not in page(client, handle).split('id="content-main"')[-1]
+    assert '<button type="submit"' not in page(client, handle).split('id="content-main"')[-1]
 
 
 def test_who_may_not_look_sees_nothing(staff, client):

@@ -6,9 +6,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from ...models import WorkflowTask
-from ..readable import as_json
+from ..readable import as_json, at
 from .contents import mask_of_node
-from .node_waits import moment_of
 
 #: What the table says, by name, and what says nothing to a reader.
 _HIDDEN: Final = frozenset({"id", "workflow", "node_id", "waits_for", "dependents"})
@@ -37,7 +36,7 @@ def _value(node: WorkflowTask, field: Any) -> Any:
 
 def _shown(node: WorkflowTask, name: str, value: Any) -> Any:
     if isinstance(value, datetime):
-        return moment_of(value)
+        return at(value, exactly=False)
     if not isinstance(value, dict | list):
         return value
     mask = mask_of_node(node)
