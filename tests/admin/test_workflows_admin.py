@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from horsies_django import OnError, SuccessCase, SuccessPolicy, Workflow, sleep, wait_for_event
+from horsies_django import Join, OnError, SuccessCase, SuccessPolicy, Workflow, sleep, wait_for_event
 from horsies_django.admin.acting import matching
 from horsies_django.admin.workflows.admin import WorkflowAdmin
 from horsies_django.models import Task, WorkflowTask
@@ -327,7 +327,7 @@ def test_a_completed_run_says_by_which_case_of_its_policy_though_nodes_failed(st
 def test_a_completed_run_says_that_what_was_skipped_is_no_failure(staff, drain):
     asked = give.node(node_id="asked", skip_when=noted)()
     one, other = give.node(node_id="one", skip_when=noted)(), give.node(node_id="other")()
-    after = give.node(node_id="after", waits_for=[one], join="any")()
+    after = give.node(node_id="after", waits_for=[one], join=Join.ANY)()
     handle = ran(Workflow("w", [asked, one, other, after]), drain)
     assert handle.status() == "COMPLETED"
 
@@ -358,6 +358,44 @@ def test_one_node_is_shown_in_full(staff, drain):
     assert "Node a" in html
     assert "&quot;&lt;b&gt;&quot;: 1" in html
     assert "<b>" not in html
+
+
+def shown(client, handle, node):
+    """Return what is said of one node, and what of its row is folded away below."""
+    html = page(client, handle, node=str(node))
+    words, _summary, stored = html.partition('id="node"')[2].partition("</section>")[0].partition("<details")
+    return words, stored
+
+
+def test_of_a_node_is_told_what_an_operator_asks_for_and_its_row_is_folded_away(staff, drain):
+    bad = fail.node(node_id="bad")(message="no more")
+    late = give.node(node_id="late", waits_for=[bad], allow_failed_deps=True, skip_when=noted)()
+    handle = ran(Workflow("w", [bad, late]), drain)
+    client = staff("view_workflow", "view_task")
+
+    words, stored = shown(client, handle, 0)
+    for text in ("Failed", "tests.workflows.bodies.fail", "Attempts", "1/1", "<h3>Arguments</h3>", "<h3>Error</h3>"):
+        assert text in words
+    task = WorkflowTask.objects.get(workflow=handle.id, node_id="bad").task_id
+    assert reverse("admin:horsies_django_task_change", args=[task]) in words
+    for column in ("open_deps", "task_index", "is_decided"):
+        assert column not in words
+    assert "open_deps" in stored
+    after, _stored = shown(client, handle, 1)
+    assert "also after what has failed or was skipped; unless tests.workflows.bodies.noted says so" in after
+    assert '<a href="?node=0#node">bad</a>' in after
+
+
+def test_a_node_that_waits_says_why_and_leads_to_no_task_for_who_may_see_none(staff, drain):
+    first, event = give.node(node_id="first")(), wait_for_event("e")
+    two = give.node(node_id="two", waits_for=[first, event], join=Join.QUORUM, min_success=2)()
+    handle = ran(Workflow("w", [first, event, two]), drain)
+
+    words, _stored = shown(staff("view_workflow"), handle, 2)
+
+    assert "Waits for 2 to complete: 1 have, 1 are open." in words
+    assert "when 2 of these have completed" in words
+    assert "/horsies_django/task/" not in words
 
 
 def test_a_subworkflow_and_its_parent_lead_to_each_other(staff, drain):

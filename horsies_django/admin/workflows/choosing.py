@@ -130,5 +130,10 @@ def one(workflow: Workflow, place: str | None) -> WorkflowTask | None:
     return None if index is None else rows_of(workflow).filter(task_index=index).order_by("task_index").first()
 
 
+def one_listed(workflow: Workflow, place: int) -> dict[str, Any] | None:
+    """Return the row that the table would have of one node."""
+    return rows_of(workflow).filter(task_index=place).order_by("task_index").values(*_LISTED).first()
+
+
 def _place(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -24,9 +24,10 @@ from ..graph.layout import lay_out
 from ..graph.timeline import draw_timeline
 from ..graph.words import MARKS, STATES, word_of
 from ..readable import as_json, at
-from .choosing import LISTED, Choice, Cursor, listed, one
+from .choosing import LISTED, Choice, Cursor, listed, one, one_listed
 from .contents import mask_of_workflow
 from .lines import Line, Teller, between
+from .node_facts import Facts, facts_of
 from .nodes import READ, Nodes, nodes_of
 from .verdict import why_completed
 
@@ -169,9 +170,7 @@ class WorkflowPage:
     @cached_property
     def lines(self) -> list[Line]:
         """The lines of the table."""
-        may = self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
-        teller = Teller(self.workflow, self._nodes.nodes, self.now, self._address_of, self._retry_of if may else None)
-        return [teller.line(row) for row in self._rows[:LISTED]]
+        return [self._teller.line(row) for row in self._rows[:LISTED]]
 
     @property
     def next_after(self) -> Cursor | None:
@@ -195,6 +194,12 @@ class WorkflowPage:
             return word_of(self.choice.state)
         node = next((node for node in self._nodes.nodes if node.place == self.choice.of), None)
         return node.label if node else ""
+
+    @cached_property
+    def facts(self) -> Facts | None:
+        """What there is to say of the node that is shown in full; None if none is."""
+        row = one_listed(self.workflow, self.node.task_index) if self.node else None
+        return facts_of(self.node, self._teller.line(row)) if self.node and row else None
 
     # What it is tied to.
 
@@ -242,6 +247,12 @@ class WorkflowPage:
     @cached_property
     def _nodes(self) -> Nodes:
         return nodes_of(self.workflow)
+
+    @cached_property
+    def _teller(self) -> Teller:
+        may = self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
+        retry = self._retry_of if may else None
+        return Teller(self.workflow, self._nodes.nodes, self.now, self._address_of, retry)
 
     @cached_property
     def _groups(self) -> list[list[Node]]:
