@@ -49,15 +49,20 @@ class Holding:
 
 @dataclass(slots=True)
 class Load:
-    """What one worker holds: how many, of which kind, and the oldest of them."""
+    """What one worker holds: how many, of which kind, and the oldest of them, where they are named."""
 
     sync: int = 0
     coroutines: int = 0
     holds: list[Holding] = field(default_factory=list)
 
+    @property
+    def count(self) -> int:
+        """How many it holds."""
+        return self.sync + self.coroutines
 
-def loads(worker_ids: Collection[str], database: str | None) -> dict[str, Load]:
-    """Return what each of these workers holds, by the index of held rows, in two statements."""
+
+def loads(worker_ids: Collection[str], database: str | None, *, named: bool) -> dict[str, Load]:
+    """Return what each of these workers holds, by the index of held rows, in two statements; without names in one."""
     found: dict[str, Load] = defaultdict(Load)
     held = Task.objects.using(database).active().filter(claimed_by_worker_id__in=worker_ids).order_by()
     for worker_id, is_async, count in held.values_list("claimed_by_worker_id", "is_async").annotate(Count("pk")):
@@ -65,6 +70,8 @@ def loads(worker_ids: Collection[str], database: str | None) -> dict[str, Load]:
             found[worker_id].coroutines += count
         else:
             found[worker_id].sync += count
+    if not named:
+        return found
     columns = ("claimed_by_worker_id", "pk", "task_name", "status", SecondsUntil("started_at"))
     for worker_id, key, name, status, seconds in held.order_by("claimed_at").values_list(*columns)[:HELD]:
         age = None if seconds is None else -seconds
