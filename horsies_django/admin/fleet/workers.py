@@ -25,7 +25,7 @@ from ..base import queue_database
 from ..links import may_look
 from ..readable import moment
 from .live import LiveAdmin, live
-from .places import NAMED, Holding, Load, loads, silent_after
+from .places import NAMED, Holding, Load, loads, soonest_silent
 
 STOP: Final = Verb(
     name="stop",
@@ -189,7 +189,7 @@ class WorkerAdmin(LiveAdmin):
 
 def state_of(worker: Any) -> SafeString:
     """Return whether it lives, by word."""
-    if -worker.beats_in > silent_after(queue_database()):
+    if -worker.beats_in > soonest_silent():
         return format_html('<span class="horsies-silent">{}</span>', _("silent"))
     if worker.stop_requested_at is not None:
         return format_html('<span class="horsies-stopping">{}</span>', _("stopping"))

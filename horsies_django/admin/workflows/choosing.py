@@ -132,7 +132,8 @@ def one(workflow: Workflow, place: str | None) -> WorkflowTask | None:
 
 def one_listed(workflow: Workflow, place: int) -> dict[str, Any] | None:
     """Return the row that the table would have of one node."""
-    return rows_of(workflow).filter(task_index=place).order_by("task_index").values(*_LISTED).first()
+    found: dict[str, Any] | None = rows_of(workflow).filter(task_index=place).order_by().values(*_LISTED).first()
+    return found
 
 
 def _place(text: str | None) -> int | None:
