@@ -167,6 +167,11 @@ class RecoveryOptions:
     # Whoever pauses a workflow may need any time to look at it, so nothing is ended unless asked for.
     paused_workflow_auto_cancel_after: timedelta | None = _option(None, _WAIT)
 
+    @property
+    def silent_after(self) -> float:
+        """The seconds without a beat after which a worker is taken for dead."""
+        return min(self.claimed_stale_threshold_ms, self.running_stale_threshold_ms) / 1_000
+
     def rules_between_keys(self, path: str) -> Iterator[Problem]:
         """Yield a problem for each threshold under twice its heartbeat interval (S3-27)."""
         for state, role in (("claimed", "claimer"), ("running", "runner")):

@@ -15,6 +15,14 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 
+def may_look(site: AdminSite, request: HttpRequest, model: type[Model]) -> bool:
+    """Whether this user may see rows of a model: as the site's own page of it says, if it has one."""
+    if site.is_registered(model):
+        return bool(site.get_model_admin(model).has_view_permission(request))
+    options = model._meta
+    return request.user.has_perm(f"{options.app_label}.view_{options.model_name}")
+
+
 class Links:
     """Makes links on one site for one user."""
 
@@ -55,6 +63,5 @@ class Links:
 
     def _may(self, model: type[Model]) -> bool:
         if model not in self._may_look:
-            is_there = self._site.is_registered(model)
-            self._may_look[model] = is_there and self._site.get_model_admin(model).has_view_permission(self._request)
+            self._may_look[model] = self._site.is_registered(model) and may_look(self._site, self._request, model)
         return self._may_look[model]

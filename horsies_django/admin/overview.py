@@ -22,6 +22,7 @@ from ..figures.history import failing_most, last_week, together
 from ..models import Queue, Task, Worker, Workflow
 from .base import ReadOnlyAdmin, own_backend
 from .charts import Chart
+from .links import may_look
 
 #: The tiles: what is counted, what it is called, what else that is called, and the filter of the list that shows it.
 TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
@@ -61,7 +62,7 @@ class Tile:
 
 
 class OverviewAdmin(ReadOnlyAdmin):
-    """A page in the place of a list: who may see tasks may see it, and of workers and workflows who may see those."""
+    """A page in the place of a list: who may see tasks may see it, and of all else who may see that."""
 
     class Media:
         css = {"all": ["horsies_django/overview.css"]}
@@ -74,7 +75,7 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Who may see tasks may see how many there are."""
-        return _may_view(request, Task)
+        return may_look(self.admin_site, request, Task)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """The same."""
@@ -100,22 +101,25 @@ class OverviewAdmin(ReadOnlyAdmin):
     def _figures(self, request: HttpRequest, options: Options) -> dict[str, Any]:
         snapshot = take(options)
         week = last_week(options.database, snapshot.minute)
-        sees_workers, sees_workflows = _may_view(request, Worker), _may_view(request, Workflow)
+        sees_queues, sees_workers, sees_workflows = (
+            may_look(self.admin_site, request, model) for model in (Queue, Worker, Workflow)
+        )
         return {
             "snapshot": snapshot,
             "tiles": [self._tile(snapshot, *tile) for tile in TILES],
-            "warnings": _warnings(snapshot),
+            "warnings": _warnings(snapshot, sees_queues=sees_queues),
             "is_empty": not any(snapshot.counts.values()),
             "charts": [
                 Chart("hour", _("The last hour, by minute"), snapshot.minutes, "H:i"),
                 Chart("day", _("The last day, by hour"), week[-24:], "D H:i"),
                 Chart("week", _("The last week, by six hours"), together(week, 6), "D j M, H:i"),
             ],
-            "queues": [(queue, *self._addresses(request, queue.name)) for queue in snapshot.queues],
+            "queues": [(queue, *self._addresses(queue.name)) for queue in snapshot.queues] if sees_queues else [],
             "failing": [
                 (one, self._list(task_name=one.task_name, error_code=one.error_code))
                 for one in failing_most(options.database)
             ],
+            "sees_queues": sees_queues,
             "sees_workers": sees_workers,
             "sees_workflows": sees_workflows,
             "workers": [(one, self._page("worker", one.id)) for one in snapshot.alive] if sees_workers else [],
@@ -134,10 +138,9 @@ class OverviewAdmin(ReadOnlyAdmin):
     def _workflows(self, flows: list[Flow]) -> list[tuple[Flow, str | None]]:
         return [(flow, self._page("workflow", flow.id)) for flow in flows]
 
-    def _addresses(self, request: HttpRequest, queue: str) -> tuple[str | None, str | None]:
-        """Return the address of the queue's own page, if this user may see it, and that of what is due in it."""
-        page = self._page("queue", quote(f"~{queue}")) if _may_view(request, Queue) else None
-        return page, self._list(queue_name=queue, state="due", kind="all")
+    def _addresses(self, queue: str) -> tuple[str | None, str | None]:
+        """Return the address of the queue's own page, and that of what is due in it."""
+        return self._page("queue", quote(f"~{queue}")), self._list(queue_name=queue, state="due", kind="all")
 
     def _list(self, **query: str) -> str | None:
         """Return the address of the list of tasks, filtered."""
@@ -155,17 +158,13 @@ class OverviewAdmin(ReadOnlyAdmin):
             return None
 
 
-def _may_view(request: HttpRequest, model: Any) -> bool:
-    return request.user.has_perm(f"horsies_django.view_{model._meta.model_name}")
-
-
-def _warnings(snapshot: Snapshot) -> list[str]:
-    """Say what needs somebody."""
+def _warnings(snapshot: Snapshot, *, sees_queues: bool) -> list[str]:
+    """Say what needs somebody; queues are named to those who may see them."""
     said = []
     waits = any(snapshot.counts[key] for key in ("due", "scheduled", "retrying"))
     if waits and not snapshot.alive:
         said.append(_("No worker is alive, so nothing is run. Start one: python manage.py horsies_worker"))
-    elif snapshot.unserved:
+    elif snapshot.unserved and sees_queues:
         names = {"queues": ", ".join(snapshot.unserved)}
         said.append(_("No worker serves these queues, or all that do are stopping: %(queues)s.") % names)
     if snapshot.counts["overdue"]:
@@ -179,6 +178,6 @@ def _warnings(snapshot: Snapshot) -> list[str]:
             )
         )
     paused = [queue.name for queue in snapshot.queues if queue.is_paused and queue.depth.due]
-    if paused:
+    if paused and sees_queues:
         said.append(_("Paused, with tasks that are due: %(queues)s.") % {"queues": ", ".join(paused)})
     return said

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from django.db import connections
 from django.db.models import BooleanField, Expression, ExpressionWrapper, Q, QuerySet
 
 from ..models import Task
-from ..models.statements import Statement
-
-#: What makes an array of rows, and what one of columns, by the database's vendor.
-_ARRAYS: Final = {
-    "postgresql": ("json_agg", "json_build_array"),
-    "sqlite": ("json_group_array", "json_array"),
-    "mysql": ("JSON_ARRAYAGG", "JSON_ARRAY"),
-}
+from ..models.statements import JSON, Statement
 
 
 def ask(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
@@ -31,11 +24,11 @@ def ask(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
 
 def counting(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
     """Count ``rows``, no more than ``limit`` of them, and those of them that meet each condition: a JSON array."""
-    _, each = _ARRAYS[connections[rows.db].vendor]
+    json_of = JSON[connections[rows.db].vendor]
     flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
     inner = Statement.select(rows.annotate(**flags).values_list("pk", *flags)[:limit])
     sums = "".join(f", COUNT(CASE WHEN counted.{flag} THEN 1 END)" for flag in flags)
-    return Statement(f"SELECT {each}(COUNT(*){sums}) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608  # the ORM's
+    return Statement(f"SELECT {json_of.values}(COUNT(*){sums}) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608  # the ORM's
 
 
 def saying(expression: Expression, database: str) -> Statement:
@@ -46,14 +39,14 @@ def saying(expression: Expression, database: str) -> Statement:
 
 def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:
     """Make a JSON array of arrays of some columns of ``rows``, each an expression by its name."""
-    array_of, each = _ARRAYS[connections[database].vendor]
+    json_of = JSON[connections[database].vendor]
     inner = Statement.select(
         rows.annotate(**{f"c_{name}": column for name, column in columns.items()}).values_list(
             *(f"c_{name}" for name in columns)
         )
     )
     names = ", ".join(f"listed.c_{name}" for name in columns)
-    return Statement(f"SELECT {array_of}({each}({names})) FROM ({inner.sql}) AS listed", inner.params)  # noqa: S608  # the ORM's
+    return Statement(f"SELECT {json_of.rows}({json_of.values}({names})) FROM ({inner.sql}) AS listed", inner.params)  # noqa: S608  # the ORM's
 
 
 def read(listed: Any) -> list[Any]:

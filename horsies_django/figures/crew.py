@@ -83,15 +83,9 @@ def held(database: str) -> Held:
     return found
 
 
-def silent_after(recovery: RecoveryOptions) -> float:
-    """The seconds without a beat after which a worker is taken for dead."""
-    return min(recovery.claimed_stale_threshold_ms, recovery.running_stale_threshold_ms) / 1_000
-
-
 def crew(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, bool]]) -> list[Member]:
     """Return the workers, those first that beat last."""
     workers: QuerySet[Any] = Worker.objects.using(database).annotate(beat_in=SecondsUntil("last_beat_at"))
-    silent = silent_after(recovery)
     return [
         Member(
             worker.pk,
@@ -105,7 +99,7 @@ def crew(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, b
             tuple(worker.queues or ()),
             tuple(worker.excluded_queues or ()),
             max(0.0, -worker.beat_in),
-            -worker.beat_in < silent,
+            -worker.beat_in < recovery.silent_after,
             worker.stop_requested_at is not None,
         )
         for worker in workers.order_by("-last_beat_at", "pk")[:WORKERS]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 from django.db import connections, models
 from django.db.backends.utils import CursorWrapper
@@ -20,6 +20,22 @@ from ..expressions import Blank
 
 #: A limit that nobody means, in whose place the compiled text gets a parameter: the ORM writes limits out.
 _SOME: Final = 987_654_321
+
+
+class Json(NamedTuple):
+    """What a database calls the function that makes an array of rows, that of values, and the type of a text."""
+
+    rows: str
+    values: str
+    text: str
+
+
+#: By the database's vendor.
+JSON: Final[Mapping[str, Json]] = {
+    "postgresql": Json("json_agg", "json_build_array", "text"),
+    "sqlite": Json("json_group_array", "json_array", "text"),
+    "mysql": Json("JSON_ARRAYAGG", "JSON_ARRAY", "CHAR"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from django.db.models.sql.compiler import SQLCompiler
 from .. import postgres
 from ..expressions import SecondsUntil
 from .queue import Queue
-from .statements import Statement
+from .statements import JSON, Statement
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
@@ -73,14 +73,14 @@ class Survey:
 
     def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""
-        array_of, each, text = _JSON[self._connection.vendor]
+        make = JSON[self._connection.vendor]
         names, name = jumping(tasks, is_async), _NAME
         is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=name, paused=True).values_list("pk"))
         due = tasks.next_up(is_async=is_async).filter(queue_name=name)[:1]
         priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
         sql = (
             f"WITH RECURSIVE {names.sql}"  # noqa: S608  # the ORM's
-            f" SELECT CAST({array_of}({each}(name, is_paused, priority, enqueued_at)) AS {text}) FROM ("
+            f" SELECT CAST({make.rows}({make.values}(name, is_paused, priority, enqueued_at)) AS {make.text}) FROM ("
             f" SELECT names.name, EXISTS ({is_paused.sql}) AS is_paused,"
             f" ({priority.sql}) AS priority, ({enqueued_at.sql}) AS enqueued_at FROM names"
             f") AS queues WHERE priority IS NOT NULL"
@@ -120,11 +120,3 @@ def jumping(tasks: TaskQuerySet, is_async: bool) -> Statement:
         f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"
     )
     return Statement(sql, (*first.params, *following.params))
-
-
-#: What makes an array of rows, what makes one of values, and what a text is, by the database's vendor.
-_JSON: Final = {
-    "postgresql": ("json_agg", "json_build_array", "text"),
-    "sqlite": ("json_group_array", "json_array", "text"),
-    "mysql": ("JSON_ARRAYAGG", "JSON_ARRAY", "CHAR"),
-}

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import connections, transaction
 
-from ..compat import task_backends
+from ..backend import config_of
 from ..models import Task, Workflow, WorkflowEvent, WorkflowTask
 from ..serializers import check_size, dumps, encode
 from .engine import beginning, resuming, retrying, stopping
@@ -73,14 +73,17 @@ def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
 
 
 def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
-    """Release the nodes that wait for an event, or keep it for them (P-08); return whether the workflow was live."""
+    """Release the nodes that wait for an event, or keep it for them (P-08); return whether the workflow was live.
+
+    Raises InvalidTask if its backend is in the settings no more: that says how a payload is stored.
+    """
     with _locked(database, key) as workflow:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
             return False
-        backend: Any = task_backends[workflow.backend]
-        payload = encode(payload, rich=backend.config.serializer == "rich", where=f"the payload of event {name!r}")
+        options = config_of(workflow.backend)
+        payload = encode(payload, rich=options.serializer == "rich", where=f"the payload of event {name!r}")
         text = dumps(payload)
-        check_size(text, backend.config.max_payload_bytes, f"the payload of event {name!r}")
+        check_size(text, options.max_payload_bytes, f"the payload of event {name!r}")
         WorkflowEvent.objects.using(database).update_or_create(
             workflow=workflow, name=name, defaults={"payload": payload}
         )

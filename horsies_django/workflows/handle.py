@@ -144,7 +144,8 @@ class WorkflowHandle(Generic[T]):
     def send_event(self, name: str, payload: Any = None) -> bool:
         """Send an event to the nodes that wait for it, now or later (P-08). Return whether it had not ended.
 
-        Raises ValueError for a bad name, and TypeError or ValueError for a payload that JSON can't hold.
+        Raises ValueError for a bad name, TypeError or ValueError for a payload that JSON can't hold, and InvalidTask if
+        the backend of the workflow is in the settings no more.
         """
         from . import control
 

@@ -109,21 +109,36 @@ def test_each_state_has_a_tile_that_leads_to_its_list(staff, drain):
     assert "No worker is alive" in html
 
 
-def test_workers_and_workflows_are_for_those_who_may_see_them(staff):
+#: What each right shows, and what says so on the page.
+SECTIONS = {
+    "view_queue": ("oldest waits for", "Paused, with tasks that are due: emails."),
+    "view_worker": ("host7",),
+    "view_workflow": ("Workflows in progress", 'max="1" aria-label="progress"></progress> 0/1'),
+}
+
+
+@pytest.mark.parametrize("right", [None, *SECTIONS])
+def test_what_is_no_task_is_for_those_who_may_see_it(staff, right):
     Worker.objects.register("w1", "web", "host7", 1)
     Workflow("import", [tasks.noop.node()()]).start()
-    client = staff("view_task")
+    Queue.objects.create(name="emails", paused=True)
+    tasks.on_emails.send()
 
-    html = page(client)
-    assert "host7" not in html
-    assert "Workflows in progress" not in html
+    html = page(staff("view_task", *([right] if right else [])))
 
-    user = get_user_model().objects.get()
-    user.user_permissions.set(Permission.objects.filter(codename__in=["view_task", "view_worker", "view_workflow"]))
-    html = page(client)
-    assert "host7" in html
-    assert "Workflows in progress" in html
-    assert 'max="1" aria-label="progress"></progress> 0/1' in html
+    assert "What fails most, in the last day" in html
+    shown = {name for name, texts in SECTIONS.items() for text in texts if text in html}
+    assert shown == ({right} if right else set())
+    assert ("emails" in html) == (right == "view_queue")
+
+
+def test_a_queue_that_nobody_serves_is_named_to_those_who_may_see_queues(staff):
+    Worker.objects.register("w1", "web", "host7", 1, queues=["other"])
+    tasks.on_emails.send()
+
+    assert "emails" not in page(client := staff("view_task", "view_worker"))
+    get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename="view_queue"))
+    assert "No worker serves these queues, or all that do are stopping: emails." in page(client)
 
 
 def test_a_full_one_tells_of_queues_failures_and_times(staff):
@@ -135,7 +150,7 @@ def test_a_full_one_tells_of_queues_failures_and_times(staff):
     tasks.on_emails.send()
     Turn.objects.create(name="reaper:default")
 
-    html = page(staff("view_task", "view_worker"))
+    html = page(staff("view_task", "view_worker", "view_queue"))
 
     text = words(html)
     assert "SMTP_DOWN shop.ship 7 7" in text

@@ -4,6 +4,8 @@ import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.db import connection
 from django.db.models.functions import Now, TruncMinute
 from django.test.utils import CaptureQueriesContext
@@ -299,3 +301,12 @@ def test_a_name_is_taken_once(staff):
 
     assert "already exists" in html
     assert Queue.objects.count() == 1
+
+
+def test_numbers_lead_to_tasks_for_those_who_may_see_them(staff):
+    tasks.on_emails.send()
+    client = staff("view_queue")
+
+    assert "/horsies_django/task/" not in page(client, "~emails").content.decode()
+    get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename="view_task"))
+    assert "/horsies_django/task/?queue_name=emails&amp;state=due" in page(client, "~emails").content.decode()

@@ -77,6 +77,20 @@ def test_load_and_what_runs_now_stand_beside_each_worker_with_links(staff):
     assert "Nothing." in page(client, "w-2")
 
 
+def test_tasks_are_counted_and_not_named_for_those_who_may_not_see_them(staff):
+    register()
+    register("w-2")
+    handles = hold(2)
+    client = staff("view_worker")
+
+    for html in (client.get(LIST).content.decode(), page(client, "w-1")):
+        assert "2 tasks" in html
+        assert "2/8" in html
+        assert "noop" not in html
+        assert not [handle for handle in handles if str(handle.id) in html]
+    assert "Nothing." in page(client, "w-2")
+
+
 def test_the_list_needs_as_many_queries_for_20_workers_as_for_one(staff):
     client = staff("view_worker", "stop_worker")
 
@@ -100,7 +114,7 @@ def test_what_a_worker_holds_is_read_by_the_index_of_held_rows(staff):
     tasks.noop.send_many({} for _ in range(3_000))
     Task.objects.update(status="COMPLETED", completed_at=F("sent_at"))
     hold(3)
-    client = staff("view_worker")
+    client = staff("view_worker", "view_task")
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
 

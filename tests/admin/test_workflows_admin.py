@@ -12,13 +12,13 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from horsies_django import OnError, Workflow, sleep, wait_for_event
+from horsies_django import Join, OnError, SuccessCase, SuccessPolicy, Workflow, sleep, wait_for_event
 from horsies_django.admin.acting import matching
 from horsies_django.admin.workflows.admin import WorkflowAdmin
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
 from horsies_django.workflows.handle import WorkflowHandle
-from tests.workflows.bodies import Silent, fail, give, try_, try_item
+from tests.workflows.bodies import Silent, fail, give, noted, try_, try_item
 from tests.workflows.running import children, die, ran, states, value
 
 pytestmark = pytest.mark.django_db  # with ``drain``, transactions and all
@@ -208,8 +208,8 @@ def test_items_of_a_map_are_one_box_with_their_counts(staff):
     assert html.count("<tr id=") == 200
     items = page(client, handle, of="1")
     assert "n1<" in items
-    assert "after=200#nodes" in items
-    assert page(client, handle, of="1", after="990").count("<tr id=") == 11
+    assert "after=7.100#nodes" in items  # itself, 100 that run, 99 that are done
+    assert page(client, handle, of="1", after="7.891").count("<tr id=") == 10
 
 
 def test_many_nodes_that_are_alike_are_one_box(staff):
@@ -222,6 +222,43 @@ def test_many_nodes_that_are_alike_are_one_box(staff):
     assert "30 × mail" in html
     assert graph_in(html).count("<a ") == 2
     assert page(client, handle, of="1").count("<tr id=") == 30
+
+
+def test_what_is_folded_is_listed_with_what_failed_first(staff):
+    states = ["COMPLETED", "PENDING", "RUNNING", "FAILED"] * 8
+    fan = [{"waits_for": [0], "task_name": "shop.mail", "status": state} for state in states]
+    items = [{"map_index": 0, "status": state} for state in states]
+    handles = {
+        "of a fan": row("fan", {"status": "COMPLETED"}, *fan),
+        "of a map": row("map", {"kind": "map", "status": "RUNNING"}, *items),
+    }
+    client = staff("view_workflow")
+
+    for whose, handle in handles.items():
+        html = page(client, handle, of="1" if whose == "of a fan" else "0")
+        shown = re.findall(r'<td><span class="horsies-status horsies-status-(\w+)">', html)
+        if whose == "of a map":
+            assert shown.pop(0) == "running", "the map stands before its items"
+        assert shown == ["failed"] * 8 + ["running"] * 8 + ["pending"] * 8 + ["completed"] * 8, whose
+        assert "What failed comes first" in html
+
+
+def test_the_pages_of_what_is_folded_follow_one_another(staff):
+    states = ["COMPLETED", "FAILED", "RUNNING"] * 140
+    fan = [{"waits_for": [0], "task_name": "shop.mail", "status": state} for state in states]
+    items = [{"map_index": 0, "status": state} for state in states]
+    client = staff("view_workflow")
+
+    for handle, of, size in (
+        (row("fan", {"status": "COMPLETED"}, *fan), "1", 420),
+        (row("map", {"kind": "map", "status": "RUNNING"}, *items), "0", 421),
+    ):
+        seen, after = [], ""
+        while after is not None:
+            html = page(client, handle, of=of, after=after)
+            seen += re.findall(r'<tr id="node-(\d+)">', html)
+            after = next(iter(re.findall(r"after=([\d.]+)#nodes", html)), None)
+        assert len(seen) == len(set(seen)) == size
 
 
 def test_the_page_asks_as_much_for_500_nodes_as_for_5(staff, django_assert_max_num_queries):
@@ -270,6 +307,49 @@ def test_the_table_says_why_a_node_waits(staff, drain):
         assert text in html
 
 
+def test_a_completed_run_says_by_which_case_of_its_policy_though_nodes_failed(staff, drain):
+    good, bad, other = give.node(node_id="good")(), fail.node(node_id="bad")(), fail.node(node_id="other")()
+    last = give.node(node_id="last")()
+    policy = SuccessPolicy([SuccessCase(required=[bad]), SuccessCase(required=[good])])
+    handle = ran(Workflow("w", [good, bad, other >> last], success_policy=policy), drain)
+    assert handle.status() == "COMPLETED"
+
+    html = page(staff("view_workflow"), handle)
+
+    for text in (
+        "It counts as completed by its success policy: case 2 is met, which needs good.",
+        "2 nodes that failed do not matter to it.",
+        "1 node that was skipped does not matter to it.",
+    ):
+        assert text in html
+
+
+def test_a_completed_run_says_that_what_was_skipped_is_no_failure(staff, drain):
+    asked = give.node(node_id="asked", skip_when=noted)()
+    one, other = give.node(node_id="one", skip_when=noted)(), give.node(node_id="other")()
+    after = give.node(node_id="after", waits_for=[one], join=Join.ANY)()
+    handle = ran(Workflow("w", [asked, one, other, after]), drain)
+    assert handle.status() == "COMPLETED"
+
+    html = page(staff("view_workflow"), handle)
+
+    assert "It counts as completed because no node failed: 3 nodes were skipped, and that is no failure." in html
+    assert "2 by their own conditions. 1 because too few of what it waits for completed." in html
+
+
+def test_a_run_that_did_as_it_should_or_failed_says_nothing_of_that(staff, drain):
+    client = staff("view_workflow")
+    for workflow in (diamond(), Workflow("failing", [fail.node()()])):
+        assert "counts as completed" not in page(client, ran(workflow, drain))
+
+
+@pytest.mark.parametrize("policy", [3, [], [7], [{"required": "x"}], [{"required": [99]}], [{}]])
+def test_a_damaged_success_policy_is_told_as_far_as_it_can_be(staff, policy):
+    handle = row("odd", {"status": "FAILED"}, status="COMPLETED", success_policy=policy)
+
+    assert "It counts as completed by its success policy. 1 node that failed" in page(staff("view_workflow"), handle)
+
+
 def test_one_node_is_shown_in_full(staff, drain):
     handle = ran(Workflow("w", [give.node(node_id="a")(value={"<b>": 1})]), drain)
 
@@ -278,6 +358,44 @@ def test_one_node_is_shown_in_full(staff, drain):
     assert "Node a" in html
     assert "&quot;&lt;b&gt;&quot;: 1" in html
     assert "<b>" not in html
+
+
+def shown(client, handle, node):
+    """Return what is said of one node, and what of its row is folded away below."""
+    html = page(client, handle, node=str(node))
+    words, _summary, stored = html.partition('id="node"')[2].partition("</section>")[0].partition("<details")
+    return words, stored
+
+
+def test_of_a_node_is_told_what_an_operator_asks_for_and_its_row_is_folded_away(staff, drain):
+    bad = fail.node(node_id="bad")(message="no more")
+    late = give.node(node_id="late", waits_for=[bad], allow_failed_deps=True, skip_when=noted)()
+    handle = ran(Workflow("w", [bad, late]), drain)
+    client = staff("view_workflow", "view_task")
+
+    words, stored = shown(client, handle, 0)
+    for text in ("Failed", "tests.workflows.bodies.fail", "Attempts", "1/1", "<h3>Arguments</h3>", "<h3>Error</h3>"):
+        assert text in words
+    task = WorkflowTask.objects.get(workflow=handle.id, node_id="bad").task_id
+    assert reverse("admin:horsies_django_task_change", args=[task]) in words
+    for column in ("open_deps", "task_index", "is_decided"):
+        assert column not in words
+    assert "open_deps" in stored
+    after, _stored = shown(client, handle, 1)
+    assert "also after what has failed or was skipped; unless tests.workflows.bodies.noted says so" in after
+    assert '<a href="?node=0#node">bad</a>' in after
+
+
+def test_a_node_that_waits_says_why_and_leads_to_no_task_for_who_may_see_none(staff, drain):
+    first, event = give.node(node_id="first")(), wait_for_event("e")
+    two = give.node(node_id="two", waits_for=[first, event], join=Join.QUORUM, min_success=2)()
+    handle = ran(Workflow("w", [first, event, two]), drain)
+
+    words, _stored = shown(staff("view_workflow"), handle, 2)
+
+    assert "Waits for 2 to complete: 1 have, 1 are open." in words
+    assert "when 2 of these have completed" in words
+    assert "/horsies_django/task/" not in words
 
 
 def test_a_subworkflow_and_its_parent_lead_to_each_other(staff, drain):
@@ -538,7 +656,7 @@ def test_who_may_only_look_sees_no_action(staff, drain):
     client = staff("view_workflow")
 
     assert 'name="action"' not in client.get(LIST).content.decode()
-    assert "<button" not in page(client, handle).split('id="content-main"')[-1]
+    assert '<button type="submit"' not in page(client, handle).split('id="content-main"')[-1]
 
 
 def test_who_may_not_look_sees_nothing(staff, client):

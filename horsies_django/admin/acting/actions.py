@@ -160,17 +160,18 @@ class ActingAdmin(ReadOnlyAdmin):
             done += count
             for message, changed in logged.items():
                 LogEntry.objects.log_actions(request.user.pk, changed, verb.flag, message)  # type: ignore[arg-type]  # a list will do
-        self.report(request, verb.told(done), len(keys) - done)
+        left = len(keys) - done
+        self.report(request, verb.told(done), left, verb.why_not(rows) if left > 0 else "")
 
-    def report(self, request: HttpRequest, done: str, left: int) -> None:
-        """Say what was done, and how many were left alone."""
+    def report(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
+        """Say what was done, how many were left alone, and why, if that is known."""
         if left > 0:
             left_alone = ngettext(
                 "%d was left alone: its state, or its workflow, does not allow it.",
                 "%d were left alone: their state, or their workflow, does not allow it.",
                 left,
             )
-            done = f"{done} {left_alone % left}"
+            done = f"{done} {left_alone % left} {why}".rstrip()
         self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
 
     def _form_of(self, verb: Verb, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:

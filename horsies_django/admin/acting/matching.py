@@ -10,29 +10,27 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, ClassVar, Final, Protocol
 from uuid import UUID
 
+from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db import connections
-from django.db.models import Model
-from django.forms import Form
+from django.db.models import Model, QuerySet
+from django.forms import Form, Media
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
 from ..base import COUNTED
+from ..lists.changelist import WalkingList
 from ..lists.walking import Walk, as_cursor
 from .verbs import Verb, every_row
-
-if TYPE_CHECKING:
-    from ..lists.changelist import WalkingList
-    from .actions import ActingAdmin
 
 #: Seconds that one request works, and after which counting takes no further stretch.
 WORKS: Final = 2.0
@@ -40,6 +38,26 @@ COUNTS: Final = 0.05
 
 #: Stretches that are counted at most: each is two statements, for each lane.
 STRETCHES: Final = 2
+
+
+class Asking(Protocol):
+    """What it takes of an admin: pages of its own, a way to ask first, and one to say what was done."""
+
+    admin_site: AdminSite
+    opts: Any
+    batch: ClassVar[int]
+
+    @property
+    def media(self) -> Media:
+        """The style sheets and scripts of its pages."""
+
+    def ask(
+        self, request: HttpRequest, verb: Verb, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
+    ) -> HttpResponse:
+        """Say what would be done, and ask."""
+
+    def report(self, request: HttpRequest, done: str, left: int) -> None:
+        """Say what was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +137,7 @@ class Progress:
 
 
 def act_on_matching(
-    admin: ActingAdmin, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None
+    admin: Asking, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None
 ) -> HttpResponse:
     """Ask first; then work for a while and say how far it has come."""
     progress = Progress.read(listed.model, request.POST) if "confirmed" in request.POST else None
@@ -155,7 +173,7 @@ def _work(
             return
 
 
-def _ask(admin: ActingAdmin, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None) -> HttpResponse:
+def _ask(admin: Asking, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None) -> HttpResponse:
     newest = every_row(listed.queryset).order_by("-pk").values_list("pk", flat=True).first()
     upper = UUID(int=newest.int + 1) if newest else UUID(int=0)
     extent = extent_of(listed.walk, upper)
@@ -172,7 +190,7 @@ def _ask(admin: ActingAdmin, request: HttpRequest, listed: WalkingList, verb: Ve
 
 
 def _page(
-    admin: ActingAdmin,
+    admin: Asking,
     request: HttpRequest,
     listed: WalkingList,
     verb: Verb,

@@ -22,6 +22,11 @@ def always(row: Any) -> bool:
     return True
 
 
+def nothing_else(rows: QuerySet[Any]) -> str:
+    """Their state says it all."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """One thing that an operator may do. Its action in a list, its button on a page and its permission share a name.
@@ -38,6 +43,7 @@ class Verb:
         warning: What comes of it, for a page that asks first. Empty: nothing is asked.
         form: Asks for what ``act`` takes by name.
         flag: What the admin's log calls it.
+        why_not: What to say of rows some of which were left alone, where that is not their state.
     """
 
     name: str
@@ -51,6 +57,7 @@ class Verb:
     warning: _StrPromise | str = ""
     form: type[Form] | None = None
     flag: int = CHANGE
+    why_not: Callable[[QuerySet[Any]], str] = nothing_else
 
     @property
     def asks(self) -> bool:

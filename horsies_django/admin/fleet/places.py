@@ -13,6 +13,7 @@ from django.utils.translation import gettext, ngettext
 
 from ...backend import HorsiesBackend
 from ...compat import DEFAULT_TASK_QUEUE_NAME, task_backends
+from ...conf import RecoveryOptions
 from ...expressions import FromNow, SecondsUntil
 from ...models import Queue, Rollup, Task, Worker
 from ...models.depths import Depth, depths
@@ -29,12 +30,11 @@ NAMED: Final = 3
 HELD: Final = 1_000
 
 
-def silent_after(database: str | None) -> float:
-    """Return the seconds without a beat after which tasks are taken from a worker; the least of all backends."""
+def soonest_silent() -> float:
+    """Return the seconds without a beat after which a worker is taken for dead; the least of all backends."""
     backends = (task_backends[alias] for alias in task_backends)
-    recoveries = [backend.config.recovery for backend in backends if isinstance(backend, HorsiesBackend)]
-    limits = [min(one.claimed_stale_threshold_ms, one.running_stale_threshold_ms) for one in recoveries]
-    return min(limits, default=120_000) / 1_000
+    limits = [one.config.recovery.silent_after for one in backends if isinstance(one, HorsiesBackend)]
+    return min(limits, default=RecoveryOptions().silent_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,20 @@ class Holding:
 
 @dataclass(slots=True)
 class Load:
-    """What one worker holds: how many, of which kind, and the oldest of them."""
+    """What one worker holds: how many, of which kind, and the oldest of them, where they are named."""
 
     sync: int = 0
     coroutines: int = 0
     holds: list[Holding] = field(default_factory=list)
 
+    @property
+    def count(self) -> int:
+        """How many it holds."""
+        return self.sync + self.coroutines
 
-def loads(worker_ids: Collection[str], database: str | None) -> dict[str, Load]:
-    """Return what each of these workers holds, by the index of held rows, in two statements."""
+
+def loads(worker_ids: Collection[str], database: str | None, *, named: bool) -> dict[str, Load]:
+    """Return what each of these workers holds, by the index of held rows, in two statements; without names in one."""
     found: dict[str, Load] = defaultdict(Load)
     held = Task.objects.using(database).active().filter(claimed_by_worker_id__in=worker_ids).order_by()
     for worker_id, is_async, count in held.values_list("claimed_by_worker_id", "is_async").annotate(Count("pk")):
@@ -65,6 +70,8 @@ def loads(worker_ids: Collection[str], database: str | None) -> dict[str, Load]:
             found[worker_id].coroutines += count
         else:
             found[worker_id].sync += count
+    if not named:
+        return found
     columns = ("claimed_by_worker_id", "pk", "task_name", "status", SecondsUntil("started_at"))
     for worker_id, key, name, status, seconds in held.order_by("claimed_at").values_list(*columns)[:HELD]:
         age = None if seconds is None else -seconds
@@ -178,7 +185,7 @@ def _last_hour(rollups: QuerySet[Rollup]) -> dict[str, tuple[int, int]]:
 def _serving(names: Iterable[str], database: str | None) -> dict[str, list[str]]:
     """Return for each queue the ids of the workers that serve it: alive, and not on their way out."""
     workers = Worker.objects.using(database).filter(stop_requested_at__isnull=True)
-    alive = workers.filter(last_beat_at__gte=FromNow(-silent_after(database)))
+    alive = workers.filter(last_beat_at__gte=FromNow(-soonest_silent()))
     serving: dict[str, list[str]] = defaultdict(list)
     for worker_id, queues, excluded in alive.order_by("pk").values_list("pk", "queues", "excluded_queues")[:HELD]:
         for name in names:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -12,17 +11,18 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...durations import lasting
-from ...models import Queue
+from ...models import Queue, Task
 from ...models.queue import QueueQuerySet
 from ..acting.verbs import Verb
 from ..base import queue_database
+from ..links import Links
 from .live import LiveAdmin, live
 from .places import figures_of, give_figures, known_queues, unsaved
 
@@ -188,28 +188,20 @@ class QueueAdmin(LiveAdmin):
         context = context | {"show_save_and_add_another": False, "show_save_and_continue": False}
         if (queue := kwargs.get("obj")) is not None:
             give_figures([queue], figures_of(queue_database(), queue.name), queue_database())
-            context = context | {"summary": self._summary(queue)}
+            context = context | {"summary": self._summary(request, queue)}
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _summary(self, queue: Any) -> list[tuple[Any, Any]]:
-        figures = queue.figures
+    def _summary(self, request: HttpRequest, queue: Any) -> list[tuple[Any, Any]]:
+        figures, links = queue.figures, Links(self.admin_site, request)
         return [
             (_("state"), state_of(queue)),
-            (_("due"), self._tasks_of(queue, "due", figures.shown_due)),
+            (_("due"), _tasks_of(links, queue, "due", figures.shown_due)),
             (_("oldest has waited"), lasting(figures.depth.waits)),
-            (_("held by workers"), self._tasks_of(queue, "active", str(figures.held))),
-            (_("waiting for their time"), self._tasks_of(queue, "scheduled", figures.shown_scheduled)),
+            (_("held by workers"), _tasks_of(links, queue, "active", str(figures.held))),
+            (_("waiting for their time"), _tasks_of(links, queue, "scheduled", figures.shown_scheduled)),
             (_("ended in the last hour"), figures.shown_hour),
             (_("served by"), self._workers_of(figures.workers)),
         ]
-
-    def _tasks_of(self, queue: Queue, state: str, words: str) -> SafeString | str:
-        try:
-            address = reverse(f"{self.admin_site.name}:horsies_django_task_changelist")
-        except NoReverseMatch:  # a site that has no page for tasks
-            return words
-        query = urlencode({"queue_name": queue.name, "state": state, "kind": "all"})
-        return format_html('<a href="{}?{}">{}</a>', address, query, words)
 
     def _workers_of(self, workers: tuple[str, ...]) -> str:
         count = len(workers)
@@ -258,6 +250,11 @@ class QueueAdmin(LiveAdmin):
     def shown_workers(self, queue: Any) -> str:
         """How many serve it."""
         return str(len(queue.figures.workers))
+
+
+def _tasks_of(links: Links, queue: Queue, state: str, words: str) -> SafeString | str:
+    """Return a number as a link to the tasks of a queue that it counts."""
+    return links.among(Task, words, queue_name=queue.name, state=state, kind="all")
 
 
 def _is_name(text: str) -> bool:

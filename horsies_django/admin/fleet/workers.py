@@ -18,13 +18,14 @@ from django.utils.translation import gettext_lazy as _
 
 from ...durations import from_now, lasting
 from ...expressions import SecondsUntil
-from ...models import Worker
+from ...models import Task, Worker
 from ...models.worker import WorkerQuerySet
 from ..acting.verbs import Verb
 from ..base import queue_database
+from ..links import may_look
 from ..readable import moment
 from .live import LiveAdmin, live
-from .places import NAMED, Holding, Load, loads, silent_after
+from .places import NAMED, Holding, Load, loads, soonest_silent
 
 STOP: Final = Verb(
     name="stop",
@@ -49,13 +50,13 @@ class WorkerList(ChangeList):
         """Read what the workers of this page hold, at once."""
         super().get_results(request)
         workers = list(self.result_list)
-        weigh(workers)
+        weigh(workers, named=may_look(self.model_admin.admin_site, request, Task))
         self.result_list = workers
 
 
-def weigh(workers: list[Any]) -> None:
-    """Give each worker its load."""
-    found = loads([worker.pk for worker in workers], queue_database())
+def weigh(workers: list[Any], *, named: bool) -> None:
+    """Give each worker its load: ``named`` for those who may see tasks."""
+    found = loads([worker.pk for worker in workers], queue_database(), named=named)
     for worker in workers:
         worker.load = found.get(worker.pk, Load())
 
@@ -106,9 +107,10 @@ class WorkerAdmin(LiveAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Show what it runs."""
         if (worker := kwargs.get("obj")) is not None:
-            weigh([worker])
+            weigh([worker], named=may_look(self.admin_site, request, Task))
             rows = [(hold, self._task_address(hold), lasting(hold.seconds)) for hold in worker.load.holds]
-            context = context | {"worker": worker, "holds": rows, "summary": self._summary(worker)}
+            many = how_many(worker.load.count)
+            context = context | {"worker": worker, "holds": rows, "many": many, "summary": self._summary(worker)}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _summary(self, worker: Any) -> list[tuple[Any, Any]]:
@@ -148,12 +150,14 @@ class WorkerAdmin(LiveAdmin):
     @live
     @admin.display(description=_("runs now"))
     def shown_tasks(self, worker: Any) -> SafeString | str:
-        """Those that it has held for longest, with links."""
+        """Those that it has held for longest, with links; only how many, for those who may not see tasks."""
         lines = [self._line(hold) for hold in worker.load.holds[:NAMED]]
-        more = worker.load.sync + worker.load.coroutines - len(lines)
+        if not lines:
+            return how_many(worker.load.count)
+        more = worker.load.count - len(lines)
         if more:
             lines.append((ngettext("and %d more", "and %d more", more) % more,))
-        return format_html_join("", "<div>{}</div>", lines) or "-"
+        return format_html_join("", "<div>{}</div>", lines)
 
     def _line(self, hold: Holding) -> tuple[SafeString]:
         address, words = self._task_address(hold), f"{hold.task_name.rpartition('.')[2]} {lasting(hold.seconds)}"
@@ -185,7 +189,7 @@ class WorkerAdmin(LiveAdmin):
 
 def state_of(worker: Any) -> SafeString:
     """Return whether it lives, by word."""
-    if -worker.beats_in > silent_after(queue_database()):
+    if -worker.beats_in > soonest_silent():
         return format_html('<span class="horsies-silent">{}</span>', _("silent"))
     if worker.stop_requested_at is not None:
         return format_html('<span class="horsies-stopping">{}</span>', _("stopping"))
@@ -204,6 +208,11 @@ def load_of(worker: Any) -> str:
         "coroutines": load.coroutines,
         "slots": slots,
     }
+
+
+def how_many(count: int) -> str:
+    """Return a number of tasks in words, or a dash."""
+    return ngettext("%d task", "%d tasks", count) % count if count else "-"
 
 
 def beat_of(worker: Any) -> str:

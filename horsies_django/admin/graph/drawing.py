@@ -22,8 +22,9 @@ from .words import KINDS, MARKS, STATES, counted, cut, marked, word_of
 _NAME: Final = 21
 _LINE: Final = 26
 
-#: Pixels of width that can be read when they are made as wide as a phone.
-_PHONE: Final = 480
+#: The style sheet sizes a graph by its ``em``, which is its own width by so many: there is no other way to tell it that
+#: width without a style of its own, which a strict Content-Security-Policy forbids.
+_EMS: Final = 20
 
 #: How round the corners are, by kind: a sleep is a pill.
 _ROUND: Final = {NodeKind.SLEEP: HEIGHT // 2, NodeKind.EVENT: 2}
@@ -44,9 +45,9 @@ def draw(boxes: Sequence[Box], layout: Layout, style: Style) -> SafeString:
     ways = set(pairwise(style.critical))
     routes = sorted(layout.routes, key=lambda route: (route.source, route.target) in ways)  # those on top
     return format_html(
-        '<svg class="horsies-graph{}" xmlns="http://www.w3.org/2000/svg" width="{}" height="{}" viewBox="0 0 {} {}"'
-        ' role="group" aria-label="{}">{}{}{}</svg>',
-        " horsies-broad" if layout.width > _PHONE else "",
+        '<svg class="horsies-graph horsies-drawn" xmlns="http://www.w3.org/2000/svg" font-size="{}" width="{}"'
+        ' height="{}" viewBox="0 0 {} {}" role="group" aria-label="{}">{}{}{}</svg>',
+        f"{layout.width / _EMS:.2f}",
         layout.width,
         layout.height,
         layout.width,

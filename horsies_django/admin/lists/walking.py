@@ -164,8 +164,8 @@ class Walk:
             return Page(rows=rows, newer=newer, older=rows[-1].pk)
         if end is None:
             return Page(rows=rows, newer=newer)
-        until = moment_of(before) if before is not None else None
-        return Page(rows=rows, newer=newer, older=end, since=moment_of(end), until=until)
+        until = made_at(before) if before is not None else None
+        return Page(rows=rows, newer=newer, older=end, since=made_at(end), until=until)
 
     def _page_after(self, after: Key) -> Page:
         found, end = self._find(after, is_down=False)
@@ -175,7 +175,7 @@ class Walk:
             return Page(rows=rows, newer=rows[0].pk, older=older)
         if end is None:
             return Page(rows=rows, older=older)
-        return Page(rows=rows, newer=end, older=older, since=moment_of(after), until=moment_of(end))
+        return Page(rows=rows, newer=end, older=older, since=made_at(after), until=made_at(end))
 
     def _find(self, start: Key | None, *, is_down: bool) -> tuple[list[Any], Key | None]:
         """Return one row more than a page has, if there are so many, and where looking came to an end."""
@@ -285,7 +285,7 @@ def id_at(moment: datetime) -> UUID:
     return UUID(int=max(0, int(moment.timestamp() * 1_000)) << 80)
 
 
-def moment_of(key: Key) -> datetime:
+def made_at(key: Key) -> datetime:
     """Return when an id was made, by its maker's clock."""
     return datetime.fromtimestamp(min(key.int >> 80, _LAST) / 1_000, UTC)
 

@@ -34,7 +34,6 @@ from .changelist import WorkflowList, parse
 from .contents import mask_of_workflow
 from .event_form import EventForm
 from .filters import NameFilter, StatusFilter, TreeFilter
-from .node_facts import facts_of
 from .page import WorkflowPage
 from .verbs import RETRY, WORKFLOW_VERBS
 
@@ -132,7 +131,6 @@ class WorkflowAdmin(ActingAdmin):
                 "live": page.is_live,
                 "may_retry": may_retry,
                 "node": page.node,
-                "facts": facts_of(page.node),
             }
         return super().render_change_form(request, context, *args, **kwargs)
 

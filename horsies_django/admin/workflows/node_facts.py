@@ -1,44 +1,115 @@
-"""All that a row says of one node of a workflow: what it was given, what came of it, and its options."""
+"""What there is to say of one node of a workflow: first what an operator asks for, then its row as it is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
 from ...models import WorkflowTask
-from ..readable import as_json
+from ...workflows.states import Join
+from ..readable import as_json, at
 from .contents import mask_of_node
-from .node_waits import moment_of
+from .lines import Line
 
-#: What the table says, by name, and what says nothing to a reader.
-_HIDDEN: Final = frozenset({"id", "workflow", "node_id", "waits_for", "dependents"})
+#: What the page says of it in words, and so not again of its row.
+_SAID: Final = frozenset({"workflow", "node_id", "kwargs", "result"})
 
 
-def facts_of(node: WorkflowTask | None) -> list[tuple[str, Any]]:
-    """Return the name and the value of each column that has something, large ones last."""
-    if node is None:
-        return []
-    fields = [field for field in node._meta.concrete_fields if field.name not in _HIDDEN]
-    facts = [(field, _value(node, field)) for field in fields]
-    return sorted(
-        (
-            (str(field.verbose_name), _shown(node, field.name, value))
-            for field, value in facts
-            if value not in (None, "", [], {}) and value is not False
-        ),
-        key=lambda fact: "<pre" in str(fact[1]),
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A node in words, its large values, and the columns of its row that have something, by their names."""
+
+    words: list[tuple[str, Any]]
+    values: list[tuple[str, Any]]
+    row: list[tuple[str, Any]]
+
+
+def facts_of(node: WorkflowTask, line: Line) -> Facts:
+    """Return what there is to say of a node, of which the table would have this line."""
+    return Facts(
+        words=[(name, value) for name, value in _words(node, line) if value],
+        values=[(name, _shown(node, column)) for name, column in _values(node)],
+        row=[
+            (field.name, _shown(node, field.name))
+            for field in node._meta.concrete_fields
+            if field.name not in _SAID and _is_something(field.value_from_object(node))
+        ],
     )
 
 
-def _value(node: WorkflowTask, field: Any) -> Any:
-    value = field.value_from_object(node)
-    return dict(field.flatchoices).get(value, value) if field.choices else value
+def _words(node: WorkflowTask, line: Line) -> Iterator[tuple[str, Any]]:
+    yield _("State"), format_html('<span class="horsies-status horsies-status-{}">{}</span>', line.status, line.state)
+    yield _("Error"), line.error_code
+    yield _("What it does"), _doing(line)
+    yield _("Why it has not ended"), line.why
+    yield _("Waits for"), _sources(line)
+    yield _("Begins"), _condition(node)
+    yield _("Attempts"), line.attempts
+    yield _("Began"), line.began if node.started_at else ""
+    yield _("Ended"), at(node.completed_at, exactly=False) if node.completed_at else ""
+    yield _("Took"), line.took
+    yield _("In the queue"), line.waited
+    yield _("Deadline"), at(node.good_until, exactly=False) if node.good_until else ""
+    if node.task_name:
+        yield _("Queue"), node.queue_name
+        yield _("Priority"), str(node.priority)
 
 
-def _shown(node: WorkflowTask, name: str, value: Any) -> Any:
+def _doing(line: Line) -> SafeString | str:
+    """Name its task, its subworkflow or its event, with a link to what there is to read of it."""
+    leads_away = not line.address.startswith("?node=")
+    words = line.task or line.kind
+    shown: SafeString | str = format_html('<a href="{}">{}</a>', line.address, words) if leads_away else words
+    return format_html("{} ({})", shown, line.kind) if line.task and line.kind else shown
+
+
+def _sources(line: Line) -> SafeString:
+    links = format_html_join(", ", '<a href="?node={}#node">{}</a>', line.waits_for)
+    if not line.more:
+        return links
+    return format_html("{} {}", links, ngettext("and %d more", "and %d more", line.more) % line.more)
+
+
+def _condition(node: WorkflowTask) -> str:
+    """Say what has to be so before it begins, where that is not the end of all that it waits for."""
+    parts = []
+    if node.join == Join.ANY:
+        parts.append(_("when one of these has completed"))
+    elif node.join == Join.QUORUM:
+        parts.append(_("when %d of these have completed") % (node.min_success or 1))
+    elif node.allow_failed_deps:
+        parts.append(_("also after what has failed or was skipped"))
+    if node.run_when:
+        parts.append(_("if %s says so") % node.run_when)
+    if node.skip_when:
+        parts.append(_("unless %s says so") % node.skip_when)
+    return "; ".join(parts)
+
+
+def _values(node: WorkflowTask) -> Iterator[tuple[str, str]]:
+    if node.kwargs:
+        yield _("Arguments"), "kwargs"
+    if node.result is not None:
+        is_error = isinstance(node.result, dict) and "err" in node.result
+        yield (_("Error") if is_error else _("Result")), "result"
+
+
+def _is_something(value: Any) -> bool:
+    return value not in (None, "", [], {}) and value is not False
+
+
+def _shown(node: WorkflowTask, name: str) -> Any:
+    value = node._meta.get_field(name).value_from_object(node)  # type: ignore[union-attr]  # a column
     if isinstance(value, datetime):
-        return moment_of(value)
+        return at(value, exactly=False)
     if not isinstance(value, dict | list):
-        return value
+        return str(value)
     mask = mask_of_node(node)
     return as_json(mask.seen(name, value), mask)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.utils.formats import date_format
-from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...models import Workflow
 from ...workflows.states import WORKFLOW_TERMINAL_STATES, Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ..readable import at
 
 
 def why(workflow: Workflow, node: Mapping[str, Any]) -> str:
@@ -57,11 +56,11 @@ def _join(node: Mapping[str, Any]) -> str:
 
 def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:
     if node["kind"] == NodeKind.SLEEP:
-        return _("Sleeps until %s.") % moment_of(node["until"])
+        return _("Sleeps until %s.") % at(node["until"], exactly=False)
     if (node["run_when"] or node["skip_when"]) and not node["is_decided"]:
         return _("A worker is to ask its condition.")
     if node["task__next_retry_at"]:
-        return _("Its task is tried again at %s.") % moment_of(node["task__next_retry_at"])
+        return _("Its task is tried again at %s.") % at(node["task__next_retry_at"], exactly=False)
     if node["kind"] == NodeKind.SUBWORKFLOW:
         return _("A worker is to build its subworkflow.")
     return _("Its task waits for a worker.")
@@ -70,19 +69,12 @@ def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:
 def _running(workflow: Workflow, node: Mapping[str, Any]) -> str:
     if node["kind"] == NodeKind.EVENT:
         waits = _("Waits for the event “%s”.") % (node["event_name"] or "")
-        until = _("Until %s.") % moment_of(node["until"]) if node["until"] else ""
+        until = _("Until %s.") % at(node["until"], exactly=False) if node["until"] else ""
         return f"{waits} {until}".strip()
     if node["kind"] == NodeKind.MAP:
         return _("Its items run.")
     if node["kind"] == NodeKind.SUBWORKFLOW:
         return _("Its subworkflow runs.")
     if node["task__next_retry_at"] and node["task__status"] == "PENDING":
-        return _("Its task is tried again at %s.") % moment_of(node["task__next_retry_at"])
+        return _("Its task is tried again at %s.") % at(node["task__next_retry_at"], exactly=False)
     return ""
-
-
-def moment_of(value: Any) -> str:
-    """Return a time to the second in the reader's own zone."""
-    if value is None:
-        return "-"
-    return date_format(localtime(value) if is_aware(value) else value, "Y-m-d H:i:s")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
@@ -16,7 +15,6 @@ from django.utils.translation import ngettext
 from ...durations import lasting
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...templatetags.horsies_figures import grouped
-from ...workflows.codes import WorkflowCode
 from ...workflows.engine.retrying import RETRYABLE
 from ...workflows.states import NodeKind, WorkflowStatus
 from ..graph.critical import critical_path
@@ -24,46 +22,22 @@ from ..graph.drawing import Style, draw
 from ..graph.folding import Box, Node, edges_of, in_groups
 from ..graph.layout import lay_out
 from ..graph.timeline import draw_timeline
-from ..graph.words import KINDS, MARKS, STATES, word_of
-from ..readable import as_json
+from ..graph.words import MARKS, STATES, word_of
+from ..readable import as_json, at
+from .choosing import LISTED, Choice, Cursor, listed, one, one_listed
 from .contents import mask_of_workflow
-from .node_waits import moment_of, why
-from .nodes import LISTED, READ, Choice, Nodes, listed, nodes_of, one, places_in
+from .lines import Line, Teller, between
+from .node_facts import Facts, facts_of
+from .nodes import READ, Nodes, nodes_of
+from .verdict import why_completed
 
 #: Boxes that are drawn. A picture of more would help nobody.
 DRAWN: Final = 600
 
-#: A picture of so many pixels is made as wide as the page at first.
-_SNUG: Final = 1_300
-
-#: Lines of the critical path, names of what a node waits for, subworkflows and events that are listed.
+#: Lines of the critical path, subworkflows and events that are listed.
 _STEPS: Final = 50
-_NAMED: Final = 5
 _CHILDREN: Final = 200
 _EVENTS: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of the table of nodes, in words."""
-
-    index: int
-    node_id: str
-    kind: str
-    status: str
-    state: str
-    task: str
-    address: str
-    attempts: str
-    began: str
-    took: str
-    waited: str
-    why: str
-    waits_for: tuple[tuple[int, str], ...]
-    more: int
-    error_code: str
-    is_conditional: bool
-    retry: str
 
 
 class WorkflowPage:
@@ -101,12 +75,12 @@ class WorkflowPage:
         row = self.workflow
         ended = row.completed_at or row.cancelled_at
         pairs = [
-            (_("Sent"), moment_of(row.sent_at)),
-            (_("Started"), moment_of(row.started_at)),
-            (_("Paused"), moment_of(row.paused_at) if row.paused_at else ""),
-            (_("Ended"), moment_of(ended) if ended else ""),
-            (_("Took") if ended else _("Runs for"), lasting(self._between(row.started_at, ended or self.now))),
-            (_("Deadline"), moment_of(row.good_until) if row.good_until else ""),
+            (_("Sent"), at(row.sent_at, exactly=False)),
+            (_("Started"), at(row.started_at, exactly=False)),
+            (_("Paused"), at(row.paused_at, exactly=False) if row.paused_at else ""),
+            (_("Ended"), at(ended, exactly=False) if ended else ""),
+            (_("Took") if ended else _("Runs for"), lasting(between(row.started_at, ended or self.now))),
+            (_("Deadline"), at(row.good_until, exactly=False) if row.good_until else ""),
         ]
         return [(name, text) for name, text in pairs if text]
 
@@ -116,6 +90,11 @@ class WorkflowPage:
         error = self.workflow.error
         names = ("node_id", "error_code", "message")
         return {name: str(error.get(name) or "") for name in names} if isinstance(error, dict) else {}
+
+    @property
+    def verdict(self) -> str:
+        """Why it counts as completed, if not all of its nodes completed."""
+        return why_completed(self.workflow, self._nodes)
 
     # The picture.
 
@@ -132,11 +111,6 @@ class WorkflowPage:
         }
         self.layout = lay_out(len(boxes), edges_of(boxes))
         return draw(boxes, self.layout, self._style(title))
-
-    @property
-    def is_snug(self) -> bool:
-        """Whether the picture can be read when it is made as wide as the page."""
-        return bool(self.picture) and self.layout.width <= _SNUG
 
     @cached_property
     def timeline(self) -> Any:
@@ -169,11 +143,11 @@ class WorkflowPage:
     def steps(self) -> list[dict[str, Any]]:
         """The critical path in words, each with what it took and its share of the whole."""
         path = self._path
-        whole = self._between(path[0].began, path[-1].ended or self.now) if path else None
+        whole = between(path[0].began, path[-1].ended or self.now) if path else None
         seconds = whole.total_seconds() if whole else 0
         steps = []
         for node in path[-_STEPS:]:
-            took = self._between(node.began, node.ended or self.now)
+            took = between(node.began, node.ended or self.now)
             share = round(100 * took.total_seconds() / seconds) if took and seconds else None
             steps.append(
                 {
@@ -196,12 +170,17 @@ class WorkflowPage:
     @cached_property
     def lines(self) -> list[Line]:
         """The lines of the table."""
-        return list(self._lines())[:LISTED]
+        return [self._teller.line(row) for row in self._rows[:LISTED]]
 
     @property
-    def next_after(self) -> int | None:
-        """The place after which the next page of the table begins; None if there is none."""
-        return self.lines[-1].index if len(self._rows) > LISTED and self.choice.is_any else None
+    def next_after(self) -> Cursor | None:
+        """Where the next page of the table begins; None if there is none."""
+        return self.choice.cursor(self._rows[LISTED - 1]) if self.is_short and self.choice.is_any else None
+
+    @property
+    def is_urgent_first(self) -> bool:
+        """Whether the table has what failed before the rest: it has several states, and is not in the nodes' order."""
+        return self.choice.of is not None and not self.choice.state
 
     @property
     def is_short(self) -> bool:
@@ -215,6 +194,12 @@ class WorkflowPage:
             return word_of(self.choice.state)
         node = next((node for node in self._nodes.nodes if node.place == self.choice.of), None)
         return node.label if node else ""
+
+    @cached_property
+    def facts(self) -> Facts | None:
+        """What there is to say of the node that is shown in full; None if none is."""
+        row = one_listed(self.workflow, self.node.task_index) if self.node else None
+        return facts_of(self.node, self._teller.line(row)) if self.node and row else None
 
     # What it is tied to.
 
@@ -264,6 +249,12 @@ class WorkflowPage:
         return nodes_of(self.workflow)
 
     @cached_property
+    def _teller(self) -> Teller:
+        may = self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
+        retry = self._retry_of if may else None
+        return Teller(self.workflow, self._nodes.nodes, self.now, self._address_of, retry)
+
+    @cached_property
     def _groups(self) -> list[list[Node]]:
         return in_groups(self._nodes.nodes)
 
@@ -282,38 +273,6 @@ class WorkflowPage:
             return listed(self.workflow, self.choice)
         folded = (group for group in self._groups if len(group) > 1 and group[0].place == self.choice.of)
         return listed(self.workflow, self.choice, tuple(next(folded, ())))
-
-    def _lines(self) -> Iterator[Line]:
-        by_index = {node.place: node for node in self._nodes.nodes}
-
-        def name(index: int) -> str:
-            return by_index[index].label if index in by_index else f"#{index}"
-
-        may = self.workflow.status in (*RETRYABLE, WorkflowStatus.RUNNING)
-        for row in self._rows:
-            sources = places_in(row["waits_for"])
-            is_bad = row["status"] in ("FAILED", "SKIPPED") and row["error_code"] != WorkflowCode.CONDITION_NOT_MET
-            is_over = row["status"] in ("SKIPPED", "PENDING", "READY")
-            began, ended = row["started_at"], row["completed_at"]
-            yield Line(
-                index=row["task_index"],
-                node_id=row["node_id"],
-                kind=str(KINDS.get(row["kind"], "")),
-                status=row["status"].lower(),
-                state=word_of(row["status"]),
-                task=row["task_name"] or row["definition_key"] or row["event_name"] or "",
-                address=self._address_of(row["kind"], row["pk"], row["task_index"], row["task_id"]),
-                attempts=_attempts(row),
-                began=moment_of(began),
-                took="" if is_over else lasting(self._between(began, ended or self.now)),
-                waited=lasting(self._between(began, row["task__started_at"])) if row["kind"] == NodeKind.TASK else "",
-                why=why(self.workflow, row),
-                waits_for=tuple((source, name(source)) for source in sources[:_NAMED]),
-                more=max(0, len(sources) - _NAMED),
-                error_code=row["error_code"] or "",
-                is_conditional=row["run_when"] is not None or row["skip_when"] is not None,
-                retry=self._retry_of(row["task_index"]) if may and is_bad else "",
-            )
 
     def _address_of_box(self, box: Box) -> str:
         node = box.first
@@ -338,12 +297,3 @@ class WorkflowPage:
 
     def _retry_of(self, index: int) -> str:
         return reverse(f"{self._site}:horsies_django_workflow_retry_node", args=[self.workflow.pk, index])
-
-    def _between(self, began: datetime | None, ended: datetime | None) -> timedelta | None:
-        return ended - began if began and ended else None
-
-
-def _attempts(row: Mapping[str, Any]) -> str:
-    if not row["task__attempt"]:
-        return ""
-    return f"{row['task__attempt']}/{max(row['task__attempt'], (row['task__max_retries'] or 0) + 1)}"

@@ -8,9 +8,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
+from ...backend import HorsiesBackend
+from ...compat import InvalidTask, task_backends
 from ...workflows import control
 from ...workflows.engine.retrying import has_failed
 from ...workflows.states import WORKFLOW_TERMINAL_STATES, WorkflowStatus
@@ -39,6 +41,24 @@ def _each(change: Callable[..., bool]) -> Callable[..., int]:
         return sum(change(rows.db, key, **values) for key in keys)
 
     return act
+
+
+def _send_event(database: str, key: UUID, **values: Any) -> bool:
+    """Leave one alone whose backend is gone, as one in a list must not keep the event from the others."""
+    try:
+        return control.send_event(database, key, **values)
+    except InvalidTask:
+        return False
+
+
+def _gone_backends(rows: QuerySet[Any]) -> str:
+    """Say which backends of these workflows are in the settings no more."""
+    aliases = set(rows.order_by().values_list("backend", flat=True).distinct())
+    gone = sorted(aliases - {alias for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend)})
+    if not gone:
+        return ""
+    told = gettext("No event can be sent to workflows whose backend is no HorsiesBackend of TASKS any more: %(names)s.")
+    return told % {"names": ", ".join(gone)}
 
 
 def is_live(workflow: Any) -> bool:
@@ -86,11 +106,12 @@ SEND_EVENT: Final = EventVerb(
     name="send_event",
     label=_("Send event"),
     label_of_many=_("Send an event to selected workflows"),
-    act=_each(control.send_event),
+    act=_each(_send_event),
     told=lambda count: ngettext("%d workflow was sent the event.", "%d workflows were sent the event.", count) % count,
     fits=is_live,
     watched=(),
     form=EventForm,
+    why_not=_gone_backends,
 )
 
 CANCEL: Final = Verb(

@@ -1,15 +1,64 @@
-/* Shows the part of a large graph where something goes on: else its upper left corner, which is often empty. */
+/* Shows the part of a large graph where something goes on, else its upper left corner, which is often empty; and zooms.
+ *
+ * Without it a graph fits its box, or is as large as it is drawn: the style sheet does that by the two radio buttons.
+ * What is kept fresh is inside of the box, so that the size, which is the box's, stays.
+ */
 "use strict";
 document.addEventListener("DOMContentLoaded", function () {
-  document.querySelectorAll(".horsies-canvas").forEach(function (canvas) {
-    const [node] = ["failed", "running", "enqueued", "ready", "pending", "completed"]
-      .map((state) => canvas.querySelector(`a.horsies-is-${state}`)).filter(Boolean);
-    if (!node) return;
-    const box = node.getBoundingClientRect(), frame = canvas.getBoundingClientRect();
-    canvas.scrollTo({
-      left: box.right > frame.right ? box.left - frame.left - 20 : 0,
-      top: box.bottom > frame.bottom ? box.top - frame.top - (frame.height - box.height) / 2 : 0,
-      behavior: "instant",
-    });
-  });
+  document.querySelectorAll(".horsies-zoom").forEach(zoom);
+  document.querySelectorAll(".horsies-canvas").forEach(showWhatMatters);
 });
+
+function showWhatMatters(canvas) {
+  const [node] = ["failed", "running", "enqueued", "ready", "pending", "completed"]
+    .map((state) => canvas.querySelector(`a.horsies-is-${state}`)).filter(Boolean);
+  if (!node) return;
+  const box = node.getBoundingClientRect(), frame = canvas.getBoundingClientRect();
+  canvas.scrollTo({
+    left: box.right > frame.right ? box.left - frame.left - 20 : 0,
+    top: box.bottom > frame.bottom ? box.top - frame.top - (frame.height - box.height) / 2 : 0,
+    behavior: "instant",
+  });
+}
+
+function zoom(controls) {
+  const SIZES = [0.25, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2];
+  const canvas = controls.parentElement.querySelector(".horsies-canvas");
+  const output = controls.querySelector("output");
+  const buttons = [...controls.querySelectorAll("[data-horsies-zoom]")];
+  const radios = [...controls.querySelectorAll("input")];
+
+  const size = () => {
+    const graph = canvas.querySelector("svg.horsies-drawn");
+    return graph ? graph.getBoundingClientRect().width / graph.viewBox.baseVal.width : 1;
+  };
+  // The next one that can be told from the present one.
+  const next = (step) => step > 0 ? SIZES.find((each) => each > size() + 0.02)
+    : SIZES.findLast((each) => each < size() - 0.02);
+
+  function tell() {
+    output.textContent = `${Math.round(100 * size())} %`;
+    for (const button of buttons) button.setAttribute("aria-disabled", String(!next(Number(button.dataset.horsiesZoom))));
+  }
+
+  for (const button of buttons) {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const before = size(), after = next(Number(button.dataset.horsiesZoom));
+      if (!after) return;
+      const middle = [canvas.scrollLeft + canvas.clientWidth / 2, canvas.scrollTop + canvas.clientHeight / 2];
+      canvas.style.setProperty("--horsies-zoom", after);
+      canvas.classList.add("horsies-zoomed");
+      for (const radio of radios) radio.checked = false;
+      const [left, top] = middle.map((each) => each * after / before);
+      canvas.scrollTo({ left: left - canvas.clientWidth / 2, top: top - canvas.clientHeight / 2, behavior: "instant" });
+      tell();
+    });
+  }
+  for (const radio of radios) radio.addEventListener("change", () => {
+    canvas.classList.remove("horsies-zoomed");
+    tell();
+  });
+  window.addEventListener("resize", tell);
+  tell();
+}

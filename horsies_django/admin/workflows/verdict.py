@@ -1,0 +1,106 @@
+"""Why a workflow counts as completed though not all of its nodes did, in words. :mod:`.finishing` decides it (W-50)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...models import Workflow
+from ...templatetags.horsies_figures import grouped
+from ...workflows.codes import WorkflowCode
+from ...workflows.states import WorkflowStatus
+from ..graph.folding import Node
+from .nodes import Nodes
+
+#: Nodes of a case that are named.
+_NAMED: Final = 5
+
+
+def why_completed(workflow: Workflow, nodes: Nodes) -> str:
+    """Return why it is COMPLETED, if some of its nodes failed or were skipped; nothing if all did as they should."""
+    failed, skipped = nodes.counts.get("FAILED", 0), nodes.counts.get("SKIPPED", 0)
+    if workflow.status != WorkflowStatus.COMPLETED or not (failed or skipped):
+        return ""
+    if workflow.success_policy is not None:
+        return " ".join([_by_policy(workflow.success_policy, nodes), *_missing(failed, skipped)])
+    if failed:
+        return _(
+            "It counts as completed, and some of its nodes as failed, which no success policy excuses: they were "
+            "changed after it had ended."
+        )
+    return _of_skipped(nodes, skipped)
+
+
+def _by_policy(policy: Any, nodes: Nodes) -> str:
+    """Name the first case that is met, as that is the one that counts."""
+    by_place = {node.place: node for node in nodes.nodes}
+    for number, required in _cases(policy):
+        needed = [by_place[place] for place in required if place in by_place]
+        if len(needed) == len(required) and all(node.status == "COMPLETED" for node in needed):
+            numbers = {"number": number, "names": _named(needed)}
+            return (
+                _("It counts as completed by its success policy: case %(number)d is met, which needs %(names)s.")
+                % numbers
+            )
+    return _("It counts as completed by its success policy.")
+
+
+def _cases(policy: Any) -> Iterator[tuple[int, list[Any]]]:
+    """Yield what is required in each case; what a damaged row has in its place is left out."""
+    for number, case in enumerate(policy if isinstance(policy, list) else (), 1):
+        required = case.get("required") if isinstance(case, dict) else None
+        if isinstance(required, list) and all(type(place) is int for place in required):
+            yield number, required
+
+
+def _named(nodes: list[Node]) -> str:
+    names = ", ".join(node.label for node in nodes[:_NAMED])
+    if (more := len(nodes) - _NAMED) <= 0:
+        return names
+    return _("%(names)s and %(more)s more") % {"names": names, "more": grouped(more)}
+
+
+def _missing(failed: int, skipped: int) -> Iterator[str]:
+    """Say what has not completed, and did not matter."""
+    if failed:
+        yield ngettext(
+            "%s node that failed does not matter to it.",
+            "%s nodes that failed do not matter to it.",
+            failed,
+        ) % grouped(failed)
+    if skipped:
+        yield ngettext(
+            "%s node that was skipped does not matter to it.",
+            "%s nodes that were skipped do not matter to it.",
+            skipped,
+        ) % grouped(skipped)
+
+
+def _of_skipped(nodes: Nodes, skipped: int) -> str:
+    """Without a policy only a node that failed makes a workflow fail."""
+    by_condition = sum(
+        node.status == "SKIPPED" and node.error_code == WorkflowCode.CONDITION_NOT_MET for node in nodes.nodes
+    )
+    told = ngettext(
+        "It counts as completed because no node failed: %s node was skipped, and that is no failure.",
+        "It counts as completed because no node failed: %s nodes were skipped, and that is no failure.",
+        skipped,
+    )
+    words = [told % grouped(skipped)]
+    if by_condition:
+        words.append(
+            ngettext("%s by its own condition.", "%s by their own conditions.", by_condition) % grouped(by_condition)
+        )
+    if rest := skipped - by_condition:
+        words.append(
+            ngettext(
+                "%s because too few of what it waits for completed.",
+                "%s because too few of what they wait for completed.",
+                rest,
+            )
+            % grouped(rest)
+        )
+    return " ".join(words)
