@@ -122,7 +122,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "sees_queues": sees_queues,
             "sees_workers": sees_workers,
             "sees_workflows": sees_workflows,
-            "workers": [(one, self._page("worker", one.id)) for one in snapshot.alive] if sees_workers else [],
+            "workers": [(one, self._page("worker", quote(one.id))) for one in snapshot.alive] if sees_workers else [],
             "silent": len(snapshot.workers) - len(snapshot.alive),
             "threads": sum(one.threads or 0 for one in snapshot.alive),
             "taken": sum(one.threads_taken for one in snapshot.alive),

@@ -1,11 +1,13 @@
 """What nobody clicks together: it changes nothing that was not meant, and ends in a page of its own."""
 
+from datetime import timedelta
 from urllib.parse import quote, urlencode
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote as quote_key
 from django.db import connection
+from django.utils import timezone
 
 from horsies_django import Workflow as Definition
 from horsies_django import wait_for_event
@@ -18,6 +20,9 @@ from tests.jobs import tasks
 pytestmark = pytest.mark.django_db
 
 NEWEST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+#: Later than whatever a test sends.
+SOON = (timezone.now() + timedelta(days=1)).isoformat()
 
 
 def act(client, model, query, *keys, **data):
@@ -45,7 +50,7 @@ def act(client, model, query, *keys, **data):
 )
 def test_a_filter_that_is_none_does_not_let_an_action_have_all_tasks(admin_client, query):
     task = tasks.noop.send()
-    every = {"action": "cancel", "select_across": "1", "upper": NEWEST, "confirmed": "1"}
+    every = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"}
 
     act(admin_client, "task", query, task.id, **every)
     assert Task.objects.get(pk=task.id).status == "PENDING"
@@ -57,7 +62,7 @@ def test_a_filter_that_is_none_does_not_let_an_action_have_all_tasks(admin_clien
 @pytest.mark.parametrize("query", [{"sent": "aeon"}, {"level": "nonsense"}, {"q": "\0"}, {"name": "\0"}])
 def test_nor_all_workflows(admin_client, query):
     handle = Definition("made", [tasks.noop.node()()]).start()
-    every = {"action": "pause", "select_across": "1", "upper": NEWEST, "confirmed": "1"}
+    every = {"action": "pause", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"}
 
     act(admin_client, "workflow", query, handle.id, **every)
     assert Workflow.objects.get(pk=handle.id).status == "RUNNING"
@@ -133,7 +138,8 @@ def test_so_it_is_when_all_that_match_were_meant(admin_client, monkeypatch):
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(breaks), pytest.raises(RuntimeError):
-        act(admin_client, "task", {}, older, action="cancel", select_across="1", upper=NEWEST, confirmed="1")
+        given = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"}
+        act(admin_client, "task", {}, older, **given)
 
     assert Task.objects.get(pk=newer).status == "CANCELLED"
     assert "1 done" in LogEntry.objects.get().change_message

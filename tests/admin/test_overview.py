@@ -163,6 +163,15 @@ def test_a_full_one_tells_of_queues_failures_and_times(staff):
     assert "error_code=SMTP_DOWN" in html
 
 
+def test_its_links_to_workers_open_whatever_they_are_called(staff):
+    Worker.objects.register("gpu_23-1", "gpu_23", "host", 1)
+    client = staff("view_task", "view_worker")
+
+    address = next(address for address in re.findall(r'href="([^"]+)"', page(client)) if "/worker/gpu" in address)
+
+    assert client.get(address).status_code == 200
+
+
 def test_a_reaper_that_is_late_is_told_of(staff):
     tasks.noop.send()
     Turn.objects.create(name="reaper:default", taken_at=datetime.now(UTC) - timedelta(hours=1))

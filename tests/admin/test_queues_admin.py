@@ -263,6 +263,48 @@ def test_a_paused_row_is_not_deleted_for_that_would_resume_it(staff):
     assert not Queue.objects.exists()
 
 
+def test_a_row_that_is_paused_while_it_is_deleted_stays(staff):
+    row = Queue.objects.create(name="emails")
+    client = staff("view_queue", "delete_queue")
+    paused = []
+
+    def pause(execute, sql, *rest):
+        if "DELETE" in sql and "horsies_queues" in sql and not paused:
+            paused.append(Queue.objects.pause())
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(pause):
+        response = client.post(reverse("admin:horsies_django_queue_delete", args=[row.pk]), {"post": "yes"})
+
+    assert (response.status_code, paused) == (403, [1])
+    assert Queue.objects.filter(pk=row.pk).exists()
+
+
+def test_what_has_no_row_has_none_to_be_deleted(staff):
+    client = staff("view_queue", "delete_queue")
+
+    assert "/delete/" not in page(client, "~default").content.decode()
+    address = reverse("admin:horsies_django_queue_delete", args=["~default"])
+    assert client.post(address, {"post": "yes"}).status_code == 403
+
+
+def test_a_limit_is_kept_though_somebody_deletes_the_row_meanwhile(staff):
+    row = Queue.objects.create(name="emails")
+    client = staff("view_queue", "change_queue")
+    deleted = []
+
+    def delete(execute, sql, *rest):
+        if sql.startswith(("INSERT", "UPDATE")) and "horsies_queues" in sql and not deleted:
+            deleted.append(Queue.objects.filter(pk=row.pk).delete())
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(delete):
+        response = client.post(reverse("admin:horsies_django_queue_change", args=[row.pk]), {"max_concurrency": "3"})
+
+    assert response.status_code == 302
+    assert (Queue.objects.get().name, Queue.objects.get().max_concurrency) == ("emails", 3)
+
+
 def test_queue_names_are_text_whatever_is_in_them(staff):
     name = '<script>alert(1)</script>/"&_41'
     row = tasks.noop.send()

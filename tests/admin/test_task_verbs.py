@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
-from django.db import transaction
+from django.db import connection, transaction
 from django.urls import reverse
 from django.utils import timezone
 
@@ -29,6 +29,8 @@ RIGHTS = {
     "move": "move_task",
     "delete": "delete_task",
 }
+#: Later than whatever a test sends.
+SOON = (timezone.now() + timedelta(days=1)).isoformat()
 GIVEN = {"move": {"queue_name": "emails", "priority": "7"}}
 
 
@@ -82,7 +84,7 @@ def test_each_verb_needs_its_own_right_from_the_list_and_from_the_page(staff, ac
     more = {"confirmed": "1", **GIVEN.get(action, {})}
 
     act(client, action, handle.id, **more)
-    act(client, action, handle.id, select_across="1", upper=str(UUID(int=2**128 - 1)), **more)
+    act(client, action, handle.id, select_across="1", upper=str(UUID(int=2**128 - 1)), asked=SOON, **more)
 
     assert client.post(address, more).status_code == 403
     assert client.get(address).status_code == 403
@@ -385,6 +387,58 @@ def test_all_that_match_are_retried_a_part_in_each_request_and_none_twice(staff,
     messages = LogEntry.objects.values_list("change_message", flat=True)
     assert sum(int(re.search(r"(\d+) done", message)[1]) for message in messages) == 1_200
     assert all("queue: emails" in message for message in messages)
+
+
+def test_what_stops_to_match_while_others_are_done_is_left_alone(staff):
+    first, *_, last = [tasks.noop.send() for _ in range(3)]
+    client, query = staff("view_task", "cancel_task"), "?status__exact=PENDING"
+    response = act(client, "cancel_running", first.id, query=query, select_across="1")
+    begun = []
+
+    def begin(execute, sql, *rest):
+        if sql.startswith("UPDATE") and not begun:
+            begun.append(last.id)
+            Task.objects.filter(pk=last.id).update(status="RUNNING", started_at=timezone.now())
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(begin):
+        response = client.post(LIST + query, fields_of(response))
+
+    assert state(last)["status"] == "RUNNING"
+    assert "2 tasks were cancelled. 1 was left alone" in said(response)
+
+
+def test_what_was_sent_after_it_was_asked_for_is_not_meant_whatever_its_id(staff):
+    ids = [UUID("f47ac10b-58cc-4372-a567-0e02b2c3d479"), UUID(int=2**128 - 1)]
+    earlier = [tasks.noop.with_options(task_id=key).send() for key in ids]
+    client = staff("view_task", "cancel_task")
+    response = act(client, "cancel", earlier[0].id, select_across="1")
+    later = tasks.noop.send()
+
+    client.post(LIST, fields_of(response))
+
+    assert [state(handle)["status"] for handle in (earlier[0], later)] == ["CANCELLED", "PENDING"]
+
+
+@pytest.mark.parametrize("posted", [{"asked": "soon"}, {"asked": "2026-01-01T00:00:00"}, {"asked": ""}, {"upper": "x"}])
+def test_what_can_not_have_been_asked_is_asked_anew(staff, posted):
+    handle = tasks.noop.send()
+    client = staff("view_task", "cancel_task")
+    response = act(client, "cancel", handle.id, select_across="1")
+
+    again = client.post(LIST, fields_of(response) | posted)
+
+    assert again.status_code == 200
+    assert "upper" in fields_of(again)
+    assert state(handle)["status"] == "PENDING"
+
+
+def test_absurd_numbers_of_what_was_done_so_far_are_cut(staff):
+    handle = tasks.noop.send()
+    client = staff("view_task", "cancel_task")
+    response = act(client, "cancel", handle.id, select_across="1")
+
+    assert client.post(LIST, fields_of(response) | {"done": "9" * 4_300}).status_code == 302
 
 
 @pytest.mark.parametrize("right", ["retry_task", None])

@@ -12,29 +12,37 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, ClassVar, Final, Protocol
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db import connections
 from django.db.models import Model, QuerySet
+from django.db.models.functions import Now
 from django.forms import Form, Media
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_aware, now
 from django.utils.translation import gettext as _
 
 from ..base import COUNTED
 from ..lists.changelist import WalkingList
-from ..lists.walking import Walk, as_cursor
+from ..lists.walking import Walk, as_cursor, beside
 from .verbs import Verb, every_row
 
 #: Seconds that one request works, and after which counting takes no further stretch.
 WORKS: Final = 2.0
 COUNTS: Final = 0.05
+
+#: More than that nobody has done it to.
+_MOST: Final = 10**12
 
 #: Stretches that are counted at most: each is two statements, for each lane.
 STRETCHES: Final = 2
@@ -105,13 +113,15 @@ class Progress:
     """How far it has come: what the page posts when it goes on.
 
     Attributes:
-        upper: Rows from this id on came later, and are not meant.
+        asked: When it was asked for, by the database's clock: what was sent later is not meant.
+        upper: Nor are the rows from this id on, which most of those have.
         before: Where to go on. None: at ``upper``.
         done: To how many it was done.
         left: How many were left alone.
         total: How many there were to be, in words.
     """
 
+    asked: datetime
     upper: UUID
     before: UUID | None = None
     done: int = 0
@@ -125,15 +135,18 @@ class Progress:
         if upper is None or (before and as_cursor(model, before) is None):
             return None
         with suppress(ValueError):
-            done, left = int(posted.get("done") or 0), int(posted.get("left") or 0)
-            return cls(upper, as_cursor(model, before), done, left, posted.get("total", "")[:40])
+            asked = parse_datetime(posted.get("asked", ""))
+            done, left = (min(int(posted.get(name) or 0), _MOST) for name in ("done", "left"))
+            if asked is not None and is_aware(asked) == settings.USE_TZ:
+                return cls(asked, upper, as_cursor(model, before), done, left, posted.get("total", "")[:40])
         return None
 
     @property
     def fields(self) -> list[tuple[str, Any]]:
         """Return what has to be posted."""
-        given = {"upper": self.upper, "before": self.before, "done": self.done, "left": self.left, "total": self.total}
-        return [(name, "" if value is None else str(value)) for name, value in given.items()]
+        given = {name: getattr(self, name) for name in ("upper", "before", "done", "left", "total")}
+        texts = [(name, "" if value is None else str(value)) for name, value in given.items()]
+        return [("asked", self.asked.isoformat()), *texts]
 
 
 def act_on_matching(
@@ -160,22 +173,25 @@ def act_on_matching(
 def _work(
     walk: Walk, verb: Verb, values: dict[str, Any], progress: Progress, size: int
 ) -> Iterator[tuple[Progress, bool]]:
-    """Do batch after batch until the time is up; yield each time how far it came, and whether that is all."""
+    """Do batch after batch until the time is up; yield each time how far it came, and whether that is all.
+
+    What does not match any more when its turn comes is left alone.
+    """
     done, left = progress.done, progress.left
     until = time.monotonic() + WORKS
-    rows = every_row(walk.rows)
+    walk = replace(walk, rows=walk.rows.filter(sent_at__lte=progress.asked))
     for batch, cursor in walk.batches(progress.before or progress.upper, size):
         if batch:
-            changed = verb.act(rows.filter(pk__in=batch), **values)
+            changed = verb.act(walk.rows.order_by().filter(pk__in=batch), **values)
             done, left = done + changed, left + len(batch) - changed
-        yield Progress(progress.upper, cursor, done, left, progress.total), cursor is None
+        yield replace(progress, before=cursor, done=done, left=left), cursor is None
         if time.monotonic() > until:
             return
 
 
 def _ask(admin: Asking, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None) -> HttpResponse:
-    newest = every_row(listed.queryset).order_by("-pk").values_list("pk", flat=True).first()
-    upper = UUID(int=newest.int + 1) if newest else UUID(int=0)
+    newest = every_row(listed.queryset).annotate(asked=Now()).order_by("-pk").values_list("pk", "asked").first()
+    upper, asked = (beside(newest[0], 1), newest[1]) if newest else (UUID(int=0), now())
     extent = extent_of(listed.walk, upper)
     status_field: Any = listed.model._meta.get_field("status")
     statuses = dict(status_field.flatchoices)
@@ -183,7 +199,7 @@ def _ask(admin: Asking, request: HttpRequest, listed: WalkingList, verb: Verb, f
         "extent": extent,
         "by_status": [(statuses.get(status, status), count) for status, count in sorted(extent.by_status.items())],
         "said": listed.said,
-        "hidden": [*_hidden(request, verb), *Progress(upper, total=str(extent)).fields],
+        "hidden": [*_hidden(request, verb), *Progress(asked, upper, total=str(extent)).fields],
         "back": request.get_full_path(),
     }
     return admin.ask(request, verb, listed.queryset.none(), form, more)

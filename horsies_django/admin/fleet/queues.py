@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -108,7 +109,8 @@ class QueueAdmin(LiveAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Who has that right may delete what is said of a queue, one by one, but not so resume it."""
-        return self._has_right(request, "delete") and isinstance(obj, Queue) and not obj.paused
+        is_there = isinstance(obj, Queue) and not obj._state.adding
+        return self._has_right(request, "delete") and is_there and not obj.paused  # type: ignore[union-attr]  # it is one
 
     def _has_right(self, request: HttpRequest, name: str) -> bool:
         return request.user.has_perm(f"horsies_django.{name}_queue")
@@ -130,7 +132,16 @@ class QueueAdmin(LiveAdmin):
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
         """Write where the workers read, wherever the routers would send it, and no more than was edited."""
-        obj.save(using=queue_database(), update_fields=["max_concurrency"] if change else None)
+        if change:  # somebody may have deleted the row since
+            rows = QueueQuerySet(Queue, using=queue_database())
+            rows.named(obj.name).update(max_concurrency=obj.max_concurrency)
+        else:
+            obj.save(using=queue_database())
+
+    def delete_model(self, request: HttpRequest, obj: Queue) -> None:
+        """Delete it unless somebody has paused it since the page was opened."""
+        if not Queue.objects.using(queue_database()).filter(pk=obj.pk, paused=False).delete()[0]:
+            raise PermissionDenied
 
     # Queues without a row: it is made when something is first said of them.
 

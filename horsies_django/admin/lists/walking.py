@@ -159,7 +159,7 @@ class Walk:
         rows = found[:PAGE]
         newer = None
         if before is not None:
-            newer = rows[0].pk if rows else _beside(before, -1)
+            newer = rows[0].pk if rows else beside(before, -1)
         if len(found) > PAGE:
             return Page(rows=rows, newer=newer, older=rows[-1].pk)
         if end is None:
@@ -170,7 +170,7 @@ class Walk:
     def _page_after(self, after: Key) -> Page:
         found, end = self._find(after, is_down=False)
         rows = found[:PAGE][::-1]
-        older = rows[-1].pk if rows else _beside(after, 1)
+        older = rows[-1].pk if rows else beside(after, 1)
         if len(found) > PAGE:
             return Page(rows=rows, newer=rows[0].pk, older=older)
         if end is None:
@@ -317,7 +317,8 @@ def _key_of(row: Any) -> Key:
     return row.pk
 
 
-def _beside(key: Key, step: int) -> Key:
+def beside(key: Key, step: int) -> Key:
+    """Return the key so many steps on, or the last that there can be."""
     if isinstance(key, UUID):
         return UUID(int=min(max(key.int + step, 0), (1 << 128) - 1))
     return min(max(key + step, 0), (1 << 63) - 1)
