@@ -137,8 +137,8 @@ def test_so_it_is_when_all_that_match_were_meant(admin_client, monkeypatch):
             raise RuntimeError("the database has gone")
         return execute(sql, params, many, context)
 
+    given = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"}
     with connection.execute_wrapper(breaks), pytest.raises(RuntimeError):
-        given = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"}
         act(admin_client, "task", {}, older, **given)
 
     assert Task.objects.get(pk=newer).status == "CANCELLED"
