@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, time, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django.conf import settings
@@ -36,6 +36,8 @@ class SentFilter(admin.ListFilter):
 
     title = _("time sent")
     template = "admin/horsies_django/sent_filter.html"
+    #: What unfold knows a filter by.
+    parameter_name: ClassVar = "sent"
     _NAMES: Final = ("sent", "sent_from", "sent_to")
 
     def __init__(self, request: HttpRequest, params: dict[str, list[str]], model: Any, model_admin: Any) -> None:
