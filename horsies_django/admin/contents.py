@@ -22,8 +22,19 @@ _EMPTY: Final = {None, "", "null", "[]", "{}"}
 
 def with_texts(tasks: QuerySet[Any], *parts: str) -> QuerySet[Any]:
     """Read these columns as text: what is in them may be more, or deeper, than Python reads, or damaged."""
-    texts: QuerySet[Any] = tasks.annotate(**{PARTS[part]: Cast(part, TextField()) for part in parts})
-    return texts.defer(*PARTS)
+    return as_texts(tasks, *parts).defer(*PARTS)
+
+
+def as_texts(rows: QuerySet[Any], *columns: str) -> QuerySet[Any]:
+    """Read these columns as text, and not as they are, until :func:`give_values`."""
+    texts: QuerySet[Any] = rows.annotate(**{f"{column}_text": Cast(column, TextField()) for column in columns})
+    return texts.defer(*columns)
+
+
+def give_values(row: Any, *columns: str) -> None:
+    """Give a row that was read with :func:`as_texts` its values; words for those that can't be read."""
+    for column in columns:
+        setattr(row, column, read(getattr(row, f"{column}_text")))
 
 
 class Contents:
@@ -91,11 +102,12 @@ class Contents:
 
     def _value(self, part: str) -> Any:
         if part not in self._values:
-            self._values[part] = _read(getattr(self._task, PARTS[part], None))
+            self._values[part] = read(getattr(self._task, PARTS[part], None))
         return self._values[part]
 
 
-def _read(text: str | None) -> Any:
+def read(text: str | None) -> Any:
+    """Return the value of a column that was read as text; words if it can't be read."""
     try:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -16,7 +16,7 @@ from ..compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ..conf import Options
 from ..expressions import MinuteOf, SecondsUntil
 from ..models import Queue, Task, Turn
-from ..models.depths import Depth, depths
+from ..models.depths import Depth, Depths, depths
 from ..models.statements import Statement
 from ..reaper.loop import TURN
 from . import counts, flows
@@ -69,6 +69,8 @@ class Snapshot:
 
     counts: Mapping[str, Count]
     queues: tuple[QueueFigures, ...]
+    is_more_queues: bool  # tasks wait in others too
+    unlisted_waits: float | None  # then: the oldest of all
     workers: tuple[Member, ...]
     workflows: Mapping[str, Count]
     newest_workflows: tuple[UUID, ...]
@@ -80,7 +82,8 @@ class Snapshot:
     @property
     def oldest_waits(self) -> float | None:
         """The seconds for which the oldest due task of all has waited."""
-        return max((queue.depth.waits for queue in self.queues if queue.depth.waits is not None), default=None)
+        waits = (self.unlisted_waits, *(queue.depth.waits for queue in self.queues))
+        return max((seconds for seconds in waits if seconds is not None), default=None)
 
     @property
     def alive(self) -> tuple[Member, ...]:
@@ -105,6 +108,7 @@ class Snapshot:
             "counts": {name: count.as_json() for name, count in self.counts.items()},
             "oldest_waits": self.oldest_waits,
             "queues": [queue.as_json() for queue in self.queues],
+            "queues_are_more": self.is_more_queues,
             "workers": [worker.as_json() for worker in self.workers],
             "workflows": {name: count.as_json() for name, count in self.workflows.items()},
             "reaper": {"last_pass_ago": self.reaper_ago, "interval": self.reaper_interval, "late": self.is_reaper_late},
@@ -112,19 +116,22 @@ class Snapshot:
 
 
 def take(options: Options) -> Snapshot:
-    """Read how things stand, in nine statements."""
+    """Read how things stand, in nine statements; one more where tasks wait in very many queues."""
     database = options.database
     answers = ask(database, _parts(database))
     holding = held(database)
     minute = int(answers["minute"])
     minutes, hour = last_hour(database, minute)
-    due = depths(Task.objects.using(database))
+    rows = dict(read(answers["queues"]))
+    due = depths(Task.objects.using(database), also=rows)
     for name, waits in read(answers["latecomers"]):
-        due[name] = due.get(name, Depth()) + Depth(1, False, max(0.0, -waits))
+        due[name] = due.of(name) + Depth(1, False, max(0.0, -waits))
     reaper_in = answers["reaper"]
     return Snapshot(
         counts.of_states(answers, holding.states),
-        tuple(_queues(dict(read(answers["queues"])), due, holding, paces(database, hour))),
+        tuple(_queues(rows, due, holding, paces(database, hour))),
+        due.is_more,
+        due.waits,
         tuple(crew(database, options.recovery, holding.workers)),
         flows.counts(answers),
         tuple(flows.newest(answers)),
@@ -150,15 +157,13 @@ def _parts(database: str) -> dict[str, Statement]:
     }
 
 
-def _queues(
-    rows: Mapping[str, bool], due: Mapping[str, Depth], holding: Held, pace: Mapping[str, Pace]
-) -> Iterable[QueueFigures]:
+def _queues(rows: Mapping[str, bool], due: Depths, holding: Held, pace: Mapping[str, Pace]) -> Iterable[QueueFigures]:
     names = {*rows, *due, *holding.queues, *(name for name in pace if name), *_configured()}
     for name in sorted(names):
         yield QueueFigures(
             name,
             bool(rows.get(name, False)),
-            due.get(name, Depth()),
+            due.of(name),
             holding.queues[name],
             pace.get(name, Pace(Counter())),
         )

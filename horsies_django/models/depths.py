@@ -6,15 +6,16 @@ than a bound: that costs as much as there are queues in which something waits, h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from django.db import connections
-from django.db.models import SmallIntegerField
+from django.db.models import CharField, Expression, SmallIntegerField
 
-from ..expressions import SecondsUntil
+from ..expressions import Blank, Given, SecondsUntil
 from .statements import Statement
-from .survey import Here, jumping
+from .survey import NAME, Here, jumping
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 #: Rows of a queue that are counted at most, of each kind.
 COUNTED: Final = 1_000
 
-#: Queues that are looked into at most.
+#: Queues that are looked into at most because tasks wait there; where that is not all, so many others that are known.
 QUEUES: Final = 100
+
+_QUEUE: Final = Blank("queue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,43 +43,94 @@ class Depth:
         return Depth(self.due + other.due, self.is_more or other.is_more, max(known, default=None))
 
 
-def depths(tasks: TaskQuerySet, only: str | None = None) -> dict[str, Depth]:
-    """Return the depth of each queue in which something is due, or of one, in three statements at most."""
-    found: dict[str, Depth] = {}
-    kinds = (False, True)
-    names = [(name, kind) for kind in kinds for name in (_names(tasks, kind) if only is None else [only])]
-    if not names:
+class Depths(dict[str, Depth]):
+    """Depths by the names of queues. ``is_more`` is whether tasks wait in queues that were not looked into.
+
+    ``waits`` are then the seconds that the oldest of all has waited, of whichever queue.
+    """
+
+    is_more: bool = False
+    waits: float | None = None
+
+    def of(self, name: str) -> Depth:
+        """Return the depth of a queue; of one that was not looked into nothing is known but that it is not negative."""
+        return self.get(name, Depth(is_more=self.is_more))
+
+
+def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = ()) -> Depths:
+    """Return the depth of each queue in which something is due, or of one, in four statements at most.
+
+    Of more than ``QUEUES`` the first by name are looked into, and the first of ``also`` that are not among them.
+    """
+    found = Depths()
+    waiting = {is_async: _names(tasks, is_async) if only is None else [only] for is_async in (False, True)}
+    names = sorted({*waiting[False], *waiting[True]})
+    if len(names) > QUEUES:
+        found.is_more, found.waits = True, _oldest(tasks)
+        names = [*names[:QUEUES], *sorted(set(also).difference(names[:QUEUES]))[:QUEUES]]
+        found.update(dict.fromkeys(names, Depth()))
+    depth_of = {is_async: _depth(tasks, is_async) for is_async, known in waiting.items() if known}
+    parts = [
+        (depth_of[is_async], name)
+        for is_async, known in waiting.items()
+        for name in names
+        if name in known or len(known) > QUEUES  # or it may wait behind those
+    ]
+    if not parts:
         return found
-    parts = [_depth(tasks, name, is_async) for name, is_async in names]
-    sql = " UNION ALL ".join(part.sql for part in parts)
+    sql = " UNION ALL ".join(part.sql for part, _ in parts)
     with connections[tasks.db].cursor() as cursor:
-        cursor.execute(sql, [param for part in parts for param in part.params])
+        cursor.execute(sql, [param for part, name in parts for param in part.filled({_QUEUE.name: name})])
         for name, due, waits in cursor.fetchall():
-            depth = Depth(min(due, COUNTED), due > COUNTED, None if waits is None else max(0.0, -waits))
-            found[name] = found.get(name, Depth()) + depth
+            found[name] = found.get(name, Depth()) + Depth(min(due, COUNTED), due > COUNTED, _ago(waits))
     return found
 
 
 def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
+    """One more than are looked into, if there are more."""
     names = jumping(tasks, is_async)
-    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {QUEUES}"  # noqa: S608  # the ORM's
+    sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {QUEUES + 1}"  # noqa: S608  # the ORM's
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(sql, names.params)
         return [name for (name,) in cursor.fetchall()]
 
 
-def _depth(tasks: TaskQuerySet, name: str, is_async: bool) -> Statement:
-    rows, here = tasks.waiting(is_async=is_async).filter(queue_name=name), Here("ranks.priority", SmallIntegerField())
+def _oldest(tasks: TaskQuerySet) -> float | None:
+    """For how long the oldest of all has waited, by jumping through every queue."""
+    parts = [(jumping(tasks, is_async), _first_due(tasks, NAME, is_async)) for is_async in (False, True)]
+    sql = " UNION ALL ".join(
+        f"SELECT * FROM (WITH RECURSIVE {names.sql} SELECT MIN(({first.sql})) FROM names"  # noqa: S608  # the ORM's
+        " WHERE names.name IS NOT NULL) AS kind"
+        for names, first in parts
+    )
+    with connections[tasks.db].cursor() as cursor:
+        cursor.execute(sql, [param for names, first in parts for param in (*names.params, *first.params)])
+        return max((ago for (waits,) in cursor.fetchall() if (ago := _ago(waits)) is not None), default=None)
+
+
+def _ago(waits: float | None) -> float | None:
+    return None if waits is None else max(0.0, -waits)
+
+
+def _depth(tasks: TaskQuerySet, is_async: bool) -> Statement:
+    name = Given(_QUEUE, CharField())  # the ORM takes longer to write this than the database to do it
     due = tasks.next_up(is_async=is_async).filter(queue_name=name)  # in the order of the index, lest all is read
     counted = Statement.select(due.values_list("pk")[: COUNTED + 1])
+    first = _first_due(tasks, name, is_async)
+    sql = f"SELECT %s AS name, (SELECT COUNT(*) FROM ({counted.sql}) AS counted) AS due, ({first.sql})"  # noqa: S608  # the ORM's
+    return Statement(sql, (_QUEUE, *counted.params, *first.params))
+
+
+def _first_due(tasks: TaskQuerySet, name: Expression, is_async: bool) -> Statement:
+    """The seconds until what is due first in a queue, of whatever priority; they are negative."""
+    rows, here = tasks.waiting(is_async=is_async).filter(queue_name=name), Here("ranks.priority", SmallIntegerField())
     ranks = rows.order_by("-priority").values_list("priority")
     highest, lower = Statement.select(ranks[:1]), Statement.select(ranks.filter(priority__lt=here)[:1])
-    first = rows.filter(priority=here).order_by("enqueued_at").values_list(SecondsUntil("enqueued_at"))
-    oldest = Statement.select(first[:1])
-    sql = (
-        f"SELECT %s AS name, (SELECT COUNT(*) FROM ({counted.sql}) AS counted) AS due,"  # noqa: S608  # the ORM's
-        f" (WITH RECURSIVE ranks (priority) AS (SELECT ({highest.sql}) UNION ALL SELECT ({lower.sql}) FROM ranks"
-        f" WHERE ranks.priority IS NOT NULL) SELECT MIN(({oldest.sql})) FROM ranks WHERE ranks.priority IS NOT NULL)"
+    oldest = Statement.select(
+        rows.filter(priority=here).order_by("enqueued_at").values_list(SecondsUntil("enqueued_at"))[:1]
     )
-    parts = (counted, highest, lower, oldest)
-    return Statement(sql, (name, *(param for part in parts for param in part.params)))
+    sql = (
+        f"WITH RECURSIVE ranks (priority) AS (SELECT ({highest.sql}) UNION ALL SELECT ({lower.sql}) FROM ranks"  # noqa: S608  # the ORM's
+        f" WHERE ranks.priority IS NOT NULL) SELECT MIN(({oldest.sql})) FROM ranks WHERE ranks.priority IS NOT NULL"
+    )
+    return Statement(sql, (*highest.params, *lower.params, *oldest.params))

@@ -74,7 +74,7 @@ class Survey:
     def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""
         make = JSON[self._connection.vendor]
-        names, name = jumping(tasks, is_async), _NAME
+        names, name = jumping(tasks, is_async), NAME
         is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=name, paused=True).values_list("pk"))
         due = tasks.next_up(is_async=is_async).filter(queue_name=name)[:1]
         priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
@@ -107,14 +107,15 @@ class Here(models.Expression):
         return self._column, ()
 
 
-_NAME: Final = Here("names.name", models.CharField())
+#: The queue that a jump is made from.
+NAME: Final = Here("names.name", models.CharField())
 
 
 def jumping(tasks: TaskQuerySet, is_async: bool) -> Statement:
     """``names (name) AS …``: the queues in which something of this kind waits, and a NULL at the end."""
     names = tasks.waiting(is_async=is_async).order_by("queue_name").values_list("queue_name")
     first = Statement.select(names[:1])
-    following = Statement.select(names.filter(queue_name__gt=_NAME)[:1])
+    following = Statement.select(names.filter(queue_name__gt=NAME)[:1])
     sql = (
         f"names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
         f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"

@@ -6,7 +6,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from horsies_django.expressions import FromNow
 from horsies_django.models import Task
+from horsies_django.models import depths as module
 from horsies_django.models.depths import Depth, depths
 from tests.jobs import tasks
 
@@ -45,6 +47,36 @@ def test_a_deep_queue_is_read_by_the_index_of_claims_no_further_than_the_bound()
         plan = _plan(query["sql"])
         assert not re.search(r"Seq Scan on horsies_tasks|SCAN horsies_tasks(?! USING)", plan), plan
         assert "horsies_task_claim" in plan
+
+
+def test_beyond_the_bound_known_queues_are_looked_into_and_the_oldest_of_all_is_found(monkeypatch):
+    monkeypatch.setattr(module, "QUEUES", 3)
+    for name in ("a", "b", "c", "d", "known", "z"):
+        tasks.noop.with_options(queue_name=name).send()
+    tasks.awrite.with_options(queue_name="known").send("x")
+    tasks.noop.with_options(queue_name="z", priority=5).send()
+    Task.objects.filter(queue_name="z", priority=0).update(enqueued_at=FromNow(-600))
+
+    with CaptureQueriesContext(connection) as captured:
+        found = depths(Task.objects.all(), also=["known", "idle", "a"])
+
+    assert {name: depth.due for name, depth in found.items()} == {"a": 1, "b": 1, "c": 1, "idle": 0, "known": 2}
+    assert found.is_more
+    assert found.waits == pytest.approx(600, abs=60)
+    assert found.of("z") == Depth(0, True), "nothing is known of it"
+    assert found.of("idle") == Depth()
+    assert len(captured) == 4
+
+
+def test_within_the_bound_what_is_not_found_is_empty(monkeypatch):
+    monkeypatch.setattr(module, "QUEUES", 2)
+    tasks.noop.with_options(queue_name="a").send()
+    tasks.awrite.with_options(queue_name="b").send("x")
+
+    found = depths(Task.objects.all(), also=["idle"])
+
+    assert not found.is_more
+    assert found.of("idle") == Depth()
 
 
 def _plan(sql):

@@ -15,7 +15,7 @@ from django.utils.html import strip_tags
 from horsies_django import TaskStatus
 from horsies_django.admin.fleet import places
 from horsies_django.expressions import FromNow
-from horsies_django.models import Queue, Rollup, Task, Worker
+from horsies_django.models import Queue, Rollup, Task, Worker, depths
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
@@ -64,6 +64,30 @@ def test_every_queue_that_is_known_is_listed_without_any_row(staff, settings):
     assert found["of-settings"]["shown_due"] == "0"
     assert found["row"]["max_concurrency"] == "5"
     assert Queue.objects.count() == 1, "to look changes nothing"
+
+
+def test_more_queues_than_are_looked_into_are_told_of_and_those_with_a_row_have_their_depth(staff, monkeypatch):
+    monkeypatch.setattr(depths, "QUEUES", 1)
+    Queue.objects.create(name="zzz", paused=True)
+    for name in ("a", "b", "runs"):
+        send(name)
+    send("zzz", 5)
+    Task.objects.filter(queue_name="runs").update(status="RUNNING", claimed_at=Now(), started_at=Now(), claim=1)
+    send("runs")
+    client = staff("view_task", "view_queue")
+
+    found = rows(client)
+
+    assert {name: cells["shown_due"] for name, cells in found.items()} | {"default": ""} == {
+        "a": "1",
+        "default": "",
+        "runs": "0+",
+        "zzz": "5",
+    }
+    overview = client.get("/admin/horsies_django/overview/").content.decode()
+    for html in (client.get(LIST).content.decode(), overview):
+        assert "Tasks wait in more queues than are looked into at once" in html
+    assert "Paused, with tasks that are due: zzz." in overview
 
 
 def test_the_oldest_that_is_due_counts_whatever_its_priority_and_kind(staff):

@@ -14,6 +14,7 @@ from django.urls import reverse
 
 from horsies_django import Join, OnError, SuccessCase, SuccessPolicy, Workflow, sleep, wait_for_event
 from horsies_django.admin.acting import matching
+from horsies_django.admin.workflows import nodes
 from horsies_django.admin.workflows.admin import WorkflowAdmin
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
@@ -286,6 +287,21 @@ def test_above_a_limit_the_page_says_that_it_draws_nothing(staff):
     assert html.count("<tr id=") == 200
 
 
+def test_of_too_many_edges_none_is_read_and_the_page_says_so(staff, monkeypatch):
+    monkeypatch.setattr(nodes, "EDGES", 1_000)
+    handle = row("tangle", *({"waits_for": list(range(index))} for index in range(30)))
+    client = staff("view_workflow")
+
+    with CaptureQueriesContext(connection) as captured:
+        html = page(client, handle)
+
+    assert not graph_in(html)
+    assert "Nodes wait for so many others that there is no picture" in html
+    assert "Critical path" not in html
+    assert html.count("<tr id=") == 30
+    assert len(captured) <= 15
+
+
 def test_no_statement_of_a_page_reads_a_large_column_of_all_nodes(staff, drain):
     handle = ran(diamond(), drain)
     client = staff(*ALL)
@@ -425,7 +441,7 @@ def test_nothing_of_a_row_is_markup(staff):
 
 
 @pytest.mark.parametrize(
-    "nodes",
+    "damaged",
     [
         [{"waits_for": [1]}, {"waits_for": [0]}],
         [{"waits_for": [0, 7, -1, "x", None, 10**12]}],
@@ -437,9 +453,9 @@ def test_nothing_of_a_row_is_markup(staff):
         [],
     ],
 )
-def test_damaged_rows_are_shown_all_the_same(staff, nodes):
-    row("odd", *nodes)
-    row("odd", *nodes, status="FAILED", error=[1], success_policy=3, open_count=99)
+def test_damaged_rows_are_shown_all_the_same(staff, damaged):
+    row("odd", *damaged)
+    row("odd", *damaged, status="FAILED", error=[1], success_policy=3, open_count=99)
     client = staff(*ALL, "view_task")
 
     for query in ({"node": "0"}, {"of": "0", "node": "99999999999"}, {"state": "x", "after": "-1"}):

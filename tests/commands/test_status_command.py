@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from horsies_django.compat import task_backends
 from horsies_django.expressions import FromNow
-from horsies_django.models import Task, TaskAttempt
+from horsies_django.models import Task, TaskAttempt, depths
 from horsies_django.reaper.duties import run_pass
 from tests.conftest import Process
 from tests.jobs import tasks
@@ -33,7 +33,7 @@ def test_json_is_one_object_with_counts_queues_and_workers(worker, manage):
 
     assert process.wait() == 0
     found = json.loads(process.output)
-    assert set(found) == {"counts", "oldest_waits", "queues", "workers", "workflows", "reaper"}
+    assert set(found) == {"counts", "oldest_waits", "queues", "queues_are_more", "workers", "workflows", "reaper"}
     assert found["counts"]["failed"] == {"count": 0, "exactness": "exact"}
     assert found["workers"][0]["is_alive"]
     assert {"name", "paused", "due", "oldest_waits", "held", "last_hour", "run_p95"} <= set(found["queues"][0])
@@ -52,6 +52,19 @@ def test_json_tells_what_has_been_rolled_up(manage, drain):
     (queue,) = (queue for queue in json.loads(process.output)["queues"] if queue["name"] == "default")
     assert queue["last_hour"] == {"completed": 1, "retried": 0, "failed": 1}
     assert queue["run_p95"] > 0
+
+
+def test_more_queues_than_are_looked_into_are_told_of(capsys, monkeypatch):
+    monkeypatch.setattr(depths, "QUEUES", 1)
+    tasks.noop.with_options(queue_name="a").send()
+    late = tasks.noop.with_options(queue_name="z").send()
+    Task.objects.filter(pk=late.id).update(enqueued_at=FromNow(-7_200))
+
+    call_command("horsies_status")
+
+    printed = capsys.readouterr().out
+    assert "Tasks wait in more queues" in printed
+    assert "oldest due task waits: 2 h" in printed
 
 
 def test_a_table_has_a_row_for_each_queue(capsys, drain):

@@ -16,7 +16,7 @@ from ...compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...conf import RecoveryOptions
 from ...expressions import FromNow, SecondsUntil
 from ...models import Queue, Rollup, Task, Worker
-from ...models.depths import Depth, depths
+from ...models.depths import Depth, Depths, depths
 from ...models.rollup import Span
 from ...states import AttemptOutcome, TaskStatus
 
@@ -119,16 +119,24 @@ def at_least(count: int, is_more: bool) -> str:
     return number_format(count, force_grouping=True) + ("+" if is_more else "")
 
 
-def known_queues(rows: QuerySet[Queue], database: str | None) -> list[Queue]:
+class Known(list[Queue]):
+    """Queues. ``is_more`` is whether tasks wait in others too."""
+
+    is_more: bool = False
+
+
+def known_queues(rows: QuerySet[Queue], database: str | None) -> Known:
     """Return every queue that is known, with its figures: those with a row, of the settings, with tasks that live.
 
     One without a row has ``~`` and its name for a key.
     """
-    figures = figures_of(database)
     saved = {queue.name: queue for queue in rows}
+    due = depths(Task.objects.using(database).order_by(), also=saved)
+    figures = _figures(database, due)
     configured = (set(task_backends[alias].queues) or {DEFAULT_TASK_QUEUE_NAME} for alias in task_backends)
     names = {*saved, *figures}.union(*configured)
-    known = [saved.get(name) or unsaved(name) for name in sorted(names)]
+    known = Known(saved.get(name) or unsaved(name) for name in sorted(names))
+    known.is_more = due.is_more
     give_figures(known, figures, database)
     return known
 
@@ -149,8 +157,11 @@ def unsaved(name: str) -> Queue:
 
 def figures_of(database: str | None, only: str | None = None) -> defaultdict[str, Figures]:
     """Return the figures of queues that have any, or of one, in six statements; of others, what is known of them."""
+    return _figures(database, depths(Task.objects.using(database).order_by(), only), only)
+
+
+def _figures(database: str | None, due: Depths, only: str | None = None) -> defaultdict[str, Figures]:
     tasks, rollups = Task.objects.using(database).order_by(), Rollup.objects.using(database).order_by()
-    due = depths(tasks, only)
     # Of all queues: no index has them by queue, and few of one among millions would be long to find.
     deferred = tasks.pending().filter(deferred=True).order_by("enqueued_at").values_list("queue_name", flat=True)
     waiting = list(deferred[: COUNTED + 1])
@@ -160,10 +171,10 @@ def figures_of(database: str | None, only: str | None = None) -> defaultdict[str
     held = dict(tasks.active().values_list("queue_name").annotate(Count("pk")))
     hour = _last_hour(rollups)
     is_more = len(waiting) > COUNTED
-    found = defaultdict(lambda: Figures(is_scheduled_more=is_more))
+    found = defaultdict(lambda: Figures(Depth(is_more=due.is_more), is_scheduled_more=is_more))
     for name in {*due, *scheduled, *held, *hour}:
         ended = hour.get(name, (0, 0))
-        found[name] = Figures(due.get(name, Depth()), scheduled.get(name, 0), is_more, held.get(name, 0), *ended)
+        found[name] = Figures(due.of(name), scheduled.get(name, 0), is_more, held.get(name, 0), *ended)
     return found
 
 

@@ -9,6 +9,7 @@ from django.forms import Form
 from django.http import HttpRequest
 
 from ..acting.verbs import Verb
+from ..contents import PARTS
 from ..lists import search
 from ..lists.filters import (
     ErrorFilter,
@@ -74,9 +75,9 @@ class TaskAdmin(TaskColumns, TaskPage):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the large columns where they are until a page shows them."""
-        rows = super().get_queryset(request)
+        rows = super().get_queryset(request).defer(*PARTS)
         is_list = request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
-        return rows.defer("args", "kwargs", "result", "retry_policy", "metadata", "checkpoint") if is_list else rows
+        return rows.defer("retry_policy") if is_list else rows
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

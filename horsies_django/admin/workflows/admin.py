@@ -26,6 +26,7 @@ from ...workflows import control
 from ...workflows.states import NodeKind
 from ..acting.actions import ActingAdmin
 from ..acting.verbs import Verb
+from ..contents import as_texts, give_values
 from ..lists.search import is_unreadable
 from ..lists.sent import SentFilter
 from ..readable import as_json, moment
@@ -96,9 +97,18 @@ class WorkflowAdmin(ActingAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the large columns where they are until a page shows them; add the database's clock."""
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now())
-        is_list = request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
-        return rows.defer(*_LARGE).annotate(error_code=KT("error__error_code")) if is_list else rows
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now()).defer(*_LARGE)
+        name = str(request.resolver_match.url_name) if request.resolver_match else ""
+        if name.endswith("_changelist"):
+            rows = rows.annotate(error_code=KT("error__error_code"))
+        return as_texts(rows, *_LARGE) if name.endswith("_change") else rows
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """For its page, read the large columns as far as they can be read."""
+        workflow = super().get_object(request, object_id, from_field)
+        if workflow is not None and "result_text" in workflow.__dict__:
+            give_values(workflow, *_LARGE)
+        return workflow
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

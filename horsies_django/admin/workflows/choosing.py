@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from django.db.models import Case, Q, Value, When
+from django.db.models import Case, JSONField, Q, Value, When
 
 from ...models import Workflow, WorkflowTask
 from ...workflows.states import NodeKind
+from ..contents import as_texts, give_values
 from ..graph.folding import Node
 from ..graph.words import STATES
-from .nodes import LIGHT, rows_of
+from .nodes import AS_TEXT, LIGHT, rows_of
 
 #: Nodes in one page of the table.
 LISTED: Final = 200
@@ -23,7 +24,6 @@ _URGENT: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED"
 #: No column of these is large: what a node was given and what came of it are on a page of their own.
 _LISTED: Final = (
     *LIGHT,
-    "waits_for",
     "map_index",
     "join",
     "min_success",
@@ -41,6 +41,10 @@ _LISTED: Final = (
     "task__started_at",
     "task__next_retry_at",
 )
+
+
+#: What may be more, or deeper, than Python reads, or damaged.
+_JSON: Final = tuple(field.name for field in WorkflowTask._meta.concrete_fields if isinstance(field, JSONField))
 
 
 class Cursor(NamedTuple):
@@ -87,7 +91,7 @@ class Choice:
 def listed(workflow: Workflow, choice: Choice, alike: tuple[Node, ...] = ()) -> list[dict[str, Any]]:
     """Return the rows of the table, one more than ``LISTED`` if there are more. ``alike`` are those of a folded box."""
     keys = _first_of(alike, choice.after) if alike else _keys(workflow, choice)
-    found = {row["pk"]: row for row in rows_of(workflow).filter(pk__in=keys).values(*_LISTED)}
+    found = {row["pk"]: row for row in rows_of(workflow).filter(pk__in=keys).values(*_LISTED, waits_text=AS_TEXT)}
     return [found[key] for key in keys if key in found]
 
 
@@ -127,12 +131,20 @@ def _urgency(status: str) -> int:
 def one(workflow: Workflow, place: str | None) -> WorkflowTask | None:
     """Return the node that the page is asked to show in full, if there is one."""
     index = _place(place)
-    return None if index is None else rows_of(workflow).filter(task_index=index).order_by("task_index").first()
+    if index is None:
+        return None
+    rows = rows_of(workflow).filter(task_index=index).order_by("task_index")
+    node: WorkflowTask | None = as_texts(rows, *_JSON).first()
+    if node is not None:
+        node.workflow = workflow
+        give_values(node, *_JSON)
+    return node
 
 
 def one_listed(workflow: Workflow, place: int) -> dict[str, Any] | None:
     """Return the row that the table would have of one node."""
-    found: dict[str, Any] | None = rows_of(workflow).filter(task_index=place).order_by().values(*_LISTED).first()
+    rows = rows_of(workflow).filter(task_index=place).order_by()
+    found: dict[str, Any] | None = rows.values(*_LISTED, waits_text=AS_TEXT).first()
     return found
 
 

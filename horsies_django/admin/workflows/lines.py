@@ -12,6 +12,7 @@ from ...durations import lasting
 from ...models import Workflow
 from ...workflows.codes import WorkflowCode
 from ...workflows.states import NodeKind
+from ..contents import read
 from ..graph.folding import Node
 from ..graph.words import KINDS, word_of
 from ..readable import at
@@ -64,7 +65,7 @@ class Teller:
 
     def line(self, row: Mapping[str, Any]) -> Line:
         """Return the line of a row that has the columns of the table."""
-        sources = places_in(row["waits_for"])
+        sources = places_in(read(row["waits_text"]))
         is_over = row["status"] in ("SKIPPED", "PENDING", "READY")
         began, ended = row["started_at"], row["completed_at"]
         waited = between(began, row["task__started_at"])

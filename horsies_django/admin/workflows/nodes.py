@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import Count, QuerySet, TextField
-from django.db.models.functions import Cast
+from django.db.models import Count, Q, QuerySet, Sum, TextField, Value
+from django.db.models.functions import Cast, Length
 
 from ...models import Workflow, WorkflowTask
+from ..contents import read
 from ..graph.folding import Node
 from ..graph.words import STATES
 
 #: Nodes that are read for the picture, without the items of maps.
 READ: Final = 5_000
+
+#: Characters of all that nodes wait for, up to which that is read, a hundred thousand edges or so.
+EDGES: Final = 500_000
 
 _NO_ITEMS: Final[Mapping[str, int]] = {}
 
@@ -36,14 +40,21 @@ LIGHT: Final = (
     "skip_when",
 )
 
+#: What a node waits for, to be parsed by us: a row may be damaged.
+AS_TEXT: Final = Cast("waits_for", TextField())
+
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The nodes of a workflow but for items of maps, and how many there are in each state, items too."""
+    """The nodes of a workflow but for items of maps, and how many there are in each state, items too.
+
+    If it is tangled, there are so many edges that none was read.
+    """
 
     nodes: tuple[Node, ...]
     counts: Mapping[str, int]
     is_cut: bool
+    is_tangled: bool
 
     @property
     def total(self) -> int:
@@ -55,27 +66,35 @@ def nodes_of(workflow: Workflow) -> Nodes:
     """Read a workflow's nodes, in their order, no more than ``READ`` of them."""
     mine = rows_of(workflow)
     items: dict[int | None, dict[str, int]] = {}
-    for index, status, count in mine.values_list("map_index", "status").annotate(Count("pk")).order_by():
+    size = 0
+    characters_of = Sum(Length(AS_TEXT), filter=Q(map_index__isnull=True))
+    groups = mine.values_list("map_index", "status").annotate(Count("pk"), characters=characters_of).order_by()
+    for index, status, count, characters in groups:
         items.setdefault(index, {})[status] = count
-    as_text = Cast("waits_for", TextField())
-    rows = mine.filter(map_index__isnull=True).order_by("task_index").values_list(*LIGHT, as_text)[: READ + 1]
+        size += characters or 0
+    is_tangled = size > EDGES
+    sources = Value(None, TextField()) if is_tangled else AS_TEXT
+    rows = mine.filter(map_index__isnull=True).order_by("task_index").values_list(*LIGHT, sources)[: READ + 1]
     found = _nodes(list(rows), items)
     totals = {state: sum(counts.get(state, 0) for counts in items.values()) for state in STATES}
-    return Nodes(tuple(found[:READ]), totals, len(found) > READ)
+    return Nodes(tuple(found[:READ]), totals, len(found) > READ, is_tangled)
 
 
 def _nodes(rows: list[tuple[Any, ...]], items: Mapping[int | None, Mapping[str, int]]) -> list[Node]:
-    waits_for = _parsed(row[-1] for row in rows)
+    waits_for = _parsed([row[-1] for row in rows])
     return [
         Node._make((*light, task or made or "", places_in(sources), bool(run or skip), items.get(light[1], _NO_ITEMS)))
         for (*light, task, made, run, skip, _text), sources in zip(rows, waits_for, strict=True)
     ]
 
 
-def _parsed(texts: Iterable[str | None]) -> list[Any]:
-    """Parse JSON of many rows at once, which takes a fifth of the time."""
-    parsed: list[Any] = json.loads(f"[{','.join(text or 'null' for text in texts)}]")
-    return parsed
+def _parsed(texts: Sequence[str | None]) -> list[Any]:
+    """Parse JSON of many rows at once, which takes a fifth of the time; one by one if any is damaged."""
+    try:
+        parsed: list[Any] = json.loads(f"[{','.join(text or 'null' for text in texts)}]")
+    except (ValueError, RecursionError):
+        parsed = []
+    return parsed if len(parsed) == len(texts) else [read(text) for text in texts]
 
 
 def places_in(value: Any) -> tuple[int, ...]:

@@ -126,7 +126,9 @@ class WorkflowPage:
     def notes(self) -> list[str]:
         """What the picture leaves out."""
         notes = []
-        if self._nodes.is_cut:
+        if self.is_tangled:
+            notes.append(_("Nodes wait for so many others that there is no picture, and no critical path."))
+        elif self._nodes.is_cut:
             notes.append(_("There are more than %(limit)s nodes: too many for a picture.") % {"limit": grouped(READ)})
         elif len(self._groups) > DRAWN:
             numbers = {"count": grouped(len(self._groups)), "limit": grouped(DRAWN)}
@@ -138,6 +140,11 @@ class WorkflowPage:
             )
             notes.append(told % count)
         return notes
+
+    @property
+    def is_tangled(self) -> bool:
+        """Whether it has so many edges that they were not read."""
+        return self._nodes.is_tangled
 
     @property
     def steps(self) -> list[dict[str, Any]]:
@@ -261,11 +268,11 @@ class WorkflowPage:
     @cached_property
     def _boxes(self) -> list[Box]:
         """The boxes of the pictures; none if there are too many."""
-        return [] if len(self._groups) > DRAWN else [Box.of(group) for group in self._groups]
+        return [] if self.is_tangled or len(self._groups) > DRAWN else [Box.of(group) for group in self._groups]
 
     @cached_property
     def _path(self) -> list[Node]:
-        return critical_path(self._nodes.nodes)
+        return [] if self.is_tangled else critical_path(self._nodes.nodes)
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:

@@ -63,6 +63,8 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
     yield from _table(("state", "tasks"), [(name, str(count)) for name, count in snapshot.counts.items()], 1)
     yield ""
     yield from _table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
+    if snapshot.is_more_queues:
+        yield "Tasks wait in more queues: the first by name are told of, and of the others the first that have a row."
     yield ""
     if snapshot.workers:
         yield from _table(_WORKER, [_worker_row(worker) for worker in snapshot.workers], 2)
