@@ -12,6 +12,7 @@ from django.utils import timezone
 from horsies_django.admin.lists import walking
 from horsies_django.ids import uuid7s
 from horsies_django.models import Task, Worker
+from tests.admin import page_jobs
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -245,7 +246,7 @@ SEARCHES = {
     "name": "jobs.t",
     "args": "args:NEEDLE 100%_",
     "not args": "args:100xx",
-    "quote": 'args:"key": "ä',
+    "quote": 'args:"word": "ä',
     "error": "error:NO luck",
     "error code": "error:mine",
 }
@@ -262,7 +263,7 @@ def zoo(transactional_db):
     base = {"week", "normal", "all"}
     now = base | {"hour"}
     rows = {
-        "plain": (make(kwargs={"key": "ä needle 100%_"}), now | {"due"}, {"args", "quote"}),
+        "plain": (make(kwargs={"word": "ä needle 100%_"}), now | {"due"}, {"args", "quote"}),
         "late": (make("jobs.two", enqueued_at=NOW - timedelta(hours=1)), now | {"due", "overdue", "task"}, {"name"}),
         "past": (make(good_until=NOW - timedelta(minutes=1)), now | {"overdue"}, set()),
         "later": (make(deferred=True, enqueued_at=NOW + timedelta(hours=1)), now | {"scheduled"}, set()),
@@ -404,3 +405,56 @@ def test_what_a_row_says_is_text(staff):
         assert bad not in html
         assert "style=" not in html
         assert "onclick" not in html
+
+
+# What is masked.
+
+
+def test_a_search_of_arguments_finds_what_people_may_see_there_and_nothing_masked(staff):
+    page_jobs.log_in.send("ann", "geheim")
+    page_jobs.log_in.send({"token": "geheim"}, password="geheim")
+    named = page_jobs.log_in.send(["Geheimer", 1], "x").id
+    noted = page_jobs.remind.send("x@x.y", note='ä "geheim"').id
+    client = staff("view_task")
+
+    assert found(client, q="args:GEHEIM") == {named, noted}
+    assert found(client, q='args:ä "geh') == {noted}
+    assert found(client, q='args:["Geheimer", 1') == found(client, q='args:["Geheimer",1') | {named}
+    assert found(client, q="args:x@x") == set()
+
+
+def test_nor_does_a_page_end_where_something_masked_was_found(staff):
+    seen = page_jobs.log_in.send("geheim", "x").id
+    rows = page_jobs.log_in.send_many({"user": "ann", "password": "geheim"} for _ in range(60))
+    client = staff("view_task")
+
+    listed = shown(client, q="args:geheim")
+    assert [row.pk for row in listed.result_list] == [seen]
+    assert not listed.older
+    for cursor in ({"before": rows[10].id}, {"after": rows[10].id}, {"after": rows[59].id}):
+        by_secret, by_nothing = (shown(client, q=text, **cursor) for text in ("args:ann_geheim", "args:nothing"))
+        assert by_secret.newer == by_nothing.newer.replace("nothing", "ann_geheim")
+        assert by_secret.older == by_nothing.older.replace("nothing", "ann_geheim")
+
+
+def test_nor_does_an_action_on_what_is_selected_tell_it(staff):
+    masked = page_jobs.log_in.send("ann", "geheim").id
+
+    staff("view_task", "cancel_task").post(
+        f"{LIST}?q=args:nothing", {"action": "cancel", "_selected_action": [str(masked)]}
+    )
+
+    assert Task.objects.get(pk=masked).status == "CANCELLED"  # as it would be if it had been found
+
+
+def test_nor_is_anything_masked_among_all_that_match(staff):
+    masked, plain = page_jobs.log_in.send("ann", "geheim").id, page_jobs.log_in.send("geheim", "x").id
+    client = staff("view_task", "cancel_task")
+    every = {"action": "cancel", "_selected_action": [str(masked)], "select_across": "1"}
+
+    asked = client.post(f"{LIST}?q=args:geheim", every)
+    client.post(f"{LIST}?q=args:geheim", every | {"confirmed": "1", "upper": UUID(int=(1 << 128) - 1)})
+
+    assert asked.context["extent"].counted == 1
+    assert Task.objects.get(pk=plain).status == "CANCELLED"
+    assert Task.objects.get(pk=masked).status == "PENDING"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -22,6 +22,9 @@ from .grounds import SHELF, WHOLE, Ground
 
 #: Ids that grow with time: UUIDv7 of tasks and workflows, numbers of beats.
 Key: TypeAlias = Any
+
+#: Takes rows that meet the condition, and returns the ids of those that may be found by it.
+Sift: TypeAlias = Callable[[QuerySet[Any]], Iterable[Key]]
 
 #: Rows of one page.
 PAGE: Final = 50
@@ -113,11 +116,12 @@ class Page:
 
 @dataclass(frozen=True)
 class Walk:
-    """What a list shows: ``rows``, found on ``ground`` between ``bounds``."""
+    """What a list shows: ``rows``, found on ``ground`` between ``bounds``; only those that ``sift`` leaves."""
 
     rows: QuerySet[Any]
     ground: Ground = WHOLE
     bounds: Bounds = field(default_factory=Bounds)
+    sift: Sift | None = None
 
     def page(self, *, before: Key | None = None, after: Key | None = None) -> Page:
         """Return the newest rows, those next before an id, or those next after one."""
@@ -130,7 +134,7 @@ class Walk:
         """
         for span in self._stretches(before):
             keys = self.rows.order_by().values_list("pk", flat=True)
-            found = sorted(chain(*(keys.filter(part) for part in span.parts)), reverse=True)
+            found = self._sifted(sorted(chain(*(keys.filter(part) for part in span.parts)), reverse=True))
             for first in range(0, len(found), size):
                 batch = found[first : first + size]
                 yield batch, batch[-1]
@@ -140,11 +144,12 @@ class Walk:
         """Yield how many there are by status, a stretch at a time, as :meth:`batches` yields ids.
 
         Of each part of a stretch no more than ``most`` are counted: in order, for else PostgreSQL may read all of a
-        table that is no longer than a stretch.
+        table that is no longer than a stretch. Before a sift nobody knows how many that takes.
         """
-        statuses = self.rows.order_by("-pk").values_list("status", flat=True)
+        statuses = self.rows.order_by("-pk").values_list("pk", "status")
         for span in self._stretches(before):
-            yield Counter(chain(*(statuses.filter(part)[:most] for part in span.parts))), span.end
+            found = dict(chain(*(statuses.filter(part)[: None if self.sift else most] for part in span.parts)))
+            yield Counter(found[key] for key in self._sifted(list(found))), span.end
 
     def _stretches(self, before: Key | None) -> Iterator[Span]:
         start = before
@@ -198,8 +203,27 @@ class Walk:
         Each part by itself, as each has its index.
         """
         rows = self.rows.order_by("-pk" if is_down else "pk")
-        found = [row for part in span.parts for row in rows.filter(part)[:count]]
+        found = [row for part in span.parts for row in self._some(rows.filter(part), count)]
         return sorted(found, key=_key_of, reverse=is_down)[:count]
+
+    def _some(self, rows: QuerySet[Any], count: int) -> list[Any]:
+        """Return the first rows that the sift leaves.
+
+        If it takes some away, all of the stretch are sifted: where a page ends would tell how many it took.
+        """
+        found = list(rows[:count])
+        keys = self._sifted([row.pk for row in found])
+        if len(keys) == len(found):
+            return found
+        if len(found) == count:
+            keys = self._sifted(list(rows.values_list("pk", flat=True)))
+        return list(rows.filter(self._among(keys))[:count])
+
+    def _sifted(self, keys: list[Key]) -> list[Key]:
+        if self.sift is None or not keys:
+            return keys
+        left = set(self.sift(self._every.filter(self._among(keys))))
+        return [key for key in keys if key in left]
 
     # Stretches of the ground.
 
