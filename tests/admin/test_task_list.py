@@ -118,6 +118,16 @@ def test_a_page_goes_on_looking_while_that_costs_little(staff, monkeypatch):
     assert found(staff("view_task"), queue_name="few") == {row.pk for row in few}
 
 
+def test_a_search_of_arguments_looks_at_the_clock_after_few_tasks(staff, monkeypatch):
+    monkeypatch.setattr(walking, "PATIENCE", 0)
+    oldest, *_rest = some(520)
+    Task.objects.filter(pk=oldest.pk).update(args=["needle"])
+    client = staff("view_task")
+
+    assert [len(page) for page in walk(client, "older", q="args:needle")] == [0, 1]
+    assert "Looked through what was sent" in client.get(LIST, {"q": "args:needle"}).content.decode()
+
+
 def test_old_tasks_that_wait_are_found_behind_any_number_of_others(staff, monkeypatch):
     look_through(monkeypatch, 10, 30)
     stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)

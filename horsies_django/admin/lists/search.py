@@ -31,12 +31,16 @@ HELP: Final = _(
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was searched for: a condition, where the rows that meet it are, and which of them may be found by it."""
+    """What was searched for: a condition, where the rows that meet it are, and which of them may be found by it.
+
+    ``is_slow`` says that the condition reads all of a row, however large.
+    """
 
     rows: Q = field(default_factory=Q)
     ground: Ground = grounds.WHOLE
     bounds: Bounds = field(default_factory=Bounds)
     sift: Sift | None = None
+    is_slow: bool = False
 
 
 def is_unreadable(request: HttpRequest) -> bool:
@@ -65,7 +69,7 @@ def is_id(text: str) -> bool:
 
 
 def _in_args(text: str) -> Search:
-    return Search(_has("args", text) | _has("kwargs", text), sift=partial(_with_text_in_sight, text))
+    return Search(_has("args", text) | _has("kwargs", text), sift=partial(_with_text_in_sight, text), is_slow=True)
 
 
 def _with_text_in_sight(text: str, tasks: QuerySet[Any]) -> Iterator[Key]:
