@@ -220,6 +220,26 @@ def test_a_project_without_time_zones_has_the_list_too(staff, settings, query):
     assert client.get(LIST, {"queue_name": "none", "before": rows[-1].pk}).status_code == 200
 
 
+@pytest.mark.parametrize("offset", ["", "+00:00"])
+def test_there_times_are_typed_as_they_are_shown(staff, settings, offset):
+    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
+    if connection.vendor == "postgresql" and offset:
+        pytest.skip("its times are in the project's zone")
+    row = make()
+    row.refresh_from_db()
+    client = staff("view_task")
+
+    near = {
+        name: f"{row.sent_at + timedelta(minutes=minutes):%Y-%m-%dT%H:%M}{offset}"
+        for name, minutes in (("sent_from", -10), ("sent_to", 10))
+    }
+
+    assert found(client, **near) == found(client, sent="hour") == {row.pk}
+    zone = "UTC" if connection.vendor == "sqlite" else "Asia/Tokyo"
+    html = client.get(f"{LIST}{row.pk}/change/").content.decode()
+    assert f"Times are in {zone}." in html
+
+
 def test_an_empty_list_says_so(staff):
     html = staff("view_task").get(LIST).content.decode()
 
