@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.timezone import get_current_timezone
 
 from ..durations import from_now
+from .base import queue_database
 from .readable import at
 
 
@@ -15,3 +19,13 @@ def when(moment: datetime, now: datetime) -> SafeString:
     """Return a moment as seen from now, with the exact time to be pointed at."""
     words, exact = from_now((now - moment).total_seconds()), at(moment, exactly=False)
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, words)
+
+
+def zone() -> tzinfo:
+    """Return the zone that times are shown and typed in: the reader's own; without ``USE_TZ`` the database's.
+
+    SQLite's clock has but UTC. The others have the zone that Django tells them, which is the project's.
+    """
+    if not settings.USE_TZ and connections[queue_database() or DEFAULT_DB_ALIAS].vendor == "sqlite":
+        return UTC
+    return get_current_timezone()

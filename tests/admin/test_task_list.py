@@ -12,6 +12,7 @@ from django.utils import timezone
 from horsies_django.admin.lists import walking
 from horsies_django.ids import uuid7s
 from horsies_django.models import Task, Worker
+from tests.admin import page_jobs
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -117,6 +118,16 @@ def test_a_page_goes_on_looking_while_that_costs_little(staff, monkeypatch):
     assert found(staff("view_task"), queue_name="few") == {row.pk for row in few}
 
 
+def test_a_search_of_arguments_looks_at_the_clock_after_few_tasks(staff, monkeypatch):
+    monkeypatch.setattr(walking, "PATIENCE", 0)
+    oldest, *_rest = some(520)
+    Task.objects.filter(pk=oldest.pk).update(args=["needle"])
+    client = staff("view_task")
+
+    assert [len(page) for page in walk(client, "older", q="args:needle")] == [0, 1]
+    assert "Looked through what was sent" in client.get(LIST, {"q": "args:needle"}).content.decode()
+
+
 def test_old_tasks_that_wait_are_found_behind_any_number_of_others(staff, monkeypatch):
     look_through(monkeypatch, 10, 30)
     stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
@@ -209,6 +220,26 @@ def test_a_project_without_time_zones_has_the_list_too(staff, settings, query):
     assert client.get(LIST, {"queue_name": "none", "before": rows[-1].pk}).status_code == 200
 
 
+@pytest.mark.parametrize("offset", ["", "+00:00"])
+def test_there_times_are_typed_as_they_are_shown(staff, settings, offset):
+    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
+    if connection.vendor == "postgresql" and offset:
+        pytest.skip("its times are in the project's zone")
+    row = make()
+    row.refresh_from_db()
+    client = staff("view_task")
+
+    near = {
+        name: f"{row.sent_at + timedelta(minutes=minutes):%Y-%m-%dT%H:%M}{offset}"
+        for name, minutes in (("sent_from", -10), ("sent_to", 10))
+    }
+
+    assert found(client, **near) == found(client, sent="hour") == {row.pk}
+    zone = "UTC" if connection.vendor == "sqlite" else "Asia/Tokyo"
+    html = client.get(f"{LIST}{row.pk}/change/").content.decode()
+    assert f"Times are in {zone}." in html
+
+
 def test_an_empty_list_says_so(staff):
     html = staff("view_task").get(LIST).content.decode()
 
@@ -245,7 +276,7 @@ SEARCHES = {
     "name": "jobs.t",
     "args": "args:NEEDLE 100%_",
     "not args": "args:100xx",
-    "quote": 'args:"key": "ä',
+    "quote": 'args:"word": "ä',
     "error": "error:NO luck",
     "error code": "error:mine",
 }
@@ -262,7 +293,7 @@ def zoo(transactional_db):
     base = {"week", "normal", "all"}
     now = base | {"hour"}
     rows = {
-        "plain": (make(kwargs={"key": "ä needle 100%_"}), now | {"due"}, {"args", "quote"}),
+        "plain": (make(kwargs={"word": "ä needle 100%_"}), now | {"due"}, {"args", "quote"}),
         "late": (make("jobs.two", enqueued_at=NOW - timedelta(hours=1)), now | {"due", "overdue", "task"}, {"name"}),
         "past": (make(good_until=NOW - timedelta(minutes=1)), now | {"overdue"}, set()),
         "later": (make(deferred=True, enqueued_at=NOW + timedelta(hours=1)), now | {"scheduled"}, set()),
@@ -404,3 +435,56 @@ def test_what_a_row_says_is_text(staff):
         assert bad not in html
         assert "style=" not in html
         assert "onclick" not in html
+
+
+# What is masked.
+
+
+def test_a_search_of_arguments_finds_what_people_may_see_there_and_nothing_masked(staff):
+    page_jobs.log_in.send("ann", "geheim")
+    page_jobs.log_in.send({"token": "geheim"}, password="geheim")
+    named = page_jobs.log_in.send(["Geheimer", 1], "x").id
+    noted = page_jobs.remind.send("x@x.y", note='ä "geheim"').id
+    client = staff("view_task")
+
+    assert found(client, q="args:GEHEIM") == {named, noted}
+    assert found(client, q='args:ä "geh') == {noted}
+    assert found(client, q='args:["Geheimer", 1') == found(client, q='args:["Geheimer",1') | {named}
+    assert found(client, q="args:x@x") == set()
+
+
+def test_nor_does_a_page_end_where_something_masked_was_found(staff):
+    seen = page_jobs.log_in.send("geheim", "x").id
+    rows = page_jobs.log_in.send_many({"user": "ann", "password": "geheim"} for _ in range(60))
+    client = staff("view_task")
+
+    listed = shown(client, q="args:geheim")
+    assert [row.pk for row in listed.result_list] == [seen]
+    assert not listed.older
+    for cursor in ({"before": rows[10].id}, {"after": rows[10].id}, {"after": rows[59].id}):
+        by_secret, by_nothing = (shown(client, q=text, **cursor) for text in ("args:ann_geheim", "args:nothing"))
+        assert by_secret.newer == by_nothing.newer.replace("nothing", "ann_geheim")
+        assert by_secret.older == by_nothing.older.replace("nothing", "ann_geheim")
+
+
+def test_nor_does_an_action_on_what_is_selected_tell_it(staff):
+    masked = page_jobs.log_in.send("ann", "geheim").id
+
+    staff("view_task", "cancel_task").post(
+        f"{LIST}?q=args:nothing", {"action": "cancel", "_selected_action": [str(masked)]}
+    )
+
+    assert Task.objects.get(pk=masked).status == "CANCELLED"  # as it would be if it had been found
+
+
+def test_nor_is_anything_masked_among_all_that_match(staff):
+    masked, plain = page_jobs.log_in.send("ann", "geheim").id, page_jobs.log_in.send("geheim", "x").id
+    client = staff("view_task", "cancel_task")
+    every = {"action": "cancel", "_selected_action": [str(masked)], "select_across": "1"}
+
+    asked = client.post(f"{LIST}?q=args:geheim", every)
+    client.post(f"{LIST}?q=args:geheim", every | {"confirmed": "1", "upper": UUID(int=(1 << 128) - 1)})
+
+    assert asked.context["extent"].counted == 1
+    assert Task.objects.get(pk=plain).status == "CANCELLED"
+    assert Task.objects.get(pk=masked).status == "PENDING"

@@ -77,6 +77,17 @@ def test_load_and_what_runs_now_stand_beside_each_worker_with_links(staff):
     assert "Nothing." in page(client, "w-2")
 
 
+def test_the_name_of_a_task_is_text(staff):
+    register()
+    hold(1)
+    Task.objects.update(task_name="<b id=x>bold")
+    client = staff("view_worker", "view_task")
+
+    for html in (client.get(LIST).content.decode(), page(client, "w-1")):
+        assert "&lt;b id=x&gt;bold" in html
+        assert "<b id=x>" not in html
+
+
 def test_tasks_are_counted_and_not_named_for_those_who_may_not_see_them(staff):
     register()
     register("w-2")
@@ -160,6 +171,25 @@ def test_selected_workers_are_asked_to_stop(staff):
 
     asked = Worker.objects.filter(stop_requested_at__isnull=False)
     assert [row.pk for row in asked] == ["w-1"]
+
+
+def test_who_asks_a_moment_after_somebody_else_has_not_asked(staff):
+    register()
+    client = staff("view_worker", "stop_worker")
+    before = []
+
+    def somebody_else_is_first(execute, sql, params, many, context):
+        if sql.startswith("UPDATE") and "horsies_workers" in sql and not before:
+            before.append(sql)
+            Worker.objects.update(stop_requested_at=FromNow(-3_600))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(somebody_else_is_first):
+        client.post(reverse("admin:horsies_django_worker_do", args=["w-1", "stop"]), {"confirmed": "1"})
+
+    assert before
+    assert Worker.objects.filter(stop_requested_at__lt=FromNow(-1_800)).exists()
+    assert not LogEntry.objects.exists()
 
 
 def test_without_the_right_nobody_stops_a_worker_and_sees_no_button(staff):

@@ -568,6 +568,28 @@ def test_an_event_is_sent_with_its_payload(staff, drain):
     assert log() == ["Send event. approved"]
 
 
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        ('"\\ud800"', "lone surrogate"),
+        ("1" * 5_000, "4300 digits"),
+        ("[" * 100_000, "recursion"),
+        ("[" * 990 + "]" * 990, "recursion"),
+    ],
+    ids=["half a letter", "many digits", "deep", "rather deep"],
+)
+def test_a_payload_that_can_not_be_stored_is_refused_and_stands_there_as_it_was_typed(staff, drain, payload, told):
+    handle = ran(Workflow("w", [wait_for_event("approved")]), drain)
+
+    response = do(staff(*ALL), "send_event", handle, name="approved", payload=payload)
+
+    assert response.status_code == 200
+    html = unescape(response.content.decode())
+    assert told in html
+    assert f">\n{payload}</textarea>" in html
+    assert handle.status() == "RUNNING"
+
+
 def test_a_subworkflow_below_a_paused_one_is_left_alone(staff, drain):
     outer = Workflow("outer", [Silent.node(node_id="sub")()]).start()
     with transaction.atomic():

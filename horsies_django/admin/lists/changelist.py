@@ -68,7 +68,7 @@ class WalkingList(ChangeList):
         ground = min(known, key=lambda ground: ground.width)
         for spec in self.filter_specs:
             ground = spec.narrow(ground) if hasattr(spec, "narrow") else ground
-        return Walk(self.queryset, ground, bounds)
+        return Walk(self.queryset, ground, bounds, self.searched.sift, self.searched.is_slow)
 
     @cached_property
     def searched(self) -> Search:

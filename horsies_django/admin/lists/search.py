@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from django.contrib.admin.views.main import SEARCH_VAR
-from django.db.models import Lookup, Q, TextField
+from django.db.models import Lookup, Q, QuerySet, TextField
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.db.models.lookups import IContains
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from ..contents import contents_of, with_texts
 from . import grounds
 from .grounds import Ground
-from .walking import Bounds
+from .walking import PAGE, Bounds, Key, Sift
 
 HELP: Final = _(
     "An id; a part of a task's name; args:text for what is in the arguments; error:text for what is in the code or the "
@@ -28,11 +31,16 @@ HELP: Final = _(
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was searched for: a condition, and where the rows that meet it are."""
+    """What was searched for: a condition, where the rows that meet it are, and which of them may be found by it.
+
+    ``is_slow`` says that the condition reads all of a row, however large.
+    """
 
     rows: Q = field(default_factory=Q)
     ground: Ground = grounds.WHOLE
     bounds: Bounds = field(default_factory=Bounds)
+    sift: Sift | None = None
+    is_slow: bool = False
 
 
 def is_unreadable(request: HttpRequest) -> bool:
@@ -61,7 +69,21 @@ def is_id(text: str) -> bool:
 
 
 def _in_args(text: str) -> Search:
-    return Search(_has("args", text) | _has("kwargs", text))
+    return Search(_has("args", text) | _has("kwargs", text), sift=partial(_with_text_in_sight, text), is_slow=True)
+
+
+def _with_text_in_sight(text: str, tasks: QuerySet[Any]) -> Iterator[Key]:
+    """Yield the ids of those whose arguments have a text where people may see it: a search tells nothing masked."""
+    wanted = {_bare(spelling) for spelling in _spellings(text)}
+    for task in with_texts(tasks.only("task_name"), "args", "kwargs").iterator(chunk_size=PAGE):
+        seen = [_bare(contents_of(task).text(part)) for part in ("args", "kwargs")]
+        if any(one in part for one in wanted for part in seen):
+            yield task.pk
+
+
+def _bare(text: str) -> str:
+    """Return a text without what a database and a page write differently: the space, and upper and lower case."""
+    return "".join(text.split()).casefold()
 
 
 def _in_error(text: str) -> Search:
@@ -79,10 +101,14 @@ def _has(column: str, text: str) -> Q:
     """Return whether a column of JSON has a text, as it was typed or as JSON spells it."""
     value: Any = Cast(column, TextField())
     rows = Q()
-    as_json = json.dumps(text, ensure_ascii=False)[1:-1]
-    for spelling in dict.fromkeys((text, _in_ascii(text), as_json, _in_ascii(as_json))):
+    for spelling in _spellings(text):
         rows |= Q(_contains(value, spelling))
     return rows
+
+
+def _spellings(text: str) -> dict[str, None]:
+    as_json = json.dumps(text, ensure_ascii=False)[1:-1]
+    return dict.fromkeys((text, _in_ascii(text), as_json, _in_ascii(as_json)))
 
 
 def _in_ascii(text: str) -> str:

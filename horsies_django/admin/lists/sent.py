@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext_lazy as _
 
 from ...expressions import FromNow
+from ..moments import zone
 from . import grounds
 from .grounds import Ground
 from .walking import Bounds, id_at
@@ -100,7 +101,7 @@ class SentFilter(admin.ListFilter):
     @property
     def bounds(self) -> Bounds:
         """The ids that were made then, and some before and after."""
-        start = timezone.now() - WINDOWS[self.window][1] if self.window else None
+        start = datetime.now(UTC) - WINDOWS[self.window][1] if self.window else None
         starts = [moment for moment in (start, self.start) if moment]
         return Bounds(
             max((_id(moment, -SKEW) for moment in starts), default=None), _id(self.end, SKEW) if self.end else None
@@ -116,7 +117,7 @@ def _moment(text: str | None, of_day: time) -> datetime | None:
             return None
         if settings.USE_TZ and timezone.is_naive(moment):
             return timezone.make_aware(moment)
-        return timezone.make_naive(moment) if not settings.USE_TZ and timezone.is_aware(moment) else moment
+        return timezone.make_naive(moment, zone()) if not settings.USE_TZ and timezone.is_aware(moment) else moment
     return None
 
 
@@ -129,4 +130,5 @@ def _as_input(moment: datetime | None) -> str:
 
 
 def _id(moment: datetime, skew: timedelta) -> UUID:
-    return id_at(moment + skew)
+    aware = moment if timezone.is_aware(moment) else moment.replace(tzinfo=zone())
+    return id_at(aware + skew)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -13,15 +13,17 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F, Lookup, Model, Q, QuerySet, Subquery, UUIDField
-from django.db.models.sql.compiler import SQLCompiler
+from django.db.models import F, Model, Q, QuerySet, Subquery, UUIDField
 
 from ...expressions import IsAmong, json_array, spelled
 from .grounds import SHELF, WHOLE, Ground
+from .is_next import IsNext
 
 #: Ids that grow with time: UUIDv7 of tasks and workflows, numbers of beats.
 Key: TypeAlias = Any
+
+#: Takes rows that meet the condition, and returns the ids of those that may be found by it.
+Sift: TypeAlias = Callable[[QuerySet[Any]], Iterable[Key]]
 
 #: Rows of one page.
 PAGE: Final = 50
@@ -32,6 +34,10 @@ STRETCHES: Final = (2_000, 48_000)
 #: Stretches as long as the last that it goes on for, one at a time, while it has not looked for so many seconds.
 MORE: Final = 2
 PATIENCE: Final = 0.06
+
+#: The same for a search that reads all of each row, and as soon as PATIENCE is over no further one: 20,000 rows of 8 kB
+#: each took 3.7 s.
+SLOW: Final = (500, 5_000, 44_500)
 
 #: The same, of a shelf: what is left of it comes after the first.
 FIRST_OF_SHELF: Final = 200
@@ -63,35 +69,6 @@ class Span(NamedTuple):
     end: Key | None
 
 
-class IsNext(Lookup):
-    """Whether a key is one of those that a bounded query finds.
-
-    PostgreSQL gets them as an array: asked for what lies between two ids, it may read all rows of other statuses there.
-    """
-
-    lookup_name = "next"
-    prepare_rhs = False
-
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """SQLite takes the query as it is."""
-        return self._render(compiler, connection, "{key} IN {keys}")
-
-    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """The array is made once."""
-        return self._render(compiler, connection, "{key} = ANY(ARRAY{keys})")
-
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """MySQL takes a LIMIT only one level further down."""
-        return self._render(compiler, connection, "{key} IN (SELECT * FROM {keys} AS some_keys)")
-
-    def _render(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, template: str
-    ) -> tuple[str, tuple[Any, ...]]:
-        key, key_params = self.process_lhs(compiler, connection)
-        keys, keys_params = self.process_rhs(compiler, connection)
-        return template.format(key=key, keys=keys), (*key_params, *keys_params)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """Rows, the newest first, and the cursors of what is beside them.
@@ -113,11 +90,16 @@ class Page:
 
 @dataclass(frozen=True)
 class Walk:
-    """What a list shows: ``rows``, found on ``ground`` between ``bounds``."""
+    """What a list shows: ``rows``, found on ``ground`` between ``bounds``; only those that ``sift`` leaves.
+
+    ``is_slow`` says that it takes long to know whether a row is meant.
+    """
 
     rows: QuerySet[Any]
     ground: Ground = WHOLE
     bounds: Bounds = field(default_factory=Bounds)
+    sift: Sift | None = None
+    is_slow: bool = False
 
     def page(self, *, before: Key | None = None, after: Key | None = None) -> Page:
         """Return the newest rows, those next before an id, or those next after one."""
@@ -130,7 +112,7 @@ class Walk:
         """
         for span in self._stretches(before):
             keys = self.rows.order_by().values_list("pk", flat=True)
-            found = sorted(chain(*(keys.filter(part) for part in span.parts)), reverse=True)
+            found = self._sifted(sorted(chain(*(keys.filter(part) for part in span.parts)), reverse=True))
             for first in range(0, len(found), size):
                 batch = found[first : first + size]
                 yield batch, batch[-1]
@@ -140,16 +122,17 @@ class Walk:
         """Yield how many there are by status, a stretch at a time, as :meth:`batches` yields ids.
 
         Of each part of a stretch no more than ``most`` are counted: in order, for else PostgreSQL may read all of a
-        table that is no longer than a stretch.
+        table that is no longer than a stretch. Before a sift nobody knows how many that takes.
         """
-        statuses = self.rows.order_by("-pk").values_list("status", flat=True)
+        statuses = self.rows.order_by("-pk").values_list("pk", "status")
         for span in self._stretches(before):
-            yield Counter(chain(*(statuses.filter(part)[:most] for part in span.parts))), span.end
+            found = dict(chain(*(statuses.filter(part)[: None if self.sift else most] for part in span.parts)))
+            yield Counter(found[key] for key in self._sifted(list(found))), span.end
 
     def _stretches(self, before: Key | None) -> Iterator[Span]:
         start = before
         while True:
-            span = next(self._spans(start, STRETCHES[1:], is_down=True))
+            span = next(self._spans(start, self._longest, is_down=True))
             yield span
             if (start := span.end) is None:
                 return
@@ -182,15 +165,21 @@ class Walk:
         found: list[Any] = []
         end: Key | None = None
         until = time.monotonic() + PATIENCE
-        sizes: tuple[int, ...] = STRETCHES + STRETCHES[-1:] * MORE
+        sizes: tuple[int, ...] = SLOW if self.is_slow else STRETCHES + STRETCHES[-1:] * MORE
+        least = 1 if self.is_slow else len(STRETCHES)
         if len(self.ground.lanes) > 1:
-            sizes = STRETCHES[-1:]  # each costs two queries for each lane
+            sizes = self._longest  # each costs two queries for each lane
         for number, span in enumerate(self._spans(start, sizes, is_down=is_down), 1):
             found += self._first(span, PAGE + 1 - len(found), is_down=is_down)
             end = span.end
-            if len(found) > PAGE or (number >= len(STRETCHES) and time.monotonic() > until):
+            if len(found) > PAGE or (number >= least and time.monotonic() > until):
                 break
         return found, end
+
+    @property
+    def _longest(self) -> tuple[int, ...]:
+        """What is walked at once where there is no clock to look at in between."""
+        return SLOW[1:2] if self.is_slow else STRETCHES[-1:]
 
     def _first(self, span: Span, count: int, *, is_down: bool) -> list[Any]:
         """Return the first rows of a stretch, in the order of walking.
@@ -198,8 +187,27 @@ class Walk:
         Each part by itself, as each has its index.
         """
         rows = self.rows.order_by("-pk" if is_down else "pk")
-        found = [row for part in span.parts for row in rows.filter(part)[:count]]
+        found = [row for part in span.parts for row in self._some(rows.filter(part), count)]
         return sorted(found, key=_key_of, reverse=is_down)[:count]
+
+    def _some(self, rows: QuerySet[Any], count: int) -> list[Any]:
+        """Return the first rows that the sift leaves.
+
+        If it takes some away, all of the stretch are sifted: where a page ends would tell how many it took.
+        """
+        found = list(rows[:count])
+        keys = self._sifted([row.pk for row in found])
+        if len(keys) == len(found):
+            return found
+        if len(found) == count:
+            keys = self._sifted(list(rows.values_list("pk", flat=True)))
+        return list(rows.filter(self._among(keys))[:count])
+
+    def _sifted(self, keys: list[Key]) -> list[Key]:
+        if self.sift is None or not keys:
+            return keys
+        left = set(self.sift(self._every.filter(self._among(keys))))
+        return [key for key in keys if key in left]
 
     # Stretches of the ground.
 

@@ -85,15 +85,25 @@ class TaskAdmin(TaskColumns, TaskPage):
         """Find by what was typed: an id, the beginning of a name, or what a qualifier says."""
         if search.is_unreadable(request):
             return queryset.none(), False
-        return queryset.filter(search.parse(search_term).rows), False
+        searched = search.parse(search_term)
+        if searched.sift and request.method == "POST" and not _is_across(request):
+            return (
+                queryset,
+                False,
+            )  # what is selected has an id: whether it is found would tell what is masked
+        return queryset.filter(searched.rows), False
 
     def _form_of(self, verb: Verb, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Show what a task has that is to be moved; all that match are never one."""
         form = super()._form_of(verb, request, rows)
-        if isinstance(form, MoveForm) and request.POST.get("select_across", "0") in ("", "0"):
+        if isinstance(form, MoveForm) and not _is_across(request):
             form.show_present(rows)
         return form
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskList]:
         """Walk."""
         return TaskList
+
+
+def _is_across(request: HttpRequest) -> bool:
+    return request.POST.get("select_across", "0") not in ("", "0")

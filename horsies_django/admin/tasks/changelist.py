@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from ...models import Workflow
 from ..lists import search
 from ..lists.changelist import WalkingList
 from ..lists.search import Search
-from ..lists.walking import Page, Walk
+from ..lists.walking import Page
 from .excerpt import with_small_calls
 
 
@@ -27,8 +28,7 @@ class TaskList(WalkingList):
     def page(self) -> Page:
         """The rows of the page, with what its columns need."""
         rows = with_small_calls(self.queryset.annotate(seen_at=Now()))
-        walk = Walk(rows, self.walk.ground, self.walk.bounds)
-        page = walk.page(before=self.before, after=self.after)
+        page = replace(self.walk, rows=rows).page(before=self.before, after=self.after)
         for row in page.rows:
             row.workflow_address = self._address_of_workflow(row.workflow_id)
         return page

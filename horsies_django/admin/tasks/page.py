@@ -11,7 +11,6 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
-from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -19,6 +18,7 @@ from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTa
 from ...states import TaskStatus
 from ..contents import PARTS, contents_of, with_texts
 from ..links import Links
+from ..moments import zone
 from .attempts import latest_attempts, latest_beats, own_traceback, shown_attempts, shown_beats
 from .fields import TaskFields
 from .timeline import FEW, WIDTH, bars_of, steps_of
@@ -143,7 +143,7 @@ class TaskPage(TaskFields):
             "live_class": LIVE,
             "reasons": reasons,
             "node": self._node(task, links),
-            "zone": get_current_timezone_name(),
+            "zone": str(zone()),
             "steps": steps,
             "has_many_steps": len(steps) > FEW,
             "bars": bars_of(steps),

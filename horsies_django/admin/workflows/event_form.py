@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django import forms
+from django.forms.fields import InvalidJSONInput
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -28,13 +29,28 @@ class OfferingInput(forms.TextInput):
         return format_html('{}<datalist id="{}-offered">{}</datalist>', line, name, options)
 
 
+class PayloadField(forms.JSONField):
+    """JSON that stays as it was typed, and is refused in words if it is deeper or longer than Python reads."""
+
+    def to_python(self, value: Any) -> Any:
+        """Say what is wrong with what Django does not expect: too deep, a number of too many digits."""
+        try:
+            return super().to_python(value)
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(str(error)) from error
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """Show it as it was typed: what was read of it may not be writable again."""
+        return None if data is None else InvalidJSONInput(data)
+
+
 class EventForm(forms.Form):
     """The name and the payload of an event, as ``handle.send_event()`` takes them."""
 
     name = forms.CharField(
         label=_("Event"), max_length=EVENT_NAME_LENGTH, widget=OfferingInput(attrs={"class": "vTextField"})
     )
-    payload = forms.JSONField(
+    payload = PayloadField(
         label=_("Payload"),
         required=False,
         help_text=_('JSON, as {"ok": true} or "yes". It is the value of the nodes that wait for the event.'),
@@ -66,6 +82,6 @@ class EventForm(forms.Form):
         try:
             encoded = encode(payload, rich=False, where="the payload")
             check_size(dumps(encoded), min(filter(None, limits), default=None), "the payload")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise forms.ValidationError(str(error)) from error
         return encoded
