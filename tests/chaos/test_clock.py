@@ -117,7 +117,7 @@ def test_24_no_worker_looks_dead_to_one_whose_clock_differs(worker, skewed):
 @pytest.mark.slow
 def test_24_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed):
     doomed = worker("--no-reaper", **SMALLEST)
-    handle = jobs.work_again.send("recovered", 2.0)
+    handle = jobs.work_again.send("recovered", 8.0)  # longer than a worker takes to start
     wait_until(lambda: Entry.objects.exists())
     skewed(**SMALLEST)
 
