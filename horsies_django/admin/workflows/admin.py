@@ -158,7 +158,8 @@ class WorkflowAdmin(ActingAdmin):
         if row is None:
             return self.gone(request, object_id)
         database = row._state.db
-        node = WorkflowTask.objects.using(database).filter(workflow=row, task_index=index).only("node_id").first()
+        rows = WorkflowTask.objects.using(database).filter(workflow=row, task_index=index)
+        node = rows.only("node_id").order_by("task_index").first()
         if node is None:
             raise Http404(gettext("There is no such node."))
         self._retry_node(request, row, database, node.node_id)

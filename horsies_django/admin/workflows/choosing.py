@@ -143,7 +143,8 @@ def one(workflow: Workflow, place: str | None) -> WorkflowTask | None:
 
 def one_listed(workflow: Workflow, place: int) -> dict[str, Any] | None:
     """Return the row that the table would have of one node."""
-    rows = rows_of(workflow).filter(task_index=place).order_by()
+    # In an order of its own: by its primary key PostgreSQL would walk the table.
+    rows = rows_of(workflow).filter(task_index=place).order_by("task_index")
     found: dict[str, Any] | None = rows.values(*_LISTED, waits_text=AS_TEXT).first()
     return found
 
