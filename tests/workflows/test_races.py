@@ -197,4 +197,4 @@ def test_scenarios_59_60_people_and_workers_at_the_same_time(worker, count):
     assert (deadlocks() if connection.vendor == "postgresql" else 0) == before
     assert [(run.handle, wrong) for run in runs for wrong in run.wrong()] == []
     done = Counter(what for run in runs for what, *_ in run.done)
-    assert min(done[what] for what in set(ACTIONS)) >= count / 10, done
+    assert min(done[what] for what in set(ACTIONS)) >= (count - 20) / 10, done  # of few it is a matter of luck
