@@ -36,7 +36,7 @@ def quietly(process):
     """Stop a worker, and fail if it had anything to complain of."""
     output = process.stop()
     for word in ("deadlock", "40P01", "Traceback", "database is locked"):
-        assert word not in output, output[-5000:]
+        assert word not in output, output[max(0, output.find(word) - 2_000) :][:5_000]
 
 
 # Diamonds.
