@@ -109,8 +109,8 @@ class QueueAdmin(LiveAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Who has that right may delete what is said of a queue, one by one, but not so resume it."""
-        is_there = isinstance(obj, Queue) and not obj._state.adding
-        return self._has_right(request, "delete") and is_there and not obj.paused  # type: ignore[union-attr]  # it is one
+        may_go = isinstance(obj, Queue) and not obj._state.adding and not obj.paused
+        return self._has_right(request, "delete") and may_go
 
     def _has_right(self, request: HttpRequest, name: str) -> bool:
         return request.user.has_perm(f"horsies_django.{name}_queue")
