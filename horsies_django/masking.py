@@ -16,7 +16,8 @@ from django.views.debug import SafeExceptionReporterFilter, get_default_exceptio
 from .calls import parameters_of
 from .compat import FrameworkTask
 from .framework import resolve
-from .tasks import HorsiesTask, Sensitive
+from .task_options import Sensitive
+from .tasks import HorsiesTask
 
 logger = logging.getLogger("horsies_django.masking")
 

@@ -69,8 +69,11 @@ def insert(
     kwargs: Mapping[str, Any],
     *,
     with_row: bool = False,
+    own: Mapping[str, Any] | None = None,
 ) -> Sent:
     """Insert one call in the current transaction, unless its task is there already.
+
+    ``own`` are values of columns for this call alone, over those that all calls of the task have.
 
     The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one. Raises
     PayloadMismatch if there is another call under its ``task_id``, and what :meth:`Calls.arguments` raises.
@@ -78,7 +81,7 @@ def insert(
     calls = Calls.of(task, options)
     arguments = calls.arguments(args, kwargs)
     values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
-    draft = _Draft(options.database, calls, values, arguments, with_row)
+    draft = _Draft(options.database, calls, {**values, **(own or {})}, arguments, with_row, has_own=bool(own))
     if is_dry():
         return draft.imagined()
     if task.unique_key is None and task.task_id is None:
@@ -95,6 +98,7 @@ class _Draft:
     values: dict[str, Any]
     arguments: Arguments
     with_row: bool
+    has_own: bool = False
 
     @property
     def id(self) -> UUID:
@@ -140,7 +144,7 @@ class _Draft:
 
     def _insert(self, payload: str | None) -> Sequence[Any]:
         """Run the INSERT and return what it gives back. PostgreSQL's is written for good by the second such call."""
-        if not postgres.can_listen(self.database):
+        if self.has_own or not postgres.can_listen(self.database):
             return self._written(self.values, payload).run(self.database)
         texts = {"id": self.id, "args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
         blanks = {name: Piece("%s", (Blank(name),)) for name in texts}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -21,6 +21,7 @@ from .conf import INHERIT
 from .context import TaskContext
 from .ids import as_uuid
 from .retries import ANY_CODE, RetryPolicy
+from .task_options import Backoff, Sensitive, TaskOptions
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -36,12 +37,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 V = TypeVar("V")
-
-#: ``(exception, task_result) -> seconds``, or None to give up.
-Backoff = Callable[[BaseException | None, Any], float | None]
-
-#: Names of arguments and of keys in results, or ``(name, value) -> bool``: what people who look are not to see.
-Sensitive = Collection[str] | Callable[[str, Any], bool]
 
 #: Attempts of a task that says how to back off but not how often (S4-17).
 DEFAULT_ATTEMPTS: Final = 3
@@ -269,37 +264,11 @@ def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:
 def task(function: Callable[P, T], /) -> HorsiesTask[P, T]: ...
 @overload
 def task(
-    *,
-    takes_context: Literal[True],
-    priority: int = ...,
-    queue_name: str = ...,
-    backend: str = ...,
-    max_attempts: int | None = ...,
-    backoff: float | RetryPolicy | Backoff | None = ...,
-    retry_policy: RetryPolicy | None = ...,
-    exception_mapper: Mapping[type[BaseException], str] = ...,
-    timeout: float | None = ...,
-    retention: timedelta | float | str | None = ...,
-    atomic: bool = ...,
-    metadata: Mapping[str, Any] | None = ...,
-    sensitive: Sensitive = ...,
+    *, takes_context: Literal[True], **options: Unpack[TaskOptions]
 ) -> Callable[[Callable[Concatenate[TaskContext, P], T]], HorsiesTask[P, T]]: ...
 @overload
 def task(
-    *,
-    takes_context: Literal[False] = False,
-    priority: int = ...,
-    queue_name: str = ...,
-    backend: str = ...,
-    max_attempts: int | None = ...,
-    backoff: float | RetryPolicy | Backoff | None = ...,
-    retry_policy: RetryPolicy | None = ...,
-    exception_mapper: Mapping[type[BaseException], str] = ...,
-    timeout: float | None = ...,
-    retention: timedelta | float | str | None = ...,
-    atomic: bool = ...,
-    metadata: Mapping[str, Any] | None = ...,
-    sensitive: Sensitive = ...,
+    *, takes_context: Literal[False] = False, **options: Unpack[TaskOptions]
 ) -> Callable[[Callable[P, T]], HorsiesTask[P, T]]: ...
 def task(
     function: Callable[..., Any] | None = None,

@@ -39,6 +39,20 @@ class Queue(models.Model):
         blank=True,
         help_text=_("At most this many of its tasks run at once, in all workers together. Empty: no limit."),
     )
+    priority = models.SmallIntegerField(
+        _("priority"), null=True, blank=True, help_text=_("Queues with a higher one come first. Empty: as set up.")
+    )
+    weight = models.PositiveSmallIntegerField(
+        _("weight"), null=True, blank=True, help_text=_("Its share beside queues of the same rank. Empty: as set up.")
+    )
+    rate_limit = models.CharField(
+        _("rate limit"), max_length=50, null=True, blank=True, help_text=_("So many starts a time, like 100/m.")
+    )
+    tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
+    refilled_at = models.DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
+    retention = models.DurationField(
+        _("retention"), null=True, blank=True, help_text=_("How long its ended tasks are kept. Empty: as set up.")
+    )
 
     objects = QueueQuerySet.as_manager()
 

@@ -67,7 +67,14 @@ class Task(models.Model):
     timeout = models.FloatField(_("timeout"), null=True, blank=True, help_text=_("Seconds."))
     retention = models.DurationField(_("retention"), null=True, blank=True)
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
+    unique_until = models.CharField(_("unique until"), max_length=8, null=True, blank=True)
+    unique_expires_at = models.DateTimeField(_("unique until the time"), null=True, blank=True)
+    limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
+    gated = models.BooleanField(_("gated"), default=False, help_text=_("Its limit key has no place for it yet."))
     metadata = models.JSONField(_("metadata"), null=True, blank=True)
+    schedule_id = models.PositiveBigIntegerField(
+        _("schedule"), null=True, blank=True, help_text=_("The schedule that has sent it.")
+    )
     workflow_id = models.UUIDField(
         _("workflow"), null=True, blank=True, help_text=_("The root of the workflow that it is a node of.")
     )
@@ -123,6 +130,11 @@ class Task(models.Model):
                 fields=["status", "id"],
                 condition=Q(status__in=[TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED]),
                 name="horsies_task_unhappy",
+            ),
+            models.Index(
+                fields=["schedule_id", "id"],
+                condition=Q(schedule_id__isnull=False),
+                name="horsies_task_schedule",
             ),
             models.Index(
                 fields=["kept_until"],

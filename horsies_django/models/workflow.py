@@ -93,6 +93,10 @@ class Workflow(models.Model):
     good_until = models.DateTimeField(_("good until"), null=True, blank=True)
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
 
+    schedule_id = models.PositiveBigIntegerField(
+        _("schedule"), null=True, blank=True, help_text=_("The schedule that has started it.")
+    )
+
     node_count = models.PositiveIntegerField(_("nodes"), default=0)
     open_count = models.PositiveIntegerField(_("open nodes"), default=0, help_text=_("Those that have not ended."))
     failed_index = models.PositiveIntegerField(_("first failed node"), null=True, blank=True)
@@ -132,6 +136,9 @@ class Workflow(models.Model):
             models.Index(fields=["root_id"], condition=Q(depth__gt=0), name="horsies_workflow_tree"),
             models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="horsies_workflow_parent"),
             models.Index(fields=["kept_until"], condition=Q(kept_until__isnull=False), name="horsies_workflow_kept"),
+            models.Index(
+                fields=["schedule_id", "id"], condition=Q(schedule_id__isnull=False), name="horsies_workflow_schedule"
+            ),
             # For the admin. One that comes to a good end costs nothing of the first.
             models.Index(
                 fields=["status", "id"], condition=Q(status__in=_UNSUCCESSFUL), name="horsies_workflow_ended_badly"
