@@ -9,9 +9,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django.admin.lists import walking
 from horsies_django.ids import uuid7s
 from horsies_django.models import Task, Worker
+from horsies_django.walking import walk as walking
 from tests.admin import page_jobs
 from tests.jobs import tasks
 
