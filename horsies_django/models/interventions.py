@@ -49,10 +49,10 @@ class Interventions(TaskViews):
         values: dict[str, Any] = {}
         rows = self.pending()
         if queue_name is not None:
-            rows = rows.filter(backend__in=_backends_with(queue_name))
+            rows = rows.filter(backend__in=backends_with(queue_name))
             values["queue_name"] = queue_name
         if priority is not None:
-            values["priority"] = _checked(priority)
+            values["priority"] = checked_priority(priority)
         count = rows.update(**values)
         if count:
             wake_after_commit(self.db, queue_name or ANY_QUEUE)
@@ -70,8 +70,8 @@ class Interventions(TaskViews):
         return self.filter(is_free, status__in=sorted(TASK_TERMINAL_STATES))
 
 
-def _backends_with(queue: str) -> list[str]:
-    """Return the aliases of the backends that have this queue; one that names none has any."""
+def backends_with(queue: str) -> list[str]:
+    """Return the aliases of the backends that have this queue; one that names none has any. Raises ValueError."""
     if not queue or len(queue) > 100:
         raise ValueError(f"queue_name is {queue!r}; allowed: 1 to 100 characters.")
     known = {alias: set(task_backends[alias].queues) for alias in task_backends}
@@ -82,7 +82,8 @@ def _backends_with(queue: str) -> list[str]:
     return having
 
 
-def _checked(priority: int) -> int:
+def checked_priority(priority: int) -> int:
+    """Return a priority. Raises ValueError, saying what is allowed, for what is none."""
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise ValueError(f"priority is {priority!r}; allowed: a whole number.")
     if not TASK_MIN_PRIORITY <= priority <= TASK_MAX_PRIORITY:

@@ -1,0 +1,70 @@
+"""Sending by path: the project's own tasks, and nothing else."""
+
+import sys
+
+import pytest
+
+from horsies_django import TaskHandle
+from horsies_django.compat import InvalidTask
+from horsies_django.inspecting import tasks
+from horsies_django.models import Task
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_task_is_sent_by_its_path(drain):
+    handle = tasks().enqueue("tests.jobs.tasks.add", [2], {"b": 3})
+    drain()
+
+    assert isinstance(handle, TaskHandle)
+    assert handle.value(5) == 5
+
+
+def test_the_options_of_one_call_are_those_of_with_options():
+    handle = tasks().enqueue("tests.jobs.tasks.noop", queue_name="emails", priority=7, unique_key="k")
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.queue_name, row.priority, row.unique_key) == ("emails", 7, "k")
+    assert tasks().enqueue("tests.jobs.tasks.noop", unique_key="k").replayed
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "path",
+    [
+        "os.system",
+        "antigravity.fly",
+        "tests.jobs.tasks.not_a_task",
+        "tests.jobs.tasks.nothing",
+        "tests.jobs.nowhere.noop",
+        "horsies_django.workflows.internal.build",
+        "noop",
+        "",
+        None,
+        "..tasks.noop",
+    ],
+)
+def test_nothing_but_a_task_of_an_installed_app_is_sent(path):
+    with pytest.raises(ValueError, match="There is no task at"):
+        tasks().enqueue(path)
+
+    assert "antigravity" not in sys.modules
+    assert not Task.objects.exists()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"args": [1, 2, 3]}, TypeError),
+        ({"kwargs": {"c": 1}}, TypeError),
+        ({"args": [object()]}, TypeError),
+        ({"args": [1], "priority": 1_000}, InvalidTask),
+        ({"args": [1], "nonsense": 1}, TypeError),
+    ],
+)
+def test_what_is_wrong_with_a_call_is_told_and_nothing_sent(wrong, error):
+    with pytest.raises(error):
+        tasks().enqueue("tests.jobs.tasks.add", **wrong)
+
+    assert not Task.objects.exists()
