@@ -29,6 +29,7 @@ class ListedTask:
         call: Its arguments in a line, masked and cut.
         due_at: When it may be, or might have been, claimed.
         ended_at: When it ended. None: it lives.
+        seen_at: When it was read. Every time is by the database's clock.
     """
 
     id: UUID
@@ -51,6 +52,7 @@ class ListedTask:
     error_code: str | None
     workflow_id: UUID | None
     unique_key: str | None
+    seen_at: datetime
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON has it: ids and times are texts."""
@@ -98,6 +100,7 @@ def facts_by_name(row: Any) -> dict[str, Any]:
         "error_code": row.error_code,
         "workflow_id": row.workflow_id,
         "unique_key": row.unique_key,
+        "seen_at": row.seen_at,
     }
 
 

@@ -1,0 +1,98 @@
+"""Acting while workers work, and on tables that are large."""
+
+import threading
+
+import pytest
+from django.db import connection, connections
+from django.db.models import Max
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.inspecting import tasks
+from horsies_django.models import Task, TaskAttempt
+from tests.conftest import wait_until
+from tests.inspecting.makers import some
+from tests.jobs import tasks as jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: Statements of a batch of 500: its ids (two for a stretch of 48,000), what they are, the act and what that asks.
+A_BATCH = 8
+
+
+def test_what_is_cancelled_under_a_worker_has_not_run_and_what_has_run_is_not_cancelled(worker):
+    worker("--threads", "2")
+    handles = jobs.noop.send_many({} for _ in range(1_500))
+    done = 0
+    for _ in range(20):
+        done += tasks().matching(status=["pending", "claimed"]).cancel().done
+    wait_until(lambda: not Task.objects.filter(status__in=["PENDING", "CLAIMED", "RUNNING"]).exists(), 60)
+
+    cancelled = Task.objects.filter(status="CANCELLED")
+    assert cancelled.count() == done
+    assert Task.objects.filter(status="COMPLETED").count() == len(handles) - done
+    assert not TaskAttempt.objects.filter(task__in=cancelled).exists()
+
+
+def test_two_who_do_the_same_do_it_once():
+    some(1_500, "failed")
+    done = []
+
+    def retry():
+        done.append(tasks().matching(status="failed").retry())
+        connections.close_all()
+
+    threads = [threading.Thread(target=retry) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert sum(report.done for report in done) == 1_500
+    assert Task.objects.filter(status="PENDING", retry_count=0).count() == 1_500
+
+
+def test_deleting_waits_for_no_worker_and_takes_nothing_that_runs(worker, tmp_path):
+    worker("--threads", "1")
+    gate = tmp_path / "gate"
+    handle = jobs.hold.send("k", str(gate))
+    some(10, "scheduled")
+    wait_until(lambda: handle.status() == "RUNNING")
+
+    report = tasks().chosen(Task.objects.values_list("pk", flat=True)).delete()
+
+    assert (report.done, [left.id for left in report.left_alone]) == (10, [handle.id])
+    gate.touch()
+    assert handle.value(30) == "k"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["run", "cancel", "move", "delete"])
+def test_a_hundred_thousand_are_done_in_bounded_batches(verb):
+    some(90_000, "completed")
+    some(100_000, "scheduled", queue_name="bulk")
+    some(90_000, "completed")
+    chosen = tasks().matching(status="scheduled", queue="bulk")
+    act = {"move": lambda: chosen.move(priority=7)}.get(verb, getattr(chosen, verb))
+
+    with CaptureQueriesContext(connection) as captured:
+        report = act()
+
+    assert (report.done, report.left) == (100_000, 0)
+    assert len(captured) <= A_BATCH * 100_000 // 500
+    assert not [query for query in captured if "COUNT(" in query["sql"]]
+
+
+@pytest.mark.slow
+def test_the_first_page_of_a_large_table_is_a_few_statements():
+    rare = some(1, "completed", queue_name="rare")
+    some(150_000, "completed")
+    assert Task.objects.aggregate(newest=Max("pk"))["newest"] > rare[0]
+
+    with CaptureQueriesContext(connection) as few:
+        assert len(tasks().list()) == 30
+    with CaptureQueriesContext(connection) as many:
+        (found,) = tasks().list(queue="rare")
+
+    assert found.id == rare[0]
+    assert len(few) <= 3
+    assert len(many) <= 12
