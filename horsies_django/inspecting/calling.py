@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from django.apps import apps
 
+from ..backend import config_of
+from ..calls import Calls
 from ..framework import resolve
 from ..handle import TaskHandle
 from ..models.interventions import INTERNAL
+from ..models.transitions import TaskQuerySet
 from ..tasks import HorsiesTask
+from .facts import Facts
+from .states import State
+from .verbs import Verb
 
 
 def send_by_path(
@@ -23,6 +30,22 @@ def send_by_path(
     """
     task = task_at(path)
     return (task.with_options(**options) if options else task).send(*args, **kwargs)
+
+
+def rewriting(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verb:
+    """Return the verb that gives scheduled calls of a task other arguments.
+
+    Raises TypeError or ValueError, naming the parameter, for arguments that don't fit.
+    """
+    options = config_of(task.backend)
+    arguments = Calls.of(task, options).arguments(args, kwargs)
+    is_rich = options.serializer == "rich"
+    act = partial(TaskQuerySet.rewrite, args=arguments.args, kwargs=arguments.kwargs, rich=is_rich)
+    return Verb(name="update", states=frozenset({State.SCHEDULED}), act=act, objection=_of_workflow)
+
+
+def _of_workflow(facts: Facts) -> str | None:
+    return None if facts.workflow_id is None else "it is a node of a workflow, which gives it its arguments"
 
 
 def task_at(path: str) -> HorsiesTask[..., Any]:

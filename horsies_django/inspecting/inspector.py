@@ -15,10 +15,10 @@ from ..ids import as_uuid
 from ..models import Task
 from ..models.transitions import TaskQuerySet
 from ..worker.plan import horsies_backend
-from .calling import send_by_path
-from .chosen import ByIds, Matching
+from .calling import rewriting, send_by_path, task_at
+from .chosen import MISSING, ByIds, Matching
 from .listed import ListedTask, as_listed, listed
-from .report import Report
+from .report import LeftAlone, Report
 from .shown import ShownTask, shown
 from .states import State
 from .which import Which
@@ -125,6 +125,17 @@ class Inspector:
     def delete(self, *ids: UUID | str | Iterable[UUID | str]) -> Report:
         """See :meth:`.chosen.Chosen.delete`."""
         return self.chosen(*ids).delete()
+
+    def update(self, id: UUID | str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Report:
+        """Give a scheduled task other arguments (A3-101); its keys stay those of the call that was sent.
+
+        Raises ValueError if there is no task at its path any more, and what ``send()`` raises for arguments.
+        """
+        chosen = self.chosen(id)
+        name, backend = self.rows.filter(pk__in=chosen.ids).values_list("task_name", "backend").first() or ("", "")
+        if not name:
+            return Report(verb="update").plus(0, [LeftAlone(chosen.ids[0], None, MISSING)], {})
+        return chosen.do(rewriting(task_at(name).with_options(backend=backend), args, kwargs or {}))
 
     # To send.
 

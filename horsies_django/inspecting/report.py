@@ -31,7 +31,7 @@ class Report:
     """To how many tasks something was done, and which were left alone.
 
     Attributes:
-        verb: What was to be done: ``run``, ``cancel``, ``retry``, ``move``, ``delete``.
+        verb: What was to be done: ``run``, ``cancel``, ``retry``, ``move``, ``delete``, ``update``.
         done: To how many it was done; on a dry run, would have been.
         left: How many were left alone.
         reasons: Why, each with how many.

@@ -58,6 +58,13 @@ class Interventions(TaskViews):
             wake_after_commit(self.db, queue_name or ANY_QUEUE)
         return count
 
+    def rewrite(self, args: list[Any], kwargs: dict[str, Any], *, rich: bool) -> int:
+        """Give scheduled tasks other arguments, in JSON already; return how many (A3-101).
+
+        A node of a workflow has its arguments of its workflow: it is left alone.
+        """
+        return self.scheduled().filter(workflow_id__isnull=True).update(args=args, kwargs=kwargs, rich=rich)
+
     def deletable(self) -> Self:
         """Tasks that have ended and that no live workflow has still to hear of."""
         from .workflow import Workflow

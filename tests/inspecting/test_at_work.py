@@ -4,9 +4,10 @@ import threading
 
 import pytest
 from django.db import connection, connections
-from django.db.models import Max
+from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
+from horsies_django.expressions import FromNow
 from horsies_django.inspecting import tasks
 from horsies_django.models import Task, TaskAttempt
 from tests.conftest import wait_until
@@ -15,8 +16,9 @@ from tests.jobs import tasks as jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: Statements of a batch of 500: its ids (two for a stretch of 48,000), what they are, the act and what that asks.
-A_BATCH = 8
+#: Statements of a batch of 500: its ids, what they are, the act and what that asks. What is deleted is cancelled first,
+#: and its attempts and beats go with it.
+A_BATCH = {"run": 8, "delete": 24}
 
 
 def test_what_is_cancelled_under_a_worker_has_not_run_and_what_has_run_is_not_cancelled(worker):
@@ -65,34 +67,40 @@ def test_deleting_waits_for_no_worker_and_takes_nothing_that_runs(worker, tmp_pa
     assert handle.value(30) == "k"
 
 
+def many(count, **columns):
+    """Send that many, and make of them what is wanted, in few statements."""
+    rows = Task.objects.filter(queue_name="new")
+    jobs.noop.with_options(queue_name="new").send_many({} for _ in range(count))
+    rows.update(**{"queue_name": "default", **columns})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["run", "cancel", "move", "delete"])
+@pytest.mark.parametrize("verb", A_BATCH)
 def test_a_hundred_thousand_are_done_in_bounded_batches(verb):
-    some(90_000, "completed")
-    some(100_000, "scheduled", queue_name="bulk")
-    some(90_000, "completed")
-    chosen = tasks().matching(status="scheduled", queue="bulk")
-    act = {"move": lambda: chosen.move(priority=7)}.get(verb, getattr(chosen, verb))
+    count = 100_000 if connection.vendor == "postgresql" else 20_000
+    many(10_000, status="COMPLETED", completed_at=Now())
+    many(count, enqueued_at=FromNow(3_600), deferred=True, queue_name="bulk")
+    many(10_000, status="COMPLETED", completed_at=Now())
 
     with CaptureQueriesContext(connection) as captured:
-        report = act()
+        report = getattr(tasks().matching(status="scheduled", queue="bulk"), verb)()
 
-    assert (report.done, report.left) == (100_000, 0)
-    assert len(captured) <= A_BATCH * 100_000 // 500
+    assert (report.done, report.left) == (count, 0)
+    assert len(captured) <= A_BATCH[verb] * (count // 500 + 5)
     assert not [query for query in captured if "COUNT(" in query["sql"]]
+    assert Task.objects.filter(status="COMPLETED").count() == 20_000
 
 
 @pytest.mark.slow
 def test_the_first_page_of_a_large_table_is_a_few_statements():
-    rare = some(1, "completed", queue_name="rare")
-    some(150_000, "completed")
-    assert Task.objects.aggregate(newest=Max("pk"))["newest"] > rare[0]
+    many(1, queue_name="rare")
+    many(150_000 if connection.vendor == "postgresql" else 60_000)
 
     with CaptureQueriesContext(connection) as few:
         assert len(tasks().list()) == 30
-    with CaptureQueriesContext(connection) as many:
+    with CaptureQueriesContext(connection) as more:
         (found,) = tasks().list(queue="rare")
 
-    assert found.id == rare[0]
+    assert found.queue == "rare"
     assert len(few) <= 3
-    assert len(many) <= 12
+    assert len(more) <= 12

@@ -1,6 +1,7 @@
 """Sending by path: the project's own tasks, and nothing else."""
 
 import sys
+from uuid import uuid4
 
 import pytest
 
@@ -8,6 +9,7 @@ from horsies_django import TaskHandle
 from horsies_django.compat import InvalidTask
 from horsies_django.inspecting import tasks
 from horsies_django.models import Task
+from tests.jobs import tasks as jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,3 +70,28 @@ def test_what_is_wrong_with_a_call_is_told_and_nothing_sent(wrong, error):
         tasks().enqueue("tests.jobs.tasks.add", **wrong)
 
     assert not Task.objects.exists()
+
+
+def test_a3_101_a_scheduled_task_gets_other_arguments_and_no_other_task_does(drain):
+    waiting, due = jobs.add.schedule(3_600, 1), jobs.add.send(1)
+
+    report = tasks().update(waiting.id, [2], {"b": 5})
+    refused = tasks().update(due.id, [2])
+    tasks().run(waiting.id)
+    drain()
+
+    assert (report.verb, report.done) == ("update", 1)
+    assert [left.why for left in refused.left_alone] == ["it is pending"]
+    assert (waiting.value(5), due.value(5)) == (7, 2)
+    assert tasks().update(uuid4(), [2]).reasons == {"there is no such task": 1}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("wrong", [([], {}), ([1, 2, 3], {}), ([object()], {}), ([1], {"c": 1})])
+def test_other_arguments_that_do_not_fit_are_refused(wrong):
+    waiting = jobs.add.schedule(3_600, 1)
+
+    with pytest.raises((TypeError, ValueError)):
+        tasks().update(waiting.id, *wrong)
+
+    assert Task.objects.get().args == [1]
