@@ -16,7 +16,6 @@ from ..handle import TaskHandle
 from ..models.interventions import INTERNAL
 from ..models.transitions import TaskQuerySet
 from ..tasks import HorsiesTask
-from .facts import Facts
 from .states import State
 from .verbs import Verb
 
@@ -41,11 +40,12 @@ def rewriting(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[
     arguments = Calls.of(task, options).arguments(args, kwargs)
     is_rich = options.serializer == "rich"
     act = partial(TaskQuerySet.rewrite, args=arguments.args, kwargs=arguments.kwargs, rich=is_rich)
-    return Verb(name="update", states=frozenset({State.SCHEDULED}), act=act, objection=_of_workflow)
-
-
-def _of_workflow(facts: Facts) -> str | None:
-    return None if facts.workflow_id is None else "it is a node of a workflow, which gives it its arguments"
+    return Verb(
+        name="update",
+        states=frozenset({State.SCHEDULED}),
+        act=act,
+        otherwise="its arguments come from its workflow, or from calls that it gathers",
+    )
 
 
 def task_at(path: str) -> HorsiesTask[..., Any]:

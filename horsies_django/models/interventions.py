@@ -28,11 +28,14 @@ class Interventions(TaskViews):
         """Let scheduled and retrying tasks be due at once; return how many.
 
         A retry stays one, so its count and its limit go on. A step of the engine is left alone: that it waits is what a
-        sleep, or the time-out of an event, is about. So is a task past its ``good_until``.
+        sleep, or the time-out of an event, is about. So is a task past its ``good_until``. An open group of gathered
+        calls is closed: later calls begin another one.
         """
         waits = Q(not_past_deadline(), enqueued_at__gt=Now()) & ~Q(task_name__startswith=INTERNAL)
         retry = Case(When(next_retry_at__isnull=False, then=Now()))
-        count = self.pending().filter(waits).update(enqueued_at=Now(), deferred=False, next_retry_at=retry)
+        count = (
+            self.pending().filter(waits).update(enqueued_at=Now(), deferred=False, next_retry_at=retry, group_key=None)
+        )
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
         return count
@@ -61,9 +64,10 @@ class Interventions(TaskViews):
     def rewrite(self, args: list[Any], kwargs: dict[str, Any], *, rich: bool) -> int:
         """Give scheduled tasks other arguments, in JSON already; return how many (A3-101).
 
-        A node of a workflow has its arguments of its workflow: it is left alone.
+        A node of a workflow, and a group that gathers calls, have them from elsewhere: they are left alone.
         """
-        return self.scheduled().filter(workflow_id__isnull=True).update(args=args, kwargs=kwargs, rich=rich)
+        own = self.scheduled().filter(workflow_id__isnull=True, is_fed=False)
+        return own.update(args=args, kwargs=kwargs, rich=rich)
 
     def deletable(self) -> Self:
         """Tasks that have ended and that no live workflow has still to hear of."""

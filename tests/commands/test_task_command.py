@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import subprocess
 import sys
 from uuid import uuid4
 
@@ -9,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from horsies_django.models import Task
-from tests.conftest import Process
+from tests.conftest import ROOT, Process, database_url
 from tests.inspecting.makers import COLUMNS, make, one_of_each, some
 from tests.jobs import tasks
 
@@ -276,6 +278,22 @@ def test_it_has_a_status_for_the_shell_and_help_with_examples(manage):
     assert status(failed) == "PENDING"
     assert helped.wait() == 0
     assert "horsies_task delete -" in helped.output
+
+
+@pytest.mark.once
+def test_who_has_read_enough_may_go(transactional_db):
+    some(600, "failed")
+    environment = {**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    command = [sys.executable, "manage.py", "horsies_task", "list", "--all", "--json"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read().decode()
+
+    assert process.returncode == 0
+    assert "BrokenPipe" not in said
 
 
 @pytest.mark.once

@@ -11,6 +11,7 @@ from horsies_django.expressions import FromNow
 from horsies_django.inspecting import State, tasks
 from horsies_django.inspecting.verbs import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, moving
 from horsies_django.models import Task, TaskAttempt
+from tests.gathering import jobs as gathering
 from tests.inspecting.makers import COLUMNS, make, one_of_each, some
 from tests.jobs import tasks as jobs
 
@@ -140,6 +141,18 @@ def test_a_step_of_a_workflow_is_not_run():
     step = make("scheduled", task_name="horsies_django.workflows.internal.wake")
 
     assert "step of a workflow" in tasks().run(step.pk).left_alone[0].why
+
+
+def test_an_open_group_that_is_run_takes_no_more_calls(drain):
+    first = gathering.mail.send(customer_id=1, text="x")
+
+    assert tasks().run(first.id).done == 1
+    second = gathering.mail.send(customer_id=1, text="y")
+    drain()
+
+    assert first.value(5) == [{"customer_id": 1, "text": "x"}]
+    assert second.id != first.id
+    assert tasks().matching(status="scheduled").delete().done == 1
 
 
 def test_a_unique_key_that_another_has_is_told_of():

@@ -9,6 +9,7 @@ from horsies_django import TaskHandle
 from horsies_django.compat import InvalidTask
 from horsies_django.inspecting import tasks
 from horsies_django.models import Task
+from tests.inspecting.makers import make
 from tests.jobs import tasks as jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -84,6 +85,16 @@ def test_a3_101_a_scheduled_task_gets_other_arguments_and_no_other_task_does(dra
     assert [left.why for left in refused.left_alone] == ["it is pending"]
     assert (waiting.value(5), due.value(5)) == (7, 2)
     assert tasks().update(uuid4(), [2]).reasons == {"there is no such task": 1}
+
+
+@pytest.mark.parametrize("columns", [{"workflow_id": uuid4()}, {"is_fed": True}])
+def test_a_task_that_has_its_arguments_from_elsewhere_keeps_them(columns):
+    waiting = make("scheduled", task_name="tests.jobs.tasks.add", args=[1], **columns)
+
+    report = tasks().update(waiting.pk, [2])
+
+    assert "come from its workflow" in report.left_alone[0].why
+    assert Task.objects.get().args == [1]
 
 
 @pytest.mark.once

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from argparse import RawDescriptionHelpFormatter
 from typing import Any, Final
 
@@ -83,6 +85,8 @@ class Command(BaseCommand):
             raise CommandError(str(error), returncode=2) from error
         except (ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
+        except BrokenPipeError:  # who reads has seen enough, and Python would complain of it once more as it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def _do(self, inspector: Inspector, options: dict[str, Any]) -> None:
         match options["action"]:
