@@ -5,6 +5,7 @@ from .heartbeat import Heartbeat
 from .overview import Overview
 from .queue import Queue
 from .rollup import Mark, Rollup
+from .schedule import Schedule
 from .task import Task
 from .turn import Turn
 from .worker import Worker
@@ -18,6 +19,7 @@ __all__ = [
     "Overview",
     "Queue",
     "Rollup",
+    "Schedule",
     "Task",
     "TaskAttempt",
     "Turn",
