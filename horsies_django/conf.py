@@ -268,6 +268,8 @@ class Options:
     """The OPTIONS of one backend alias."""
 
     database: str = _option("default", _text("an alias of DATABASES", r".+"))
+    # Tells the schedules of this project from those of others in one database; the settings' package by default.
+    project: str = _option("", _text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
     serializer: Literal["json", "rich"] = _option("json", _one_of("json", "rich"))
     queues: Mapping[str, QueueOptions] = field(default_factory=dict)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
