@@ -15,10 +15,10 @@ from django.db import Error, close_old_connections, connections
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from ..bell import Stop
 from ..conf import Options
 from ..expressions import SecondsUntil
 from ..models.schedule import Schedule, ScheduleQuerySet
-from ..bell import Stop
 from .moments import aware
 from .passing import Passed, pass_due
 from .project import project_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from ..tasks import HorsiesTask
 from ..workflows.definition import WorkflowDefinition
-from .patterns import Every, Pattern
+from .patterns import Pattern
 
 if TYPE_CHECKING:
     from ..models import Schedule
@@ -149,7 +149,7 @@ def schedule(
     """
     caller = sys._getframe(1)
     place = f"{caller.f_globals.get('__name__', '?')}:{caller.f_lineno}"
-    declared = Declared(name, what, when, args, {} if kwargs is None else kwargs, options, place)  # type: ignore[arg-type]  # a TypedDict is a dict
+    declared = Declared(name, what, when, args, {} if kwargs is None else kwargs, options, place)
     declarations.add(declared)
     return declared
 

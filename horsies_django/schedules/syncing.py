@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Q
 from django.db.models.functions import Now
 
 from ..conf import Options
@@ -52,7 +51,9 @@ def sync(options: Options, backend: str) -> SyncReport:
     project = project_of(options)
     rows = Schedule.objects.using(options.database)
     known = {row.name: row for row in rows.filter(source=project)}
-    wanted = {declared.name: declared for declared in declarations if declared.backend == backend and _is_right(declared)}
+    wanted = {
+        declared.name: declared for declared in declarations if declared.backend == backend and _is_right(declared)
+    }
     new = [declared for name, declared in wanted.items() if name not in known]
     created = _create(rows, new, project)
     changed = sum(_change(rows, known[name], declared) for name, declared in wanted.items() if name in known)
@@ -112,11 +113,11 @@ def _change(rows: ScheduleQuerySet, row: Schedule, declared: Declared) -> bool:
 
 def _changes(row: Schedule, columns: Mapping[str, Any]) -> dict[str, Any]:
     changes = {name: value for name, value in columns.items() if not _is_same(getattr(row, name), value)}
-    # What an operator has disabled stays so; what only the code had, or its end, is the code's to enable.
-    if "enabled" in changes and changes["enabled"] and row.disabled_by == DisabledBy.OPERATOR:
-        del changes["enabled"]
-    if changes.get("enabled") and row.disabled_by in (DisabledBy.END, DisabledBy.TIMING):
-        if not changes.keys() & set(PLANNED_BY) - {"enabled"}:
+    if changes.get("enabled"):
+        # What an operator has disabled stays so; and what had no slot left has none until its timing is another.
+        is_replanned = bool(changes.keys() & set(PLANNED_BY) - {"enabled"})
+        has_to_stay = row.disabled_by == DisabledBy.OPERATOR
+        if has_to_stay or (row.disabled_by in (DisabledBy.END, DisabledBy.TIMING) and not is_replanned):
             del changes["enabled"]
     return changes
 
@@ -127,14 +128,15 @@ def _planned(row: Schedule, changes: Mapping[str, Any], alias: str) -> dict[str,
         return {}
     for name, value in changes.items():
         setattr(row, name, value)
-    row.disabled_by = row.disabled_by if not row.enabled and "enabled" not in changes else DisabledBy.CODE
+    if "enabled" in changes:
+        row.disabled_by = DisabledBy.CODE  # unless it is enabled
     row.plan(database_now(alias))
     return {**row.planned, "enabled": row.enabled, "disabled_by": row.disabled_by}
 
 
 def _disable(rows: ScheduleQuerySet, gone: list[Any]) -> int:
     return sum(
-        rows.filter(Q(pk__in=gone[place : place + BATCH])).disable(by=DisabledBy.CODE)
+        rows.filter(pk__in=gone[place : place + BATCH]).disable(by=DisabledBy.CODE)
         for place in range(0, len(gone), BATCH)
     )
 
