@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from django.core.exceptions import ValidationError
 from django.db import connections, models, transaction
-from django.db.models import F, Q
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
@@ -37,6 +37,10 @@ OF_THE_BEAT: Final = (
     "run_count",
     "last_error",
 )
+
+
+#: The least by which two times differ.
+TICK: Final = timedelta(microseconds=1)
 
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
@@ -71,9 +75,22 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         """The enabled ones that a scheduler of this backend and this project sends."""
         return self.filter(enabled=True, backend=backend, source__in=["", project])
 
+    def unplanned(self) -> Self:
+        """Those for which no next run is worked out."""
+        return self.filter(next_run_at__isnull=True)
+
+    def planned_for(self, run_at: datetime | None) -> Self:
+        """Those whose next run is at a moment that was read from a row; None is that of no next run.
+
+        SQLite has times as texts, some with trailing zeros and some without, which are equal to no other's.
+        """
+        if run_at is None:
+            return self.unplanned()
+        return self.filter(next_run_at__gt=run_at - TICK, next_run_at__lt=run_at + TICK)
+
     def next_up(self) -> Self:
-        """In the order of their next runs; first those for which none is worked out."""
-        return self.order_by(F("next_run_at").asc(nulls_first=True))
+        """Those for which one is, in the order of their next runs."""
+        return self.filter(next_run_at__isnull=False).order_by("next_run_at")
 
     def locked(self, *, skip: bool = True) -> Self:
         """These rows, to be locked as they are read; with ``skip``, those that somebody has locked are left."""
@@ -158,12 +175,7 @@ class Schedule(models.Model):
             ("run_now_schedule", "Can run schedule now"),
         ]
         indexes = [
-            models.Index(
-                "backend",
-                F("next_run_at").asc(nulls_first=True),
-                condition=Q(enabled=True),
-                name="horsies_schedule_next",
-            ),
+            models.Index(fields=["backend", "next_run_at"], condition=Q(enabled=True), name="horsies_schedule_next"),
         ]
         constraints = [
             models.CheckConstraint(

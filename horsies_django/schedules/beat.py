@@ -12,14 +12,14 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import Error, close_old_connections, connections
-from django.db.models import Q
+from django.db.models import Exists, Subquery
 from django.db.models.functions import Now
 
 from ..bell import Stop
 from ..conf import Options
 from ..expressions import SecondsUntil
 from ..models.schedule import Schedule, ScheduleQuerySet
-from .moments import aware
+from .moments import asked, aware
 from .passing import Passed, pass_due
 from .project import project_of
 from .syncing import SyncReport, sync
@@ -98,17 +98,20 @@ class Beat:
 
     def _pause(self) -> float:
         """Return the seconds until the next slot; 0 or less if one is due, or is to be worked out."""
-        first = self._served.next_up().values_list(SecondsUntil("next_run_at"), "next_run_at").first()
-        if first is None:
-            return self._interval
-        seconds, run_at = first
-        return 0.0 if run_at is None else float(seconds)
+        first = self._served.next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
+        seconds, is_unplanned = asked(
+            self._options.database, seconds=Subquery(first), is_unplanned=Exists(self._served.unplanned())
+        )
+        if is_unplanned:
+            return 0.0
+        return self._interval if seconds is None else float(seconds)
 
     def _pass_all(self) -> list[Passed]:
-        is_due = Q(next_run_at__isnull=True) | Q(next_run_at__lte=Now())
-        due = self._served.filter(is_due).next_up().annotate(now=Now()).values_list("pk", "next_run_at", "now")
+        unplanned, due = self._served.unplanned(), self._served.next_up().filter(next_run_at__lte=Now())
         passed: list[Passed] = []
-        for key, run_at, now in list(due[:BATCH]):
+        for key, run_at, now in [
+            row for rows in (due, unplanned) for row in rows.values_list("pk", "next_run_at", Now())[:BATCH]
+        ]:
             if not self._stopped.is_set:
                 passed += self._pass(key, run_at, aware(now))
         return passed

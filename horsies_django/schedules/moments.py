@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import overload
+from typing import Any, overload
 
 from django.conf import settings
 from django.db.models.functions import Now
 from django.db.models.sql import Query
 
 
+def asked(alias: str, **expressions: Any) -> Sequence[Any]:
+    """Return what expressions come to that belong to no table, in one statement."""
+    query = Query(None)  # as Django's own constraints ask
+    for name, expression in expressions.items():
+        query.add_annotation(expression, name)
+    found: Sequence[Any] = next(iter(query.get_compiler(using=alias).results_iter()))
+    return found
+
+
 def database_now(alias: str) -> datetime:
     """Return the clock of the database, in one statement."""
-    query = Query(None)  # as Django's own constraints ask a database without a table
-    query.add_annotation(Now(), "now")
-    now: datetime = next(iter(query.get_compiler(using=alias).results_iter()))[0]
+    now: datetime = asked(alias, now=Now())[0]
     return aware(now)
 
 

@@ -72,8 +72,7 @@ def pass_due(rows: ScheduleQuerySet, key: Any, run_at: datetime | None, now: dat
 
 
 def _mine(rows: ScheduleQuerySet, key: Any, run_at: datetime | None) -> ScheduleQuerySet:
-    mine = rows.filter(pk=key, enabled=True)
-    return mine.filter(next_run_at__isnull=True) if run_at is None else mine.filter(next_run_at=run_at)
+    return rows.filter(pk=key, enabled=True).planned_for(run_at)
 
 
 def _pass(rows: ScheduleQuerySet, row: Schedule, now: datetime) -> list[Passed]:

@@ -100,10 +100,8 @@ def _change(rows: ScheduleQuerySet, row: Schedule, declared: Declared) -> bool:
         if not (changes := _changes(row, columns)):
             return False
         # Whoever passes a slot in between has worked out another next run: then it is read anew.
-        mine = rows.filter(pk=row.pk, enabled=row.enabled, next_run_at=row.next_run_at)
-        if row.next_run_at is None:
-            mine = rows.filter(pk=row.pk, enabled=row.enabled, next_run_at__isnull=True)
-        if mine.update(**changes, **_planned(row, changes, rows.db), updated_at=Now()):
+        mine = rows.filter(pk=row.pk, enabled=row.enabled).planned_for(row.next_run_at)
+        if mine.update(**changes | _planned(row, changes, rows.db), updated_at=Now()):
             return True
         if (fresh := rows.filter(pk=row.pk).first()) is None:
             return False
