@@ -7,6 +7,7 @@ from .queue import Queue
 from .rollup import Mark, Rollup
 from .schedule import Schedule
 from .task import Task
+from .task_item import TaskItem
 from .turn import Turn
 from .worker import Worker
 from .workflow import Workflow
@@ -22,6 +23,7 @@ __all__ = [
     "Schedule",
     "Task",
     "TaskAttempt",
+    "TaskItem",
     "Turn",
     "Worker",
     "Workflow",
