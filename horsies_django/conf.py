@@ -268,8 +268,6 @@ class Options:
     """The OPTIONS of one backend alias."""
 
     database: str = _option("default", _text("an alias of DATABASES", r".+"))
-    # Tells the schedules of this project from those of others in one database; the settings' package by default.
-    project: str = _option("", _text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
     serializer: Literal["json", "rich"] = _option("json", _one_of("json", "rich"))
     queues: Mapping[str, QueueOptions] = field(default_factory=dict)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
@@ -279,6 +277,8 @@ class Options:
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": _MAPPER})
     # Bytes of JSON: what is larger belongs into storage, and its key into the task.
     max_payload_bytes: int | None = _option(16 * 1024 * 1024, _whole(1_024, 250_000_000, none="no limit"))
+    # Tells the schedules of this project from those of others in one database; the settings' package by default.
+    project: str = _option("", _text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
 
 
 @dataclass(frozen=True, slots=True)
