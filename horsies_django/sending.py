@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 from django.utils import timezone
 
-from . import postgres, waking
+from . import headers, postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
 from .dry import is_dry
@@ -76,11 +76,14 @@ def insert(
     ``own`` are values of columns for this call alone, over those that all calls of the task have.
 
     The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one. Raises
-    PayloadMismatch if there is another call under its ``task_id``, and what :meth:`Calls.arguments` raises.
+    PayloadMismatch if there is another call under its ``task_id``, and what :meth:`Calls.arguments` and
+    :func:`headers.along` raise.
     """
     calls = Calls.of(task, options)
     arguments = calls.arguments(args, kwargs)
     values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
+    if options.middleware:
+        own = {"metadata": headers.along(options, calls.columns["metadata"]), **(own or {})}
     draft = _Draft(options.database, calls, {**values, **(own or {})}, arguments, with_row, has_own=bool(own))
     if is_dry():
         return draft.imagined()
@@ -194,6 +197,8 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     if is_dry():
         return uuid7s(len(ahead) + len(further) + sum(1 for _ in checked))
     columns, ids = checks.columns, list[UUID]()
+    if options.middleware:
+        columns = {**columns, "metadata": headers.along(options, columns["metadata"])}
     with _all_or_none(database, ahead, is_all=not further):
         ids += _insert_rows(database, columns, ahead)
         rest = itertools.chain(further, checked)
