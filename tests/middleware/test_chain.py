@@ -8,7 +8,7 @@ from horsies_django.worker import chain
 from tests.jobs.models import Entry
 from tests.middleware import jobs, layers
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 KINDS = pytest.mark.parametrize("job", [jobs.look, jobs.alook], ids=["function", "coroutine"])
 
