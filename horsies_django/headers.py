@@ -36,10 +36,9 @@ def added(options: Options) -> dict[str, Any]:
 
 
 def along(options: Options, metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the metadata of a call that has ``metadata`` of its own, which has the last word. Raises as above."""
-    if not (headers := added(options)):
-        return None if metadata is None else dict(metadata)
-    return stored({**headers, **metadata}, options) if metadata else headers
+    """Return the metadata of a call with headers, its own on top; None if there are none to add. Raises as above."""
+    headers = added(options)
+    return stored({**headers, **metadata}, options) if headers and metadata else headers or None
 
 
 @functools.cache

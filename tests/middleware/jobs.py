@@ -9,7 +9,7 @@ import time
 from asgiref.sync import sync_to_async
 from django.utils import timezone, translation
 
-from horsies_django import RetryPolicy, WorkflowDefinition, task
+from horsies_django import Gather, RetryPolicy, WorkflowDefinition, task
 from tests.jobs.models import Entry
 from tests.middleware import layers
 
@@ -103,6 +103,11 @@ def several():
 @task
 def one_of(item):
     return _around()
+
+
+@task(gather=Gather("all"))
+def gathered(calls: list[dict[str, int]]):
+    pass
 
 
 class Inner(WorkflowDefinition):

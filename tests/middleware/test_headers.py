@@ -180,3 +180,14 @@ def test_a_context_tells_of_headers_without_any_middleware(drain):
     drain()
 
     assert handle.value(0) == {"trace": 1}
+
+
+@pytest.mark.once
+def test_a_group_travels_with_the_headers_of_the_call_that_opened_it(sender):
+    first = jobs.gathered.send(item=1)
+    with translation.override("tr"):
+        second = jobs.gathered.send(item=2)
+        (third,) = jobs.gathered.send_many([{"item": 3}])
+
+    assert first.id == second.id == third.id
+    assert Task.objects.get(pk=first.id).metadata == AWAY
