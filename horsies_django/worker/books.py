@@ -18,6 +18,7 @@ from ..models.exchange import Exchange, exchange_of
 from ..models.survey import Survey
 from ..models.transitions import TaskQuerySet
 from ..models.worker import Answer, WorkerQuerySet
+from ..queue_rules import COLUMNS
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
 from ..refusals import is_refusal
@@ -28,11 +29,12 @@ from ..states import BeatRole, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
 from ..workflows.door import Door
-from . import announcing
+from . import announcing, claiming
 from .lanes import Lane
 from .outcome import Outcome
 from .plan import Plan
 from .run import Run
+from .shares import Shares
 from .watch import resident_bytes
 
 
@@ -43,6 +45,7 @@ class View:
     due: tuple[tuple[str, ...], ...]
     deferred_in: float | None
     is_dismissed: bool = False
+    is_held_back: bool = False  # more is due, in queues whose limits keep it for now
 
     @property
     def anything(self) -> bool:
@@ -66,6 +69,7 @@ class Books:
         self._exchanges: dict[bool, Exchange] = {}
         self._survey: Survey | None = None
         self._door = Door(plan.database)
+        self.shares = Shares(plan)
 
     def register(self) -> bool:
         """Write the worker's row."""
@@ -90,12 +94,21 @@ class Books:
             self._survey = Survey(self._tasks(), self._workers, self._runner.worker_id, kinds)
         while (surveyed := self._survey.make()) is None:
             self.register()  # somebody removed the row
+        self._learn(is_ruled=surveyed.is_ruled)
         serves = self._plan.serves
-        due = (
-            tuple(queue.queue_name for queue in waiting if not queue.is_paused and serves(queue.queue_name))
-            for waiting in surveyed.queues
-        )
-        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed)
+        due: list[tuple[str, ...]] = []
+        is_held_back = False
+        for lane, waiting in zip(lanes, surveyed.queues, strict=True):
+            served = [queue for queue in waiting if not queue.is_paused and serves(queue.queue_name)]
+            names = self.shares.sorted(lane.is_async, served, surveyed.now)
+            due.append(self.shares.open(names))
+            is_held_back = is_held_back or self.shares.is_hopeful(set(names).difference(due[-1]))
+        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed, is_held_back)
+
+    def _learn(self, *, is_ruled: bool) -> None:
+        """Read what rows of queues say, if any says anything."""
+        rows = Queue.objects.using(self._plan.database).ruled().values("name", *COLUMNS) if is_ruled else ()
+        self.shares.learn({row.pop("name"): row for row in rows})
 
     def beat(self, lanes: Sequence[Lane]) -> bool:
         """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34).
@@ -217,21 +230,14 @@ class Books:
             with self.transaction():
                 exchange = exchange_of(self._tasks(), self._runner, is_async=lane.is_async)
             self._exchanges[lane.is_async] = exchange
-        return self._exchanges[lane.is_async].run(ends, room, lane.queues)
+        exchange = self._exchanges[lane.is_async]
+        if self.shares.is_plain or not room:
+            return exchange.run(ends, room, lane.queues)
+        return claiming.exchange(self.shares, self._tasks(), lane, exchange, ends, room)
 
     def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
         """Claim for a lane, and return what has started and what was prefetched."""
-        start = max(0, lane.free - len(lane.prefetched))
-        paused = Queue.objects.using(self._plan.database).filter(name__in=lane.queues, paused=True)
-        queues = set(lane.queues).difference(paused.values_list("name", flat=True))
-        claims = self._tasks().claim(
-            self._runner.worker_id,
-            start=start,
-            prefetch=lane.room - start,
-            is_async=lane.is_async,
-            queues=sorted(queues),
-        )
-        return claims[:start], claims[start:]
+        return claiming.prefetch(self.shares, self._tasks(), lane, self._runner.worker_id)
 
     def hand_back(self, claims: Sequence[ClaimedTask]) -> None:
         """Give back what was started and has not begun."""
