@@ -37,6 +37,12 @@ class Rate:
             raise ValueError(f"{text!r} is no rate; allowed: {RATE_ALLOWED}.")
         return cls(count, units * _SECONDS[match[3]], burst)
 
+    def __str__(self) -> str:
+        units = {seconds: unit for unit, seconds in _SECONDS.items()}
+        unit = max(seconds for seconds in units if self.seconds % seconds == 0)
+        per = f"{self.count}/{self.seconds // unit if self.seconds > unit else ''}{units[unit]}"
+        return per if self.burst == self.count else f"{per}, {self.burst}"
+
     @property
     def per_second(self) -> float:
         """Tokens that a second brings."""

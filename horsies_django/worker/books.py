@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import Error, transaction
 
-from .. import __version__, postgres
+from .. import __version__, postgres, retention
 from ..models import Heartbeat, Queue, Task, Worker
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Runner
@@ -23,7 +23,6 @@ from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
 from ..refusals import is_refusal
 from ..results import OperationalCode, TaskError
-from ..retention import may_go_at_once
 from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
@@ -84,6 +83,7 @@ class Books:
 
     def leave(self) -> bool:
         """Remove the worker's row."""
+        retention.learn(self._plan.database, {})
         self._workers.leave(self._runner.worker_id)
         return True
 
@@ -108,7 +108,9 @@ class Books:
     def _learn(self, *, is_ruled: bool) -> None:
         """Read what rows of queues say, if any says anything."""
         rows = Queue.objects.using(self._plan.database).ruled().values("name", *COLUMNS) if is_ruled else ()
-        self.shares.learn({row.pop("name"): row for row in rows})
+        is_new = self.shares.learn({row.pop("name"): row for row in rows})
+        if is_new and retention.learn(self._plan.database, self.shares.kept):
+            self._exchanges.clear()
 
     def beat(self, lanes: Sequence[Lane]) -> bool:
         """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34).
@@ -190,7 +192,7 @@ class Books:
     def delete_fleeting(self, outcomes: Sequence[Outcome]) -> None:
         """Delete tasks that are kept for no time at all (S2-10). Where somebody listens, the reaper does so later."""
         ended = [one.claim for one in outcomes if one.is_final and not announcing.wants_finished(one.claim)]
-        if may_go_at_once(ended, self._plan.database):
+        if retention.may_go_at_once(ended, self._plan.database):
             with self.transaction():
                 pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[claim.task_id for claim in ended])))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ..models.admission import Admitted
@@ -52,13 +52,20 @@ class Shares:
         self.longest = LONGEST_UNTOLD
         self.learn({})
 
-    def learn(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take what the rows of queues say now, those that say anything."""
+    def learn(self, rows: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Take what the rows of queues say now, those that say anything; return whether that is anything new."""
         rules = {name: self.read(name, rows.get(name)) for name in {*self._options, *rows}}
-        if rules != self._rules:
-            self._rules = rules
-            self._limited = frozenset(name for name, rule in rules.items() if rule.is_limited)
-            self.ease()
+        if rules == self._rules:
+            return False
+        self._rules = rules
+        self._limited = frozenset(name for name, rule in rules.items() if rule.is_limited)
+        self.ease()
+        return True
+
+    @property
+    def kept(self) -> dict[str, timedelta]:
+        """For how long the tasks of queues are kept, as their rows say."""
+        return {name: rules.retention for name, rules in self._rules.items() if rules.retention is not None}
 
     def read(self, name: str, row: Mapping[str, Any] | None) -> QueueRules:
         """Return what holds for a queue that has this row."""

@@ -1,11 +1,9 @@
 """Limits of queues, kept by real workers: at most so many at once, at most so many begun a time."""
 
-import json
 import os
 import signal
 
 import pytest
-from django.db import connection
 from django.db.models import Max, Min
 
 from horsies_django.models import Queue, Task, TaskAttempt

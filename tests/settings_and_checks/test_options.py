@@ -9,8 +9,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from horsies_django.compat import task_backends
 from horsies_django.conf import Options, QueueOptions, RecoveryOptions, RetentionOptions, WorkerOptions
-from horsies_django.rates import RATE_ALLOWED
 from horsies_django.models import Task
+from horsies_django.rates import RATE_ALLOWED
 from tests.jobs import tasks
 
 BACKEND = "horsies_django.backend.HorsiesBackend"
