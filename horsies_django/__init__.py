@@ -2,10 +2,13 @@
 
 from .context import TaskContext
 from .exceptions import Discard, InvalidWorkflow, Retry, Snooze
+from .gather import Gather
 from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .retries import RetryPolicy
+from .schedules.declaring import schedule
+from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .states import TASK_TERMINAL_STATES, TaskStatus
 from .tasks import HorsiesTask, task
 from .workflows.builders import workflow_builder
@@ -33,12 +36,18 @@ __all__ = [
     "WORKFLOW_TASK_TERMINAL_STATES",
     "WORKFLOW_TERMINAL_STATES",
     "ContractCode",
+    "Cron",
+    "Daily",
     "Discard",
     "EventNode",
+    "Every",
+    "Gather",
     "HorsiesTask",
+    "Hourly",
     "InvalidWorkflow",
     "Join",
     "MapNode",
+    "Monthly",
     "Node",
     "NodeKey",
     "OnError",
@@ -61,6 +70,7 @@ __all__ = [
     "TaskNode",
     "TaskResult",
     "TaskStatus",
+    "Weekly",
     "Workflow",
     "WorkflowContext",
     "WorkflowDefinition",
@@ -70,6 +80,7 @@ __all__ = [
     "WorkflowTaskStatus",
     "reclaim",
     "recover_stuck_workflows",
+    "schedule",
     "sleep",
     "task",
     "together",

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from .conf import Parsed
+from .factories import factory_at
+
+if TYPE_CHECKING:
+    from .schedules.mistakes import Mistake
 
 #: What psycopg's pool holds at most if nobody says otherwise.
 PSYCOPG_POOL_SIZE: Final = 4
@@ -28,6 +33,7 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
         )
         for problem in parsed.problems
     ]
+    messages += _check_middleware(alias, parsed.options.middleware)
     if not apps.is_installed("horsies_django"):
         messages.append(
             Error(
@@ -49,6 +55,15 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
     if parsed.options.database in settings.DATABASES:
         messages += check_database(parsed.options.database, parsed.options.worker.threads)
     return messages
+
+
+def _check_middleware(alias: str, paths: Iterable[str]) -> Iterator[CheckMessage]:
+    for path in paths:
+        try:
+            factory_at(path)
+        except ImproperlyConfigured as error:
+            where = f"TASKS['{alias}']['OPTIONS']['middleware']"
+            yield Error(f"{where}: {error}", hint="See the page on middleware.", obj=alias, id="horsies.E002")
 
 
 def check_database(alias: str, threads: int) -> Iterable[CheckMessage]:
@@ -114,3 +129,24 @@ def check_workflows(**kwargs: Any) -> list[CheckMessage]:
     if any(backend.parsed.problems for backend in backends):
         return []
     return [Error(str(mistake), hint=mistake.hint, obj=None, id="horsies.E004") for mistake in mistakes()]
+
+
+def check_schedules(**kwargs: Any) -> list[CheckMessage]:
+    """Return every mistake of the schedules that have been declared; none of them is sent.
+
+    Not while the settings of a backend have mistakes.
+    """
+    from .backend import HorsiesBackend
+    from .compat import task_backends
+    from .schedules.mistakes import mistakes
+
+    backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
+    if any(backend.parsed.problems for backend in backends):
+        return []
+    return [_of_schedule(mistake) for mistake in mistakes()]
+
+
+def _of_schedule(mistake: Mistake) -> Error:
+    if mistake.is_double:
+        return Error(str(mistake), hint="Rename one of the two.", obj=None, id="horsies.E006")
+    return Error(str(mistake), hint="See the page on schedules.", obj=None, id="horsies.E005")

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 from django.utils import timezone
 
-from . import postgres, waking
+from . import gathering, headers, postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
 from .dry import is_dry
@@ -60,6 +60,7 @@ class Sent:
     id: UUID
     row: TaskRow | None = None
     is_new: bool = True
+    is_gathered: bool = False
 
 
 def insert(
@@ -75,9 +76,14 @@ def insert(
 
     ``own`` are values of columns for this call alone, over those that all calls of the task have.
 
-    The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one. Raises
-    PayloadMismatch if there is another call under its ``task_id``, and what :meth:`Calls.arguments` raises.
+    The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one; a call that
+    is gathered joins the open group of its key (see :mod:`~horsies_django.gathering`). Raises PayloadMismatch if there
+    is another call under its ``task_id``, and what :meth:`Calls.arguments` and :func:`headers.along` raise.
     """
+    if options.middleware:
+        own = {**_travelling(options, task), **(own or {})}
+    if task.gather is not None:
+        return _join(options, task, args, kwargs, with_row=with_row, own=own)
     calls = Calls.of(task, options)
     arguments = calls.arguments(args, kwargs)
     values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
@@ -87,6 +93,34 @@ def insert(
     if task.unique_key is None and task.task_id is None:
         return draft.insert()
     return _insert_once(draft)
+
+
+def _travelling(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
+    """Return the columns that middleware adds something to."""
+    metadata = headers.along(options, Calls.of(task, options).columns["metadata"])
+    return {} if metadata is None else {"metadata": metadata}
+
+
+def _join(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    with_row: bool,
+    own: Mapping[str, Any] | None,
+) -> Sent:
+    from .models import Task as TaskRow
+
+    (joined,) = gathering.join(options, task, [(args, kwargs)], own)
+    row = None
+    if is_dry():
+        calls = Calls.of(task, options)
+        nothing = Arguments([], {}, "[]", "{}")
+        row = _Draft(options.database, calls, {"id": joined.id, **calls.columns}, nothing, with_row).imagined().row
+    elif with_row:
+        row = TaskRow.objects.using(options.database).get(pk=joined.id)
+    return Sent(joined.id, row, joined.is_new, is_gathered=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +214,13 @@ class _Draft:
 def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[UUID]:
     """Insert one row for each dict of keyword arguments, all of them or none, and return their ids.
 
-    Raises ValueError with a ``unique_key`` or a ``task_id``, and what :meth:`Calls.arguments` raises.
+    Calls that are gathered get the ids of the tasks that they join. Raises ValueError with a ``unique_key`` or a
+    ``task_id``, and what :meth:`Calls.arguments` raises.
     """
+    travelling = _travelling(options, task) if options.middleware else {}
+    if task.gather is not None:
+        given = [((), kwargs) for kwargs in calls]
+        return [joined.id for joined in gathering.join(options, task, given, travelling)]
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
@@ -193,7 +232,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     further = list(itertools.islice(checked, 1))
     if is_dry():
         return uuid7s(len(ahead) + len(further) + sum(1 for _ in checked))
-    columns, ids = checks.columns, list[UUID]()
+    columns, ids = {**checks.columns, **travelling}, list[UUID]()
     with _all_or_none(database, ahead, is_all=not further):
         ids += _insert_rows(database, columns, ahead)
         rest = itertools.chain(further, checked)

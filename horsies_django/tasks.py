@@ -19,6 +19,7 @@ from .compat import (
 )
 from .conf import INHERIT
 from .context import TaskContext
+from .gather import Gather
 from .ids import as_uuid
 from .retries import ANY_CODE, RetryPolicy
 from .task_options import Backoff, Sensitive, TaskOptions
@@ -77,6 +78,7 @@ class HorsiesTask(_GenericTask[P, T]):
     atomic: bool = False
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     sensitive: Sensitive = field(default=(), hash=False)
+    gather: Gather | None = None
     good_until: datetime | None = None
     unique_key: str | None = None
     task_id: UUID | None = None
@@ -85,9 +87,10 @@ class HorsiesTask(_GenericTask[P, T]):
         """Return a copy with other options.
 
         Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique_key``, ``task_id``, ``retention``,
-        ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``task_id`` (a UUID or its
-        text) makes a send that can be repeated: the same call again gives the handle of the row there is. Raises
-        TypeError for any other name and InvalidTask for a bad value.
+        ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``metadata`` is
+        added to the task's, entry by entry. ``task_id`` (a UUID or its text) makes a send that can be repeated: the
+        same call again gives the handle of the row there is. Raises TypeError for any other name and InvalidTask for a
+        bad value.
         """
         if unknown := options.keys() - _SEND_OPTIONS:
             raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
@@ -98,6 +101,8 @@ class HorsiesTask(_GenericTask[P, T]):
             options |= {"max_attempts": None, "backoff": None}  # it says it all
         if options.get("task_id") is not None:
             options["task_id"] = _uuid(options["task_id"])
+        if isinstance(self.metadata, Mapping) and isinstance(options.get("metadata"), Mapping):
+            options["metadata"] = {**self.metadata, **options["metadata"]}
         return replace(self, **options)
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
@@ -264,6 +269,10 @@ def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:
 def task(function: Callable[P, T], /) -> HorsiesTask[P, T]: ...
 @overload
 def task(
+    *, gather: Gather, takes_context: bool = ..., **options: Unpack[TaskOptions]
+) -> Callable[[Callable[..., T]], HorsiesTask[..., T]]: ...
+@overload
+def task(
     *, takes_context: Literal[True], **options: Unpack[TaskOptions]
 ) -> Callable[[Callable[Concatenate[TaskContext, P], T]], HorsiesTask[P, T]]: ...
 @overload
@@ -286,8 +295,9 @@ def task(
     ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an
     exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
     body, its COMPLETED mark and its attempt are one transaction on the queue's database; ``sensitive`` says which
-    arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`). Raises
-    TypeError for an unknown option and InvalidTask for a bad value.
+    arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`); with
+    ``gather``, calls that come close together are handed to one run as a list (see :class:`Gather`). Raises TypeError
+    for an unknown option and InvalidTask for a bad value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))

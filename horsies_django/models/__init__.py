@@ -5,7 +5,9 @@ from .heartbeat import Heartbeat
 from .overview import Overview
 from .queue import Queue
 from .rollup import Mark, Rollup
+from .schedule import Schedule
 from .task import Task
+from .task_item import TaskItem
 from .turn import Turn
 from .worker import Worker
 from .workflow import Workflow
@@ -18,8 +20,10 @@ __all__ = [
     "Overview",
     "Queue",
     "Rollup",
+    "Schedule",
     "Task",
     "TaskAttempt",
+    "TaskItem",
     "Turn",
     "Worker",
     "Workflow",

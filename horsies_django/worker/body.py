@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import F
 
+from .. import gathering
 from ..compat import FrameworkTask
 from ..context import TaskContext
 from ..exceptions import Snooze, TaskRevoked
@@ -24,7 +26,7 @@ from ..serializers import decode_call
 from ..states import TaskStatus
 from ..tasks import HorsiesTask
 from ..workflows import door, feeding
-from . import announcing, console, verdict
+from . import announcing, chain, console, verdict
 from .outcome import Outcome
 from .run import Run
 
@@ -57,26 +59,45 @@ async def arun(run: Run) -> Outcome:
     call = None
     run.begin()
     try:
-        # What a node is given is read from the database.
-        call = _prepare(run) if run.claim.workflow_id is None else await sync_to_async(_prepare)(run)
+        # What a node, or a group of calls, is given is read from the database.
+        is_given = run.claim.workflow_id is not None or run.claim.is_fed
+        call = await sync_to_async(_prepare)(run) if is_given else _prepare(run)
         if announcing.wants_started(run.claim):
             await sync_to_async(announcing.started)(run.claim, run.database)
         context = [await sync_to_async(_context)(run)] if call.task.takes_context else []
-        if inspect.iscoroutinefunction(call.task.func):
-            body = call.task.func(*context, *call.args, **call.kwargs)
+        func = call.task.func
+        if not inspect.iscoroutinefunction(func):
+            func = sync_to_async(func, thread_sensitive=False)
+        if run.options.middleware:
+            value = await run.wait_for(_within_chain(run, call, partial(func, *context, *call.args, **call.kwargs)))
         else:
-            body = sync_to_async(call.task.func, thread_sensitive=False)(*context, *call.args, **call.kwargs)
-        return verdict.returned(run, call.task, await run.wait_for(body))
+            value = await run.wait_for(func(*context, *call.args, **call.kwargs))
+        return verdict.returned(run, call.task, value)
     except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to whoever runs it: us
         return verdict.raised_by(run, call.task if call else None, error)
 
 
 def _value(run: Run, call: _Call) -> Any:
     context = [_context(run)] if call.task.takes_context else []
-    if inspect.iscoroutinefunction(call.task.func):
+    is_async = inspect.iscoroutinefunction(call.task.func)
+    if run.options.middleware:
+        body = partial(call.task.func, *context, *call.args, **call.kwargs)
+        if is_async:
+            return async_to_sync(run.wait_for)(_within_chain(run, call, body))
+        around = chain.chain_of(run.options.middleware, is_async=False)
+        with run.window():
+            return around(chain.call_of(run.claim, call.task, call.args, call.kwargs, body))
+    if is_async:
         return async_to_sync(run.wait_for)(call.task.func(*context, *call.args, **call.kwargs))
     with run.window():
         return call.task.func(*context, *call.args, **call.kwargs)
+
+
+def _within_chain(run: Run, call: _Call, body: Callable[[], Any]) -> Awaitable[Any]:
+    """Return a coroutine's chain, to be awaited."""
+    around = chain.chain_of(run.options.middleware, is_async=True)
+    awaitable: Awaitable[Any] = around(chain.call_of(run.claim, call.task, call.args, call.kwargs, body))
+    return awaitable
 
 
 class _RolledBack(Exception):
@@ -151,6 +172,9 @@ def _prepare(run: Run) -> _Call:
         if claim.workflow_id is not None:
             with waiting_for_database():
                 kwargs |= feeding.arguments(run, task)
+        elif claim.is_fed:
+            with waiting_for_database():
+                kwargs |= gathering.arguments(run, task)
     except Snooze:
         raise
     except Exception as error:
