@@ -40,6 +40,7 @@ RULES = [
     ((), "database", "an alias of DATABASES", [5, None, "", ["default"]]),
     ((), "serializer", "'json' or 'rich'", ["pickle", None, True, "JSON"]),
     ((), "exception_mapper", MAPPER, [None, [], {5: "CODE"}, {"no.such.Error": "CODE"}, {OSError: "WORKER_CRASHED"}]),
+    ((), "middleware", "a list of dotted paths, the outermost first", [5, None, "a.b", ["undotted"], [5]]),
     ((), "max_payload_bytes", *whole(1_024, 250_000_000, ", or None (no limit)")),
     ((), "project", "at most 100 letters, digits, '.', '_' or '-'", [5, None, "a project", "x" * 101]),
     (("queues", "emails"), "priority", *whole(-100, 100)),
