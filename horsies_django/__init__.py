@@ -1,13 +1,14 @@
 """A task queue and workflow engine that is nothing but a Django app, in the project's own database."""
 
 from .context import TaskContext
-from .exceptions import Discard, InvalidWorkflow, Retry, Snooze
+from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, UniqueConflict
 from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .retries import RetryPolicy
 from .states import TASK_TERMINAL_STATES, TaskStatus
 from .tasks import HorsiesTask, task
+from .unique import Unique
 from .workflows.builders import workflow_builder
 from .workflows.context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .workflows.definition import WorkflowDefinition
@@ -61,6 +62,8 @@ __all__ = [
     "TaskNode",
     "TaskResult",
     "TaskStatus",
+    "Unique",
+    "UniqueConflict",
     "Workflow",
     "WorkflowContext",
     "WorkflowDefinition",

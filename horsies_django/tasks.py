@@ -22,6 +22,7 @@ from .context import TaskContext
 from .ids import as_uuid
 from .retries import ANY_CODE, RetryPolicy
 from .task_options import Backoff, Sensitive, TaskOptions
+from .unique import Unique
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -77,6 +78,7 @@ class HorsiesTask(_GenericTask[P, T]):
     atomic: bool = False
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     sensitive: Sensitive = field(default=(), hash=False)
+    unique: Unique | None = None
     good_until: datetime | None = None
     unique_key: str | None = None
     task_id: UUID | None = None
@@ -84,10 +86,10 @@ class HorsiesTask(_GenericTask[P, T]):
     def with_options(self, **options: Any) -> HorsiesTask[P, T]:
         """Return a copy with other options.
 
-        Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique_key``, ``task_id``, ``retention``,
-        ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``task_id`` (a UUID or its
-        text) makes a send that can be repeated: the same call again gives the handle of the row there is. Raises
-        TypeError for any other name and InvalidTask for a bad value.
+        Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique``, ``unique_key``, ``task_id``,
+        ``retention``, ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``task_id``
+        (a UUID or its text) makes a send that can be repeated: the same call again gives the handle of the row there
+        is. Raises TypeError for any other name and InvalidTask for a bad value.
         """
         if unknown := options.keys() - _SEND_OPTIONS:
             raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
@@ -245,7 +247,8 @@ _FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
 _PER_SEND: Final = frozenset({"good_until", "unique_key", "task_id"})
 _DECORATOR_OPTIONS: Final = _OWN_OPTIONS - _PER_SEND
 _SEND_OPTIONS: Final = frozenset(
-    {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "retry_policy", "metadata"} | _PER_SEND
+    {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "retry_policy", "metadata", "unique"}
+    | _PER_SEND
 )
 
 
@@ -286,8 +289,9 @@ def task(
     ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an
     exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
     body, its COMPLETED mark and its attempt are one transaction on the queue's database; ``sensitive`` says which
-    arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`). Raises
-    TypeError for an unknown option and InvalidTask for a bad value.
+    arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`); ``unique``
+    is a :class:`~horsies_django.Unique`, which says which calls are one task. Raises TypeError for an unknown option
+    and InvalidTask for a bad value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))

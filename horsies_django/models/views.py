@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 
 from ..expressions import FromNow
 from ..states import BeatRole, TaskStatus
+from ..unique import HOLDING, UniqueUntil
 from .heartbeat import Heartbeat
 
 if TYPE_CHECKING:
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
 #: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by
 #: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
 IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
+
+_WHILE_ALIVE: Final = Q(status__in=sorted(HOLDING[UniqueUntil.DONE]))
+
+#: The condition of the index that lets one task alone have a unique key. Time is not in it: whoever wants the key of a
+#: task past its period has to say so in an update of its own.
+HOLDS_ITS_KEY: Final = Q(unique_key__isnull=False) & (
+    Q(_WHILE_ALIVE, unique_until__isnull=True)
+    | Q(_WHILE_ALIVE, unique_until=UniqueUntil.DONE.value)
+    | Q(status__in=sorted(HOLDING[UniqueUntil.STARTED]), unique_until=UniqueUntil.STARTED.value)
+    | Q(status__in=sorted(HOLDING[UniqueUntil.SUCCESS]), unique_until=UniqueUntil.SUCCESS.value)
+    | Q(unique_until=UniqueUntil.PERIOD.value)
+)
 
 
 class TaskViews(models.QuerySet["Task"]):
@@ -66,6 +79,10 @@ class TaskViews(models.QuerySet["Task"]):
     def held_by(self, worker_id: str) -> Self:
         """Tasks that this worker holds."""
         return self.active().filter(claimed_by_worker_id=worker_id)
+
+    def holding(self, *unique_keys: str) -> Self:
+        """The tasks that have these unique keys, one each at most."""
+        return self.filter(HOLDS_ITS_KEY, unique_key__in=unique_keys)
 
     def overdue(self) -> Self:
         """PENDING tasks whose ``good_until`` has passed."""
