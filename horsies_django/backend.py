@@ -29,6 +29,7 @@ from .drafts import Sent
 from .handle import TaskHandle
 from .rules import problems_of
 from .tasks import HorsiesTask, P, T
+from .unique_keys import problems_of_unique
 from .unique_many import insert_many_once
 
 
@@ -73,6 +74,8 @@ class HorsiesBackend(BaseTaskBackend):
                     f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on."
                 )
             replace(task, run_after=None)
+            if isinstance(task, HorsiesTask) and (problem := next(problems_of_unique(task), None)):
+                raise InvalidTask(problem)
             return
         super().validate_task(task)
         if isinstance(task, HorsiesTask) and (problem := next(problems_of(task), None)):

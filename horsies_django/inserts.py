@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 
 def can_leave_out(alias: str) -> bool:
-    """Whether an INSERT can pass over a row whose place is taken, and over no other mistake: ``INSERT IGNORE`` can't."""
+    """Whether an INSERT can pass over a row whose place is taken; ``INSERT IGNORE`` passes over any mistake."""
     return connections[alias].vendor in ("postgresql", "sqlite")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final, Self
 
 from django.db import connections, models
@@ -20,15 +22,18 @@ if TYPE_CHECKING:
 #: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
 IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
 
-_WHILE_ALIVE: Final = Q(status__in=sorted(HOLDING[UniqueUntil.DONE]))
+
+def _in(until: UniqueUntil) -> Q:
+    """One by one: SQLite does not see that a list with parameters is the list that the index has."""
+    return reduce(or_, [Q(status=status.value) for status in sorted(HOLDING[until])])
+
 
 #: The condition of the index that lets one task alone have a unique key. Time is not in it: whoever wants the key of a
 #: task past its period has to say so in an update of its own.
 HOLDS_ITS_KEY: Final = Q(unique_key__isnull=False) & (
-    Q(_WHILE_ALIVE, unique_until__isnull=True)
-    | Q(_WHILE_ALIVE, unique_until=UniqueUntil.DONE.value)
-    | Q(status__in=sorted(HOLDING[UniqueUntil.STARTED]), unique_until=UniqueUntil.STARTED.value)
-    | Q(status__in=sorted(HOLDING[UniqueUntil.SUCCESS]), unique_until=UniqueUntil.SUCCESS.value)
+    Q(_in(UniqueUntil.DONE), Q(unique_until__isnull=True) | Q(unique_until=UniqueUntil.DONE.value))
+    | Q(_in(UniqueUntil.STARTED), unique_until=UniqueUntil.STARTED.value)
+    | Q(_in(UniqueUntil.SUCCESS), unique_until=UniqueUntil.SUCCESS.value)
     | Q(unique_until=UniqueUntil.PERIOD.value)
 )
 
