@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from horsies_django import RetryPolicy, Unique, task
+from tests.jobs.models import Entry
 from tests.running.jobs import leave, wait_for
 
 
@@ -36,7 +37,9 @@ def note(name: str, text: str = "") -> None:
     leave(f"{name}: {text}")
 
 
-@task(unique=Unique(by=("name",), until="started"))
+@task(
+    unique=Unique(by=("name",), until="started"), retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"])
+)
 def hold_until_started(name: str, gate: str) -> None:
     leave(f"begun {name}")
     wait_for(gate)
@@ -51,3 +54,16 @@ def breaks(name: str) -> None:
 @task(unique=Unique.debounce(1, by=("name",)))
 def index(name: str, text: str = "") -> None:
     leave(f"{name}: {text}")
+
+
+@task(unique=Unique(by=("name",), on_conflict="replace"))
+def look(name: str) -> int:
+    return Entry.objects.filter(key__startswith="wrote ").count()
+
+
+@task(unique=Unique.debounce(0.2, by=("name",)))
+def look_later(name: str) -> int:
+    return Entry.objects.filter(key__startswith="wrote ").count()
+
+
+LOOKS = {"replace": look, "debounce": look_later}
