@@ -34,6 +34,7 @@ class Sent:
     id: UUID
     row: TaskRow | None = None
     is_new: bool = True
+    is_gathered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

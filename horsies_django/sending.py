@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from . import postgres, waking
+from . import gathering, postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
 from .conflicts import insert_once
@@ -47,10 +47,12 @@ def insert(
 
     ``own`` are values of columns for this call alone, over those that all calls of the task have.
 
-    The task with the same ``task_id``, or one that holds its unique key, may stand in for a new one. Raises
-    PayloadMismatch if there is another call under its ``task_id``, UniqueConflict, and what :meth:`Calls.arguments`
-    raises.
+    The task with the same ``task_id``, or one that holds its unique key, may stand in for a new one; a call that is
+    gathered joins the open group of its key (see :mod:`~horsies_django.gathering`). Raises PayloadMismatch if there is
+    another call under its ``task_id``, UniqueConflict, and what :meth:`Calls.arguments` raises.
     """
+    if task.gather is not None:
+        return _join(options, task, args, kwargs, with_row=with_row, own=own)
     draft = draft_of(options, task, args, kwargs, with_row=with_row, own=own)
     if is_dry():
         return draft.imagined()
@@ -88,11 +90,36 @@ def draft_of(
     )
 
 
+def _join(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    with_row: bool,
+    own: Mapping[str, Any] | None,
+) -> Sent:
+    from .models import Task as TaskRow
+
+    (joined,) = gathering.join(options, task, [(args, kwargs)], own)
+    row = None
+    if is_dry():
+        calls = Calls.of(task, options)
+        nothing = Arguments([], {}, "[]", "{}")
+        row = Draft(options.database, calls, {"id": joined.id, **calls.columns}, nothing, with_row).imagined().row
+    elif with_row:
+        row = TaskRow.objects.using(options.database).get(pk=joined.id)
+    return Sent(joined.id, row, joined.is_new, is_gathered=True)
+
+
 def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[UUID]:
     """Insert one row for each dict of keyword arguments, all of them or none, and return their ids.
 
-    Raises ValueError with a ``unique_key`` or a ``task_id``, and what :meth:`Calls.arguments` raises.
+    Calls that are gathered get the ids of the tasks that they join. Raises ValueError with a ``unique_key`` or a
+    ``task_id``, and what :meth:`Calls.arguments` raises.
     """
+    if task.gather is not None:
+        return [joined.id for joined in gathering.join(options, task, [((), kwargs) for kwargs in calls])]
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")

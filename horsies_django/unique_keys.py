@@ -50,6 +50,8 @@ def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if not isinstance(unique, Unique):
         yield f"unique is {unique!r}; allowed: a Unique, or None."
         return
+    if task.gather is not None:
+        yield "unique is set and gather as well; allowed: one of them, for each says what becomes of a second call."
     if unique.wait is not None and task.run_after is not None:
         yield f"run_after is {task.run_after!r} and unique is a debounce; allowed: one of them, for each sets the time."
     parameters = parameters_of(task.func, task.takes_context)

@@ -6,6 +6,7 @@ from .overview import Overview
 from .queue import Queue
 from .rollup import Mark, Rollup
 from .task import Task
+from .task_item import TaskItem
 from .turn import Turn
 from .worker import Worker
 from .workflow import Workflow
@@ -20,6 +21,7 @@ __all__ = [
     "Rollup",
     "Task",
     "TaskAttempt",
+    "TaskItem",
     "Turn",
     "Worker",
     "Workflow",

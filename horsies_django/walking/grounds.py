@@ -13,8 +13,8 @@ from typing import Final
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from ...models.views import IS_HELD
-from ...states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TaskStatus
+from ..models.views import IS_HELD
+from ..states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TaskStatus
 
 #: Rows of a shelf that are read whole at most.
 SHELF: Final = 10_000

@@ -1,0 +1,51 @@
+"""Rates as settings and options name them: so many starts a time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_FORM: Final = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})([smhd])\s*(?:,\s*(\d{1,9})\s*)?")
+_ALLOWED: Final = "a count from 1 on, a slash and s, m, h or d, like '100/m'; with a burst: '100/m, 10'"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``count`` starts in ``seconds``, evenly, and ``burst`` of them at once after a pause.
+
+    A bucket of ``burst`` tokens that fills again at that rate, so that in any time ``t`` there are at most
+    ``burst + count / seconds * t`` starts.
+
+    >>> Rate.parse("100/m"), Rate.parse("1/10s, 3")
+    (Rate(count=100, seconds=60, burst=100), Rate(count=1, seconds=10, burst=3))
+    """
+
+    count: int
+    seconds: int
+    burst: int
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read a rate; without a burst that is its count. Raises ValueError for what is none."""
+        match = _FORM.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise ValueError(f"{text!r} is no rate; allowed: {_ALLOWED}.")
+        count, units, burst = int(match[1]), int(match[2] or 1), int(match[4] or match[1])
+        if not (count and units and burst):
+            raise ValueError(f"{text!r} is no rate; allowed: {_ALLOWED}.")
+        return cls(count, units * _SECONDS[match[3]], burst)
+
+    @property
+    def per_second(self) -> float:
+        """Tokens that a second brings."""
+        return self.count / self.seconds
+
+    def tokens(self, left: float | None, elapsed: float) -> float:
+        """Return how many tokens there are ``elapsed`` seconds after ``left`` were; None: it was never asked before."""
+        return float(self.burst) if left is None else min(self.burst, left + max(0.0, elapsed) * self.per_second)
+
+    def wait(self, tokens: float) -> float:
+        """Return the seconds until there is a token."""
+        return max(0.0, (1 - tokens) / self.per_second)

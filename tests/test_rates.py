@@ -1,0 +1,35 @@
+import pytest
+
+from horsies_django.rates import Rate
+
+pytestmark = pytest.mark.once
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("5/s", Rate(5, 1, 5)),
+        ("100/m", Rate(100, 60, 100)),
+        (" 10 / 2h , 3 ", Rate(10, 7_200, 3)),
+        ("1/d", Rate(1, 86_400, 1)),
+    ],
+)
+def test_a_rate_is_a_count_a_time_and_maybe_a_burst(text, rate):
+    assert Rate.parse(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "0/m", "5", "5/w", "-1/m", "5/0m", "5/m, 0", "1.5/s", None, 7])
+def test_what_is_no_rate_is_named_with_what_is_allowed(text):
+    with pytest.raises(ValueError, match="is no rate; allowed: a count"):
+        Rate.parse(text)
+
+
+def test_the_bucket_never_holds_more_than_its_burst():
+    rate = Rate.parse("60/m, 5")
+
+    assert rate.tokens(None, 0) == 5
+    assert rate.tokens(0, 2.5) == 2.5
+    assert rate.tokens(4, 1_000) == 5
+    assert rate.tokens(1, -3) == 1  # two hosts' transactions may begin in another order than they count
+    assert rate.wait(0.25) == pytest.approx(0.75)
+    assert rate.wait(1) == 0
