@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from . import gathering, postgres, waking
+from . import gathering, headers, postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
 from .conflicts import insert_once
@@ -49,8 +49,10 @@ def insert(
 
     The task with the same ``task_id``, or one that holds its unique key, may stand in for a new one; a call that is
     gathered joins the open group of its key (see :mod:`~horsies_django.gathering`). Raises PayloadMismatch if there is
-    another call under its ``task_id``, UniqueConflict, and what :meth:`Calls.arguments` raises.
+    another call under its ``task_id``, UniqueConflict, and what :meth:`Calls.arguments` and :func:`headers.along` raise.
     """
+    if options.middleware:
+        own = {**travelling(options, task), **(own or {})}
     if task.gather is not None:
         return _join(options, task, args, kwargs, with_row=with_row, own=own)
     draft = draft_of(options, task, args, kwargs, with_row=with_row, own=own)
@@ -90,6 +92,14 @@ def draft_of(
     )
 
 
+def travelling(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
+    """Return the columns that middleware adds something to."""
+    if not options.middleware:
+        return {}
+    metadata = headers.along(options, Calls.of(task, options).columns["metadata"])
+    return {} if metadata is None else {"metadata": metadata}
+
+
 def _join(
     options: Options,
     task: HorsiesTask[..., Any],
@@ -118,8 +128,10 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     Calls that are gathered get the ids of the tasks that they join. Raises ValueError with a ``unique_key`` or a
     ``task_id``, and what :meth:`Calls.arguments` raises.
     """
+    columns = travelling(options, task)
     if task.gather is not None:
-        return [joined.id for joined in gathering.join(options, task, [((), kwargs) for kwargs in calls])]
+        given = [((), kwargs) for kwargs in calls]
+        return [joined.id for joined in gathering.join(options, task, given, columns)]
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
@@ -131,7 +143,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     further = list(itertools.islice(checked, 1))
     if is_dry():
         return uuid7s(len(ahead) + len(further) + sum(1 for _ in checked))
-    columns, ids = checks.columns, list[UUID]()
+    columns, ids = {**checks.columns, **columns}, list[UUID]()
     with _all_or_none(database, ahead, is_all=not further):
         ids += _insert_rows(database, columns, ahead)
         rest = itertools.chain(further, checked)

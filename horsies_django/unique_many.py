@@ -17,7 +17,7 @@ from .conf import Options
 from .conflicts import insert_once
 from .drafts import Draft, Sent, wake_of
 from .dry import is_dry
-from .sending import draft_of
+from .sending import draft_of, travelling
 from .tasks import HorsiesTask
 
 #: Calls that are in memory at a time, and rows of one INSERT.
@@ -30,7 +30,8 @@ def insert_many_once(options: Options, task: HorsiesTask[..., Any], calls: Itera
 
     The calls count in their order. Raises what :func:`~horsies_django.sending.insert` raises.
     """
-    drafts = (draft_of(options, task, (), kwargs) for kwargs in calls)
+    own = travelling(options, task)
+    drafts = (draft_of(options, task, (), kwargs, own=own) for kwargs in calls)
     if is_dry():
         return [draft.imagined() for draft in drafts]
     sent: list[Sent] = []
