@@ -49,7 +49,8 @@ def insert(
 
     The task with the same ``task_id``, or one that holds its unique key, may stand in for a new one; a call that is
     gathered joins the open group of its key (see :mod:`~horsies_django.gathering`). Raises PayloadMismatch if there is
-    another call under its ``task_id``, UniqueConflict, and what :meth:`Calls.arguments` and :func:`headers.along` raise.
+    another call under its ``task_id``, UniqueConflict, and what :meth:`Calls.arguments` and :func:`headers.along`
+    raise.
     """
     if options.middleware:
         own = {**travelling(options, task), **(own or {})}
