@@ -7,6 +7,8 @@ from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .retries import RetryPolicy
+from .schedules.declaring import schedule
+from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .states import TASK_TERMINAL_STATES, TaskStatus
 from .tasks import HorsiesTask, task
 from .unique import Unique
@@ -35,13 +37,18 @@ __all__ = [
     "WORKFLOW_TASK_TERMINAL_STATES",
     "WORKFLOW_TERMINAL_STATES",
     "ContractCode",
+    "Cron",
+    "Daily",
     "Discard",
     "EventNode",
+    "Every",
     "Gather",
     "HorsiesTask",
+    "Hourly",
     "InvalidWorkflow",
     "Join",
     "MapNode",
+    "Monthly",
     "Node",
     "NodeKey",
     "OnError",
@@ -66,6 +73,7 @@ __all__ = [
     "TaskStatus",
     "Unique",
     "UniqueConflict",
+    "Weekly",
     "Workflow",
     "WorkflowContext",
     "WorkflowDefinition",
@@ -75,6 +83,7 @@ __all__ = [
     "WorkflowTaskStatus",
     "reclaim",
     "recover_stuck_workflows",
+    "schedule",
     "sleep",
     "task",
     "together",
