@@ -57,6 +57,10 @@ class TaskViews(models.QuerySet["Task"]):
         """Tasks that wait for another attempt (S2-05)."""
         return self.pending().filter(next_retry_at__isnull=False)
 
+    def in_line(self) -> Self:
+        """Tasks that wait for nothing but a worker: what asynq calls pending (S2-03)."""
+        return self.pending().filter(enqueued_at__lte=Now(), next_retry_at__isnull=True)
+
     def active(self) -> Self:
         """Tasks that a worker holds (S2-04)."""
         return self.filter(IS_HELD)
