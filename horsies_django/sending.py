@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 from django.utils import timezone
 
-from . import gathering, postgres, waking
+from . import gathering, headers, postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
 from .dry import is_dry
@@ -78,8 +78,10 @@ def insert(
 
     The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one; a call that
     is gathered joins the open group of its key (see :mod:`~horsies_django.gathering`). Raises PayloadMismatch if there
-    is another call under its ``task_id``, and what :meth:`Calls.arguments` raises.
+    is another call under its ``task_id``, and what :meth:`Calls.arguments` and :func:`headers.along` raise.
     """
+    if options.middleware:
+        own = {**_travelling(options, task), **(own or {})}
     if task.gather is not None:
         return _join(options, task, args, kwargs, with_row=with_row, own=own)
     calls = Calls.of(task, options)
@@ -91,6 +93,12 @@ def insert(
     if task.unique_key is None and task.task_id is None:
         return draft.insert()
     return _insert_once(draft)
+
+
+def _travelling(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
+    """Return the columns that middleware adds something to."""
+    metadata = headers.along(options, Calls.of(task, options).columns["metadata"])
+    return {} if metadata is None else {"metadata": metadata}
 
 
 def _join(
@@ -209,8 +217,10 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     Calls that are gathered get the ids of the tasks that they join. Raises ValueError with a ``unique_key`` or a
     ``task_id``, and what :meth:`Calls.arguments` raises.
     """
+    travelling = _travelling(options, task) if options.middleware else {}
     if task.gather is not None:
-        return [joined.id for joined in gathering.join(options, task, [((), kwargs) for kwargs in calls])]
+        given = [((), kwargs) for kwargs in calls]
+        return [joined.id for joined in gathering.join(options, task, given, travelling)]
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
@@ -222,7 +232,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     further = list(itertools.islice(checked, 1))
     if is_dry():
         return uuid7s(len(ahead) + len(further) + sum(1 for _ in checked))
-    columns, ids = checks.columns, list[UUID]()
+    columns, ids = {**checks.columns, **travelling}, list[UUID]()
     with _all_or_none(database, ahead, is_all=not further):
         ids += _insert_rows(database, columns, ahead)
         rest = itertools.chain(further, checked)

@@ -10,11 +10,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db import transaction
-
-from ..compat import task_finished
+from .. import signalling
 from ..expressions import SecondsUntil
-from ..framework import send_finished
 from ..models import Worker
 from ..models.attempt import AttemptError
 from ..models.claims import Ended, Held, Runner, error_result
@@ -79,6 +76,7 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
         "max_retries",
         "retry_policy",
         "timeout",
+        "attempt",
         SecondsUntil("started_at"),
     )
     tasks, nodes = door.free(tasks)
@@ -102,7 +100,7 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
         (tasks.rows().retry_later if is_retried else tasks.rows().fail)(ends, runner, outcome)
     door.ended(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
-    transaction.on_commit(partial(_announce, tasks, [one.task_id for one in lost]), using=tasks.db, robust=True)
+    signalling.lost_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
     return len(lost)
 
 
@@ -115,13 +113,8 @@ class _Lost(NamedTuple):
     max_retries: int
     retry_policy: Any
     timeout: float | None
+    attempt: int
     started_in: float | None
-
-
-def _announce(tasks: TaskQuerySet, keys: list[UUID]) -> None:
-    """Tell of those that ended, where anyone listens."""
-    if task_finished.receivers:
-        send_finished(tasks.rows().filter(pk__in=keys, status=TaskStatus.FAILED))
 
 
 def _ended(lost: _Lost, overrun: Overrun | None) -> tuple[AttemptOutcome, Ended]:
