@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
+from .. import headers
 from ..backend import config_of
 from ..calls import Callee
 from ..compat import InvalidTask
@@ -30,8 +31,8 @@ class CallsOfBatch:
     """Makes the columns of nodes of the calls of one batch."""
 
     def __init__(self, alias: str, batch_id: UUID) -> None:
-        config_of(alias)
         self.alias = alias
+        self._options = config_of(alias)
         self._batch_id = str(batch_id)
         self._terms = TermsOfNodes(alias, {})
         self._known: dict[int, tuple[HorsiesTask[..., Any], Terms]] = {}
@@ -50,7 +51,7 @@ class CallsOfBatch:
         callee = _callee(terms)
         named = self._with_id(callee, _named(callee, args, kwargs))
         later = _OF_NODES & callee.parameters.by_name - named.keys()
-        return {**terms.columns, "kwargs": callee.arguments_so_far(named, later).kwargs}
+        return {**self._columns(terms), "kwargs": callee.arguments_so_far(named, later).kwargs}
 
     def callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
         """Return the columns of a callback: a task, or ``task.node(…)(…)`` with options and arguments of its own.
@@ -66,14 +67,20 @@ class CallsOfBatch:
         is_fed = has_results and RESULTS in callee.parameters.by_name and RESULTS not in kwargs
         later = _OF_NODES & callee.parameters.by_name - kwargs.keys() | ({RESULTS} if is_fed else set())
         arguments = callee.arguments_so_far(kwargs, later)
-        return {**terms.columns, "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if is_fed else {}}
+        return {**self._columns(terms), "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if is_fed else {}}
 
     def head(self) -> Columns:
         """Return the columns of the node that stands for all calls."""
-        options = config_of(self.alias)
         nothing = dict.fromkeys(TASK_COLUMNS)
         same = {"backend": self.alias, "queue_name": "default", "priority": 0, "is_async": False, "max_retries": 0}
-        return {**nothing, **same, "rich": options.serializer == "rich", "kwargs": {}, "values_from": {}}
+        return {**nothing, **same, "rich": self._options.serializer == "rich", "kwargs": {}, "values_from": {}}
+
+    def _columns(self, terms: Terms) -> Columns:
+        """Return the columns of a call with what travels with it from here."""
+        columns = dict(terms.columns)
+        if self._options.middleware:
+            columns["metadata"] = headers.along(self._options, columns["metadata"]) or columns["metadata"]
+        return columns
 
     def _checked(self, node: TaskNode[Any]) -> Terms:
         terms = self._terms.of(node)
