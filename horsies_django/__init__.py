@@ -9,6 +9,8 @@ from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .retries import RetryPolicy
+from .schedules.declaring import schedule
+from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .states import TASK_TERMINAL_STATES, TaskStatus
 from .tasks import HorsiesTask, task
 from .workflows.builders import workflow_builder
@@ -39,13 +41,18 @@ __all__ = [
     "BatchHandle",
     "BatchProgress",
     "ContractCode",
+    "Cron",
+    "Daily",
     "Discard",
     "EventNode",
+    "Every",
     "Gather",
     "HorsiesTask",
+    "Hourly",
     "InvalidWorkflow",
     "Join",
     "MapNode",
+    "Monthly",
     "Node",
     "NodeKey",
     "OnError",
@@ -68,6 +75,7 @@ __all__ = [
     "TaskNode",
     "TaskResult",
     "TaskStatus",
+    "Weekly",
     "Workflow",
     "WorkflowContext",
     "WorkflowDefinition",
@@ -77,6 +85,7 @@ __all__ = [
     "WorkflowTaskStatus",
     "reclaim",
     "recover_stuck_workflows",
+    "schedule",
     "sleep",
     "task",
     "together",

@@ -106,11 +106,11 @@ class HorsiesBackend(BaseTaskBackend):
 
     # Sending, as we name it.
 
-    def send(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
-        """Insert a call in the current transaction and return its handle."""
+    def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
+        """Insert a call in the current transaction and return its handle; ``own`` are columns of this call alone."""
         # The framework's own receiver writes a line at DEBUG; only for more than that is the result worth making.
         is_heard = len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
-        sent = self._insert(task, args, kwargs, with_row=is_heard)
+        sent = self._insert(task, args, kwargs, with_row=is_heard, own=own)
         if is_heard:
             self._announced(task, sent)
         return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_gathered))
@@ -135,9 +135,17 @@ class HorsiesBackend(BaseTaskBackend):
         rows = Task.objects.using(self.config.database).filter(unique_key=unique_key, status__in=TASK_LIVE_STATES)
         return rows.cancel(include_running=include_running) > 0
 
-    def _insert(self, task: HorsiesTask[..., Any], args: Any, kwargs: Any, *, with_row: bool) -> sending.Sent:
+    def _insert(
+        self,
+        task: HorsiesTask[..., Any],
+        args: Any,
+        kwargs: Any,
+        *,
+        with_row: bool,
+        own: Mapping[str, Any] | None = None,
+    ) -> sending.Sent:
         self.validate_task(task)  # again: settings may have changed since the task was made
-        return sending.insert(self.config, task, args, kwargs, with_row=with_row)
+        return sending.insert(self.config, task, args, kwargs, with_row=with_row, own=own)
 
     def _announced(self, task: FrameworkTask[..., Any], sent: sending.Sent) -> FrameworkTaskResult[..., Any]:
         """Return the framework's result of what was sent, after telling who listens of a new row."""

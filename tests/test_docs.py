@@ -11,13 +11,19 @@ from django.core.management import load_command_class
 
 from horsies_django import (
     ContractCode,
+    Cron,
+    Daily,
+    Every,
     HorsiesTask,
+    Hourly,
     Join,
+    Monthly,
     OperationalCode,
     OutcomeCode,
     RetrievalCode,
     RetryPolicy,
     TaskStatus,
+    Weekly,
     WorkflowHandle,
     WorkflowStatus,
     WorkflowTaskStatus,
@@ -25,6 +31,8 @@ from horsies_django import (
     lifecycle,
 )
 from horsies_django.reaper.duties import DUTIES
+from horsies_django.schedules.choices import CatchUp, Overlap
+from horsies_django.schedules.declaring import ScheduleOptions
 from horsies_django.workflows import lifecycle as of_workflows
 from horsies_django.workflows.codes import WorkflowCode
 from horsies_django.workflows.lifecycle import NODE_CHANGES, WORKFLOW_CHANGES
@@ -58,6 +66,7 @@ def test_the_settings_page_has_every_option_with_its_default(kind):
         ("horsies_worker", "worker"),
         ("horsies_reaper", "worker"),
         ("horsies_prune", "retention"),
+        ("horsies_scheduler", "schedules"),
         ("horsies_status", "worker"),
     ],
 )
@@ -116,6 +125,13 @@ def test_the_page_of_tasks_has_every_option():
     options = {entry.name for entry in dataclasses.fields(HorsiesTask)} - {"func", "run_after"}
 
     assert all(f"`{name}`" in PAGES["tasks"] for name in options)
+
+
+def test_the_page_of_schedules_has_every_option_and_pattern():
+    names = {*ScheduleOptions.__optional_keys__, *CatchUp.values, *Overlap.values}
+
+    assert all(f"`{name}`" in PAGES["schedules"] for name in names)
+    assert all(f"{kind.__name__}(" in PAGES["schedules"] for kind in (Every, Cron, Hourly, Daily, Weekly, Monthly))
 
 
 def test_the_page_of_workflows_has_every_option_and_every_mistake():

@@ -5,6 +5,7 @@ from .heartbeat import Heartbeat
 from .overview import Overview
 from .queue import Queue
 from .rollup import Mark, Rollup
+from .schedule import Schedule
 from .task import Task
 from .task_item import TaskItem
 from .turn import Turn
@@ -19,6 +20,7 @@ __all__ = [
     "Overview",
     "Queue",
     "Rollup",
+    "Schedule",
     "Task",
     "TaskAttempt",
     "TaskItem",
