@@ -3,7 +3,7 @@
 from .batches.batch import Batch
 from .batches.handle import BatchHandle, BatchProgress
 from .context import TaskContext
-from .exceptions import Discard, InvalidWorkflow, Retry, Snooze
+from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, UniqueConflict
 from .gather import Gather
 from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim, recover_stuck_workflows
@@ -13,6 +13,7 @@ from .schedules.declaring import schedule
 from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .states import TASK_TERMINAL_STATES, TaskStatus
 from .tasks import HorsiesTask, task
+from .unique import Unique
 from .workflows.builders import workflow_builder
 from .workflows.context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .workflows.definition import WorkflowDefinition
@@ -75,6 +76,8 @@ __all__ = [
     "TaskNode",
     "TaskResult",
     "TaskStatus",
+    "Unique",
+    "UniqueConflict",
     "Weekly",
     "Workflow",
     "WorkflowContext",
