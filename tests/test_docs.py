@@ -1,7 +1,9 @@
 """The pages say what the code does."""
 
+import argparse
 import ast
 import dataclasses
+import itertools
 import re
 import sys
 import types
@@ -68,14 +70,20 @@ def test_the_settings_page_has_every_option_with_its_default(kind):
         ("horsies_prune", "retention"),
         ("horsies_scheduler", "schedules"),
         ("horsies_status", "worker"),
+        ("horsies_task", "inspecting"),
     ],
 )
 def test_the_page_of_a_command_has_every_flag(command, page):
     parser = load_command_class("horsies_django", command).create_parser("manage.py", command)
     django = set(load_command_class("django.core", "check").create_parser("manage.py", "check")._option_string_actions)
 
-    for flag in set(parser._option_string_actions) - django - {"--skip-checks"}:
+    for flag in _flags(parser) - django - {"--skip-checks"}:
         assert flag in PAGES[page], flag
+
+
+def _flags(parser):
+    below = (action.choices.values() for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return set(parser._option_string_actions).union(*map(_flags, itertools.chain.from_iterable(below)))
 
 
 @pytest.mark.parametrize("family", [OperationalCode, OutcomeCode, RetrievalCode, ContractCode])
@@ -171,7 +179,7 @@ def test_the_readme_begins_with_its_two_commands():
     assert "-m tests" in blocks[1]
 
 
-EXAMPLES = ["workflows-tutorial", "celery"]
+EXAMPLES = ["workflows-tutorial", "celery", "unique"]
 
 
 @pytest.mark.parametrize("page", EXAMPLES)
