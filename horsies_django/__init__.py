@@ -1,7 +1,7 @@
 """A task queue and workflow engine that is nothing but a Django app, in the project's own database."""
 
 from .context import TaskContext
-from .exceptions import Discard, InvalidWorkflow, Retry, Snooze
+from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, UniqueConflict
 from .gather import Gather
 from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim, recover_stuck_workflows
@@ -11,6 +11,7 @@ from .schedules.declaring import schedule
 from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .states import TASK_TERMINAL_STATES, TaskStatus
 from .tasks import HorsiesTask, task
+from .unique import Unique
 from .workflows.builders import workflow_builder
 from .workflows.context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .workflows.definition import WorkflowDefinition
@@ -70,6 +71,8 @@ __all__ = [
     "TaskNode",
     "TaskResult",
     "TaskStatus",
+    "Unique",
+    "UniqueConflict",
     "Weekly",
     "Workflow",
     "WorkflowContext",

@@ -25,10 +25,12 @@ from .compat import (
     task_backends,
     task_enqueued,
 )
+from .drafts import Sent
 from .handle import TaskHandle
 from .rules import problems_of
-from .states import TASK_LIVE_STATES
 from .tasks import HorsiesTask, P, T
+from .unique_keys import problems_of_unique
+from .unique_many import insert_many_once
 
 
 class HorsiesBackend(BaseTaskBackend):
@@ -72,6 +74,8 @@ class HorsiesBackend(BaseTaskBackend):
                     f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on."
                 )
             replace(task, run_after=None)
+            if isinstance(task, HorsiesTask) and (problem := next(problems_of_unique(task), None)):
+                raise InvalidTask(problem)
             return
         super().validate_task(task)
         if isinstance(task, HorsiesTask) and (problem := next(problems_of(task), None)):
@@ -122,6 +126,9 @@ class HorsiesBackend(BaseTaskBackend):
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Insert many calls in the current transaction; sends no signals."""
         self.validate_task(task)
+        if isinstance(task, HorsiesTask) and task.unique is not None:
+            sent = insert_many_once(self.config, task, calls)
+            return [TaskHandle(one.id, backend=self.alias, replayed=not one.is_new) for one in sent]
         return [TaskHandle(key, backend=self.alias) for key in sending.insert_many(self.config, task, calls)]
 
     async def asend_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
@@ -132,7 +139,7 @@ class HorsiesBackend(BaseTaskBackend):
         """Cancel the live task that holds ``unique_key``; return whether there was one."""
         from .models import Task
 
-        rows = Task.objects.using(self.config.database).filter(unique_key=unique_key, status__in=TASK_LIVE_STATES)
+        rows = Task.objects.using(self.config.database).holding(unique_key)
         return rows.cancel(include_running=include_running) > 0
 
     def _insert(
@@ -143,11 +150,11 @@ class HorsiesBackend(BaseTaskBackend):
         *,
         with_row: bool,
         own: Mapping[str, Any] | None = None,
-    ) -> sending.Sent:
+    ) -> Sent:
         self.validate_task(task)  # again: settings may have changed since the task was made
         return sending.insert(self.config, task, args, kwargs, with_row=with_row, own=own)
 
-    def _announced(self, task: FrameworkTask[..., Any], sent: sending.Sent) -> FrameworkTaskResult[..., Any]:
+    def _announced(self, task: FrameworkTask[..., Any], sent: Sent) -> FrameworkTaskResult[..., Any]:
         """Return the framework's result of what was sent, after telling who listens of a new row."""
         from .framework import result_of
 

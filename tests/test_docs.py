@@ -179,7 +179,7 @@ def test_the_readme_begins_with_its_two_commands():
     assert "-m tests" in blocks[1]
 
 
-EXAMPLES = ["workflows-tutorial", "celery"]
+EXAMPLES = ["workflows-tutorial", "celery", "unique"]
 
 
 @pytest.mark.parametrize("page", EXAMPLES)

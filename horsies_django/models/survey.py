@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.functions import Now
 from django.db.models.sql.compiler import SQLCompiler
 
 from .. import postgres
@@ -36,12 +37,14 @@ class Waiting(NamedTuple):
 class Surveyed(NamedTuple):
     """For each kind of task the queues in which some are due; the seconds until what was sent for later is.
 
-    And whether the worker's own row asks it to stop.
+    And whether the worker's own row asks it to stop, whether rows of queues say what holds for them, and the clock.
     """
 
     queues: tuple[tuple[Waiting, ...], ...]
     deferred_in: float | None
     is_dismissed: bool
+    is_ruled: bool
+    now: str
 
 
 class Survey:
@@ -52,11 +55,15 @@ class Survey:
         self._is_prepared = self._connection.vendor == "postgresql"
         deferred = tasks.pending().filter(deferred=True).order_by("enqueued_at")[:1]
         in_seconds = deferred.values_list(SecondsUntil("enqueued_at"))
-        row = Statement.select(workers.filter(pk=worker_id).values_list("pk", "stop_requested_at"))
+        own = workers.filter(pk=worker_id).annotate(now=Now()).values_list("pk", "stop_requested_at", "now")
+        row, ruled = (
+            Statement.select(own),
+            Statement.select(Queue.objects.using(tasks.db).ruled().values_list("pk")[:1]),
+        )
         parts = [*(self._waiting(tasks, is_async) for is_async in kinds), Statement.select(in_seconds)]
         columns = ", ".join(f"({part.sql})" for part in parts)
-        params = [param for part in [*parts, row] for param in part.params]
-        columns += ", worker.stop_requested_at IS NOT NULL"
+        params = [param for part in [*parts, ruled, row] for param in part.params]
+        columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({ruled.sql}), worker.now"
         whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # the ORM's
         self._statement = whole.settled() if self._is_prepared else whole
 
@@ -68,8 +75,8 @@ class Survey:
             row = cursor.fetchone()
         if row is None:
             return None
-        *kinds, deferred_in, is_dismissed = row
-        return Surveyed(tuple(map(_read, kinds)), deferred_in, bool(is_dismissed))
+        *kinds, deferred_in, is_dismissed, is_ruled, now = row
+        return Surveyed(tuple(map(_read, kinds)), deferred_in, bool(is_dismissed), bool(is_ruled), str(now))
 
     def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""

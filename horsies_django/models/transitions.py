@@ -23,6 +23,7 @@ from ..results import OutcomeCode, TaskError
 from ..retention import kept_until
 from ..signals import task_cancelled, task_expired
 from ..states import AttemptOutcome, TaskStatus
+from ..unique import UniqueUntil
 from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from ..workflows import door
 from .attempt import TaskAttempt, TaskAttemptQuerySet
@@ -69,6 +70,13 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "is_fed",
 )
 
+#: What the way back from a body writes: a key that is held until the start is held no more, or the update might fail.
+_RETURNED: Final[dict[str, Any]] = {
+    "unique_until": Case(
+        When(unique_until=UniqueUntil.STARTED.value, then=Value(UniqueUntil.RELEASED.value)), default=F("unique_until")
+    )
+}
+
 
 #: What the start of a body writes.
 STARTED: Final[dict[str, Any]] = {"started_at": Now(), "attempt": F("attempt") + 1}
@@ -108,18 +116,23 @@ class TaskQuerySet(Interventions):
         prefetch: int = 0,
         is_async: bool = False,
         queues: Sequence[str] | None = None,
+        most: Mapping[str, int] | None = None,
     ) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.
 
         In the order priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23). A task whose body starts as soon as the transaction
-        commits needs no second update on its way. Without ``queues``, of any. Raises :class:`ClaimLost`.
+        commits needs no second update on its way. Without ``queues``, of any. ``most`` is how many of a queue at most.
+        Raises :class:`ClaimLost`.
         """
-        next_up, count = self.next_up(is_async=is_async), start + prefetch
+        next_up, count, most = self.next_up(is_async=is_async), start + prefetch, most or {}
         if queues is not None and len(queues) == 1:
-            next_up = next_up.filter(queue_name=queues[0])
+            next_up, count = next_up.filter(queue_name=queues[0]), min(count, most.get(queues[0], count))
         elif queues is not None:
             # With those that others have locked left out, as in the claim itself.
-            firsts = (next_up.filter(queue_name=queue).lock().values_list(*RANK)[:count] for queue in queues)
+            rooms = {queue: min(count, most.get(queue, count)) for queue in queues}
+            firsts = (
+                next_up.filter(queue_name=queue).lock().values_list(*RANK)[:room] for queue, room in rooms.items()
+            )
             next_up = among(self, Q(pk__in=in_order(*firsts)[:count]))
         rows = next_up.lock().values_list(*CLAIMED_COLUMNS)[:count]
         claims = [ClaimedTask(*row) for row in rows]
@@ -150,7 +163,7 @@ class TaskQuerySet(Interventions):
     def unstart(self, claims: Sequence[Held]) -> int:
         """RUNNING → PENDING by the worker itself, for bodies that never began: no attempt burnt."""
         mine = self.held(claims, TaskStatus.RUNNING)
-        return mine._move(lifecycle.UNSTART, attempt=F("attempt") - 1, **_UNCLAIMED)
+        return mine._move(lifecycle.UNSTART, attempt=F("attempt") - 1, **_UNCLAIMED, **_RETURNED)
 
     # While a body runs.
 
@@ -221,6 +234,7 @@ class TaskQuerySet(Interventions):
                 enqueued_at=due,
                 deferred=True,
                 **_UNCLAIMED,
+                **_RETURNED,
             )
             wake_after_commit(self.db, ANY_QUEUE, later=True)  # this worker may be gone by then
         if too_late := [end for end in ends if verdicts.get(end.task_id) is False]:
@@ -235,6 +249,7 @@ class TaskQuerySet(Interventions):
             next_retry_at=None,
             deferred=True,
             **_UNCLAIMED,
+            **_RETURNED,
         )
         wake_after_commit(self.db, ANY_QUEUE, later=True)
         return count
@@ -328,6 +343,7 @@ class TaskQuerySet(Interventions):
             progress=None,
             group_key=None,
             **_UNCLAIMED,
+            **_RETURNED,
         )
 
     # Helpers.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final, Self
 
 from django.db import connections, models
@@ -10,6 +12,7 @@ from django.db.models.functions import Now
 
 from ..expressions import FromNow
 from ..states import BeatRole, TaskStatus
+from ..unique import HOLDING, UniqueUntil
 from .heartbeat import Heartbeat
 
 if TYPE_CHECKING:
@@ -18,6 +21,21 @@ if TYPE_CHECKING:
 #: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by
 #: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
 IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
+
+
+def _in(until: UniqueUntil) -> Q:
+    """One by one: SQLite does not see that a list with parameters is the list that the index has."""
+    return reduce(or_, [Q(status=status.value) for status in sorted(HOLDING[until])])
+
+
+#: The condition of the index that lets one task alone have a unique key. Time is not in it: whoever wants the key of a
+#: task past its period has to say so in an update of its own.
+HOLDS_ITS_KEY: Final = Q(unique_key__isnull=False) & (
+    Q(_in(UniqueUntil.DONE), Q(unique_until__isnull=True) | Q(unique_until=UniqueUntil.DONE.value))
+    | Q(_in(UniqueUntil.STARTED), unique_until=UniqueUntil.STARTED.value)
+    | Q(_in(UniqueUntil.SUCCESS), unique_until=UniqueUntil.SUCCESS.value)
+    | Q(unique_until=UniqueUntil.PERIOD.value)
+)
 
 
 class TaskViews(models.QuerySet["Task"]):
@@ -70,6 +88,10 @@ class TaskViews(models.QuerySet["Task"]):
     def held_by(self, worker_id: str) -> Self:
         """Tasks that this worker holds."""
         return self.active().filter(claimed_by_worker_id=worker_id)
+
+    def holding(self, *unique_keys: str) -> Self:
+        """The tasks that have these unique keys, one each at most."""
+        return self.filter(HOLDS_ITS_KEY, unique_key__in=unique_keys)
 
     def gathering(self, task_name: str, key: str) -> Self:
         """The open group of this key: no worker has ever claimed it, so calls may still join."""

@@ -21,6 +21,7 @@ from ..links import Links
 from ..readable import as_json, block, masked_json, moment, progress_bar
 from ..state_words import state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
+from .unique_words import unique_words
 
 
 class TaskFields(ActingAdmin):
@@ -91,6 +92,11 @@ class TaskFields(ActingAdmin):
     def page_retention(self, task: Task) -> str:
         """How long it is kept, if its sender has said so."""
         return lasting(task.retention)
+
+    @admin.display(description=_("unique"))
+    def page_unique(self, task: Any) -> str:
+        """Until when no other task may have its key."""
+        return unique_words(task, task.read_at)
 
     @admin.display(description=_("worker"))
     def page_worker(self, task: Any) -> SafeString | str:
