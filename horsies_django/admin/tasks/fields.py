@@ -19,8 +19,10 @@ from ...showing.contents import contents_of
 from ..acting.actions import ActingAdmin
 from ..links import Links
 from ..readable import as_json, block, masked_json, moment, progress_bar
+from ..schedules.link import schedule_link
 from ..state_words import state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
+from .items import shown_items
 from .unique_words import unique_words
 
 
@@ -103,6 +105,11 @@ class TaskFields(ActingAdmin):
         """The worker that has claimed it last."""
         return _links(task).to(Worker, task.claimed_by_worker_id)
 
+    @admin.display(description=_("schedule"))
+    def page_schedule(self, task: Any) -> SafeString | str:
+        """The schedule that has sent it."""
+        return schedule_link(task.schedule_id, task._state.db, _links(task))
+
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:
         """How far the body says it is."""
@@ -117,6 +124,11 @@ class TaskFields(ActingAdmin):
     def page_kwargs(self, task: Task) -> SafeString | str:
         """The keyword arguments."""
         return self._value(task, "kwargs")
+
+    @admin.display(description=_("gathered calls"))
+    def page_items(self, task: Task) -> SafeString | str:
+        """The calls that it is handed as a list."""
+        return shown_items(task)
 
     @admin.display(description=_("result"))
     def page_result(self, task: Task) -> SafeString | str:
