@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 from django.utils import timezone
 
-from . import postgres, waking
+from . import limits, postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
 from .dry import is_dry
@@ -22,6 +22,7 @@ from .exceptions import PayloadMismatch
 from .expressions import Blank, FromNow
 from .ids import uuid7, uuid7s
 from .inserts import Insert, Piece, columns_of, read
+from .limits import Terms
 from .states import TASK_LIVE_STATES
 from .tasks import HorsiesTask
 from .waking import Wake
@@ -79,14 +80,18 @@ def insert(
     PayloadMismatch if there is another call under its ``task_id``, and what :meth:`Calls.arguments` raises.
     """
     calls = Calls.of(task, options)
-    arguments = calls.arguments(args, kwargs)
+    limit = limits.terms_of(task)
+    arguments = (calls.limited if limit else calls.arguments)(args, kwargs)
     values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
+    if arguments.limit_key is not None:
+        own = {**(own or {}), **limits.gating(arguments.limit_key, {**calls.columns, **(own or {})})}
     draft = _Draft(options.database, calls, {**values, **(own or {})}, arguments, with_row, has_own=bool(own))
     if is_dry():
         return draft.imagined()
-    if task.unique_key is None and task.task_id is None:
-        return draft.insert()
-    return _insert_once(draft)
+    sent = draft.insert() if task.unique_key is None and task.task_id is None else _insert_once(draft)
+    if sent.is_new and draft.values.get("gated"):
+        _admit(options.database, [draft.values["limit_key"]], limit)
+    return sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,10 @@ class _Draft:
     def insert(self) -> Sent:
         """Insert it, and wake who waits for it, if possible in the same round trip."""
         database = self.database
+        if self.values.get("gated"):  # who lets it in will wake somebody
+            with transaction.mark_for_rollback_on_error(using=database):
+                told = self._insert(None)
+            return Sent(self.id, self._row(told) if self.with_row else None)
         wake = _wake(self.values)
         is_alone = connections[database].get_autocommit()
         payload = waking.to_go_along(database, wake) if is_alone else None
@@ -177,6 +186,12 @@ class _Draft:
         return row
 
 
+def _admit(database: str, keys: Iterable[str | None], terms: Terms) -> None:
+    from .models.admission import admit_after_commit
+
+    admit_after_commit(database, keys, terms)
+
+
 def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[UUID]:
     """Insert one row for each dict of keyword arguments, all of them or none, and return their ids.
 
@@ -186,19 +201,24 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
     checks, database = Calls.of(task, options), options.database
-    checked = (checks.arguments((), kwargs) for kwargs in calls)
+    limit = limits.terms_of(task)
+    check = checks.limited if limit else checks.arguments
+    checked = (check((), kwargs) for kwargs in calls)
     ahead = _taken(checked, CALLS_AHEAD, TEXT_AHEAD)
     if not ahead:
         return []
     further = list(itertools.islice(checked, 1))
     if is_dry():
         return uuid7s(len(ahead) + len(further) + sum(1 for _ in checked))
-    columns, ids = checks.columns, list[UUID]()
+    columns, ids, keys = checks.columns, list[UUID](), set[str | None]()
     with _all_or_none(database, ahead, is_all=not further):
-        ids += _insert_rows(database, columns, ahead)
         rest = itertools.chain(further, checked)
-        while ahead := _taken(rest, CALLS_AHEAD, TEXT_AHEAD):
+        while ahead:
             ids += _insert_rows(database, columns, ahead)
+            keys |= {call.limit_key for call in ahead} if limit else set()
+            ahead = _taken(rest, CALLS_AHEAD, TEXT_AHEAD)
+        if keys and not limits.is_later(columns):
+            _admit(database, keys, limit)
         wake = _wake(columns)
         waking.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return ids
@@ -234,14 +254,22 @@ def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Argu
 
     ids = uuid7s(len(calls))
     if not postgres.can_listen(database):
-        rows = [TaskRow(id=key, kwargs=call.kwargs, **columns) for key, call in zip(ids, calls, strict=True)]
+        rows = [
+            TaskRow(id=key, kwargs=call.kwargs, **{**columns, **limits.gating(call.limit_key, columns)})
+            for key, call in zip(ids, calls, strict=True)
+        ]
         TaskRow.objects.using(database).bulk_create(rows, batch_size=ROWS_PER_INSERT)
         return ids
     keys = iter(ids)
     values = {**columns, "id": Piece("sent.id"), "kwargs": Piece("sent.kwargs")}
+    is_limited = any(call.limit_key is not None for call in calls)
+    if is_limited:
+        is_gated = False if limits.is_later(columns) else Piece("(sent.limit_key IS NOT NULL)")
+        values |= {"limit_key": Piece("sent.limit_key"), "gated": is_gated, "deferred": is_gated or True}
     for batch in _batches(calls):
         its_own = itertools.islice(keys, len(batch))
-        source = postgres.sent_rows(its_own, [arguments.kwargs_text for arguments in batch])
+        limit_keys = [arguments.limit_key for arguments in batch] if is_limited else None
+        source = postgres.sent_rows(its_own, [arguments.kwargs_text for arguments in batch], limit_keys)
         Insert(TaskRow, values, database, source=source).run(database)
     return ids
 

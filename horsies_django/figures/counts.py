@@ -80,7 +80,7 @@ def _counted(database: str) -> dict[str, Any]:
     """What is counted, each along an index that has it and nothing else."""
     tasks = Task.objects.using(database)
     claimable = tasks.pending().filter(deferred=False)
-    deferred = tasks.pending().filter(deferred=True)
+    deferred = tasks.deferred()
     late = deferred.filter(enqueued_at__lte=Now())
     rows = {
         "claimable": claimable.order_by("is_async", "queue_name", "-priority", "enqueued_at", "pk"),

@@ -143,7 +143,7 @@ def take(options: Options) -> Snapshot:
 
 
 def _parts(database: str) -> dict[str, Statement]:
-    pending = Task.objects.using(database).pending().filter(deferred=True, enqueued_at__lte=Now())
+    pending = Task.objects.using(database).deferred().filter(enqueued_at__lte=Now())
     latecomers = pending.order_by("enqueued_at")[:LATECOMERS]
     queues = Queue.objects.using(database).order_by("name")[:QUEUES]
     reaper = Turn.objects.using(database).filter(name__startswith=TURN).order_by("-taken_at")

@@ -2,6 +2,7 @@
 
 from .attempt import TaskAttempt
 from .heartbeat import Heartbeat
+from .limit import Limit
 from .overview import Overview
 from .queue import Queue
 from .rollup import Mark, Rollup
@@ -14,6 +15,7 @@ from .workflow_task import WorkflowTask
 
 __all__ = [
     "Heartbeat",
+    "Limit",
     "Mark",
     "Overview",
     "Queue",

@@ -11,6 +11,7 @@ from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 from ..states import TASK_TERMINAL_STATES
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows.states import WorkflowTaskStatus
+from .admission import IS_LIMITED, admit_after_commit
 from .views import TaskViews, not_past_deadline
 
 #: What the paths of the tasks begin with that are steps of the workflows' engine itself.
@@ -32,9 +33,12 @@ class Interventions(TaskViews):
         """
         waits = Q(not_past_deadline(), enqueued_at__gt=Now()) & ~Q(task_name__startswith=INTERNAL)
         retry = Case(When(next_retry_at__isnull=False, then=Now()))
-        count = self.pending().filter(waits).update(enqueued_at=Now(), deferred=False, next_retry_at=retry)
+        rows = self.pending().filter(waits)
+        limited = rows.limit_keys()
+        count = rows.update(enqueued_at=Now(), deferred=IS_LIMITED, gated=IS_LIMITED, next_retry_at=retry)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
+            admit_after_commit(self.db, limited)
         return count
 
     def move(self, *, queue_name: str | None = None, priority: int | None = None) -> int:

@@ -16,6 +16,7 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from .. import postgres
 from ..expressions import SecondsUntil
+from .limit import Limit
 from .queue import Queue
 from .statements import JSON, Statement
 
@@ -36,11 +37,12 @@ class Waiting(NamedTuple):
 class Surveyed(NamedTuple):
     """For each kind of task the queues in which some are due; the seconds until what was sent for later is.
 
-    And whether the worker's own row asks it to stop.
+    The seconds until a limit has room by time alone. And whether the worker's own row asks it to stop.
     """
 
     queues: tuple[tuple[Waiting, ...], ...]
     deferred_in: float | None
+    gates_in: float | None
     is_dismissed: bool
 
 
@@ -50,10 +52,16 @@ class Survey:
     def __init__(self, tasks: TaskQuerySet, workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]) -> None:
         self._connection = connections[tasks.db]
         self._is_prepared = self._connection.vendor == "postgresql"
-        deferred = tasks.pending().filter(deferred=True).order_by("enqueued_at")[:1]
+        deferred = tasks.deferred().order_by("enqueued_at")[:1]
         in_seconds = deferred.values_list(SecondsUntil("enqueued_at"))
+        gates = Limit.objects.using(tasks.db).filter(next_at__isnull=False).order_by("next_at")[:1]
+        next_at = gates.values_list(SecondsUntil("next_at"))
         row = Statement.select(workers.filter(pk=worker_id).values_list("pk", "stop_requested_at"))
-        parts = [*(self._waiting(tasks, is_async) for is_async in kinds), Statement.select(in_seconds)]
+        parts = [
+            *(self._waiting(tasks, is_async) for is_async in kinds),
+            Statement.select(in_seconds),
+            Statement.select(next_at),
+        ]
         columns = ", ".join(f"({part.sql})" for part in parts)
         params = [param for part in [*parts, row] for param in part.params]
         columns += ", worker.stop_requested_at IS NOT NULL"
@@ -68,8 +76,8 @@ class Survey:
             row = cursor.fetchone()
         if row is None:
             return None
-        *kinds, deferred_in, is_dismissed = row
-        return Surveyed(tuple(map(_read, kinds)), deferred_in, bool(is_dismissed))
+        *kinds, deferred_in, gates_in, is_dismissed = row
+        return Surveyed(tuple(map(_read, kinds)), deferred_in, gates_in, bool(is_dismissed))
 
     def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""

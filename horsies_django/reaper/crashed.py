@@ -16,6 +16,7 @@ from ..compat import task_finished
 from ..expressions import SecondsUntil
 from ..framework import send_finished
 from ..models import Worker
+from ..models.admission import admit_after_commit
 from ..models.attempt import AttemptError
 from ..models.claims import Ended, Held, Runner, error_result
 from ..models.transitions import TaskQuerySet
@@ -80,6 +81,7 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
         "retry_policy",
         "timeout",
         SecondsUntil("started_at"),
+        "limit_key",
     )
     tasks, nodes = door.free(tasks)
     lost = [_Lost(*row) for row in tasks.lock().values_list(*columns)]
@@ -102,6 +104,7 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
         (tasks.rows().retry_later if is_retried else tasks.rows().fail)(ends, runner, outcome)
     door.ended(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
+    admit_after_commit(tasks.db, [one.limit_key for one in lost])
     transaction.on_commit(partial(_announce, tasks, [one.task_id for one in lost]), using=tasks.db, robust=True)
     return len(lost)
 
@@ -116,6 +119,7 @@ class _Lost(NamedTuple):
     retry_policy: Any
     timeout: float | None
     started_in: float | None
+    limit_key: str | None
 
 
 def _announce(tasks: TaskQuerySet, keys: list[UUID]) -> None:

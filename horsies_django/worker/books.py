@@ -11,7 +11,8 @@ from uuid import UUID
 from django.db import Error, transaction
 
 from .. import __version__, postgres
-from ..models import Heartbeat, Queue, Task, Worker
+from ..models import Heartbeat, Limit, Queue, Task, Worker
+from ..models.admission import KEYS, Admitted, admit
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Runner
 from ..models.exchange import Exchange, exchange_of
@@ -43,11 +44,12 @@ class View:
     due: tuple[tuple[str, ...], ...]
     deferred_in: float | None
     is_dismissed: bool = False
+    gates_in: float | None = None
 
     @property
     def anything(self) -> bool:
         """Whether there is something to claim."""
-        return any(self.due) or (self.deferred_in is not None and self.deferred_in <= 0)
+        return any(self.due) or any(after is not None and after <= 0 for after in (self.deferred_in, self.gates_in))
 
 
 class Lost(NamedTuple):
@@ -95,7 +97,7 @@ class Books:
             tuple(queue.queue_name for queue in waiting if not queue.is_paused and serves(queue.queue_name))
             for waiting in surveyed.queues
         )
-        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed)
+        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed, surveyed.gates_in)
 
     def beat(self, lanes: Sequence[Lane]) -> bool:
         """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34).
@@ -198,6 +200,15 @@ class Books:
     def _store_and_follow(self, end: Ended) -> None:
         with self.transaction(), door.following(self._tasks().filter(pk=end.task_id)):
             self.store([end])
+
+    def gates_due(self) -> set[str]:
+        """The limits at which time alone has made room, a few hundred at most."""
+        due = Limit.objects.using(self._plan.database).due()
+        return set(due.order_by("next_at").values_list("pk", flat=True)[:KEYS])
+
+    def admit(self, key: str) -> Admitted:
+        """Let in at a gate, if nobody else is there."""
+        return admit(self._plan.database, key)
 
     def undefer(self) -> int:
         """Let what has become due be claimed, by whom it may."""
