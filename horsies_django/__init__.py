@@ -2,6 +2,7 @@
 
 from .context import TaskContext
 from .exceptions import Discard, InvalidWorkflow, Retry, Snooze
+from .gather import Gather
 from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
@@ -35,6 +36,7 @@ __all__ = [
     "ContractCode",
     "Discard",
     "EventNode",
+    "Gather",
     "HorsiesTask",
     "InvalidWorkflow",
     "Join",

@@ -113,7 +113,7 @@ class HorsiesBackend(BaseTaskBackend):
         sent = self._insert(task, args, kwargs, with_row=is_heard)
         if is_heard:
             self._announced(task, sent)
-        return TaskHandle(sent.id, backend=self.alias, replayed=not sent.is_new)
+        return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_gathered))
 
     async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
         """See :meth:`send`."""

@@ -67,6 +67,17 @@ class Callee:
             self.parameters.names((), {**kwargs, **dict.fromkeys(later)}, self.path)
         return self._stored([], (), kwargs)
 
+    def item(self, kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments of a call that is handed over in a list with others, whatever their names.
+
+        Raises TypeError or ValueError for a value that can't be stored.
+        """
+        named = {
+            encode(name, rich=False, where=f"argument name {name!r}"): self._encoded(value, name)
+            for name, value in kwargs.items()
+        }
+        return self._written([], [], named)
+
     def _stored(self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         if self.rules and not hints.fit(self.rules, names, args, kwargs):
             mismatches = "; ".join(hints.mismatches(self.func, names, args, kwargs))

@@ -118,6 +118,8 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         for name in ("concurrency_key", "concurrency_scope"):
             if (value := getattr(task, name)) is not None:
                 yield f"{name} is {value!r} and limits nothing; allowed: with max_concurrency, rate_limit or both."
+    elif task.gather is not None:
+        yield "gather is for calls that wait for each other; allowed beside it: neither max_concurrency nor rate_limit."
     if task.concurrency_key is not None and (problem := _problem_of_key(task.concurrency_key, task)):
         yield f"concurrency_key is {task.concurrency_key!r}{problem}"
 

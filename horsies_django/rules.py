@@ -12,7 +12,9 @@ from uuid import UUID
 from django.utils import timezone
 
 from . import limits
+from .calls import parameters_of
 from .conf import problems_of_mapper
+from .gather import Gather
 from .retention import stored_retention
 from .retries import MAX_RETRIES, RetryPolicy
 from .serializers import clean_text
@@ -46,6 +48,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"metadata is {task.metadata!r}; allowed: a dict, or None."
     yield from _masking(task)
     yield from limits.problems_of(task)
+    yield from _gathering(task)
     if len(task.module_path) > _NAME_LENGTH:
         yield f"{task.module_path!r} is too long a name; allowed: {_NAME_LENGTH} characters, which is what a row holds."
     try:
@@ -81,6 +84,18 @@ def _masking(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if not _is_sensitive(task.sensitive):
         allowed = "a collection of names, each a text, or a callable (name, value) -> bool, no coroutine function"
         yield f"sensitive is {task.sensitive!r}; allowed: {allowed}."
+
+
+def _gathering(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    if task.gather is None:
+        return
+    if not isinstance(task.gather, Gather):
+        yield f"gather is {task.gather!r}; allowed: a Gather, or None."
+        return
+    parameters = parameters_of(task.func, task.takes_context)
+    first = parameters.own[:1]
+    if not first or first[0] not in parameters.by_name or parameters.required - set(first):
+        yield f"gather is set and {task.module_path} takes {parameters.signature}; allowed: one list of calls (items)."
 
 
 def _is_key(value: object) -> bool:

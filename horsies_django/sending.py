@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 from django.utils import timezone
 
-from . import limits, postgres, waking
+from . import gathering, limits, postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
 from .dry import is_dry
@@ -61,6 +61,7 @@ class Sent:
     id: UUID
     row: TaskRow | None = None
     is_new: bool = True
+    is_gathered: bool = False
 
 
 def insert(
@@ -76,9 +77,12 @@ def insert(
 
     ``own`` are values of columns for this call alone, over those that all calls of the task have.
 
-    The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one. Raises
-    PayloadMismatch if there is another call under its ``task_id``, and what :meth:`Calls.arguments` raises.
+    The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one; a call that
+    is gathered joins the open group of its key (see :mod:`~horsies_django.gathering`). Raises PayloadMismatch if there
+    is another call under its ``task_id``, and what :meth:`Calls.arguments` raises.
     """
+    if task.gather is not None:
+        return _join(options, task, args, kwargs, with_row=with_row, own=own)
     calls = Calls.of(task, options)
     limit = limits.terms_of(task)
     arguments = (calls.limited if limit else calls.arguments)(args, kwargs)
@@ -92,6 +96,28 @@ def insert(
     if sent.is_new and draft.values.get("gated"):
         _admit(options.database, [draft.values["limit_key"]], limit)
     return sent
+
+
+def _join(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    with_row: bool,
+    own: Mapping[str, Any] | None,
+) -> Sent:
+    from .models import Task as TaskRow
+
+    (joined,) = gathering.join(options, task, [(args, kwargs)], own)
+    row = None
+    if is_dry():
+        calls = Calls.of(task, options)
+        nothing = Arguments([], {}, "[]", "{}")
+        row = _Draft(options.database, calls, {"id": joined.id, **calls.columns}, nothing, with_row).imagined().row
+    elif with_row:
+        row = TaskRow.objects.using(options.database).get(pk=joined.id)
+    return Sent(joined.id, row, joined.is_new, is_gathered=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +221,11 @@ def _admit(database: str, keys: Iterable[str | None], terms: Terms) -> None:
 def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[UUID]:
     """Insert one row for each dict of keyword arguments, all of them or none, and return their ids.
 
-    Raises ValueError with a ``unique_key`` or a ``task_id``, and what :meth:`Calls.arguments` raises.
+    Calls that are gathered get the ids of the tasks that they join. Raises ValueError with a ``unique_key`` or a
+    ``task_id``, and what :meth:`Calls.arguments` raises.
     """
+    if task.gather is not None:
+        return [joined.id for joined in gathering.join(options, task, [((), kwargs) for kwargs in calls])]
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")

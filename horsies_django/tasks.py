@@ -19,6 +19,7 @@ from .compat import (
 )
 from .conf import INHERIT
 from .context import TaskContext
+from .gather import Gather
 from .ids import as_uuid
 from .retries import ANY_CODE, RetryPolicy
 from .task_options import Backoff, ConcurrencyKey, Sensitive, TaskOptions
@@ -81,6 +82,7 @@ class HorsiesTask(_GenericTask[P, T]):
     rate_limit: str | None = None
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     sensitive: Sensitive = field(default=(), hash=False)
+    gather: Gather | None = None
     good_until: datetime | None = None
     unique_key: str | None = None
     task_id: UUID | None = None
@@ -268,6 +270,10 @@ def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:
 def task(function: Callable[P, T], /) -> HorsiesTask[P, T]: ...
 @overload
 def task(
+    *, gather: Gather, takes_context: bool = ..., **options: Unpack[TaskOptions]
+) -> Callable[[Callable[..., T]], HorsiesTask[..., T]]: ...
+@overload
+def task(
     *, takes_context: Literal[True], **options: Unpack[TaskOptions]
 ) -> Callable[[Callable[Concatenate[TaskContext, P], T]], HorsiesTask[P, T]]: ...
 @overload
@@ -291,8 +297,9 @@ def task(
     exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
     body, its COMPLETED mark and its attempt are one transaction on the queue's database; ``max_concurrency`` and
     ``rate_limit`` are for each ``concurrency_key`` (see :mod:`~horsies_django.limits`); ``sensitive`` says which
-    arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`). Raises
-    TypeError for an unknown option and InvalidTask for a bad value.
+    arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`); with
+    ``gather``, calls that come close together are handed to one run as a list (see :class:`Gather`). Raises TypeError
+    for an unknown option and InvalidTask for a bad value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))

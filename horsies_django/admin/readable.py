@@ -15,7 +15,7 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
 from ..masking import Mask
-from .json_text import head, pieces
+from ..showing.json_text import head, pieces
 
 #: Characters of one value that a page shows.
 SHOWN: Final = 16_384

@@ -7,6 +7,7 @@ from .overview import Overview
 from .queue import Queue
 from .rollup import Mark, Rollup
 from .task import Task
+from .task_item import TaskItem
 from .turn import Turn
 from .worker import Worker
 from .workflow import Workflow
@@ -22,6 +23,7 @@ __all__ = [
     "Rollup",
     "Task",
     "TaskAttempt",
+    "TaskItem",
     "Turn",
     "Worker",
     "Workflow",

@@ -71,6 +71,16 @@ class Task(models.Model):
     unique_expires_at = models.DateTimeField(_("unique until the time"), null=True, blank=True)
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
     gated = models.BooleanField(_("gated"), default=False, help_text=_("Its limit key has no place for it yet."))
+    group_key = models.CharField(
+        _("group"),
+        max_length=255,
+        null=True,
+        blank=True,
+        help_text=_("Calls with the same key join it until it is first claimed."),
+    )
+    item_count = models.PositiveIntegerField(
+        _("gathered calls"), null=True, blank=True, help_text=_("How many calls it is handed as a list.")
+    )
     metadata = models.JSONField(_("metadata"), null=True, blank=True)
     schedule_id = models.PositiveBigIntegerField(
         _("schedule"), null=True, blank=True, help_text=_("The schedule that has sent it.")
@@ -78,7 +88,9 @@ class Task(models.Model):
     workflow_id = models.UUIDField(
         _("workflow"), null=True, blank=True, help_text=_("The root of the workflow that it is a node of.")
     )
-    is_fed = models.BooleanField(_("fed"), default=False, help_text=_("Other nodes give arguments."))
+    is_fed = models.BooleanField(
+        _("fed"), default=False, help_text=_("Other nodes, or gathered calls, give arguments.")
+    )
     progress = models.JSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))
     checkpoint = models.JSONField(_("checkpoint"), null=True, blank=True, help_text=_("For its next attempt."))
     kept_until = models.DateTimeField(
@@ -168,6 +180,12 @@ class Task(models.Model):
                 fields=["unique_key"],
                 condition=Q(status__in=sorted(TASK_LIVE_STATES), unique_key__isnull=False),
                 name="horsies_live_task_has_its_key_alone",
+            ),
+            # A claim's number only grows: one that was claimed is never open again, whatever becomes of it.
+            models.UniqueConstraint(
+                fields=["task_name", "group_key"],
+                condition=Q(status=TaskStatus.PENDING, claim=0, group_key__isnull=False),
+                name="horsies_key_has_one_open_group",
             ),
         ]
 

@@ -318,6 +318,7 @@ class TaskQuerySet(Interventions):
             expired_at=None,
             kept_until=None,
             progress=None,
+            group_key=None,
             **_UNCLAIMED,
         )
 

@@ -87,6 +87,10 @@ class TaskViews(models.QuerySet["Task"]):
         """Tasks that this worker holds."""
         return self.active().filter(claimed_by_worker_id=worker_id)
 
+    def gathering(self, task_name: str, key: str) -> Self:
+        """The open group of this key: no worker has ever claimed it, so calls may still join."""
+        return self.pending().filter(task_name=task_name, group_key=key, claim=0)
+
     def overdue(self) -> Self:
         """PENDING tasks whose ``good_until`` has passed."""
         return self.pending().filter(good_until__lte=Now())

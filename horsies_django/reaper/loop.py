@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -11,6 +10,7 @@ from uuid import uuid4
 
 from django.db import Error, close_old_connections, connections
 
+from ..bell import Stop
 from ..conf import Options
 from ..models import Turn
 from .duties import DutyReport, run_pass
@@ -38,7 +38,7 @@ class Reaper:
         self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
         self._turn = f"{TURN}:{backend}"[:100]  # each backend has thresholds of its own
         self._id = uuid4().hex
-        self._stopped = threading.Event()
+        self._stopped = Stop()
         self._was_away = False
         self._merciful_until = float("-inf")
 
@@ -52,7 +52,7 @@ class Reaper:
 
     def run(self) -> None:
         """Run passes until stopped."""
-        while not self._stopped.is_set():
+        while not self._stopped.is_set:
             close_old_connections()
             try:
                 pause = self._take_turn()
@@ -74,7 +74,7 @@ class Reaper:
             self._merciful_until = time.monotonic() + MERCY
         run_pass(
             self._options,
-            lambda: not self._stopped.is_set() and turns.keep(self._turn, self._id),
+            lambda: not self._stopped.is_set and turns.keep(self._turn, self._id),
             has_mercy=time.monotonic() < self._merciful_until,
         )
         return self._interval

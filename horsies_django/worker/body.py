@@ -13,6 +13,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import F
 
+from .. import gathering
 from ..compat import FrameworkTask
 from ..context import TaskContext
 from ..exceptions import Snooze, TaskRevoked
@@ -57,8 +58,9 @@ async def arun(run: Run) -> Outcome:
     call = None
     run.begin()
     try:
-        # What a node is given is read from the database.
-        call = _prepare(run) if run.claim.workflow_id is None else await sync_to_async(_prepare)(run)
+        # What a node, or a group of calls, is given is read from the database.
+        is_given = run.claim.workflow_id is not None or run.claim.is_fed
+        call = await sync_to_async(_prepare)(run) if is_given else _prepare(run)
         if announcing.wants_started(run.claim):
             await sync_to_async(announcing.started)(run.claim, run.database)
         context = [await sync_to_async(_context)(run)] if call.task.takes_context else []
@@ -151,6 +153,9 @@ def _prepare(run: Run) -> _Call:
         if claim.workflow_id is not None:
             with waiting_for_database():
                 kwargs |= feeding.arguments(run, task)
+        elif claim.is_fed:
+            with waiting_for_database():
+                kwargs |= gathering.arguments(run, task)
     except Snooze:
         raise
     except Exception as error:

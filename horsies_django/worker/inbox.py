@@ -6,9 +6,9 @@ import selectors
 import socket
 from contextlib import suppress
 from enum import Enum, auto
-from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
+from ..bell import Mailbox
 from ..waking import Wake
 from .outcome import Outcome
 
@@ -47,15 +47,15 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[Item] = SimpleQueue()
+        self._mailbox: Mailbox[Item] = Mailbox()
         self._hearing: Hearing | None = None
         self._waits = False
         self._first = 0.0
 
     def put(self, item: Item) -> None:
         """Put something in."""
-        self._queue.put(item)
-        if self._waits:  # who begins to wait says so first and looks at the queue then
+        self._mailbox.put(item)
+        if self._waits:  # who begins to wait says so first and looks at what is there then
             self._waits = False
             with suppress(OSError):  # full: it rings already
                 self._clapper.send(b".")
@@ -80,28 +80,21 @@ class Inbox:
     def take(self, timeout: float) -> list[Item]:
         """Wait for something, at most ``timeout`` seconds, and return all that is there."""
         if self._hearing is None:
-            return self._taken(timeout)
+            return self._mailbox.take(timeout)
         self._hearing.hear(is_readable=False)
         is_short = timeout < _SHORT
-        items = self._taken(timeout if is_short else self._first)
+        items = self._mailbox.take(timeout if is_short else self._first)
         if not items and not is_short:
             self._wait(self._hearing, timeout - self._first)
-            items = self._taken(0.0)
+            items = self._mailbox.take(0.0)
         # Where ends come one after the other, to ring for the first would take the interpreter from who has the next.
         self._first = _SHORT if items else 0.0
-        return items
-
-    def _taken(self, timeout: float) -> list[Item]:
-        items: list[Item] = []
-        with suppress(Empty):
-            items.append(self._queue.get(timeout=timeout) if timeout > 0 else self._queue.get_nowait())
-            items.extend(self._queue.get_nowait() for _ in range(self._queue.qsize()))
         return items
 
     def _wait(self, hearing: Hearing, timeout: float) -> None:
         self._waits = True
         try:
-            rings = self._rings(hearing.fileno(), timeout) if self._queue.empty() else []
+            rings = self._rings(hearing.fileno(), timeout) if not self._mailbox else []
         finally:
             self._waits = False
         for end in rings:

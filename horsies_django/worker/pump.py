@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from django.db import Error, InterfaceError, OperationalError, connections
 
+from ..bell import LONGEST_WAIT
 from ..models.claims import ClaimedTask, ClaimLost, Runner
 from ..waking import ANY_QUEUE, Wake
 from . import console
@@ -49,10 +50,6 @@ GATHERING: Final = 0.002
 
 #: Seconds for which a body runs until its node is shown as running.
 SHOWN_AFTER: Final = 0.02
-
-#: Seconds that this thread waits at most. A signal may reach another thread, and the one that handles it, the main one,
-#: looks only when its wait ends.
-LONGEST_WAIT: Final = 1.0
 
 
 class Pump:

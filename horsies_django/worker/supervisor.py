@@ -15,13 +15,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Final
 
 from django.conf import settings
 from django.core.cache import caches
 from django.db import Error, connections
 
+from ..bell import LONGEST_WAIT, Mailbox
 from ..framework import own_logging
 from ..models import Task, Worker
 from ..reaper.crashed import Overrun, recover_all
@@ -32,7 +32,6 @@ from .connection import own_connection
 from .inbox import Word
 from .nursery import Forked, Nursery
 from .plan import Plan, Until
-from .pump import LONGEST_WAIT
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -83,7 +82,7 @@ class Supervisor:
     def __init__(self, plan: Plan, verbosity: int = 1) -> None:
         self._plan = plan
         self._verbosity = verbosity
-        self._events: SimpleQueue[_Child | _Retiring | Word] = SimpleQueue()
+        self._events: Mailbox[_Child | _Retiring | Word] = Mailbox()
         self._children: list[_Child] = []
         self._dead: list[_Dead] = []
         self._has_failed = False
@@ -122,8 +121,7 @@ class Supervisor:
         while self._start_at and self._start_at[0] <= time.monotonic():
             self._start_at.pop(0)
             self._spawn()
-        with suppress(Empty):
-            event = self._events.get(timeout=self._wait())
+        for event in self._events.take(self._wait()):
             self._act(event)
         if time.monotonic() >= self._kill_at:
             for child in self._children:

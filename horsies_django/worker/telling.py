@@ -6,13 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from queue import Empty, SimpleQueue
 from typing import Final
 from uuid import UUID
 
 from django.db import connections
 
 from .. import ends, postgres
+from ..bell import Mailbox
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -33,7 +33,7 @@ class Teller:
         self._database = database
         self._name = f"{name} teller"
         self._asked_until = float("-inf")
-        self._ended: SimpleQueue[UUID | None] = SimpleQueue()
+        self._ended: Mailbox[UUID | None] = Mailbox()
         self._lock = threading.Lock()
         self._is_on = False
 
@@ -83,10 +83,6 @@ class Teller:
 
     def _tell(self, line: postgres.Line) -> None:
         """Wait for ends, tell of all that there are, and keep quiet for a while."""
-        try:
-            keys = [self._ended.get(timeout=max(0.0, self._asked_until - time.monotonic()))]
-            keys.extend(self._ended.get_nowait() for _ in range(self._ended.qsize()))
-        except Empty:
-            return
-        line.say(postgres.ENDED, ends.dumps([key for key in keys if key is not None]))
-        time.sleep(QUIET)
+        if keys := self._ended.take(self._asked_until - time.monotonic()):
+            line.say(postgres.ENDED, ends.dumps([key for key in keys if key is not None]))
+            time.sleep(QUIET)

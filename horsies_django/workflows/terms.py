@@ -10,6 +10,7 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
+from .. import limits
 from ..backend import config_of
 from ..calls import Callee, Calls
 from ..compat import (

@@ -9,9 +9,10 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django.admin.lists import walking
 from horsies_django.ids import uuid7s
 from horsies_django.models import Task, Worker
+from horsies_django.walking import walk as walking
+from horsies_django.walking.keys import id_at
 from tests.admin import page_jobs
 from tests.jobs import tasks
 
@@ -283,7 +284,7 @@ SEARCHES = {
 
 
 def old(moment):
-    return UUID(int=walking.id_at(moment).int | 0x7 << 76 | 0b10 << 62 | 5)
+    return UUID(int=id_at(moment).int | 0x7 << 76 | 0b10 << 62 | 5)
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...walking.walk import BATCH
 from ..base import COUNTED, ReadOnlyAdmin
 from ..lists.changelist import WalkingList
-from ..lists.walking import BATCH
 from .matching import act_on_matching
 from .verbs import Verb
 

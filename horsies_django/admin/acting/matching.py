@@ -32,9 +32,10 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_aware, now
 from django.utils.translation import gettext as _
 
+from ...walking.keys import as_cursor, beside
+from ...walking.walk import Walk
 from ..base import COUNTED
 from ..lists.changelist import WalkingList
-from ..lists.walking import Walk, as_cursor, beside
 from .verbs import Verb, every_row
 
 #: Seconds that one request works, and after which counting takes no further stretch.

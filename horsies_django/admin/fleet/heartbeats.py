@@ -15,12 +15,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ...durations import lasting
 from ...models import Heartbeat, Task, Worker
+from ...walking.grounds import Ground
+from ...walking.walk import Page
 from ..base import ReadOnlyAdmin, queue_database
 from ..links import Links
 from ..lists.changelist import WalkingList
-from ..lists.grounds import Ground
 from ..lists.search import Search, is_id
-from ..lists.walking import Page
 from ..readable import moment
 
 

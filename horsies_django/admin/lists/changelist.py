@@ -12,9 +12,10 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from ...walking.keys import Key, as_cursor, oldest
+from ...walking.walk import PAGE, Bounds, Page, Walk
 from ..readable import at
 from .search import Search
-from .walking import PAGE, Bounds, Key, Page, Walk, as_cursor, oldest
 
 #: The parameters of the cursor.
 BEFORE, AFTER = "before", "after"

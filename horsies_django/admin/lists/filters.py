@@ -16,12 +16,12 @@ from ...models import Queue, Worker
 from ...models.interventions import INTERNAL
 from ...results import ContractCode, OperationalCode, OutcomeCode
 from ...states import TaskStatus
+from ...walking import grounds
+from ...walking.grounds import Ground
+from ...walking.walk import Bounds
 from ..base import queue_database
-from . import grounds
-from .grounds import Ground
 from .registered import error_codes, task_names
 from .search import is_id
-from .walking import Bounds
 
 #: Choices that a filter offers at most; there is the search for others.
 OFFERED: Final = 30

@@ -18,10 +18,11 @@ from django.db.models.lookups import IContains
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ..contents import contents_of, with_texts
-from . import grounds
-from .grounds import Ground
-from .walking import PAGE, Bounds, Key, Sift
+from ...showing.contents import contents_of, with_texts
+from ...walking import grounds
+from ...walking.grounds import Ground
+from ...walking.keys import Key
+from ...walking.walk import PAGE, Bounds, Sift
 
 HELP: Final = _(
     "An id; a part of a task's name; args:text for what is in the arguments; error:text for what is in the code or the "

@@ -17,13 +17,11 @@ from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext_lazy as _
 
 from ...expressions import FromNow
+from ...walking import grounds
+from ...walking.grounds import Ground
+from ...walking.keys import SKEW, id_at
+from ...walking.walk import Bounds
 from ..moments import zone
-from . import grounds
-from .grounds import Ground
-from .walking import Bounds, id_at
-
-#: By how much the clocks that made the ids may differ from the database's.
-SKEW: Final = timedelta(minutes=1)
 
 WINDOWS: Final = {
     "hour": (_("last hour"), timedelta(hours=1)),

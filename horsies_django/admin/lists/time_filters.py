@@ -11,9 +11,9 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...expressions import FromNow
-from . import grounds
+from ...walking import grounds
+from ...walking.grounds import Ground
 from .filters import FoldedFilter
-from .grounds import Ground
 
 _ENDS: Final = ("completed_at", "failed_at", "cancelled_at", "expired_at")
 

@@ -8,8 +8,8 @@ from django.db.models import QuerySet
 from django.forms import Form
 from django.http import HttpRequest
 
+from ...showing.contents import PARTS
 from ..acting.verbs import Verb
-from ..contents import PARTS
 from ..lists import search
 from ..lists.filters import (
     ErrorFilter,

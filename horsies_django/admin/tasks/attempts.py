@@ -11,8 +11,8 @@ from django.utils.safestring import SafeString
 
 from ...durations import lasting
 from ...models import Heartbeat, Task, TaskAttempt, Worker
+from ...showing.contents import contents_of
 from ...states import BeatRole
-from ..contents import contents_of
 from ..links import Links
 from ..readable import at, block
 

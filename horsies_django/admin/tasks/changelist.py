@@ -10,11 +10,11 @@ from django.db.models.functions import Now
 from django.urls import NoReverseMatch, reverse
 
 from ...models import Workflow
+from ...showing.excerpt import with_small_calls
+from ...walking.walk import Page
 from ..lists import search
 from ..lists.changelist import WalkingList
 from ..lists.search import Search
-from ..lists.walking import Page
-from .excerpt import with_small_calls
 
 
 class TaskList(WalkingList):

@@ -16,10 +16,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ...durations import lasting
 from ...models import Task
+from ...showing.excerpt import excerpt_of
 from ..moments import when
 from ..readable import progress_bar
 from ..state_words import state_by_asynq, status_badge
-from .excerpt import excerpt_of
 
 #: Characters of an id that a column shows.
 SHORT = 13

@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ...durations import lasting
 from ...models import Task, Worker
+from ...showing.contents import contents_of
 from ..acting.actions import ActingAdmin
-from ..contents import contents_of
 from ..links import Links
 from ..readable import as_json, block, masked_json, moment, progress_bar
 from ..state_words import state_by_asynq, status_badge

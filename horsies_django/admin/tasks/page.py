@@ -15,8 +15,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
+from ...showing.contents import PARTS, contents_of, with_texts
 from ...states import TaskStatus
-from ..contents import PARTS, contents_of, with_texts
 from ..links import Links
 from ..moments import zone
 from .attempts import latest_attempts, latest_beats, own_traceback, shown_attempts, shown_beats

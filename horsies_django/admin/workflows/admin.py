@@ -21,12 +21,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ...durations import lasting
 from ...models import Task, Workflow, WorkflowTask
+from ...showing.contents import as_texts, give_values
 from ...templatetags.horsies_figures import grouped
 from ...workflows import control
 from ...workflows.states import NodeKind
 from ..acting.actions import ActingAdmin
 from ..acting.verbs import Verb
-from ..contents import as_texts, give_values
 from ..lists.search import is_unreadable
 from ..lists.sent import SentFilter
 from ..readable import as_json, moment

@@ -8,9 +8,9 @@ from uuid import UUID
 from django.db.models import Q
 
 from ...models import Workflow
+from ...walking.walk import Bounds
 from ..lists.changelist import WalkingList
 from ..lists.search import Search, is_id
-from ..lists.walking import Bounds
 
 
 class WorkflowList(WalkingList):

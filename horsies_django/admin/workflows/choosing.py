@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from django.db.models import Case, JSONField, Q, Value, When
 
 from ...models import Workflow, WorkflowTask
+from ...showing.contents import as_texts, give_values
 from ...workflows.states import NodeKind
-from ..contents import as_texts, give_values
 from ..graph.folding import Node
 from ..graph.words import STATES
 from .nodes import AS_TEXT, LIGHT, rows_of

@@ -8,11 +8,11 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from ...walking import grounds
+from ...walking.grounds import Ground
 from ...workflows.registry import registry
 from ...workflows.states import WorkflowStatus
-from ..lists import grounds
 from ..lists.filters import Filter, FoldedFilter
-from ..lists.grounds import Ground
 from ..lists.search import is_id
 
 

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from ...durations import lasting
 from ...models import Workflow
+from ...showing.contents import read
 from ...workflows.codes import WorkflowCode
 from ...workflows.states import NodeKind
-from ..contents import read
 from ..graph.folding import Node
 from ..graph.words import KINDS, word_of
 from ..readable import at

@@ -49,6 +49,7 @@ _NEW: Final[dict[str, Any]] = {
     "args": Value([], models.JSONField()),
     "status": Value(TaskStatus.PENDING.value),
     "deferred": Value(False),
+    "gated": Value(False),
     "claim": Value(0),
     "attempt": Value(0),
     "retry_count": Value(0),

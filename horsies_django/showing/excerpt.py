@@ -15,8 +15,8 @@ from django.db.models.functions import Cast
 from django.db.models.sql.compiler import SQLCompiler
 from django.template.defaultfilters import filesizeformat
 
-from ..contents import PARTS, Contents, contents_of
-from ..json_text import head
+from .contents import PARTS, Contents, contents_of
+from .json_text import head
 
 #: Characters of an excerpt.
 LENGTH: Final = 72

@@ -6,21 +6,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias
-from uuid import UUID
 
 from django.db import connections
-from django.db.models import F, Model, Q, QuerySet, Subquery, UUIDField
+from django.db.models import F, Q, QuerySet, Subquery
 
-from ...expressions import IsAmong, json_array, spelled
+from ..expressions import IsAmong, json_array, spelled
 from .grounds import SHELF, WHOLE, Ground
 from .is_next import IsNext
-
-#: Ids that grow with time: UUIDv7 of tasks and workflows, numbers of beats.
-Key: TypeAlias = Any
+from .keys import Key, beside, made_at
 
 #: Takes rows that meet the condition, and returns the ids of those that may be found by it.
 Sift: TypeAlias = Callable[[QuerySet[Any]], Iterable[Key]]
@@ -288,45 +285,5 @@ class Walk:
         return every
 
 
-def id_at(moment: datetime) -> UUID:
-    """Return the first id that can have been made at that time."""
-    return UUID(int=max(0, int(moment.timestamp() * 1_000)) << 80)
-
-
-def made_at(key: Key) -> datetime:
-    """Return when an id was made, by its maker's clock."""
-    return datetime.fromtimestamp(min(key.int >> 80, _LAST) / 1_000, UTC)
-
-
-#: The last millisecond of the year 9998, which no zone carries out of the calendar.
-_LAST: Final = int(datetime(9998, 12, 31, tzinfo=UTC).timestamp() * 1_000)
-
-
-def as_cursor(model: type[Model], text: str | None) -> Key | None:
-    """Read a cursor from an address; None for what is none."""
-    kind, largest = _kind_of(model)
-    try:
-        key = kind(text or "")
-    except ValueError:
-        return None
-    return key if kind is UUID or 0 <= key <= largest else None
-
-
-def oldest(model: type[Model]) -> Key:
-    """Return what comes before every id."""
-    return UUID(int=0) if _kind_of(model)[0] is UUID else 0
-
-
-def _kind_of(model: type[Model]) -> tuple[type[Any], int]:
-    return (UUID, (1 << 128) - 1) if isinstance(model._meta.pk, UUIDField) else (int, (1 << 63) - 1)
-
-
 def _key_of(row: Any) -> Key:
     return row.pk
-
-
-def beside(key: Key, step: int) -> Key:
-    """Return the key so many steps on, or the last that there can be."""
-    if isinstance(key, UUID):
-        return UUID(int=min(max(key.int + step, 0), (1 << 128) - 1))
-    return min(max(key + step, 0), (1 << 63) - 1)

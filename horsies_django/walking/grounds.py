@@ -13,8 +13,8 @@ from typing import Final
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from ...models.views import IS_HELD
-from ...states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TaskStatus
+from ..models.views import IS_HELD
+from ..states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TaskStatus
 
 #: Rows of a shelf that are read whole at most.
 SHELF: Final = 10_000
@@ -58,9 +58,7 @@ _LINE: Final = Shelf(
 )
 _LATER: Final = Shelf(Q(status=TaskStatus.PENDING, deferred=True, gated=False), ("enqueued_at",))
 #: What waits for a place of its limit: all of it is due.
-_GATED: Final = Shelf(
-    Q(status=TaskStatus.PENDING, gated=True), ("limit_key", "-priority", "enqueued_at", "pk")
-)
+_GATED: Final = Shelf(Q(status=TaskStatus.PENDING, gated=True), ("limit_key", "-priority", "enqueued_at", "pk"))
 #: What is due already, and has not been let into the line yet.
 _JUST_DUE: Final = Shelf(_LATER.rows & Q(enqueued_at__lte=Now()), _LATER.order)
 _TOO_LATE: Final = Shelf(Q(status=TaskStatus.PENDING, good_until__lte=Now()), ("good_until",))

@@ -1,0 +1,166 @@
+"""Gathering: calls with one key become the items of one task, which is due later.
+
+A key has one open group at most: a task that was never claimed. Whoever adds a call holds the row's lock, so the size
+is exact; the first claim closes the group for good, and the next call opens another one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from django.db import IntegrityError, models, transaction
+from django.db.models import Case, F, TextField, Value, When
+from django.db.models.functions import Cast, Least, Now
+
+from .calls import Arguments, Calls, parameters_of
+from .compat import FrameworkTask, InvalidTask
+from .conf import Options
+from .dry import is_dry
+from .expressions import FromNow
+from .gather import Gather
+from .ids import uuid7
+from .inserts import Insert
+from .serializers import decode_call
+from .tasks import HorsiesTask
+from .waking import wake_after_commit
+
+if TYPE_CHECKING:
+    from .worker.run import Run
+
+#: Times that a group is looked for anew which others open, or workers claim, at the same moment.
+_TRIES: Final = 20
+
+#: What of a send is about one task alone.
+_NOT_SHARED: Final = ("unique_key", "task_id", "run_after", "good_until")
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The task that a call has joined, and whether it is new with it."""
+
+    id: UUID
+    is_new: bool
+
+
+def join(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]],
+    own: Mapping[str, Any] | None = None,
+) -> list[Joined]:
+    """Add calls to the open groups of their keys, all of them or none, and return the task of each.
+
+    ``own`` are columns of the tasks that are new. Raises InvalidTask for an option that is for one call alone,
+    TypeError for positional arguments, ValueError for a call without a key, and what can't be stored.
+    """
+    gather = task.gather
+    assert gather is not None  # or who asks?
+    _check(task)
+    checks, by_key = Calls.of(task, options), dict[str, list[int]]()
+    given: list[Arguments] = []
+    for args, kwargs in calls:
+        if args:
+            raise TypeError(f"{task.module_path} takes keyword arguments only, for its calls are gathered.")
+        given.append(checks.item(kwargs))
+        by_key.setdefault(gather.key(kwargs), []).append(len(given) - 1)
+    if is_dry():
+        return [Joined(uuid7(), is_new=False) for _ in given]
+    found: dict[int, Joined] = {}
+    group = _Group(options.database, task.module_path, gather, {**checks.columns, **(own or {})})
+    with transaction.atomic(using=options.database):
+        for key in sorted(by_key):  # in one order, or two might wait for each other
+            places = by_key[key]
+            joined = group.add(key, [given[place].kwargs for place in places])
+            found |= dict(zip(places, joined, strict=True))
+    return [found[place] for place in range(len(given))]
+
+
+def _check(task: HorsiesTask[..., Any]) -> None:
+    for name in _NOT_SHARED:
+        if (value := getattr(task, name)) is not None:
+            raise InvalidTask(f"{name} is {value!r}; allowed: None, for the calls of {task.module_path} are gathered.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The groups of one task."""
+
+    database: str
+    task_name: str
+    gather: Gather
+    columns: Mapping[str, Any]
+
+    def add(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
+        """Put calls into the open group of a key, and into new ones once that is full."""
+        joined: list[Joined] = []
+        tries = _TRIES
+        while rest := calls[len(joined) :]:
+            try:
+                with transaction.atomic(using=self.database):
+                    joined += self._append(key, rest) or self._open(key, rest)
+            except IntegrityError:
+                tries -= 1  # another has opened it; or it is something else, which this raises in the end
+                if not tries:
+                    raise
+        return joined
+
+    def _append(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
+        from .models import Task
+        from .models.task_item import add_items
+
+        rows = Task.objects.using(self.database).gathering(self.task_name, key)
+        locked = rows.lock(skip=False).values_list("pk", "item_count", "queue_name", "is_async").first()
+        if locked is None:
+            return []
+        task_id, count, queue, is_async = locked
+        calls = calls[: max(0, self.gather.max_size - count)]
+        add_items(self.database, task_id, count, calls)
+        is_full = count + len(calls) >= self.gather.max_size
+        rows.filter(pk=task_id).update(item_count=count + len(calls), **(_CLOSED if is_full else self._put_off()))
+        if is_full:
+            wake_after_commit(self.database, queue, is_async=is_async)
+        return [Joined(task_id, is_new=False)] * len(calls)
+
+    def _open(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
+        from .models import Task
+        from .models.task_item import add_items
+
+        task_id, calls = uuid7(), calls[: self.gather.max_size]
+        is_full = len(calls) == self.gather.max_size
+        waits = [seconds for seconds in (self.gather.age, self.gather.silence) if seconds is not None]
+        times = _CLOSED if is_full else {"group_key": key, "deferred": True, "enqueued_at": FromNow(min(waits))}
+        values = {**self.columns, "id": task_id, "is_fed": True, "item_count": len(calls), **times}
+        Insert(Task, values, self.database).run(self.database)
+        add_items(self.database, task_id, 0, calls)
+        queue, is_async = self.columns["queue_name"], self.columns["is_async"]
+        wake_after_commit(self.database, queue, later=not is_full, is_async=is_async)
+        return [Joined(task_id, is_new=place == 0) for place in range(len(calls))]
+
+    def _put_off(self) -> dict[str, Any]:
+        """What the latest call writes of when a group is due: never later than its first one allows."""
+        if (silence := self.gather.silence) is None:
+            return {}
+        if (age := self.gather.age) is None:
+            return {"enqueued_at": FromNow(silence), "deferred": True}
+        last = models.ExpressionWrapper(F("sent_at") + timedelta(seconds=age), models.DateTimeField())
+        is_later = When(sent_at__gt=FromNow(-age), then=Value(True))
+        return {"enqueued_at": Least(FromNow(silence), last), "deferred": Case(is_later, default=Value(False))}
+
+
+#: What closes a group: it is due, and no call is added any more.
+_CLOSED: Final[dict[str, Any]] = {"group_key": None, "enqueued_at": Now(), "deferred": False}
+
+
+def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
+    """Return the argument of a body whose calls were gathered: the list of them, in the order they came in."""
+    from .models import TaskItem
+
+    items = TaskItem.objects.using(run.database).filter(task=run.task_id).order_by("position")
+    texts = items.values_list(Cast("kwargs", TextField()), flat=True)
+    calls = [decode_call([], json.loads(text), rich=run.claim.rich)[1] for text in texts]
+    return {parameters_of(task.func, task.takes_context).own[0]: calls}

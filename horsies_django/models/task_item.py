@@ -1,0 +1,52 @@
+"""Task items: the calls that were gathered for one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+if TYPE_CHECKING:
+    from .task import Task  # noqa: F401  # the key below names it
+
+
+class TaskItem(models.Model):
+    """One call of a task whose calls are gathered. Written with the call, never changed, deleted with its task."""
+
+    task_id: UUID  # of the key below, which the type stubs know of or not as they please
+
+    id = models.BigAutoField(primary_key=True)
+    task = models.ForeignKey(
+        "horsies_django.Task",
+        models.CASCADE,
+        db_constraint=False,
+        db_index=False,
+        related_name="items",
+        verbose_name=_("task"),
+    )
+    position = models.PositiveIntegerField(_("position"))
+    kwargs = models.JSONField(_("keyword arguments"), default=dict)
+    sent_at = models.DateTimeField(_("sent at"), db_default=Now())
+
+    objects: models.Manager[TaskItem] = models.Manager()
+
+    class Meta:
+        db_table = "horsies_task_items"
+        verbose_name = _("gathered call")
+        verbose_name_plural = _("gathered calls")
+        constraints = [
+            models.UniqueConstraint(fields=["task", "position"], name="horsies_item_has_its_place_alone"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_id} [{self.position}]"
+
+
+def add_items(database: str, task_id: UUID, first: int, calls: Sequence[dict[str, Any]]) -> None:
+    """Insert calls behind the ``first`` ones of a task."""
+    items = [TaskItem(task_id=task_id, position=first + place, kwargs=call) for place, call in enumerate(calls)]
+    TaskItem.objects.using(database).bulk_create(items, batch_size=1_000)

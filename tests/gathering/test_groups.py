@@ -1,0 +1,278 @@
+"""Calls that are gathered by key until a size, an age or a quiet time, and then handed to one run as a list."""
+
+import datetime
+import threading
+from collections import Counter
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from horsies_django import Gather, TaskStatus, task
+from horsies_django.compat import InvalidTask
+from horsies_django.models import Task, TaskAttempt, TaskItem
+from tests.gathering import jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def calls_of(handle):
+    return list(TaskItem.objects.filter(task=handle.id).order_by("position").values_list("kwargs", flat=True))
+
+
+def test_a3_71_calls_with_one_key_are_one_task_that_runs_when_it_is_full(drain):
+    handles = [jobs.three.send(key="a", value=value) for value in range(2)]
+    drain()
+    assert {handle.status() for handle in handles} == {TaskStatus.PENDING}
+
+    handles.append(jobs.three.send(key="a", value=2))
+    drain()
+
+    assert len({handle.id for handle in handles}) == 1
+    assert [handle.value(timeout=0) for handle in handles] == [[0, 1, 2]] * 3
+    assert not any(handle.replayed for handle in handles)
+
+
+def test_calls_with_other_keys_are_other_tasks(drain):
+    one, other = jobs.mail.send(customer_id=1, text="x"), jobs.mail.send(customer_id=2, text="y")
+
+    assert one.id != other.id
+    assert Counter(Task.objects.values_list("group_key", flat=True)) == {"customer-1": 1, "customer-2": 1}
+    assert (calls_of(one), calls_of(other)) == ([{"customer_id": 1, "text": "x"}], [{"customer_id": 2, "text": "y"}])
+
+
+def test_a3_71_a_group_is_due_when_its_oldest_call_has_waited_long_enough(worker):
+    worker("--poll-interval", "0.2")
+
+    handles = [jobs.soon.send(value=value) for value in range(3)]
+
+    assert sorted(value for pk in {handle.id for handle in handles} for value in found(handles, pk)) == [0, 1, 2]
+
+
+def found(handles, pk):
+    return next(handle for handle in handles if handle.id == pk).value(timeout=20)
+
+
+def test_a3_71_a_group_is_due_when_no_call_has_come_for_a_while(worker):
+    worker("--poll-interval", "0.2")
+    handle = jobs.quiet.send()
+
+    first_due = Task.objects.values_list("enqueued_at", flat=True).get(pk=handle.id)
+    jobs.quiet.send()
+    assert Task.objects.values_list("enqueued_at", flat=True).get(pk=handle.id) > first_due
+
+    assert handle.value(timeout=20) == 2
+
+
+def test_quiet_never_puts_a_group_off_beyond_the_age_of_its_oldest_call():
+    both = task_with(Gather("x", max_delay=2, quiet=1.5))
+    handle = both.send(value=1)
+    Task.objects.update(sent_at=Now() - datetime.timedelta(seconds=1))
+
+    both.send(value=2)
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.enqueued_at - row.sent_at).total_seconds() == pytest.approx(2, abs=0.01)
+    assert row.deferred
+
+
+def test_a_call_that_comes_to_an_overdue_group_leaves_it_due():
+    both = task_with(Gather("x", max_delay=2, quiet=1.5))
+    handle = both.send(value=1)
+    Task.objects.update(sent_at=Now() - datetime.timedelta(seconds=5))
+
+    both.send(value=2)
+
+    assert not Task.objects.get(pk=handle.id).deferred
+    assert Task.objects.due().count() == 1
+
+
+def task_with(gather):
+    return task(gather=gather)(jobs.soon.func)
+
+
+def test_the_first_claim_closes_a_group_for_good():
+    first = jobs.mail.send(customer_id=1)
+    Task.objects.update(enqueued_at=Now(), deferred=False)
+    with transaction.atomic():
+        claims = Task.objects.claim("w", start=0, prefetch=1)
+
+    second = jobs.mail.send(customer_id=1)
+    Task.objects.release(claims)
+    third = jobs.mail.send(customer_id=1)
+
+    assert (first.id != second.id, second.id) == (True, third.id)
+    assert [len(calls_of(handle)) for handle in (first, second)] == [1, 2]
+    assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.PENDING}
+
+
+def test_a_retry_by_hand_runs_the_same_calls_and_takes_no_more(drain):
+    first = jobs.three.send(key="a", value=1)
+    first.cancel()
+    other = jobs.three.send(key="a", value=2)
+
+    assert first.retry()
+    drain()
+
+    assert first.value(timeout=0) == [1]
+    assert other.status() is TaskStatus.PENDING
+
+
+def test_a_call_is_part_of_its_transaction():
+    before = jobs.three.send(key="a", value=1)
+    with transaction.atomic():
+        jobs.three.send(key="a", value=2)
+        jobs.three.send(key="b", value=2)
+        transaction.set_rollback(True)
+
+    assert [calls_of(before), Task.objects.count()] == [[{"key": "a", "value": 1}], 1]
+    assert Task.objects.get().item_count == 1
+
+
+def test_send_many_fills_group_after_group_and_every_call_has_its_handle(drain):
+    calls = [{"key": "ab"[number % 2], "value": number} for number in range(14)]
+
+    handles = jobs.three.send_many(calls)
+
+    sizes = Counter(handle.id for handle in handles)
+    assert sorted(sizes.values()) == [1, 1, 3, 3, 3, 3]
+    drain()
+    assert all(
+        call["value"] in handle.value(timeout=0)
+        for call, handle in zip(calls, handles, strict=True)
+        if sizes[handle.id] == 3
+    )
+
+
+def test_an_async_body_with_a_context_gets_its_calls(worker):
+    worker()
+
+    handles = [async_to_sync(jobs.coroutine.asend)(value=value) for value in (1, 2)]
+
+    assert handles[0].value(timeout=20) == [1, 1, 2]
+
+
+def test_enqueue_gives_the_result_of_the_shared_task(drain):
+    results = [jobs.three.enqueue(key="a", value=value) for value in range(3)]
+    drain()
+
+    results[0].refresh()
+    assert len({result.id for result in results}) == 1
+    assert results[0].return_value == [0, 1, 2]
+
+
+def test_a3_74_a_worker_that_dies_loses_no_call(worker, tmp_path):
+    worker("--processes", "1")
+    handles = jobs.deadly.send_many({"path": str(tmp_path / "died"), "value": value} for value in (1, 2))
+
+    assert handles[0].value(timeout=40) == [1, 2]
+    assert TaskAttempt.objects.filter(task=handles[0].id).count() == 2
+
+
+def test_items_go_with_their_task(drain):
+    handle = jobs.three.send_many([{"key": "a", "value": 1}] * 3)[0]
+    drain()
+
+    Task.objects.filter(pk=handle.id).delete()
+
+    assert not TaskItem.objects.exists()
+
+
+@pytest.mark.parametrize("count", [50])
+def test_of_fifty_senders_at_once_no_call_is_lost_and_no_group_is_too_large(count, drain):
+    barrier, errors = threading.Barrier(count), []
+
+    def send(number):
+        try:
+            barrier.wait(30)
+            jobs.three.send(key="k", value=number)
+        except Exception as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=send, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert not errors
+    assert sorted(TaskItem.objects.values_list("kwargs__value", flat=True)) == list(range(count))
+    assert Counter(Task.objects.values_list("item_count", flat=True)) == {3: 16, 2: 1}
+    assert not Task.objects.exclude(item_count__lte=3).exists()
+    drain()
+    assert sum(len(row["ok"]) for row in Task.objects.filter(item_count=3).values_list("result", flat=True)) == 48
+
+
+# What is refused.
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"by": "  "}, "by is '  '"),
+        ({"by": "{0}{"}, "by is"),
+        ({"by": 7}, "by is 7"),
+        ({"by": "x", "max_size": 0}, "max_size is 0; allowed: a whole number from 1 to 10,000"),
+        ({"by": "x", "max_delay": -1}, "max_delay is -1; allowed: seconds above 0"),
+        ({"by": "x", "quiet": "soon"}, "quiet is 'soon'"),
+        ({"by": "x", "max_delay": None}, "might wait for ever"),
+    ],
+)
+def test_a_gather_that_can_not_be_is_refused_as_it_is_made(fields, words):
+    with pytest.raises(ValueError, match="Gather: ") as caught:
+        Gather(**fields)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("send", "words"),
+    [
+        (lambda: jobs.mail.send(5), "takes keyword arguments only"),
+        (lambda: jobs.mail.send(text="x"), "needs 'customer_id', which is not among the arguments of the call: text"),
+        (lambda: jobs.three.send(key=" ", value=1), "the key of a call is ' '"),
+        (lambda: jobs.three.send(key="x" * 300, value=1), "a text of 1 to 255 characters"),
+        (lambda: jobs.three.send(key="x", value=object()), "argument 'value'"),
+        (lambda: jobs.three.schedule(60, key="x", value=1), "run_after is"),
+        (lambda: jobs.three.with_options(unique_key="u").send(key="x", value=1), "unique_key is 'u'; allowed: None"),
+        (
+            lambda: jobs.three.with_options(good_until=timezone.now()).send(key="x", value=1),
+            "the calls of tests.gathering.jobs.three are gathered",
+        ),
+    ],
+)
+def test_a_call_that_can_not_be_gathered_is_refused_and_nothing_is_stored(send, words):
+    with pytest.raises((TypeError, ValueError, InvalidTask)) as caught:
+        send()
+
+    assert words in str(caught.value)
+    assert (Task.objects.count(), TaskItem.objects.count()) == (0, 0)
+
+
+@pytest.mark.once
+def test_a_function_that_takes_no_list_of_calls_can_not_gather():
+    def two(items, more):
+        """Not for us."""
+
+    with pytest.raises(InvalidTask, match="allowed: one list of calls"):
+        task(gather=Gather("x"))(globals_of(two))
+    with pytest.raises(InvalidTask, match="gather is 'x'; allowed: a Gather"):
+        task(gather="x")(jobs.mail.func)
+
+
+def globals_of(function):
+    function.__qualname__ = function.__name__
+    return function
+
+
+def test_a_key_may_come_from_a_callable():
+    by_half = task(gather=Gather(lambda value, **_: value // 10))(jobs.soon.func)
+
+    handles = [by_half.send(value=value) for value in (1, 5, 12)]
+
+    assert [len(calls_of(handle)) for handle in handles] == [2, 2, 1]
+    assert sorted(Task.objects.values_list("group_key", flat=True)) == ["0", "1"]
