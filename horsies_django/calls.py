@@ -13,7 +13,7 @@ from django.db.models import BooleanField, Case, DateTimeField, Value, When
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
-from . import hints, limits
+from . import headers, hints, limits
 from .conf import Options
 from .expressions import FromNow
 from .inserts import Insert
@@ -141,6 +141,7 @@ class Calls(Callee):
     def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
         super().__init__(options, task.func, task.module_path, takes_context=task.takes_context)
         self._task = task
+        self._options = options
         self._inserts: dict[Hashable, Insert | None] = {}
 
     @classmethod
@@ -182,7 +183,7 @@ class Calls(Callee):
             "retention": stored_retention(task.retention),
             "unique_key": task.unique_key,
             "good_until": task.good_until,
-            "metadata": None if task.metadata is None else encode(task.metadata, rich=False, where="metadata"),
+            "metadata": None if task.metadata is None else headers.stored(task.metadata, self._options),
         }
         return columns | _times(task.run_after)
 

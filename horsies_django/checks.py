@@ -9,9 +9,11 @@ from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from .conf import Parsed
+from .factories import factory_at
 
 #: What psycopg's pool holds at most if nobody says otherwise.
 PSYCOPG_POOL_SIZE: Final = 4
@@ -28,6 +30,7 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
         )
         for problem in parsed.problems
     ]
+    messages += _check_middleware(alias, parsed.options.middleware)
     if not apps.is_installed("horsies_django"):
         messages.append(
             Error(
@@ -49,6 +52,15 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
     if parsed.options.database in settings.DATABASES:
         messages += check_database(parsed.options.database, parsed.options.worker.threads)
     return messages
+
+
+def _check_middleware(alias: str, paths: Iterable[str]) -> Iterator[CheckMessage]:
+    for path in paths:
+        try:
+            factory_at(path)
+        except ImproperlyConfigured as error:
+            where = f"TASKS['{alias}']['OPTIONS']['middleware']"
+            yield Error(f"{where}: {error}", hint="See the page on middleware.", obj=alias, id="horsies.E002")
 
 
 def check_database(alias: str, threads: int) -> Iterable[CheckMessage]:

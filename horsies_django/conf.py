@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -130,11 +130,22 @@ def _exception_mapper(value: object) -> dict[type[BaseException], str]:
     return mapper
 
 
+def _middleware(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(map(_is_dotted, value)):
+        raise ValueError
+    return tuple(value)
+
+
+def _is_dotted(value: object) -> bool:
+    return isinstance(value, str) and "." in value.strip(".")
+
+
 _BOOLEAN: Final = _one_of(True, False)
 _MAPPER: Final = _Rule(
     "a dict of exception class, or its dotted path, to an error code that is not one of the library's own",
     _exception_mapper,
 )
+_MIDDLEWARE: Final = _Rule("a list of dotted paths, the outermost first", _middleware)
 _RETENTION: Final = _Rule(DURATION_ALLOWED, parse_duration)
 
 
@@ -275,6 +286,8 @@ class Options:
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     # Exception class, or its dotted path, to error code; a task's own mapper is asked first.
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": _MAPPER})
+    # Dotted paths; they are imported by who first sends a task, or runs one.
+    middleware: tuple[str, ...] = field(default=(), metadata={"rule": _MIDDLEWARE})
     # Bytes of JSON: what is larger belongs into storage, and its key into the task.
     max_payload_bytes: int | None = _option(16 * 1024 * 1024, _whole(1_024, 250_000_000, none="no limit"))
 

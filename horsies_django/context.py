@@ -38,6 +38,13 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         return self.run.told is not None
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """What came along with the task: its metadata, and what the middleware of its sender added."""
+        from .worker.chain import metadata_of
+
+        return metadata_of(self.run.claim)
+
+    @property
     def state(self) -> Any:
         """What :meth:`save` stored last, in this attempt or in an earlier one; None if it never did."""
         return decode(self.run.state, rich=self.run.claim.rich)

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 from django.utils import timezone
 
-from . import gathering, limits, postgres, waking
+from . import gathering, headers, limits, postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
 from .dry import is_dry
@@ -79,8 +79,10 @@ def insert(
 
     The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one; a call that
     is gathered joins the open group of its key (see :mod:`~horsies_django.gathering`). Raises PayloadMismatch if there
-    is another call under its ``task_id``, and what :meth:`Calls.arguments` raises.
+    is another call under its ``task_id``, and what :meth:`Calls.arguments` and :func:`headers.along` raise.
     """
+    if options.middleware:
+        own = {**_travelling(options, task), **(own or {})}
     if task.gather is not None:
         return _join(options, task, args, kwargs, with_row=with_row, own=own)
     calls = Calls.of(task, options)
@@ -96,6 +98,12 @@ def insert(
     if sent.is_new and draft.values.get("gated"):
         _admit(options.database, [draft.values["limit_key"]], limit)
     return sent
+
+
+def _travelling(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
+    """Return the columns that middleware adds something to."""
+    metadata = headers.along(options, Calls.of(task, options).columns["metadata"])
+    return {} if metadata is None else {"metadata": metadata}
 
 
 def _join(
@@ -224,8 +232,10 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     Calls that are gathered get the ids of the tasks that they join. Raises ValueError with a ``unique_key`` or a
     ``task_id``, and what :meth:`Calls.arguments` raises.
     """
+    travelling = _travelling(options, task) if options.middleware else {}
     if task.gather is not None:
-        return [joined.id for joined in gathering.join(options, task, [((), kwargs) for kwargs in calls])]
+        given = [((), kwargs) for kwargs in calls]
+        return [joined.id for joined in gathering.join(options, task, given, travelling)]
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
@@ -239,7 +249,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     further = list(itertools.islice(checked, 1))
     if is_dry():
         return uuid7s(len(ahead) + len(further) + sum(1 for _ in checked))
-    columns, ids, keys = checks.columns, list[UUID](), set[str | None]()
+    columns, ids, keys = {**checks.columns, **travelling}, list[UUID](), set[str | None]()
     with _all_or_none(database, ahead, is_all=not further):
         rest = itertools.chain(further, checked)
         while ahead:

@@ -91,9 +91,10 @@ class HorsiesTask(_GenericTask[P, T]):
         """Return a copy with other options.
 
         Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique_key``, ``task_id``, ``retention``,
-        ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``task_id`` (a UUID or its
-        text) makes a send that can be repeated: the same call again gives the handle of the row there is. Raises
-        TypeError for any other name and InvalidTask for a bad value.
+        ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``metadata`` is
+        added to the task's, entry by entry. ``task_id`` (a UUID or its text) makes a send that can be repeated: the
+        same call again gives the handle of the row there is. Raises TypeError for any other name and InvalidTask for a
+        bad value.
         """
         if unknown := options.keys() - _SEND_OPTIONS:
             raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
@@ -104,6 +105,8 @@ class HorsiesTask(_GenericTask[P, T]):
             options |= {"max_attempts": None, "backoff": None}  # it says it all
         if options.get("task_id") is not None:
             options["task_id"] = _uuid(options["task_id"])
+        if isinstance(self.metadata, Mapping) and isinstance(options.get("metadata"), Mapping):
+            options["metadata"] = {**self.metadata, **options["metadata"]}
         return replace(self, **options)
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:

@@ -16,11 +16,12 @@ from django.db import IntegrityError, OperationalError, connections, models, tra
 from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Cast, Now
 
-from .. import lifecycle
+from .. import lifecycle, signalling
 from ..expressions import Blank, FromMap, FromNow, integers, texts
 from ..lifecycle import Change
 from ..results import OutcomeCode, TaskError
 from ..retention import kept_until
+from ..signals import task_cancelled, task_expired
 from ..states import AttemptOutcome, TaskStatus
 from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from ..workflows import door
@@ -259,21 +260,35 @@ class TaskQuerySet(Interventions):
 
         A body that runs is told to stop, within a second or so; what it still gives back is dropped.
         """
-        cancelled = self._cancelled()
         possible = lifecycle.CANCEL.is_possible
         if include_running:
             possible |= lifecycle.CANCEL_RUNNING.is_possible
         # In one statement: a task that begins between two of them would slip through.
         rows = self.filter(possible)
         with door.following(rows), rows.leaving():
-            count = self._insist(lambda: rows.update(status=lifecycle.CANCEL.target, **cancelled))
+            count = self._insist(lambda: rows._cancel(possible))
         if count and include_running:
             revoke_after_commit(self.db)
         return count
 
     def cancel_quietly(self) -> int:
         """PENDING, CLAIMED → CANCELLED for tasks of a workflow that takes them back itself."""
-        return self._move(lifecycle.CANCEL, **self._cancelled())
+        possible = lifecycle.CANCEL.is_possible
+        return self.filter(possible)._cancel(possible)
+
+    def _cancel(self, possible: Q) -> int:
+        """Cancel these, which are in states where that is possible. Where somebody listens, batch by batch."""
+        if not signalling.is_heard(task_cancelled):
+            return self.update(status=lifecycle.CANCEL.target, **self._cancelled())
+        with transaction.atomic(using=self.db):
+            # Who is to be told has to be known, so the rows are locked first.
+            rows = self.rows().filter(possible)
+            keys = list(rows.filter(pk__in=self.values("pk")).lock(skip=False).values_list("pk", flat=True))
+            for start in range(0, len(keys), BATCH):
+                batch = rows.filter(pk__in=keys[start : start + BATCH])
+                batch.update(status=lifecycle.CANCEL.target, **self._cancelled())
+            signalling.ended_after_commit(task_cancelled, self.db, keys)
+        return len(keys)
 
     def _cancelled(self) -> dict[str, Any]:
         error = TaskError[None](error_code=OutcomeCode.TASK_CANCELLED, message="The task was cancelled.")
@@ -376,6 +391,7 @@ class TaskQuerySet(Interventions):
         }
         if not results:
             return 0
+        signalling.ended_after_commit(task_expired, self.db, list(results))
         return self.filter(pk__in=results)._move(
             change,
             expired_at=Now(),

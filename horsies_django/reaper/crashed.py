@@ -10,11 +10,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db import transaction
-
-from ..compat import task_finished
+from .. import signalling
 from ..expressions import SecondsUntil
-from ..framework import send_finished
 from ..models import Worker
 from ..models.admission import admit_after_commit
 from ..models.attempt import AttemptError
@@ -80,6 +77,7 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
         "max_retries",
         "retry_policy",
         "timeout",
+        "attempt",
         SecondsUntil("started_at"),
         "limit_key",
     )
@@ -105,7 +103,7 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
     door.ended(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
     admit_after_commit(tasks.db, [one.limit_key for one in lost])
-    transaction.on_commit(partial(_announce, tasks, [one.task_id for one in lost]), using=tasks.db, robust=True)
+    signalling.lost_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
     return len(lost)
 
 
@@ -118,14 +116,9 @@ class _Lost(NamedTuple):
     max_retries: int
     retry_policy: Any
     timeout: float | None
+    attempt: int
     started_in: float | None
     limit_key: str | None
-
-
-def _announce(tasks: TaskQuerySet, keys: list[UUID]) -> None:
-    """Tell of those that ended, where anyone listens."""
-    if task_finished.receivers:
-        send_finished(tasks.rows().filter(pk__in=keys, status=TaskStatus.FAILED))
 
 
 def _ended(lost: _Lost, overrun: Overrun | None) -> tuple[AttemptOutcome, Ended]:

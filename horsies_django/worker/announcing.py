@@ -1,10 +1,11 @@
-"""The framework's signals, paid for only when someone listens."""
+"""Signals of what a worker does, paid for only when someone listens."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from queue import SimpleQueue
 
 from django.db import close_old_connections, connections
@@ -14,7 +15,9 @@ from ..framework import result_of, send_finished, sender_of
 from ..models import Task
 from ..models.claims import ClaimedTask
 from ..outages import waiting_for_database
-from ..states import TASK_TERMINAL_STATES
+from ..signalling import Job, failures, send_failure
+from ..signals import task_retrying
+from ..states import TASK_TERMINAL_STATES, AttemptOutcome
 from .outcome import Outcome
 
 logger = logging.getLogger("horsies_django.worker")
@@ -23,6 +26,11 @@ logger = logging.getLogger("horsies_django.worker")
 def wants_started(claim: ClaimedTask) -> bool:
     """Whether anyone listens to ``task_started`` of this task's backend."""
     return task_started.has_listeners(sender_of(claim.backend))
+
+
+def wants_retrying(claim: ClaimedTask) -> bool:
+    """Whether anyone listens to ``task_retrying`` of this task's backend."""
+    return task_retrying.has_listeners(sender_of(claim.backend))
 
 
 def wants_finished(claim: ClaimedTask) -> bool:
@@ -44,22 +52,28 @@ def running_row(claim: ClaimedTask, database: str) -> Task:
 
 
 class Announcer:
-    """Sends ``task_finished`` for what has been stored, in a thread of its own: receivers must not hold up the pump."""
+    """Sends signals of what has been stored, in a thread of its own: receivers must not hold up the pump."""
 
     def __init__(self, database: str) -> None:
         self._database = database
-        self._queue: SimpleQueue[Sequence[Outcome] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def finished(self, outcomes: Sequence[Outcome]) -> None:
-        """Announce those of ``outcomes`` that were a task's end, once each."""
-        outcomes = [one for one in outcomes if one.is_final and wants_finished(one.claim)]
-        if not outcomes:
-            return
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
+        """Announce those of ``outcomes`` that were a task's end, or that another attempt follows, once each."""
+        if finished := [one for one in outcomes if one.is_final and wants_finished(one.claim)]:
+            self.put(partial(self._announce, finished))
+        # What was to be retried has ended all the same where that would have been past ``good_until``.
+        failed = [one for one in outcomes if not one.is_final and one.ended.error is not None]
+        if failed := [one for one in failed if wants_retrying(one.claim) or wants_finished(one.claim)]:
+            self.put(partial(self._announce_failures, failed))
+
+    def put(self, job: Job) -> None:
+        """Take what sends signals."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="horsies-signals", daemon=True)
             self._thread.start()
-        self._queue.put(outcomes)
+        self._queue.put(job)
 
     def close(self, timeout: float) -> None:
         """Send what is waiting, for at most ``timeout`` seconds."""
@@ -68,12 +82,12 @@ class Announcer:
             self._thread.join(timeout)
 
     def _loop(self) -> None:
-        while (outcomes := self._queue.get()) is not None:
+        while (job := self._queue.get()) is not None:
             close_old_connections()
             try:
-                self._announce(outcomes)
+                job()
             except Exception:
-                logger.exception("task_finished could not be sent for %d tasks", len(outcomes))
+                logger.exception("signals could not be sent")
             close_old_connections()
         connections.close_all()
 
@@ -83,15 +97,23 @@ class Announcer:
         for row in rows:
             outcome = raised[row.pk]
             if row.claim == outcome.claim.claim:
-                _send_handling(outcome.exception, row)
+                _send_handling(outcome.exception, partial(send_finished, [row]))
+
+    def _announce_failures(self, outcomes: Sequence[Outcome]) -> None:
+        raised = {outcome.claim.task_id: outcome for outcome in outcomes}
+        for attempt in failures(self._database, {key: outcome.claim.attempt for key, outcome in raised.items()}):
+            outcome = raised[attempt.task_id]
+            is_mine = attempt.worker_id == outcome.run.runner.worker_id
+            if is_mine and attempt.outcome == AttemptOutcome.FAILED:  # else somebody took this worker for dead
+                _send_handling(outcome.exception, partial(send_failure, attempt))
 
 
-def _send_handling(exception: BaseException | None, row: Task) -> None:
-    """Send ``task_finished`` where receivers find the traceback in ``sys.exc_info()``, as the framework promises."""
+def _send_handling(exception: BaseException | None, send: Job) -> None:
+    """Send a signal where receivers find the traceback in ``sys.exc_info()``, as the framework promises."""
     try:
         if exception is not None:
             raise exception
     except BaseException:  # noqa: BLE001  # it was raised one line above
-        send_finished([row])
+        send()
     else:
-        send_finished([row])
+        send()

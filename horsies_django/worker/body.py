@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,7 +26,7 @@ from ..serializers import decode_call
 from ..states import TaskStatus
 from ..tasks import HorsiesTask
 from ..workflows import door, feeding
-from . import announcing, console, verdict
+from . import announcing, chain, console, verdict
 from .outcome import Outcome
 from .run import Run
 
@@ -64,21 +65,39 @@ async def arun(run: Run) -> Outcome:
         if announcing.wants_started(run.claim):
             await sync_to_async(announcing.started)(run.claim, run.database)
         context = [await sync_to_async(_context)(run)] if call.task.takes_context else []
-        if inspect.iscoroutinefunction(call.task.func):
-            body = call.task.func(*context, *call.args, **call.kwargs)
+        func = call.task.func
+        if not inspect.iscoroutinefunction(func):
+            func = sync_to_async(func, thread_sensitive=False)
+        if run.options.middleware:
+            value = await run.wait_for(_within_chain(run, call, partial(func, *context, *call.args, **call.kwargs)))
         else:
-            body = sync_to_async(call.task.func, thread_sensitive=False)(*context, *call.args, **call.kwargs)
-        return verdict.returned(run, call.task, await run.wait_for(body))
+            value = await run.wait_for(func(*context, *call.args, **call.kwargs))
+        return verdict.returned(run, call.task, value)
     except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to whoever runs it: us
         return verdict.raised_by(run, call.task if call else None, error)
 
 
 def _value(run: Run, call: _Call) -> Any:
     context = [_context(run)] if call.task.takes_context else []
-    if inspect.iscoroutinefunction(call.task.func):
+    is_async = inspect.iscoroutinefunction(call.task.func)
+    if run.options.middleware:
+        body = partial(call.task.func, *context, *call.args, **call.kwargs)
+        if is_async:
+            return async_to_sync(run.wait_for)(_within_chain(run, call, body))
+        around = chain.chain_of(run.options.middleware, is_async=False)
+        with run.window():
+            return around(chain.call_of(run.claim, call.task, call.args, call.kwargs, body))
+    if is_async:
         return async_to_sync(run.wait_for)(call.task.func(*context, *call.args, **call.kwargs))
     with run.window():
         return call.task.func(*context, *call.args, **call.kwargs)
+
+
+def _within_chain(run: Run, call: _Call, body: Callable[[], Any]) -> Awaitable[Any]:
+    """Return a coroutine's chain, to be awaited."""
+    around = chain.chain_of(run.options.middleware, is_async=True)
+    awaitable: Awaitable[Any] = around(chain.call_of(run.claim, call.task, call.args, call.kwargs, body))
+    return awaitable
 
 
 class _RolledBack(Exception):

@@ -16,6 +16,7 @@ from django.db import Error, InterfaceError, OperationalError, connections
 
 from ..bell import LONGEST_WAIT
 from ..models.claims import ClaimedTask, ClaimLost, Runner
+from ..signalling import handing_over
 from ..waking import ANY_QUEUE, Wake
 from . import console
 from .allowance import Allowance
@@ -91,6 +92,10 @@ class Pump:
 
     def run(self) -> Leaving:
         """Register, work until done, hand back what was not begun, and leave; return why."""
+        with handing_over(self._announcer.put):
+            return self._run()
+
+    def _run(self) -> Leaving:
         while not self._try(self._books.register) and self._allowance.stop_by is None:
             pass  # each try waits
         while not self._done:
@@ -357,7 +362,7 @@ class Pump:
                 self._cadence.due_at(time.monotonic() + outcome.ended.again_in)
             outcome.log()
         self._listener.ended(outcome.run.task_id for outcome in ended if outcome.is_final)
-        self._announcer.finished(ended)
+        self._announcer.ended(ended)
 
     def _sweep(self, ended: Sequence[Outcome]) -> None:
         """Delete what is kept for no time at all. Whatever keeps it from going is not to undo its end."""

@@ -67,7 +67,10 @@ def raised_by(run: Run, task: FrameworkTask[..., Any] | None, raised: BaseExcept
 
 def _is_ours(raised: BaseException) -> bool:
     """Whether the call itself failed, before the body had begun: its arguments don't fit the function any more."""
-    return _body_of(raised) is None
+    trace = raised.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return trace is None or _is_of_this_package(trace)
 
 
 def _code_of(raised: BaseException, run: Run, task: FrameworkTask[..., Any] | None) -> str:
@@ -170,9 +173,13 @@ def _traceback(raised: BaseException) -> str:
 def _body_of(raised: BaseException) -> TracebackType | None:
     """The traceback without our own frames that lead to the body; None if it never got there."""
     trace = raised.__traceback__
-    while trace and trace.tb_frame.f_globals.get("__package__") == __package__:
+    while trace and _is_of_this_package(trace):
         trace = trace.tb_next
     return trace
+
+
+def _is_of_this_package(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_globals.get("__package__") == __package__
 
 
 def _message(raised: BaseException, code: str, run: Run) -> str:

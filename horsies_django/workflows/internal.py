@@ -110,7 +110,8 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
             code = STOPPED_BY.get(node.workflow.status, WorkflowCode.WORKFLOW_CANCELLED)
             return _failed(code, "The workflow had ended.")
         if not Workflow.objects.using(database).filter(parent=node, is_replaced=False).exists():
-            launched = launch(database, blueprint, uuid7(), node)
+            travelling = node.metadata if isinstance(node.metadata, dict) else None
+            launched = launch(database, blueprint, uuid7(), node, travelling)
             if not launched.is_new:
                 holder = f"{launched.workflow.name!r} ({launched.workflow.pk})"
                 problem = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
+from .. import headers
 from ..backend import config_of
 from ..dry import is_dry
 from ..exceptions import PayloadMismatch
@@ -30,12 +32,14 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
     """Insert a run in the current transaction and return its id.
 
     The one that is there already under ``workflow_id`` (W-70), or a live one with its ``unique_key``, stands in for it.
-    Raises PayloadMismatch if that has another name.
+    Raises PayloadMismatch if that has another name, and what :func:`headers.added` raises.
     """
     key = workflow_id or uuid7()
     if is_dry():
         return key
-    launched = launch(config_of(blueprint.backend).database, blueprint, key)
+    options = config_of(blueprint.backend)
+    travelling = headers.added(options) if options.middleware else {}
+    launched = launch(options.database, blueprint, key, headers=travelling)
     known = launched.workflow
     if known.name != blueprint.name:
         by = "this id" if known.pk == key else f"unique_key {blueprint.unique_key!r}"
@@ -44,14 +48,21 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
 
 
 def launch(
-    database: str, blueprint: WorkflowBlueprint, workflow_id: UUID, parent: WorkflowTask | None = None
+    database: str,
+    blueprint: WorkflowBlueprint,
+    workflow_id: UUID,
+    parent: WorkflowTask | None = None,
+    headers: Mapping[str, Any] | None = None,
 ) -> Launched:
-    """Insert a run, or return the one with this id, or the live one that has its ``unique_key``."""
+    """Insert a run, or return the one with this id, or the live one that has its ``unique_key``.
+
+    ``headers`` travel with each of its nodes.
+    """
     workflows, tries = Workflow.objects.using(database), _TRIES
     while True:
         try:
             with transaction.atomic(using=database):
-                return Launched(starting.insert(database, blueprint, workflow_id, parent), is_new=True)
+                return Launched(starting.insert(database, blueprint, workflow_id, parent, headers), is_new=True)
         except IntegrityError:
             known = workflows.filter(pk=workflow_id).first() or workflows.holding(blueprint.unique_key).first()
             if known is not None:

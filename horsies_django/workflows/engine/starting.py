@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,9 +17,15 @@ from .advance import Advance
 
 
 def insert(
-    database: str, blueprint: WorkflowBlueprint, workflow_id: UUID, parent: WorkflowTask | None = None
+    database: str,
+    blueprint: WorkflowBlueprint,
+    workflow_id: UUID,
+    parent: WorkflowTask | None = None,
+    headers: Mapping[str, Any] | None = None,
 ) -> Workflow:
     """Insert a workflow and its nodes, and begin those that wait for none, in the caller's transaction.
+
+    ``headers`` go into the metadata of each node, under what it has itself.
 
     That of a subworkflow holds the lock of its tree. It is paused if that above it is.
     """
@@ -46,14 +53,17 @@ def insert(
         started_at=Now(),
     )
     workflow.save(using=database, force_insert=True)
-    inserting.insert(database, [_node(workflow, node) for node in blueprint.nodes])
+    inserting.insert(database, [_node(workflow, node, headers) for node in blueprint.nodes])
     advance = Advance.on(database)
     roots = advance.nodes.filter(workflow=workflow, waits_for=[])
     advance.after([], list(roots.values_list("pk", flat=True)))
     return workflow
 
 
-def _node(workflow: Workflow, node: NodeBlueprint) -> dict[str, Any]:
+def _node(workflow: Workflow, node: NodeBlueprint, headers: Mapping[str, Any] | None) -> dict[str, Any]:
+    same = {name: getattr(node, name) for name in _SAME}
+    if headers:
+        same["metadata"] = {**headers, **(node.metadata or {})}
     return {
         "workflow_id": workflow.pk,
         "task_index": node.index,
@@ -61,7 +71,7 @@ def _node(workflow: Workflow, node: NodeBlueprint) -> dict[str, Any]:
         "kwargs": json.loads(node.kwargs) if node.kwargs != "{}" else {},
         "open_deps": len(node.waits_for),
         "open_ctx": len(node.ctx_from or ()),
-        **{name: getattr(node, name) for name in _SAME},
+        **same,
     }
 
 

@@ -1,0 +1,42 @@
+"""The factories that OPTIONS["middleware"] names: imported when they are first needed, and judged."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+#: A middleware, or a class of them: makes of what runs a body what goes round it.
+Factory = Callable[[Any], Any]
+
+ALLOWED: Final = "dotted paths of middleware"
+
+
+@functools.cache
+def factory_at(path: str) -> Factory:
+    """Return the factory at a dotted path. Raises ImproperlyConfigured, saying what is wrong with it."""
+    try:
+        found = import_string(path)
+    except Exception as error:
+        raise ImproperlyConfigured(f"middleware {path!r} can't be imported: {error}") from error
+    if problem := next(_problems_of(found), None):
+        raise ImproperlyConfigured(f"middleware {path!r} {problem}")
+    factory: Factory = found
+    return factory
+
+
+def goes_round(factory: Factory, *, is_async: bool) -> bool:
+    """Whether it goes round coroutines, or functions, as it is; functions alone unless it says otherwise."""
+    return bool(getattr(factory, "async_capable", False) if is_async else getattr(factory, "sync_capable", True))
+
+
+def _problems_of(found: Any) -> Iterator[str]:
+    if not callable(found):
+        yield f"is {type(found).__name__}; allowed: a function or a class that takes what it goes round."
+    elif not any(goes_round(found, is_async=is_async) for is_async in (False, True)):
+        yield "is neither sync_capable nor async_capable; allowed: one of them, or both."
+    elif not callable(getattr(found, "headers", dict)):
+        yield "has headers that can't be called; allowed: a function, a static or a class method, that takes nothing."

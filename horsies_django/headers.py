@@ -1,0 +1,47 @@
+"""Headers: what travels with a task from where it is sent, in its metadata."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .conf import Options
+from .factories import factory_at
+from .serializers import check_size, dumps, encode
+
+
+def stored(metadata: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """Return metadata as JSON has it.
+
+    Raises TypeError or ValueError for what can't be stored, and ValueError for more than ``max_payload_bytes``.
+    """
+    encoded: dict[str, Any] = encode(metadata, rich=False, where="metadata")
+    check_size(dumps(encoded), options.max_payload_bytes, "metadata")
+    return encoded
+
+
+def added(options: Options) -> dict[str, Any]:
+    """Return what the middleware says is to travel with a task that is sent now; of one name, the last one's word.
+
+    Raises TypeError for what is no dict, what :func:`stored` raises, and whatever the middleware raises.
+    """
+    found: dict[str, Any] = {}
+    for path, provide in _providers(options.middleware):
+        headers = provide()
+        if not isinstance(headers, Mapping):
+            raise TypeError(f"headers() of middleware {path!r} gave {headers!r}; allowed: a dict.")
+        found |= headers
+    return stored(found, options) if found else found
+
+
+def along(options: Options, metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the metadata of a call with headers, its own on top; None if there are none to add. Raises as above."""
+    headers = added(options)
+    return stored({**headers, **metadata}, options) if headers and metadata else headers or None
+
+
+@functools.cache
+def _providers(paths: tuple[str, ...]) -> tuple[tuple[str, Callable[[], Any]], ...]:
+    found = [(path, getattr(factory_at(path), "headers", None)) for path in paths]
+    return tuple((path, provide) for path, provide in found if provide is not None)

@@ -1,0 +1,207 @@
+"""What goes round a body: in which order, in which thread, and what becomes of what it returns or raises."""
+
+import pytest
+
+from horsies_django import ContractCode, OperationalCode, OutcomeCode, TaskStatus
+from horsies_django.models import Task
+from horsies_django.worker import chain
+from tests.jobs.models import Entry
+from tests.middleware import jobs, layers
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+
+KINDS = pytest.mark.parametrize("job", [jobs.look, jobs.alook], ids=["function", "coroutine"])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "names",
+    [("outer", "both"), ("both", "outer"), ("only_async", "both"), ("outer", "only_async"), ("only_async", "outer")],
+    ids=" ".join,
+)
+def test_the_first_is_the_outermost_whatever_it_can_go_round(drain, middleware, job, names):
+    middleware(*names)
+    handle = job.send()
+
+    drain()
+
+    first, second = names
+    assert handle.get(0).is_ok()
+    assert layers.seen == [f"{first} in", f"{second} in", "body", f"{second} out", f"{first} out"]
+
+
+@KINDS
+def test_what_goes_round_both_needs_no_change_of_threads(drain, middleware, job):
+    middleware("both", "both")
+    job.send()
+
+    drain()
+
+    assert len(layers.threads) == 3
+    assert len(set(layers.threads)) == 1
+
+
+@KINDS
+def test_it_is_made_once_for_all_bodies_of_a_kind(drain, middleware, job):
+    chain._chains.clear()
+    middleware("both", "outer")
+    job.send_many({} for _ in range(50))
+
+    drain()
+
+    assert sorted(layers.made) == ["both", "outer"]
+
+
+def test_a_coroutine_under_a_middleware_for_functions_uses_the_orm(drain, middleware):
+    middleware("outer", "both", "outer")
+    handle = jobs.alook_into_the_database.send()
+
+    drain()
+
+    assert handle.get(0).is_ok()
+    assert Entry.objects.filter(key="from a coroutine").exists()
+
+
+@KINDS
+def test_it_is_told_of_the_call_and_can_change_nothing_of_it(drain, middleware, job):
+    middleware("outer")
+    handle = job.with_options(priority=7, metadata={"x": [1]}).send(1, two=2)
+
+    drain()
+
+    (call,) = layers.calls
+    assert (call.id, call.task, call.task_name) == (handle.id, job, job.module_path)
+    assert (call.queue_name, call.priority, call.attempt, call.workflow_id) == ("default", 7, 1, None)
+    assert (call.args, dict(call.kwargs), dict(call.metadata)) == ((1,), {"two": 2}, {"x": [1]})
+    for name in ("kwargs", "metadata"):
+        with pytest.raises(TypeError):
+            getattr(call, name)["new"] = 1
+    with pytest.raises(AttributeError):
+        call.attempt = 2
+
+
+@pytest.mark.parametrize("job", [jobs.fail, jobs.afail], ids=["function", "coroutine"])
+def test_what_a_body_raises_passes_by_and_fails_the_task(drain, middleware, job):
+    middleware("outer", "both")
+    handle = job.send()
+
+    drain()
+
+    assert layers.seen == ["outer in", "both in", "both ValueError", "outer ValueError"]
+    error = handle.get(0).err
+    assert (error.error_code, error.message) == (OperationalCode.UNHANDLED_EXCEPTION, "no luck")
+    assert error.exception["type"] == "builtins.ValueError"
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("name", "message"), [("failing_before", "before the body"), ("failing_after", "after the body")]
+)
+def test_what_a_middleware_raises_the_body_raised(drain, middleware, job, name, message):
+    middleware("both", name)
+    handle = job.send()
+
+    drain()
+
+    error = handle.get(0).err
+    assert (error.message, error.exception["type"]) == (message, "builtins.LookupError")
+    assert layers.seen == ["both in", *["body"] * (name == "failing_after"), "both LookupError"]
+
+
+@pytest.mark.once
+def test_what_a_middleware_raises_goes_by_the_policy_of_the_task(drain, middleware):
+    middleware("failing_before")
+    handle = jobs.look_at_the_second.send()
+
+    drain()
+
+    info = handle.info()
+    assert (info.status, info.retry_count) == (TaskStatus.PENDING, 1)
+
+
+@pytest.mark.once
+def test_a_middleware_may_ask_for_what_a_body_may_ask_for(drain, middleware):
+    middleware("putting_off")
+    handle = jobs.look.send()
+
+    drain()
+
+    assert (handle.get(0).is_ok(), handle.info().attempt) == (True, 1)
+    assert layers.seen == ["put off", "body"]
+
+
+@KINDS
+def test_what_it_returns_is_the_result(drain, middleware, job):
+    middleware("instead")
+    handle = job.send()
+
+    drain()
+
+    assert (handle.value(0), layers.seen) == ("instead", [])
+
+
+@pytest.mark.parametrize("job", [jobs.fail, jobs.afail], ids=["function", "coroutine"])
+def test_it_may_make_an_answer_of_an_error(drain, middleware, job):
+    middleware("forgiving", "both")
+    handle = job.send()
+
+    drain()
+
+    assert handle.value(0) == "forgiven: no luck"
+
+
+@pytest.mark.parametrize("job", [jobs.takes_one, jobs.atakes_one], ids=["function", "coroutine"])
+@pytest.mark.parametrize("name", ["outer", "both"])
+def test_arguments_that_do_not_fit_are_told_as_such(drain, middleware, job, name):
+    middleware(name)
+    is_async = job is jobs.atakes_one
+    row = Task.objects.create(task_name=job.module_path, kwargs={"other": 1}, is_async=is_async)
+
+    drain()
+
+    row.refresh_from_db()
+    assert row.error_code == ContractCode.ARGUMENT_TYPE_MISMATCH
+
+
+def test_round_an_atomic_task_it_is_inside_of_the_transaction(drain, middleware):
+    middleware("looking_for_a_transaction", "failing_after")
+    handle = jobs.write_atomically.send("gone")
+
+    drain()
+
+    assert handle.get(0).err.message == "after the body"
+    assert layers.seen == ["in a transaction: True"]
+    assert not Entry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "names"),
+    [
+        (jobs.sleep_too_long, ["both", "outer"]),
+        (jobs.sleep_too_long, ["only_async"]),
+        (jobs.asleep_too_long, ["both"]),
+        (jobs.asleep_too_long, ["outer"]),
+    ],
+    ids=["function", "function in a coroutine", "coroutine", "coroutine in a function"],
+)
+def test_a_time_limit_meets_a_body_through_all_that_is_round_it(drain, middleware, job, names):
+    middleware(*names)
+    handle = job.send()
+
+    drain()
+
+    assert handle.get(0).err.error_code == OutcomeCode.TASK_TIMEOUT
+    assert [entry for entry in layers.seen if entry.endswith("in")] == [f"{name} in" for name in names]
+    assert not [entry for entry in layers.seen if entry.endswith("out")]
+
+
+@pytest.mark.once
+def test_one_that_makes_nothing_fails_the_task_and_says_which_it_is(drain, middleware):
+    middleware("broken_factory")
+    handle = jobs.look.send()
+
+    drain()
+
+    message = handle.get(0).err.message
+    assert "tests.middleware.layers.broken_factory" in message
+    assert "None; allowed: what can be called" in message

@@ -1,0 +1,193 @@
+"""What travels with a task: the task's own metadata, the call's, and what middleware adds where it is sent."""
+
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone, translation
+
+from horsies_django import Workflow
+from horsies_django.models import Task
+from tests.middleware import jobs, layers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def sender(middleware):
+    """Somebody who speaks German, lives in Tokyo and works for acme."""
+    middleware(*layers.TRAVELLING)
+    token = layers.tenant.set("acme")
+    with translation.override("de"), timezone.override("Asia/Tokyo"):
+        yield
+    layers.tenant.reset(token)
+
+
+AWAY = {"language": "de", "timezone": "Asia/Tokyo", "tenant": "acme"}
+
+
+def test_what_is_active_where_a_task_is_sent_is_active_in_its_body_in_a_worker(worker, sender):
+    worker("--threads", "2", DJANGO_SETTINGS_MODULE="tests.middleware.settings")
+    handles = [jobs.look.send(), jobs.alook.send(), jobs.alook_into_the_database.send()]
+    flow = Workflow("travels", {"outer": jobs.look.node()(), "inner": jobs.Inner.node()()}).start()
+    retried = jobs.look_at_the_second.send()
+
+    assert [handle.value(timeout=30) for handle in handles] == [AWAY] * 3
+    results = flow.value(timeout=30)
+    assert {name: result.ok for name, result in results.items()} == {"outer": AWAY, "inner": AWAY}
+    assert retried.value(timeout=30) == AWAY | {"metadata": AWAY}
+
+
+def test_a_body_that_follows_is_itself_again(drain, sender):
+    home = {"language": translation.get_language(), "timezone": timezone.get_current_timezone_name()}
+    with translation.override("tr"), timezone.override("UTC"):
+        foreign = jobs.look.send()
+    plain = Task.objects.create(task_name=jobs.look.module_path)
+
+    drain(threads=1)
+
+    plain.refresh_from_db()
+    assert foreign.value(0) == {"language": "tr", "timezone": "UTC", "tenant": "acme"}
+    assert plain.result["ok"]["tenant"] == "nobody"
+    assert home == {"language": "de", "timezone": "Asia/Tokyo"}
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda: [jobs.look.send()],
+        lambda: [async_to_sync(jobs.look.asend)()],
+        lambda: [jobs.look.enqueue()],
+        lambda: [async_to_sync(jobs.look.aenqueue)()],
+        lambda: [jobs.look.schedule(60)],
+        lambda: [jobs.look.using(run_after=timezone.now() + timedelta(hours=1)).enqueue()],
+        lambda: jobs.look.send_many({} for _ in range(3)),
+        lambda: async_to_sync(jobs.look.asend_many)({} for _ in range(3)),
+        lambda: [jobs.look.with_options(unique_key="one").send()],
+    ],
+    ids=["send", "asend", "enqueue", "aenqueue", "schedule", "run_after", "send_many", "asend_many", "unique_key"],
+)
+def test_headers_travel_however_a_task_is_sent(sender, send):
+    sent = send()
+
+    assert [Task.objects.get(pk=handle.id).metadata for handle in sent] == [AWAY] * len(sent)
+
+
+@pytest.mark.once
+def test_what_the_call_says_goes_before_what_the_task_says_and_that_before_the_middleware(sender):
+    plain = jobs.labelled.send()
+    said = jobs.labelled.with_options(metadata={"shown": "call", "language": "fr"}).send()
+    cleared = jobs.labelled.with_options(metadata=None).send()
+    many = jobs.labelled.with_options(metadata={"shown": "calls"}).send_many([{}])
+
+    stored = [Task.objects.get(pk=handle.id).metadata for handle in (plain, said, cleared, *many)]
+    own = {"team": "billing"}
+    assert stored == [
+        AWAY | own | {"shown": "task"},
+        AWAY | own | {"shown": "call", "language": "fr"},
+        AWAY,
+        AWAY | own | {"shown": "calls"},
+    ]
+    assert jobs.labelled.metadata == {"team": "billing", "shown": "task"}
+
+
+@pytest.mark.once
+def test_a_result_of_the_framework_shows_what_travelled(sender):
+    assert jobs.labelled.enqueue().task.metadata == AWAY | {"team": "billing", "shown": "task"}
+
+
+def test_each_node_has_the_headers_of_who_started_its_workflow(drain, sender):
+    several = jobs.several.node(metadata={"own": 1, "language": "fr"})()
+    each = jobs.one_of.map(over=several)
+    made_elsewhere = Workflow("made before", [several, each, jobs.Inner.node()()])
+    with translation.override("tr"):
+        handle = made_elsewhere.start()
+
+    drain()
+
+    rows = Task.objects.filter(workflow_id=handle.id).exclude(task_name__contains=".internal.")
+    here = AWAY | {"language": "tr"}
+    by_name = {(row.task_name.rpartition(".")[2], tuple(sorted(row.metadata.items()))) for row in rows}
+    own = tuple(sorted((here | {"own": 1, "language": "fr"}).items()))
+    plain = tuple(sorted(here.items()))
+    assert by_name == {("several", own), ("one_of", plain), ("look", plain)}
+
+
+@pytest.mark.once
+def test_without_a_language_or_a_named_zone_there_is_nothing_to_travel(middleware):
+    middleware(*layers.TRAVELLING[:2])
+    translation.deactivate_all()
+    try:
+        with timezone.override(timezone.get_fixed_timezone(90)):
+            handle = jobs.look.send()
+    finally:
+        translation.deactivate()
+
+    assert Task.objects.get(pk=handle.id).metadata is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("Odd", TypeError, r"headers\(\) of middleware 'tests.middleware.layers.Odd' gave 'language'; allowed: a dict"),
+        ("Unstorable", TypeError, r"Unsupported type: <class 'set'> in metadata\['some'\]"),
+        ("Huge", ValueError, "metadata is too large"),
+        ("missing", ImproperlyConfigured, "middleware 'tests.middleware.layers.missing' can't be imported"),
+    ],
+)
+@pytest.mark.once
+def test_headers_that_cannot_travel_are_named_and_leave_no_row(middleware, name, kind, message):
+    middleware(name)
+
+    for send in (
+        jobs.look.send,
+        jobs.look.enqueue,
+        lambda: jobs.look.send_many([{}]),
+        Workflow("w", jobs.look.node()()).start,
+    ):
+        with pytest.raises(kind, match=message):
+            send()
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.once
+def test_metadata_is_limited_as_arguments_are():
+    huge = jobs.look.with_options(metadata={"much": "x" * 20_000_000})
+
+    with pytest.raises(ValueError, match="metadata is too large: 20,000,011 bytes"):
+        huge.send()
+
+
+@pytest.mark.parametrize("stored", [None, 3, ["language"], {"language": 5, "timezone": None}], ids=repr)
+def test_a_row_with_something_else_in_its_place_runs_as_one_without(drain, middleware, stored):
+    middleware(*layers.TRAVELLING)
+    row = Task.objects.create(task_name=jobs.look.module_path, metadata=stored)
+    other = Task.objects.create(task_name=jobs.ametadata.module_path, metadata=stored, is_async=True)
+
+    drain()
+
+    row.refresh_from_db()
+    other.refresh_from_db()
+    assert row.result["ok"]["tenant"] == "nobody"
+    assert other.result == {"ok": stored if isinstance(stored, dict) else {}}
+
+
+def test_a_context_tells_of_headers_without_any_middleware(drain):
+    handle = jobs.ametadata.with_options(metadata={"trace": 1}).send()
+
+    drain()
+
+    assert handle.value(0) == {"trace": 1}
+
+
+@pytest.mark.once
+def test_a_group_travels_with_the_headers_of_the_call_that_opened_it(sender):
+    first = jobs.gathered.send(item=1)
+    with translation.override("tr"):
+        second = jobs.gathered.send(item=2)
+        (third,) = jobs.gathered.send_many([{"item": 3}])
+
+    assert first.id == second.id == third.id
+    assert Task.objects.get(pk=first.id).metadata == AWAY

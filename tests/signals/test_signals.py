@@ -1,0 +1,303 @@
+"""Retry, expiry, cancel and crash: who tells of them, when, and that nobody pays for what nobody hears."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from horsies_django import OperationalCode, OutcomeCode, TaskError, TaskStatus, Workflow, signals
+from horsies_django.backend import HorsiesBackend
+from horsies_django.compat import TaskResultStatus, default_task_backend
+from horsies_django.models import Task, transitions
+from horsies_django.models.attempt import AttemptError
+from horsies_django.models.claims import Ended, Runner
+from horsies_django.worker.announcing import Announcer
+from horsies_django.worker.outcome import Outcome
+from horsies_django.worker.run import Run
+from tests.conftest import wait_until
+from tests.framework import jobs as framework_jobs
+from tests.signals import jobs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+READY, FAILED = TaskResultStatus.READY, TaskResultStatus.FAILED
+
+
+def names(heard):
+    return [one.name for one in heard]
+
+
+def reap():
+    call_command("horsies_reaper", once=True, verbosity=0)
+
+
+def past():
+    return timezone.now() - timedelta(hours=1)
+
+
+# Retry.
+
+
+@pytest.mark.parametrize("job", [jobs.fail, jobs.afail], ids=["function", "coroutine"])
+def test_a_retry_is_told_with_its_error_and_the_next_time(drain, heard, job):
+    handle = job.send()
+
+    drain()
+
+    (retrying,) = heard
+    assert (retrying.name, retrying.sender, retrying.result.id) == ("task_retrying", HorsiesBackend, str(handle.id))
+    assert (retrying.result.status, len(retrying.result.errors)) == (READY, 1)
+    assert retrying.facts["error"] == TaskError(error_code="BROKEN", message="no luck")
+    assert retrying.facts["next_retry_at"] == handle.info().next_retry_at
+    assert (type(retrying.exception), retrying.thread) == (jobs.Broken, "horsies-signals")
+
+
+def test_each_retry_is_told_once_and_then_the_end(drain, heard):
+    jobs.fail_thrice.send()
+
+    drain()
+
+    assert names(heard) == ["task_retrying", "task_retrying", "task_finished"]
+
+
+@pytest.mark.once
+def test_a_retry_that_would_come_too_late_is_none(drain, heard):
+    handle = jobs.fail.with_options(good_until=timezone.now() + timedelta(minutes=30)).send()
+
+    drain()
+
+    assert handle.status() == TaskStatus.FAILED
+    assert names(heard) == ["task_finished"]
+
+
+@pytest.mark.once
+def test_a_snooze_is_no_retry(drain, heard):
+    jobs.snooze.send()
+
+    drain()
+
+    assert heard == []
+
+
+# Expiry.
+
+
+def test_expiry_is_told_by_the_reaper(heard):
+    late = [jobs.succeed.with_options(good_until=past()).send() for _ in range(3)]
+    jobs.succeed.send()
+
+    reap()
+    reap()
+
+    assert names(heard) == ["task_expired"] * 3
+    assert {one.result.id for one in heard} == {str(handle.id) for handle in late}
+    (error,) = heard[0].result.errors
+    assert error.exception_class_path == "horsies_django.exceptions.TaskExpired"
+
+
+def test_expiry_of_a_task_that_a_worker_had_claimed_is_told_after_the_commit(heard):
+    handle = jobs.succeed.send()
+    with transaction.atomic():
+        claims = Task.objects.claim("w", start=0, prefetch=1)
+        Task.objects.update(good_until=past())
+
+    with transaction.atomic():
+        assert Task.objects.start(claims) == set()
+        assert heard == []
+
+    assert [(one.name, one.result.id) for one in heard] == [("task_expired", str(handle.id))]
+
+
+# Cancel.
+
+
+def test_a_cancel_is_told_once_it_is_committed(heard):
+    handle = jobs.succeed.send()
+
+    with transaction.atomic():
+        assert handle.cancel()
+        assert heard == []
+    assert not handle.cancel()
+
+    (cancelled,) = heard
+    assert (cancelled.name, cancelled.sender, cancelled.result.id) == (
+        "task_cancelled",
+        HorsiesBackend,
+        str(handle.id),
+    )
+    assert cancelled.result.status == FAILED
+    (error,) = cancelled.result.errors
+    assert error.exception_class_path == "horsies_django.exceptions.TaskCancelled"
+
+
+def test_a_cancel_that_is_rolled_back_is_not_told(heard):
+    handle = jobs.succeed.send()
+
+    with transaction.atomic():
+        handle.cancel()
+        transaction.set_rollback(True)
+
+    assert (heard, handle.status()) == ([], TaskStatus.PENDING)
+
+
+@pytest.mark.once
+def test_many_are_cancelled_in_batches_and_only_what_may_be(heard, monkeypatch):
+    monkeypatch.setattr(transitions, "BATCH", 3)
+    jobs.succeed.send_many({} for _ in range(8))
+    with transaction.atomic():
+        (running,) = Task.objects.claim("w", start=1)
+
+    assert Task.objects.cancel() == 7
+    assert Task.objects.cancel(include_running=True) == 1
+
+    assert names(heard) == ["task_cancelled"] * 8
+    assert len({one.result.id for one in heard}) == 8
+    assert heard[-1].result.id == str(running.task_id)
+
+
+@pytest.mark.once
+def test_a_cancel_by_key_and_that_of_a_workflow_are_told_too(heard):
+    jobs.succeed.with_options(unique_key="one").send()
+    flow = Workflow("flow", {"one": jobs.succeed.node()(), "other": jobs.succeed.node()()}).start()
+
+    assert jobs.succeed.cancel("one")
+    assert flow.cancel()
+
+    assert names(heard) == ["task_cancelled"] * 3
+    assert [one.result.task.unique_key for one in heard] == ["one", None, None]
+
+
+@pytest.mark.parametrize("include_running", [False, True])
+def test_a_cancel_that_nobody_hears_costs_what_it_did(django_assert_num_queries, include_running):
+    handle = jobs.succeed.send()
+
+    with CaptureQueriesContext(connection) as captured:
+        assert handle.cancel(include_running=include_running)
+
+    said = [query["sql"] for query in captured if "NOTIFY" not in query["sql"].upper()]
+    assert [sql.split()[0] for sql in said] == ["SELECT", "UPDATE"]  # whether it is a node, and the cancel
+
+
+# Crash.
+
+
+@pytest.fixture
+def lost():
+    """Have a worker that is gone for good with what it ran."""
+
+    def lose(job):
+        handle = job.send("key") if job is jobs.die_once else job.send()
+        with transaction.atomic():
+            Task.objects.claim("dead", start=1)
+        Task.objects.filter(pk=handle.id).update(started_at=past())
+        return handle
+
+    return lose
+
+
+def test_a_crash_with_no_retry_is_told_with_the_end_of_the_task(heard, lost):
+    handle = lost(jobs.succeed)
+
+    reap()
+
+    assert names(heard) == ["task_crashed", "task_finished"]
+    crashed = heard[0]
+    assert (crashed.sender, crashed.result.id, crashed.result.status) == (HorsiesBackend, str(handle.id), FAILED)
+    assert (crashed.facts["will_retry"], crashed.facts["error"].error_code) == (False, OperationalCode.WORKER_CRASHED)
+
+
+def test_a_crash_with_a_retry_is_told_with_that(heard, lost):
+    lost(jobs.die_once)
+
+    reap()
+
+    assert names(heard) == ["task_crashed", "task_retrying"]
+    assert heard[0].facts["will_retry"] is True
+    assert heard[1].facts["error"].error_code == OperationalCode.WORKER_CRASHED
+
+
+def test_a_retry_by_a_worker_that_was_taken_for_dead_meanwhile_is_not_told(heard):
+    jobs.die_once.send("key")
+    with transaction.atomic():
+        (claim,) = Task.objects.claim("w", start=1)
+    Task.objects.update(started_at=past())
+    reap()
+    late = Ended(claim.task_id, claim.claim, "null", AttemptError("BROKEN", "no luck"), again_in=1.0)
+    announcer = Announcer("default")
+
+    announcer.ended([Outcome(Run(claim, default_task_backend.config, Runner("w", "host", 1)), late)])
+    announcer.close(5.0)
+
+    assert names(heard) == ["task_crashed", "task_retrying"]
+
+
+def test_what_happens_in_a_real_worker_is_told_by_whoever_brought_it_about(worker, tmp_path):
+    said = tmp_path / "said"
+    said.touch()
+    listening = {"DJANGO_SETTINGS_MODULE": "tests.signals.settings", "SIGNALS_FILE": str(said)}
+    worker("--threads", "1", "--prefetch", "1", TEST_CHECK_MS="200", **listening)
+    expired = jobs.succeed.with_options(good_until=past()).send()
+    dead, again, retried = jobs.die.send(), jobs.die_once.send("once"), jobs.fail.send()
+
+    def lines():
+        return sorted(line.replace("task_", "", 1) for line in Path(said).read_text().splitlines())
+
+    expected = sorted(
+        [
+            f"expired {expired.id} {{}}",
+            f"crashed {dead.id} {{'will_retry': False}}",
+            f"finished {dead.id} {{}}",
+            f"crashed {again.id} {{'will_retry': True}}",
+            f"retrying {again.id} {{}}",
+            f"finished {again.id} {{}}",
+            f"retrying {retried.id} {{}}",
+        ]
+    )
+    wait_until(lambda: len(lines()) >= len(expected), what="seven signals")
+    assert lines() == expected
+
+
+# Receivers.
+
+
+def test_receivers_that_raise_break_nothing(drain, heard):
+    def receive(**kwargs):
+        raise SystemError("a receiver")
+
+    ours = [signals.task_retrying, signals.task_expired, signals.task_cancelled, signals.task_crashed]
+    for signal in ours:
+        signal.connect(receive, weak=False)
+    retried, cancelled = jobs.fail.send(), jobs.succeed.send()
+    expired = jobs.succeed.with_options(good_until=past()).send()
+
+    cancelled.cancel()
+    drain()
+    reap()
+
+    for signal in ours:
+        signal.disconnect(receive)
+    assert sorted(names(heard)) == ["task_cancelled", "task_expired", "task_retrying"]
+    assert retried.info().retry_count == 1
+    assert cancelled.get(0).err.error_code == OutcomeCode.TASK_CANCELLED
+    assert expired.get(0).err.error_code == OutcomeCode.TASK_EXPIRED
+
+
+@pytest.mark.once
+def test_who_listens_to_a_backend_of_the_projects_own_hears_its_tasks_alone(settings):
+    heard = []
+
+    def listen(task_result, **facts):
+        heard.append(task_result.id)
+
+    signals.task_cancelled.connect(listen, sender=framework_jobs.OwnBackend)
+    jobs.succeed.send().cancel()
+    settings.TASKS = {"default": {**settings.TASKS["default"], "BACKEND": "tests.framework.jobs.OwnBackend"}}
+    own = jobs.succeed.send()
+    own.cancel()
+
+    signals.task_cancelled.disconnect(listen, sender=framework_jobs.OwnBackend)
+    assert heard == [str(own.id)]
