@@ -212,8 +212,7 @@ def test_a_limit_that_the_code_changes_counts_from_the_next_send():
 
 
 def test_a_rate_lets_in_its_burst_and_then_one_by_one():
-    for _ in range(6):
-        limited.often.send("a")
+    limited.often.send_many([{"key": "a"}] * 6)
     assert len(claim()) == 4
     limit = Limit.objects.get()
     assert limit.next_at is not None
