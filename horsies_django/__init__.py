@@ -1,14 +1,17 @@
 """A task queue and workflow engine that is nothing but a Django app, in the project's own database."""
 
 from .context import TaskContext
-from .exceptions import Discard, InvalidWorkflow, Retry, Snooze
+from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, UniqueConflict
 from .gather import Gather
 from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim, recover_stuck_workflows
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .retries import RetryPolicy
+from .schedules.declaring import schedule
+from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .states import TASK_TERMINAL_STATES, TaskStatus
 from .tasks import HorsiesTask, task
+from .unique import Unique
 from .workflows.builders import workflow_builder
 from .workflows.context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .workflows.definition import WorkflowDefinition
@@ -34,13 +37,18 @@ __all__ = [
     "WORKFLOW_TASK_TERMINAL_STATES",
     "WORKFLOW_TERMINAL_STATES",
     "ContractCode",
+    "Cron",
+    "Daily",
     "Discard",
     "EventNode",
+    "Every",
     "Gather",
     "HorsiesTask",
+    "Hourly",
     "InvalidWorkflow",
     "Join",
     "MapNode",
+    "Monthly",
     "Node",
     "NodeKey",
     "OnError",
@@ -63,6 +71,9 @@ __all__ = [
     "TaskNode",
     "TaskResult",
     "TaskStatus",
+    "Unique",
+    "UniqueConflict",
+    "Weekly",
     "Workflow",
     "WorkflowContext",
     "WorkflowDefinition",
@@ -72,6 +83,7 @@ __all__ = [
     "WorkflowTaskStatus",
     "reclaim",
     "recover_stuck_workflows",
+    "schedule",
     "sleep",
     "task",
     "together",

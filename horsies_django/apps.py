@@ -21,3 +21,4 @@ class HorsiesConfig(AppConfig):
 
         autodiscover_modules("tasks", "workflows")
         register(checks.check_workflows)
+        register(checks.check_schedules)

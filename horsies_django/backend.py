@@ -25,10 +25,12 @@ from .compat import (
     task_backends,
     task_enqueued,
 )
+from .drafts import Sent
 from .handle import TaskHandle
 from .rules import problems_of
-from .states import TASK_LIVE_STATES
 from .tasks import HorsiesTask, P, T
+from .unique_keys import problems_of_unique
+from .unique_many import insert_many_once
 
 
 class HorsiesBackend(BaseTaskBackend):
@@ -72,6 +74,8 @@ class HorsiesBackend(BaseTaskBackend):
                     f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on."
                 )
             replace(task, run_after=None)
+            if isinstance(task, HorsiesTask) and (problem := next(problems_of_unique(task), None)):
+                raise InvalidTask(problem)
             return
         super().validate_task(task)
         if isinstance(task, HorsiesTask) and (problem := next(problems_of(task), None)):
@@ -106,11 +110,11 @@ class HorsiesBackend(BaseTaskBackend):
 
     # Sending, as we name it.
 
-    def send(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
-        """Insert a call in the current transaction and return its handle."""
+    def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
+        """Insert a call in the current transaction and return its handle; ``own`` are columns of this call alone."""
         # The framework's own receiver writes a line at DEBUG; only for more than that is the result worth making.
         is_heard = len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
-        sent = self._insert(task, args, kwargs, with_row=is_heard)
+        sent = self._insert(task, args, kwargs, with_row=is_heard, own=own)
         if is_heard:
             self._announced(task, sent)
         return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_gathered))
@@ -122,6 +126,9 @@ class HorsiesBackend(BaseTaskBackend):
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Insert many calls in the current transaction; sends no signals."""
         self.validate_task(task)
+        if isinstance(task, HorsiesTask) and task.unique is not None:
+            sent = insert_many_once(self.config, task, calls)
+            return [TaskHandle(one.id, backend=self.alias, replayed=not one.is_new) for one in sent]
         return [TaskHandle(key, backend=self.alias) for key in sending.insert_many(self.config, task, calls)]
 
     async def asend_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
@@ -132,14 +139,22 @@ class HorsiesBackend(BaseTaskBackend):
         """Cancel the live task that holds ``unique_key``; return whether there was one."""
         from .models import Task
 
-        rows = Task.objects.using(self.config.database).filter(unique_key=unique_key, status__in=TASK_LIVE_STATES)
+        rows = Task.objects.using(self.config.database).holding(unique_key)
         return rows.cancel(include_running=include_running) > 0
 
-    def _insert(self, task: HorsiesTask[..., Any], args: Any, kwargs: Any, *, with_row: bool) -> sending.Sent:
+    def _insert(
+        self,
+        task: HorsiesTask[..., Any],
+        args: Any,
+        kwargs: Any,
+        *,
+        with_row: bool,
+        own: Mapping[str, Any] | None = None,
+    ) -> Sent:
         self.validate_task(task)  # again: settings may have changed since the task was made
-        return sending.insert(self.config, task, args, kwargs, with_row=with_row)
+        return sending.insert(self.config, task, args, kwargs, with_row=with_row, own=own)
 
-    def _announced(self, task: FrameworkTask[..., Any], sent: sending.Sent) -> FrameworkTaskResult[..., Any]:
+    def _announced(self, task: FrameworkTask[..., Any], sent: Sent) -> FrameworkTaskResult[..., Any]:
         """Return the framework's result of what was sent, after telling who listens of a new row."""
         from .framework import result_of
 

@@ -90,6 +90,18 @@ class Callee:
             named[name] = self._encoded(value, name)
         return self._written(names, positional, named)
 
+    def bound(self, arguments: Arguments) -> dict[str, Any]:
+        """Return the arguments of a call by the names of their parameters, with the defaults of the others.
+
+        Raises TypeError or ValueError, naming the parameter, for a default that can't be stored.
+        """
+        context = (None,) if self.parameters.takes_context else ()
+        bound = self.parameters.signature.bind(*context, *arguments.args, **arguments.kwargs)
+        given = set(bound.arguments)
+        bound.apply_defaults()
+        values = {name: bound.arguments[name] for name in self.parameters.own}
+        return {name: value if name in given else self._encoded(value, name) for name, value in values.items()}
+
     def mismatch(self, name: str, value: Any) -> str | None:
         """Return a clause if a value can't be of its parameter's type."""
         return next(hints.mismatches(self.func, (), (), {name: value}), None)
@@ -185,7 +197,8 @@ class Calls(Callee):
             "good_until": task.good_until,
             "metadata": None if task.metadata is None else headers.stored(task.metadata, self._options),
         }
-        return columns | _times(task.run_after)
+        moved = None if task.unique is None else task.unique.delay
+        return columns | _times(task.run_after if moved is None else moved)
 
 
 class _Itself(Generic[T]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
 from django.conf import settings
@@ -14,6 +14,9 @@ from django.db import connections
 
 from .conf import Parsed
 from .factories import factory_at
+
+if TYPE_CHECKING:
+    from .schedules.mistakes import Mistake
 
 #: What psycopg's pool holds at most if nobody says otherwise.
 PSYCOPG_POOL_SIZE: Final = 4
@@ -126,3 +129,24 @@ def check_workflows(**kwargs: Any) -> list[CheckMessage]:
     if any(backend.parsed.problems for backend in backends):
         return []
     return [Error(str(mistake), hint=mistake.hint, obj=None, id="horsies.E004") for mistake in mistakes()]
+
+
+def check_schedules(**kwargs: Any) -> list[CheckMessage]:
+    """Return every mistake of the schedules that have been declared; none of them is sent.
+
+    Not while the settings of a backend have mistakes.
+    """
+    from .backend import HorsiesBackend
+    from .compat import task_backends
+    from .schedules.mistakes import mistakes
+
+    backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
+    if any(backend.parsed.problems for backend in backends):
+        return []
+    return [_of_schedule(mistake) for mistake in mistakes()]
+
+
+def _of_schedule(mistake: Mistake) -> Error:
+    if mistake.is_double:
+        return Error(str(mistake), hint="Rename one of the two.", obj=None, id="horsies.E006")
+    return Error(str(mistake), hint="See the page on schedules.", obj=None, id="horsies.E005")

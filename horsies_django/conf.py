@@ -290,6 +290,8 @@ class Options:
     middleware: tuple[str, ...] = field(default=(), metadata={"rule": _MIDDLEWARE})
     # Bytes of JSON: what is larger belongs into storage, and its key into the task.
     max_payload_bytes: int | None = _option(16 * 1024 * 1024, _whole(1_024, 250_000_000, none="no limit"))
+    # Tells the schedules of this project from those of others in one database; the settings' package by default.
+    project: str = _option("", _text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,21 @@ class PayloadMismatch(HorsiesError):
         self.differing = tuple(differing)
 
 
+class UniqueConflict(HorsiesError):
+    """A unique call found another that is the same, and was not to stand back for it; nothing was inserted.
+
+    ``task_id`` and ``status`` are those of the task that holds the ``unique_key``.
+    """
+
+    code: Final = "UNIQUE_CONFLICT"
+
+    def __init__(self, task_id: UUID, status: str, unique_key: str, why: str = "") -> None:
+        super().__init__(f"{self.code}: task {task_id}, which is {status}, has the unique key {unique_key!r}{why}.")
+        self.task_id = task_id
+        self.status = status
+        self.unique_key = unique_key
+
+
 class InvalidWorkflow(HorsiesError):
     """A workflow's definition has mistakes; nothing was started.
 

@@ -138,9 +138,11 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
     options = {name: getattr(row, name) for name in ("priority", "queue_name", "backend", "run_after")}
     if isinstance(task, HorsiesTask):
         options["task_id"] = None  # or a repeated enqueue() of it would only find this row again
-        options |= {name: getattr(row, name) for name in ("good_until", "timeout", "unique_key", "metadata")} | {
-            "retention": read_retention(row.retention)
-        }
+        # A key that its arguments have made is not one for other arguments, and a debounce sets the time itself.
+        kept = ("good_until", "timeout", "metadata", *(("unique_key",) if task.unique is None else ()))
+        options |= {name: getattr(row, name) for name in kept} | {"retention": read_retention(row.retention)}
+        if task.unique is not None and task.unique.delay is not None:
+            options["run_after"] = None
         policy = RetryPolicy.read(row.retry_policy, row.pk)
         if policy != task.stored_policy():
             options |= {"retry_policy": policy, "max_attempts": None, "backoff": None}

@@ -25,11 +25,17 @@ class Piece(NamedTuple):
     params: Sequence[Any] = ()
 
 
+def can_leave_out(alias: str) -> bool:
+    """Whether an INSERT can pass over a row whose place is taken; ``INSERT IGNORE`` passes over any mistake."""
+    return connections[alias].vendor in ("postgresql", "sqlite")
+
+
 class Insert:
     """An INSERT into the table of ``model``.
 
     ``values`` are by column: what a field takes, an expression, or a :class:`Piece`. ``source`` is what to put behind
     FROM for a row from each of its rows, to which pieces may refer. ``returning`` says what the statement gives back.
+    With ``if_free``, a row that would break a unique constraint is left out; see :func:`can_leave_out`.
     """
 
     def __init__(
@@ -40,6 +46,7 @@ class Insert:
         *,
         source: Piece | None = None,
         returning: Sequence[Piece] = (),
+        if_free: bool = False,
     ) -> None:
         connection = connections[alias]
         compiler = cast("SQLInsertCompiler", InsertQuery(model).get_compiler(connection=connection))
@@ -56,6 +63,8 @@ class Insert:
             rows = f"SELECT {_listed(pieces)} FROM {source.sql}"  # noqa: S608  # our own
             pieces.append(source)
         self.sql = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({', '.join(names)}) {rows}"
+        if if_free:
+            self.sql += " ON CONFLICT DO NOTHING"
         if returning:
             self.sql += f" RETURNING {_listed(returning)}"
             pieces += returning
@@ -70,12 +79,12 @@ class Insert:
         settled.params = [param for param in self.params if not isinstance(param, str | int)]
         return settled
 
-    def run(self, alias: str, given: Mapping[str, Any] | None = None) -> Sequence[Any]:
-        """Run it, with what is to stand in its blanks, and return what it gives back for a row."""
+    def run(self, alias: str, given: Mapping[str, Any] | None = None) -> Sequence[Any] | None:
+        """Run it, with what is to stand in its blanks, and return what it gives back for a row; None for no row."""
         params = [given[param.name] if given and type(param) is Blank else param for param in self.params]
         with connections[alias].cursor() as cursor:
             cursor.execute(self.sql, params)
-            return cast("Sequence[Any]", cursor.fetchone()) if self._returns else ()
+            return cast("Sequence[Any] | None", cursor.fetchone()) if self._returns else ()
 
 
 def _piece(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler) -> Piece:

@@ -83,7 +83,7 @@ UNSTART: Final = _change(
     "RUNNING",
     TaskStatus.PENDING,
     "worker, or supervisor of a dead one",
-    "claim cleared; `attempt` − 1; no attempt",
+    "claim cleared; `attempt` − 1; no attempt; a key held until the start is given back",
     "its own claim, and the body never began",
 )
 COMPLETE: Final = _change(
@@ -100,14 +100,15 @@ RETRY_LATER: Final = _change(
     "RUNNING",
     TaskStatus.PENDING,
     "the same",
-    "`retry_count` + 1, `next_retry_at` = `enqueued_at`, claim and start cleared, attempt that will retry",
+    "`retry_count` + 1, `next_retry_at` = `enqueued_at`, claim and start cleared, attempt that will retry; "
+    "the key as above",
     "the same; policy, retries left, next time before `good_until`",
 )
 SNOOZE: Final = _change(
     "RUNNING",
     TaskStatus.PENDING,
     "worker, where the body raised `Snooze`",
-    "`enqueued_at`, claim and start cleared, `attempt` − 1; no attempt",
+    "`enqueued_at`, claim and start cleared, `attempt` − 1; no attempt; the key as above",
     "its own claim",
 )
 EXPIRE: Final = _change("PENDING", TaskStatus.EXPIRED, "reaper", "`TASK_EXPIRED`; no attempt", "`good_until` passed")
@@ -122,7 +123,7 @@ REVIVE: Final = _change(
     " ".join(TASK_RETRYABLE_STATES),
     TaskStatus.PENDING,
     "`retry()`",
-    "retries 0, result and error cleared, a passed `good_until` cleared; attempts are kept",
+    "retries 0, result and error cleared, a passed `good_until` cleared; attempts are kept; the key as above",
     "unique key free",
 )
 

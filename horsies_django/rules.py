@@ -19,6 +19,7 @@ from .retention import stored_retention
 from .retries import MAX_RETRIES, RetryPolicy
 from .serializers import clean_text
 from .tasks import HorsiesTask
+from .unique_keys import problems_of_unique
 
 _NAME_LENGTH: Final = 255
 QUEUE_LENGTH: Final = 100
@@ -40,6 +41,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"good_until is {task.good_until!r}; allowed: an aware datetime (timezone.now() + …)."
     if task.unique_key is not None and not (_is_key(task.unique_key)):
         yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to {_NAME_LENGTH} characters."
+    yield from problems_of_unique(task)
     if task.task_id is not None and not isinstance(task.task_id, UUID):
         yield f"task_id is {task.task_id!r}; allowed: a UUID, or None."
     if not task.func.__qualname__.isidentifier():

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager
+from typing import Any, Final
 from uuid import UUID
 
-from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
-from django.utils import timezone
+from django.db import transaction
 
 from . import gathering, headers, limits, postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
+from .conflicts import insert_once
+from .drafts import Draft, Sent, admit_after_commit, wake_of
 from .dry import is_dry
-from .exceptions import PayloadMismatch
-from .expressions import Blank, FromNow
 from .ids import uuid7, uuid7s
-from .inserts import Insert, Piece, columns_of, read
-from .limits import Terms
-from .states import TASK_LIVE_STATES
+from .inserts import Insert, Piece
 from .tasks import HorsiesTask
-from .waking import Wake
-
-if TYPE_CHECKING:
-    from .models import Task as TaskRow
-
-logger = logging.getLogger("horsies_django")
+from .unique_keys import key_of
 
 #: Rows of one INSERT of ``send_many()``.
 ROWS_PER_INSERT: Final = 1_000
@@ -43,25 +32,6 @@ TEXT_PER_INSERT: Final = 4_000_000
 #: back.
 CALLS_AHEAD: Final = 10_000
 TEXT_AHEAD: Final = 10 * TEXT_PER_INSERT
-
-#: What has to be the same in two sends with one ``task_id``.
-_PAYLOAD: Final = ("task_name", "args", "kwargs", "queue_name", "priority", "good_until", "run_after")
-
-#: What only the database knows of a new row.
-_TOLD: Final = ("sent_at", "enqueued_at", "run_after")
-
-#: Times that an INSERT is tried against tasks that hold its ``unique_key`` and end before they can be looked at.
-_TRIES: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What has become of a call: its task's id, and the row, if it was asked for or was there already."""
-
-    id: UUID
-    row: TaskRow | None = None
-    is_new: bool = True
-    is_gathered: bool = False
 
 
 def insert(
@@ -77,31 +47,59 @@ def insert(
 
     ``own`` are values of columns for this call alone, over those that all calls of the task have.
 
-    The task with the same ``task_id``, or a live one with the same ``unique_key``, stands in for a new one; a call that
-    is gathered joins the open group of its key (see :mod:`~horsies_django.gathering`). Raises PayloadMismatch if there
-    is another call under its ``task_id``, and what :meth:`Calls.arguments` and :func:`headers.along` raise.
+    The task with the same ``task_id``, or one that holds its unique key, may stand in for a new one; a call that is
+    gathered joins the open group of its key (see :mod:`~horsies_django.gathering`). Raises PayloadMismatch if there is
+    another call under its ``task_id``, UniqueConflict, and what :meth:`Calls.arguments` and :func:`headers.along`
+    raise.
     """
     if options.middleware:
-        own = {**_travelling(options, task), **(own or {})}
+        own = {**travelling(options, task), **(own or {})}
     if task.gather is not None:
         return _join(options, task, args, kwargs, with_row=with_row, own=own)
+    draft = draft_of(options, task, args, kwargs, with_row=with_row, own=own)
+    if is_dry():
+        return draft.imagined()
+    if draft.values["unique_key"] is None and task.task_id is None:
+        return draft.insert()
+    return insert_once(draft)
+
+
+def draft_of(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    with_row: bool = False,
+    own: Mapping[str, Any] | None = None,
+) -> Draft:
+    """Return the row of a call, checked. Raises as above."""
     calls = Calls.of(task, options)
     limit = limits.terms_of(task)
     arguments = (calls.limited if limit else calls.arguments)(args, kwargs)
     values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
-    if arguments.limit_key is not None:
-        own = {**(own or {}), **limits.gating(arguments.limit_key, {**calls.columns, **(own or {})})}
-    draft = _Draft(options.database, calls, {**values, **(own or {})}, arguments, with_row, has_own=bool(own))
-    if is_dry():
-        return draft.imagined()
-    sent = draft.insert() if task.unique_key is None and task.task_id is None else _insert_once(draft)
-    if sent.is_new and draft.values.get("gated"):
-        _admit(options.database, [draft.values["limit_key"]], limit)
-    return sent
+    values |= own or {}
+    values |= limits.gating(arguments.limit_key, values)
+    if task.unique is not None:
+        values |= {"unique_key": task.unique_key or key_of(task, calls, arguments, args, kwargs)}
+        values |= task.unique.columns(task.run_after)
+    return Draft(
+        options.database,
+        calls,
+        values,
+        arguments,
+        with_row,
+        has_own=bool(own) or arguments.limit_key is not None,
+        has_given_id=task.task_id is not None,
+        unique=task.unique,
+        limit=limit,
+    )
 
 
-def _travelling(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
+def travelling(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
     """Return the columns that middleware adds something to."""
+    if not options.middleware:
+        return {}
     metadata = headers.along(options, Calls.of(task, options).columns["metadata"])
     return {} if metadata is None else {"metadata": metadata}
 
@@ -122,108 +120,10 @@ def _join(
     if is_dry():
         calls = Calls.of(task, options)
         nothing = Arguments([], {}, "[]", "{}")
-        row = _Draft(options.database, calls, {"id": joined.id, **calls.columns}, nothing, with_row).imagined().row
+        row = Draft(options.database, calls, {"id": joined.id, **calls.columns}, nothing, with_row).imagined().row
     elif with_row:
         row = TaskRow.objects.using(options.database).get(pk=joined.id)
     return Sent(joined.id, row, joined.is_new, is_gathered=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A row that is to be."""
-
-    database: str
-    calls: Calls
-    values: dict[str, Any]
-    arguments: Arguments
-    with_row: bool
-    has_own: bool = False
-
-    @property
-    def id(self) -> UUID:
-        key: UUID = self.values["id"]
-        return key
-
-    def insert(self) -> Sent:
-        """Insert it, and wake who waits for it, if possible in the same round trip."""
-        database = self.database
-        if self.values.get("gated"):  # who lets it in will wake somebody
-            with transaction.mark_for_rollback_on_error(using=database):
-                told = self._insert(None)
-            return Sent(self.id, self._row(told) if self.with_row else None)
-        wake = _wake(self.values)
-        is_alone = connections[database].get_autocommit()
-        payload = waking.to_go_along(database, wake) if is_alone else None
-        with transaction.mark_for_rollback_on_error(using=database):
-            told = self._run(payload)
-        if not is_alone:
-            waking.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
-        elif payload is not None:
-            waking.went_along(database, payload)
-        return Sent(self.id, self._row(told[: len(_TOLD)]) if self.with_row else None)
-
-    def imagined(self) -> Sent:
-        """Return what would have become of it, with nobody's clock asked; not new, so that nobody is told of it."""
-        from .models import Task as TaskRow
-
-        now = timezone.now()
-        times = {"sent_at": now, "enqueued_at": now, "run_after": None}
-        known = {name: value for name, value in self.values.items() if name not in _TOLD and name != "deferred"}
-        return Sent(self.id, TaskRow(**times, **known), is_new=False)
-
-    def _run(self, payload: str | None) -> Sequence[Any]:
-        if payload is None:
-            return self._insert(None)
-        try:
-            return self._insert(payload)
-        except (IntegrityError, DataError):
-            raise
-        except DatabaseError:
-            # It was a transaction of its own, of which nothing is left. A task must not be lost for want of a word.
-            if not connections[self.database].is_usable():
-                raise
-            logger.warning("task id=%s is inserted without its notification", self.id, exc_info=True)
-            return self._insert(None)
-
-    def _insert(self, payload: str | None) -> Sequence[Any]:
-        """Run the INSERT and return what it gives back. PostgreSQL's is written for good by the second such call."""
-        if self.has_own or not postgres.can_listen(self.database):
-            return self._written(self.values, payload).run(self.database)
-        texts = {"id": self.id, "args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
-        blanks = {name: Piece("%s", (Blank(name),)) for name in texts}
-        insert = self.calls.insert(
-            (self.database, self.with_row, payload),
-            lambda: self._written({**self.calls.columns, **blanks}, payload).settled(postgres.literal),
-        )
-        if insert is None:
-            given = {name: Piece("%s", (text,)) for name, text in texts.items()}
-            return self._written({**self.calls.columns, **given}, payload).run(self.database)
-        return insert.run(self.database, texts)
-
-    def _written(self, values: Mapping[str, Any], payload: str | None) -> Insert:
-        from .models import Task as TaskRow
-
-        told = columns_of(TaskRow, _TOLD, self.database) if self.with_row else []
-        said = [] if payload is None else [postgres.notification(payload)]
-        return Insert(TaskRow, values, self.database, returning=[*told, *said])
-
-    def _row(self, told: Sequence[Any]) -> TaskRow:
-        from .models import Task as TaskRow
-
-        known = self.values | (read(TaskRow, _TOLD, told, self.database) if told else {})
-        fields = TaskRow._meta.concrete_fields
-        names = [field.attname for field in fields]
-        values = [known[field.attname] if field.attname in known else field.get_default() for field in fields]
-        row = TaskRow.from_db(self.database, names, values)
-        if not told:
-            row.refresh_from_db(fields=_TOLD)
-        return row
-
-
-def _admit(database: str, keys: Iterable[str | None], terms: Terms) -> None:
-    from .models.admission import admit_after_commit
-
-    admit_after_commit(database, keys, terms)
 
 
 def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[UUID]:
@@ -232,10 +132,10 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     Calls that are gathered get the ids of the tasks that they join. Raises ValueError with a ``unique_key`` or a
     ``task_id``, and what :meth:`Calls.arguments` raises.
     """
-    travelling = _travelling(options, task) if options.middleware else {}
+    columns = travelling(options, task)
     if task.gather is not None:
         given = [((), kwargs) for kwargs in calls]
-        return [joined.id for joined in gathering.join(options, task, given, travelling)]
+        return [joined.id for joined in gathering.join(options, task, given, columns)]
     for name in ("unique_key", "task_id"):
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
@@ -249,7 +149,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     further = list(itertools.islice(checked, 1))
     if is_dry():
         return uuid7s(len(ahead) + len(further) + sum(1 for _ in checked))
-    columns, ids, keys = {**checks.columns, **travelling}, list[UUID](), set[str | None]()
+    columns, ids, keys = {**checks.columns, **columns}, list[UUID](), set[str | None]()
     with _all_or_none(database, ahead, is_all=not further):
         rest = itertools.chain(further, checked)
         while ahead:
@@ -257,8 +157,8 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
             keys |= {call.limit_key for call in ahead} if limit else set()
             ahead = _taken(rest, CALLS_AHEAD, TEXT_AHEAD)
         if keys and not limits.is_later(columns):
-            _admit(database, keys, limit)
-        wake = _wake(columns)
+            admit_after_commit(database, keys, limit)
+        wake = wake_of(columns)
         waking.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return ids
 
@@ -311,61 +211,3 @@ def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Argu
         source = postgres.sent_rows(its_own, [arguments.kwargs_text for arguments in batch], limit_keys)
         Insert(TaskRow, values, database, source=source).run(database)
     return ids
-
-
-def _wake(columns: Mapping[str, Any]) -> Wake:
-    # Only a time that is asked for can be later, and whether it is may be for the database to say.
-    later = bool(columns.get("deferred"))
-    return Wake(columns["queue_name"], later, columns["is_async"])
-
-
-def _insert_once(draft: _Draft) -> Sent:
-    """Insert a row unless its ``task_id`` or its ``unique_key`` is taken."""
-    tries, database = _TRIES, draft.database
-    while True:
-        try:
-            # In a transaction that is open a savepoint keeps it usable.
-            with nullcontext() if connections[database].get_autocommit() else transaction.atomic(using=database):
-                return draft.insert()
-        except IntegrityError:
-            if earlier := _earlier(draft.values, database):
-                return Sent(earlier.pk, earlier, is_new=False)
-            # The holder ended between the two statements; or it is something else, which this raises in the end.
-            tries -= 1
-            if not tries:
-                raise
-
-
-def _earlier(values: Mapping[str, Any], database: str) -> TaskRow | None:
-    """Return the task that stands where a row can't go. Raises PayloadMismatch if it is another call by that id."""
-    from .models import Task as TaskRow
-
-    rows = TaskRow.objects.using(database)
-    if same := rows.filter(pk=values["id"]).first():
-        differing = [name for name in _PAYLOAD if not _is_same(values.get(name), getattr(same, name))]
-        if differing:
-            raise PayloadMismatch(same.pk, differing)
-        return same
-    if values["unique_key"] is None:
-        return None
-    return rows.filter(unique_key=values["unique_key"], status__in=TASK_LIVE_STATES).first()
-
-
-def _is_same(sent: Any, stored: Any) -> bool:
-    """Whether a stored value is what was sent, as far as any database keeps it."""
-    match sent:
-        case FromNow():
-            return True  # a delay counts from each call anew
-        case datetime():
-            # By moment: a project without time zones reads naive ones.
-            return isinstance(stored, datetime) and sent.timestamp() == stored.timestamp()
-        case dict():
-            same_names = isinstance(stored, dict) and sent.keys() == stored.keys()
-            return same_names and all(_is_same(sent[name], stored[name]) for name in sent)
-        case list():
-            same_length = isinstance(stored, list) and len(sent) == len(stored)
-            return same_length and all(map(_is_same, sent, stored))
-        case float():
-            # PostgreSQL keeps the digits of 1e22 and gives an int back.
-            return isinstance(stored, int | float) and not isinstance(stored, bool) and sent == float(str(stored))
-    return isinstance(sent, bool) == isinstance(stored, bool) and bool(sent == stored)

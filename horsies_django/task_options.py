@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from .retries import RetryPolicy
+from .unique import Unique
 
 #: ``(exception, task_result) -> seconds``, or None to give up.
 Backoff = Callable[[BaseException | None, Any], float | None]
@@ -38,3 +39,4 @@ class TaskOptions(TypedDict, total=False):
     rate_limit: str | None
     metadata: Mapping[str, Any] | None
     sensitive: Sensitive
+    unique: Unique | None

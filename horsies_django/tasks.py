@@ -23,6 +23,7 @@ from .gather import Gather
 from .ids import as_uuid
 from .retries import ANY_CODE, RetryPolicy
 from .task_options import Backoff, ConcurrencyKey, Sensitive, TaskOptions
+from .unique import Unique
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -82,6 +83,7 @@ class HorsiesTask(_GenericTask[P, T]):
     rate_limit: str | None = None
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     sensitive: Sensitive = field(default=(), hash=False)
+    unique: Unique | None = None
     gather: Gather | None = None
     good_until: datetime | None = None
     unique_key: str | None = None
@@ -90,9 +92,9 @@ class HorsiesTask(_GenericTask[P, T]):
     def with_options(self, **options: Any) -> HorsiesTask[P, T]:
         """Return a copy with other options.
 
-        Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique_key``, ``task_id``, ``retention``,
-        ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``metadata`` is
-        added to the task's, entry by entry. ``task_id`` (a UUID or its text) makes a send that can be repeated: the
+        Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique``, ``unique_key``, ``task_id``,
+        ``retention``, ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``metadata``
+        is added to the task's, entry by entry. ``task_id`` (a UUID or its text) makes a send that can be repeated: the
         same call again gives the handle of the row there is. Raises TypeError for any other name and InvalidTask for a
         bad value.
         """
@@ -254,7 +256,8 @@ _FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
 _PER_SEND: Final = frozenset({"good_until", "unique_key", "task_id"})
 _DECORATOR_OPTIONS: Final = _OWN_OPTIONS - _PER_SEND
 _SEND_OPTIONS: Final = frozenset(
-    {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "retry_policy", "metadata"} | _PER_SEND
+    {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "retry_policy", "metadata", "unique"}
+    | _PER_SEND
 )
 
 
@@ -300,9 +303,10 @@ def task(
     exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
     body, its COMPLETED mark and its attempt are one transaction on the queue's database; ``max_concurrency`` and
     ``rate_limit`` are for each ``concurrency_key`` (see :mod:`~horsies_django.limits`); ``sensitive`` says which
-    arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`); with
-    ``gather``, calls that come close together are handed to one run as a list (see :class:`Gather`). Raises TypeError
-    for an unknown option and InvalidTask for a bad value.
+    arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`); ``unique``
+    is a :class:`~horsies_django.Unique`, which says which calls are one task; with ``gather``, calls that come close
+    together are handed to one run as a list (see :class:`Gather`). Raises TypeError for an unknown option and
+    InvalidTask for a bad value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))

@@ -1,7 +1,9 @@
 """The pages say what the code does."""
 
+import argparse
 import ast
 import dataclasses
+import itertools
 import re
 import sys
 import types
@@ -11,13 +13,19 @@ from django.core.management import load_command_class
 
 from horsies_django import (
     ContractCode,
+    Cron,
+    Daily,
+    Every,
     HorsiesTask,
+    Hourly,
     Join,
+    Monthly,
     OperationalCode,
     OutcomeCode,
     RetrievalCode,
     RetryPolicy,
     TaskStatus,
+    Weekly,
     WorkflowHandle,
     WorkflowStatus,
     WorkflowTaskStatus,
@@ -25,6 +33,8 @@ from horsies_django import (
     lifecycle,
 )
 from horsies_django.reaper.duties import DUTIES
+from horsies_django.schedules.choices import CatchUp, Overlap
+from horsies_django.schedules.declaring import ScheduleOptions
 from horsies_django.workflows import lifecycle as of_workflows
 from horsies_django.workflows.codes import WorkflowCode
 from horsies_django.workflows.lifecycle import NODE_CHANGES, WORKFLOW_CHANGES
@@ -58,15 +68,22 @@ def test_the_settings_page_has_every_option_with_its_default(kind):
         ("horsies_worker", "worker"),
         ("horsies_reaper", "worker"),
         ("horsies_prune", "retention"),
+        ("horsies_scheduler", "schedules"),
         ("horsies_status", "worker"),
+        ("horsies_task", "inspecting"),
     ],
 )
 def test_the_page_of_a_command_has_every_flag(command, page):
     parser = load_command_class("horsies_django", command).create_parser("manage.py", command)
     django = set(load_command_class("django.core", "check").create_parser("manage.py", "check")._option_string_actions)
 
-    for flag in set(parser._option_string_actions) - django - {"--skip-checks"}:
+    for flag in _flags(parser) - django - {"--skip-checks"}:
         assert flag in PAGES[page], flag
+
+
+def _flags(parser):
+    below = (action.choices.values() for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return set(parser._option_string_actions).union(*map(_flags, itertools.chain.from_iterable(below)))
 
 
 @pytest.mark.parametrize("family", [OperationalCode, OutcomeCode, RetrievalCode, ContractCode])
@@ -118,6 +135,13 @@ def test_the_page_of_tasks_has_every_option():
     assert all(f"`{name}`" in PAGES["tasks"] for name in options)
 
 
+def test_the_page_of_schedules_has_every_option_and_pattern():
+    names = {*ScheduleOptions.__optional_keys__, *CatchUp.values, *Overlap.values}
+
+    assert all(f"`{name}`" in PAGES["schedules"] for name in names)
+    assert all(f"{kind.__name__}(" in PAGES["schedules"] for kind in (Every, Cron, Hourly, Daily, Weekly, Monthly))
+
+
 def test_the_page_of_workflows_has_every_option_and_every_mistake():
     options = {*TaskNodeOptions.__optional_keys__, *WorkflowKeywords.__optional_keys__, "output"}
     options |= {entry.name for entry in dataclasses.fields(DefinitionOptions)}
@@ -155,7 +179,7 @@ def test_the_readme_begins_with_its_two_commands():
     assert "-m tests" in blocks[1]
 
 
-EXAMPLES = ["workflows-tutorial", "celery"]
+EXAMPLES = ["workflows-tutorial", "celery", "unique"]
 
 
 @pytest.mark.parametrize("page", EXAMPLES)

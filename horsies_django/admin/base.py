@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.core.paginator import Paginator
@@ -12,6 +12,7 @@ from django.utils.functional import cached_property
 
 from ..backend import HorsiesBackend
 from ..compat import task_backends
+from ..walking.extent import COUNTED
 
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     AnyStackedInline = admin.StackedInline[Any, Any]
 else:  # generic in the type stubs only
     AnyPaginator, AnyModelAdmin, AnyStackedInline = Paginator, admin.ModelAdmin, admin.StackedInline
-
-#: A list counts its rows up to here and offers no page beyond.
-COUNTED: Final = 10_000
 
 
 def own_backend() -> HorsiesBackend | None:

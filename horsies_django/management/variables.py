@@ -36,3 +36,16 @@ def boolean(text: str) -> bool:
     if word in _TRUE or word in _FALSE:
         return word in _TRUE
     raise ValueError(text)
+
+
+def positive_seconds(where: str, given: str | None) -> float | None:
+    """Return a number of seconds, None if none is given. Raises ValueError naming where a bad one stands."""
+    if given is None:
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{where}: {given!r} is not allowed; allowed: a positive number of seconds.")
+    return seconds

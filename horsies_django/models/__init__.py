@@ -6,6 +6,7 @@ from .limit import Limit
 from .overview import Overview
 from .queue import Queue
 from .rollup import Mark, Rollup
+from .schedule import Schedule
 from .task import Task
 from .task_item import TaskItem
 from .turn import Turn
@@ -21,6 +22,7 @@ __all__ = [
     "Overview",
     "Queue",
     "Rollup",
+    "Schedule",
     "Task",
     "TaskAttempt",
     "TaskItem",

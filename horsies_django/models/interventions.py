@@ -29,13 +29,15 @@ class Interventions(TaskViews):
         """Let scheduled and retrying tasks be due at once; return how many.
 
         A retry stays one, so its count and its limit go on. A step of the engine is left alone: that it waits is what a
-        sleep, or the time-out of an event, is about. So is a task past its ``good_until``.
+        sleep, or the time-out of an event, is about. So is a task past its ``good_until``. An open group of gathered
+        calls is closed: later calls begin another one.
         """
         waits = Q(not_past_deadline(), enqueued_at__gt=Now()) & ~Q(task_name__startswith=INTERNAL)
         retry = Case(When(next_retry_at__isnull=False, then=Now()))
         rows = self.pending().filter(waits)
         limited = rows.limit_keys()
-        count = rows.update(enqueued_at=Now(), deferred=IS_LIMITED, gated=IS_LIMITED, next_retry_at=retry)
+        values = {"deferred": IS_LIMITED, "gated": IS_LIMITED, "next_retry_at": retry, "group_key": None}
+        count = rows.update(enqueued_at=Now(), **values)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
             admit_after_commit(self.db, limited)
@@ -53,14 +55,22 @@ class Interventions(TaskViews):
         values: dict[str, Any] = {}
         rows = self.pending()
         if queue_name is not None:
-            rows = rows.filter(backend__in=_backends_with(queue_name))
+            rows = rows.filter(backend__in=backends_with(queue_name))
             values["queue_name"] = queue_name
         if priority is not None:
-            values["priority"] = _checked(priority)
+            values["priority"] = checked_priority(priority)
         count = rows.update(**values)
         if count:
             wake_after_commit(self.db, queue_name or ANY_QUEUE)
         return count
+
+    def rewrite(self, args: list[Any], kwargs: dict[str, Any], *, rich: bool) -> int:
+        """Give scheduled tasks other arguments, in JSON already; return how many (A3-101).
+
+        A node of a workflow, and a group that gathers calls, have them from elsewhere: they are left alone.
+        """
+        own = self.scheduled().filter(workflow_id__isnull=True, is_fed=False)
+        return own.update(args=args, kwargs=kwargs, rich=rich)
 
     def deletable(self) -> Self:
         """Tasks that have ended and that no live workflow has still to hear of."""
@@ -74,8 +84,8 @@ class Interventions(TaskViews):
         return self.filter(is_free, status__in=sorted(TASK_TERMINAL_STATES))
 
 
-def _backends_with(queue: str) -> list[str]:
-    """Return the aliases of the backends that have this queue; one that names none has any."""
+def backends_with(queue: str) -> list[str]:
+    """Return the aliases of the backends that have this queue; one that names none has any. Raises ValueError."""
     if not queue or len(queue) > 100:
         raise ValueError(f"queue_name is {queue!r}; allowed: 1 to 100 characters.")
     known = {alias: set(task_backends[alias].queues) for alias in task_backends}
@@ -86,7 +96,8 @@ def _backends_with(queue: str) -> list[str]:
     return having
 
 
-def _checked(priority: int) -> int:
+def checked_priority(priority: int) -> int:
+    """Return a priority. Raises ValueError, saying what is allowed, for what is none."""
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise ValueError(f"priority is {priority!r}; allowed: a whole number.")
     if not TASK_MIN_PRIORITY <= priority <= TASK_MAX_PRIORITY:

@@ -11,9 +11,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..ids import uuid7
-from ..states import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
+from ..states import TASK_TERMINAL_STATES, TaskStatus
 from .transitions import TaskQuerySet
-from .views import IS_ADMITTED, IS_HELD
+from .views import HOLDS_ITS_KEY, IS_ADMITTED, IS_HELD
 
 # Rows in these states have to tell when they came there.
 _ENDED_AT = {
@@ -67,8 +67,12 @@ class Task(models.Model):
     timeout = models.FloatField(_("timeout"), null=True, blank=True, help_text=_("Seconds."))
     retention = models.DurationField(_("retention"), null=True, blank=True)
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
-    unique_until = models.CharField(_("unique until"), max_length=8, null=True, blank=True)
-    unique_expires_at = models.DateTimeField(_("unique until the time"), null=True, blank=True)
+    unique_until = models.CharField(
+        _("unique until"), max_length=8, null=True, blank=True, help_text=_("Empty: until it is done.")
+    )
+    unique_expires_at = models.DateTimeField(
+        _("unique no longer than"), null=True, blank=True, help_text=_("The next sender may take its key then.")
+    )
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
     gated = models.BooleanField(_("gated"), default=False, help_text=_("Its limit key has no place for it yet."))
     group_key = models.CharField(
@@ -178,7 +182,7 @@ class Task(models.Model):
             ),
             models.UniqueConstraint(
                 fields=["unique_key"],
-                condition=Q(status__in=sorted(TASK_LIVE_STATES), unique_key__isnull=False),
+                condition=HOLDS_ITS_KEY,
                 name="horsies_live_task_has_its_key_alone",
             ),
             # A claim's number only grows: one that was claimed is never open again, whatever becomes of it.

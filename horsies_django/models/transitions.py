@@ -23,6 +23,7 @@ from ..results import OutcomeCode, TaskError
 from ..retention import kept_until
 from ..signals import task_cancelled, task_expired
 from ..states import AttemptOutcome, TaskStatus
+from ..unique import UniqueUntil
 from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from ..workflows import door
 from .admission import IS_LIMITED, admit_after_commit
@@ -70,6 +71,13 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "is_fed",
     "limit_key",
 )
+
+#: What the way back from a body writes: a key that is held until the start is held no more, or the update might fail.
+_RETURNED: Final[dict[str, Any]] = {
+    "unique_until": Case(
+        When(unique_until=UniqueUntil.STARTED.value, then=Value(UniqueUntil.RELEASED.value)), default=F("unique_until")
+    )
+}
 
 
 #: What the start of a body writes.
@@ -154,7 +162,7 @@ class TaskQuerySet(Interventions):
     def unstart(self, claims: Sequence[Held]) -> int:
         """RUNNING → PENDING by the worker itself, for bodies that never began: no attempt burnt."""
         mine = self.held(claims, TaskStatus.RUNNING)
-        return mine._move(lifecycle.UNSTART, attempt=F("attempt") - 1, **_UNCLAIMED)
+        return mine._move(lifecycle.UNSTART, attempt=F("attempt") - 1, **_UNCLAIMED, **_RETURNED)
 
     # While a body runs.
 
@@ -225,6 +233,7 @@ class TaskQuerySet(Interventions):
                 enqueued_at=due,
                 deferred=True,
                 **_UNCLAIMED,
+                **_RETURNED,
             )
             wake_after_commit(self.db, ANY_QUEUE, later=True)  # this worker may be gone by then
         if too_late := [end for end in ends if verdicts.get(end.task_id) is False]:
@@ -239,6 +248,7 @@ class TaskQuerySet(Interventions):
             next_retry_at=None,
             deferred=True,
             **_UNCLAIMED,
+            **_RETURNED,
         )
         wake_after_commit(self.db, ANY_QUEUE, later=True)
         return count
@@ -335,6 +345,7 @@ class TaskQuerySet(Interventions):
             progress=None,
             group_key=None,
             **_UNCLAIMED,
+            **_RETURNED,
         )
 
     # Helpers.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final, Self
 
 from django.db import connections, models
@@ -10,6 +12,7 @@ from django.db.models.functions import Now
 
 from ..expressions import FromNow
 from ..states import TASK_LIVE_STATES, BeatRole, TaskStatus
+from ..unique import HOLDING, UniqueUntil
 from .heartbeat import Heartbeat
 
 if TYPE_CHECKING:
@@ -21,6 +24,21 @@ IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__g
 
 #: The condition of the index of those that have a place of their limit: they wait for a slot, or are held.
 IS_ADMITTED: Final = Q(status__in=sorted(TASK_LIVE_STATES), deferred=False, limit_key__isnull=False)
+
+
+def _in(until: UniqueUntil) -> Q:
+    """One by one: SQLite does not see that a list with parameters is the list that the index has."""
+    return reduce(or_, [Q(status=status.value) for status in sorted(HOLDING[until])])
+
+
+#: The condition of the index that lets one task alone have a unique key. Time is not in it: whoever wants the key of a
+#: task past its period has to say so in an update of its own.
+HOLDS_ITS_KEY: Final = Q(unique_key__isnull=False) & (
+    Q(_in(UniqueUntil.DONE), Q(unique_until__isnull=True) | Q(unique_until=UniqueUntil.DONE.value))
+    | Q(_in(UniqueUntil.STARTED), unique_until=UniqueUntil.STARTED.value)
+    | Q(_in(UniqueUntil.SUCCESS), unique_until=UniqueUntil.SUCCESS.value)
+    | Q(unique_until=UniqueUntil.PERIOD.value)
+)
 
 
 class TaskViews(models.QuerySet["Task"]):
@@ -59,6 +77,10 @@ class TaskViews(models.QuerySet["Task"]):
         """Tasks that wait for another attempt (S2-05)."""
         return self.pending().filter(next_retry_at__isnull=False)
 
+    def in_line(self) -> Self:
+        """Tasks that wait for nothing but a worker: what asynq calls pending (S2-03)."""
+        return self.pending().filter(enqueued_at__lte=Now(), next_retry_at__isnull=True)
+
     def active(self) -> Self:
         """Tasks that a worker holds (S2-04)."""
         return self.filter(IS_HELD)
@@ -86,6 +108,10 @@ class TaskViews(models.QuerySet["Task"]):
     def held_by(self, worker_id: str) -> Self:
         """Tasks that this worker holds."""
         return self.active().filter(claimed_by_worker_id=worker_id)
+
+    def holding(self, *unique_keys: str) -> Self:
+        """The tasks that have these unique keys, one each at most."""
+        return self.filter(HOLDS_ITS_KEY, unique_key__in=unique_keys)
 
     def gathering(self, task_name: str, key: str) -> Self:
         """The open group of this key: no worker has ever claimed it, so calls may still join."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
@@ -101,6 +101,22 @@ class Walk:
     def page(self, *, before: Key | None = None, after: Key | None = None) -> Page:
         """Return the newest rows, those next before an id, or those next after one."""
         return self._page_after(after) if after is not None else self._page_before(before)
+
+    def first(self, count: int, before: Key | None = None) -> list[Any]:
+        """Return the newest rows, or those next before an id: so many, however far it has to look for them."""
+        found: list[Any] = []
+        start, sizes = before, self._longest if len(self.ground.lanes) > 1 else STRETCHES
+        while True:
+            for span in self._spans(start, sizes, is_down=True):
+                found += self._first(span, count - len(found), is_down=True)
+                start = span.end
+                if len(found) >= count or start is None:
+                    return found
+            sizes = self._longest
+
+    def sent_by(self, moment: datetime) -> Walk:
+        """Return it without what was sent after that moment."""
+        return replace(self, rows=self.rows.filter(sent_at__lte=moment))
 
     def batches(self, before: Key | None, size: int = BATCH) -> Iterator[tuple[list[Key], Key | None]]:
         """Yield ids, the newest first, each time with the one to go on before; None at the end.

@@ -26,6 +26,7 @@ from ..framework import own_logging
 from ..models import Task, Worker
 from ..reaper.crashed import Overrun, recover_all
 from ..reaper.loop import Reaper
+from ..schedules.beat import Beat
 from .begun import Begun, HasBegun, new_memory
 from .child import DISMISSED, DONE, SPENT, STUCK
 from .connection import own_connection
@@ -104,14 +105,19 @@ class Supervisor:
             connections.close_all()
             caches.close_all()
             self._nursery = Nursery.open()
-        reaper = Reaper(self._plan.options, self._plan.backend)
+        loops: dict[str, Reaper | Beat] = {}
         if self._plan.reaper:
-            threading.Thread(target=self._reap, args=(reaper,), name="horsies-reaper", daemon=True).start()
+            loops["reaper"] = Reaper(self._plan.options, self._plan.backend)
+        if self._plan.scheduler and self._plan.until is Until.STOPPED:
+            loops["scheduler"] = Beat(self._plan.options, self._plan.backend)
+        for given in loops.items():
+            threading.Thread(target=self._go_round, args=given, name=f"horsies-{given[0]}", daemon=True).start()
         self._start_at = [time.monotonic()] * self._plan.processes
         with own_logging(), own_connection(self._plan.database, "supervisor"):
             while self._children or self._start_at or self._dead:
                 self.run_once()
-        reaper.stop()
+        for loop in loops.values():
+            loop.stop()
         if self._nursery is not None:
             self._nursery.close()
         return 1 if self._has_failed or self._is_hopeless() else 0
@@ -312,13 +318,13 @@ class Supervisor:
         Worker.objects.using(self._plan.database).leave(dead.worker_id)
         return True
 
-    def _reap(self, reaper: Reaper) -> None:
+    def _go_round(self, name: str, loop: Reaper | Beat) -> None:
         try:
-            with own_connection(self._plan.database, "reaper"):
-                reaper.run()
+            with own_connection(self._plan.database, name):
+                loop.run()
         except BaseException:
             # A worker that does not reap looks well and is not: whoever started it has to know.
-            logger.exception("the reaper has failed: this worker stops")
+            logger.exception("the %s has failed: this worker stops", name)
             self._has_failed = True
             self._events.put(Word.STOP)
 

@@ -28,7 +28,7 @@ class Launched(NamedTuple):
     is_new: bool
 
 
-def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
+def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None, schedule_id: int | None = None) -> UUID:
     """Insert a run in the current transaction and return its id.
 
     The one that is there already under ``workflow_id`` (W-70), or a live one with its ``unique_key``, stands in for it.
@@ -44,6 +44,8 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None) -> UUID:
     if known.name != blueprint.name:
         by = "this id" if known.pk == key else f"unique_key {blueprint.unique_key!r}"
         raise PayloadMismatch(known.pk, ["name"], f"a workflow {known.name!r} with {by}, which is")
+    if launched.is_new and schedule_id is not None:
+        Workflow.objects.using(options.database).filter(pk=known.pk).update(schedule_id=schedule_id)
     return UUID(str(known.pk))
 
 

@@ -34,6 +34,7 @@ _CODES: Final = {"queue_name": MistakeCode.INVALID_QUEUE, "priority": MistakeCod
 #: Options of a send that a task can't bring along into a workflow, and what stands for them there.
 _PER_SEND: Final = {
     "good_until": "node(good_until=…)",
+    "unique": "with_options(unique=None), for a node has a task of its own",
     "unique_key": "the workflow's own unique_key",
     "task_id": "start(workflow_id=…)",
     "run_after": "a sleep() before it",

@@ -16,6 +16,7 @@ from horsies_django import SuccessCase, SuccessPolicy, TaskHandle
 from horsies_django.admin.acting import matching
 from horsies_django.ids import uuid7s
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Workflow, WorkflowTask
+from horsies_django.walking import extent
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -486,7 +487,7 @@ def test_all_that_match_are_moved_to_where_the_form_says(staff, monkeypatch):
 
 
 def test_more_than_is_counted_is_estimated_and_said_to_be(staff, monkeypatch):
-    monkeypatch.setattr(matching, "COUNTED", 600)
+    monkeypatch.setattr(extent, "COUNTED", 600)
     rows = failed(1_500)
 
     html = act(staff("view_task", "retry_task"), "retry", rows[0].pk, select_across="1").content.decode()

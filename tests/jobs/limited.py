@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from horsies_django import RetryPolicy, Snooze, task
+from horsies_django import RetryPolicy, Snooze, Unique, task
 from tests.jobs.models import Entry
 
 
@@ -51,3 +51,7 @@ def ship(order: dict[str, str]) -> None: ...
 
 @task(concurrency_key="{order[customer]}", concurrency_scope="orders", max_concurrency=1)
 async def invoice(order: dict[str, str]) -> None: ...
+
+
+@task(unique=Unique(by=("name",), on_conflict="replace"), concurrency_key="{key}", max_concurrency=1)
+def latest(name: str, key: str) -> None: ...

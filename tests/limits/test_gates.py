@@ -211,6 +211,19 @@ def test_a_limit_that_the_code_changes_counts_from_the_next_send():
     assert (admitted("a"), gated("a")) == (4, 1)
 
 
+def test_a_unique_task_that_is_replaced_goes_to_the_gate_of_its_new_key():
+    limited.latest.send("one", "a")
+    limited.latest.send_many([{"name": "two", "key": "a"}, {"name": "three", "key": "b"}])
+    waits = {"tests.jobs.limited.latest:a": 1, "tests.jobs.limited.latest:b": 0}
+    assert {key: Task.objects.gated().filter(limit_key=key).count() for key in waits} == waits
+
+    limited.latest.send("one", "b")
+
+    one = Task.objects.get(kwargs={}, args=["one", "b"])
+    assert (one.limit_key, one.gated) == ("tests.jobs.limited.latest:b", True)
+    assert Task.objects.gated().get() == one  # and the place that it had is another's
+
+
 def test_a_rate_lets_in_its_burst_and_then_one_by_one():
     limited.often.send_many([{"key": "a"}] * 6)
     assert len(claim()) == 4

@@ -40,6 +40,7 @@ RULES = [
     ((), "serializer", "'json' or 'rich'", ["pickle", None, True, "JSON"]),
     ((), "exception_mapper", MAPPER, [None, [], {5: "CODE"}, {"no.such.Error": "CODE"}, {OSError: "WORKER_CRASHED"}]),
     ((), "max_payload_bytes", *whole(1_024, 250_000_000, ", or None (no limit)")),
+    ((), "project", "at most 100 letters, digits, '.', '_' or '-'", [5, None, "a project", "x" * 101]),
     (("queues", "emails"), "priority", *whole(-100, 100)),
     (("queues", "emails"), "max_concurrency", *whole(0, 1_000_000, ", or None (no limit)")),
     (("queues", "emails"), "retention", QUEUE_DURATION, NO_DURATIONS),

@@ -18,8 +18,9 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...walking.extent import COUNTED
 from ...walking.walk import BATCH
-from ..base import COUNTED, ReadOnlyAdmin
+from ..base import ReadOnlyAdmin
 from ..lists.changelist import WalkingList
 from .matching import act_on_matching
 from .verbs import Verb

@@ -7,9 +7,7 @@ goes from newer to older ids, and each request goes on where the last one stoppe
 
 from __future__ import annotations
 
-import json
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,31 +20,25 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
-from django.db import connections
 from django.db.models import Model, QuerySet
-from django.db.models.functions import Now
 from django.forms import Form, Media
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.utils.dateparse import parse_datetime
-from django.utils.timezone import is_aware, now
+from django.utils.timezone import is_aware
 from django.utils.translation import gettext as _
 
-from ...walking.keys import as_cursor, beside
+from ...walking.extent import edge_of, extent_of
+from ...walking.keys import as_cursor
 from ...walking.walk import Walk
-from ..base import COUNTED
 from ..lists.changelist import WalkingList
-from .verbs import Verb, every_row
+from .verbs import Verb
 
-#: Seconds that one request works, and after which counting takes no further stretch.
+#: Seconds that one request works.
 WORKS: Final = 2.0
-COUNTS: Final = 0.05
 
 #: More than that nobody has done it to.
 _MOST: Final = 10**12
-
-#: Stretches that are counted at most: each is two statements, for each lane.
-STRETCHES: Final = 2
 
 
 class Asking(Protocol):
@@ -67,46 +59,6 @@ class Asking(Protocol):
 
     def report(self, request: HttpRequest, done: str, left: int) -> None:
         """Say what was done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """How many rows match, by status; how many there may be in all, if these are not all."""
-
-    by_status: Counter[str]
-    estimate: int | None = None
-    is_whole: bool = True
-
-    @property
-    def counted(self) -> int:
-        """How many were counted."""
-        return self.by_status.total()
-
-    def __str__(self) -> str:
-        if self.is_whole:
-            return str(self.counted)
-        if self.estimate is None:
-            return _("more than %d") % self.counted
-        return f"≈ {max(self.estimate, self.counted)}"
-
-
-def extent_of(walk: Walk, before: UUID | None) -> Extent:
-    """Count what matches, a stretch or a little more; beyond ``COUNTED`` rows, or if it takes long, ask the planner."""
-    counts: Counter[str] = Counter()
-    until = time.monotonic() + COUNTS
-    for number, (found, cursor) in enumerate(walk.counts(before, COUNTED + 1), 1):
-        counts.update(found)
-        is_enough = number == STRETCHES or time.monotonic() > until
-        if counts.total() > COUNTED or (cursor is not None and is_enough):
-            return Extent(counts, _estimate(walk), is_whole=False)
-    return Extent(counts)
-
-
-def _estimate(walk: Walk) -> int | None:
-    if connections[walk.rows.db].vendor != "postgresql":
-        return None
-    (plan,) = json.loads(walk.rows.order_by().values("pk").explain(format="json"))
-    return int(plan["Plan"]["Plan Rows"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +132,7 @@ def _work(
     """
     done, left = progress.done, progress.left
     until = time.monotonic() + WORKS
-    walk = replace(walk, rows=walk.rows.filter(sent_at__lte=progress.asked))
+    walk = walk.sent_by(progress.asked)
     for batch, cursor in walk.batches(progress.before or progress.upper, size):
         if batch:
             changed = verb.act(walk.rows.order_by().filter(pk__in=batch), **values)
@@ -191,16 +143,15 @@ def _work(
 
 
 def _ask(admin: Asking, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None) -> HttpResponse:
-    newest = every_row(listed.queryset).annotate(asked=Now()).order_by("-pk").values_list("pk", "asked").first()
-    upper, asked = (beside(newest[0], 1), newest[1]) if newest else (UUID(int=0), now())
-    extent = extent_of(listed.walk, upper)
+    edge = edge_of(listed.queryset)
+    extent = extent_of(listed.walk, edge.upper)
     status_field: Any = listed.model._meta.get_field("status")
     statuses = dict(status_field.flatchoices)
     more = {
         "extent": extent,
         "by_status": [(statuses.get(status, status), count) for status, count in sorted(extent.by_status.items())],
         "said": listed.said,
-        "hidden": [*_hidden(request, verb), *Progress(asked, upper, total=str(extent)).fields],
+        "hidden": [*_hidden(request, verb), *Progress(edge.asked, edge.upper, total=str(extent)).fields],
         "back": request.get_full_path(),
     }
     return admin.ask(request, verb, listed.queryset.none(), form, more)

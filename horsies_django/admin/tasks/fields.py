@@ -22,6 +22,7 @@ from ..links import Links
 from ..readable import as_json, block, masked_json, moment, progress_bar
 from ..state_words import state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
+from .unique_words import unique_words
 
 
 class TaskFields(ActingAdmin):
@@ -101,6 +102,11 @@ class TaskFields(ActingAdmin):
         has_place = not task.deferred and task.status in TASK_LIVE_STATES
         said = gettext("waits for a place") if task.gated else gettext("has a place") if has_place else ""
         return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), said)
+
+    @admin.display(description=_("unique"))
+    def page_unique(self, task: Any) -> str:
+        """Until when no other task may have its key."""
+        return unique_words(task, task.read_at)
 
     @admin.display(description=_("worker"))
     def page_worker(self, task: Any) -> SafeString | str:

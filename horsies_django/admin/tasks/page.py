@@ -28,7 +28,7 @@ from .why import shown_reasons
 LIVE: Final = "horsies-live"
 
 #: Columns that the page shows under another name.
-_COLUMNS: Final = {"worker": "claimed_by_worker_id", "policy": "retry_policy"}
+_COLUMNS: Final = {"worker": "claimed_by_worker_id", "policy": "retry_policy", "unique": "unique_key"}
 
 #: What the task is.
 WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker")
@@ -61,16 +61,8 @@ class TaskPage(TaskFields):
             {
                 "classes": (LIVE,),
                 "fields": (
-                    (
-                        "id",
-                        "backend",
-                        "page_kind",
-                        "page_claim",
-                        "page_timeout",
-                        "page_retention",
-                        "unique_key",
-                        "page_limit_key",
-                    ),
+                    ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention"),
+                    ("unique_key", "page_unique", "page_limit_key"),
                     "page_policy",
                     "page_metadata",
                     "page_checkpoint",

@@ -6,13 +6,12 @@ from functools import partial
 from typing import Final
 
 from django.contrib.admin.models import DELETION
-from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from ...inspecting.deleting import delete_ended
 from ...models import Task, WorkflowTask
 from ...models.transitions import TaskQuerySet
-from ...reaper import pruning
 from ...states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from ...workflows.states import WorkflowStatus
 from ..acting.verbs import Verb
@@ -45,15 +44,6 @@ def _moved(count: int) -> str:
 
 def _deleted(count: int) -> str:
     return ngettext("%d task was deleted.", "%d tasks were deleted.", count) % count
-
-
-def delete_ended(tasks: TaskQuerySet) -> int:
-    """Delete those that have ended, as pruning does: with their attempts and beats. Return how many.
-
-    A task that a live workflow has still to hear of is left alone, and so is one that somebody has locked.
-    """
-    with transaction.atomic(using=tasks.db):
-        return pruning.delete(tasks.deletable())
 
 
 RETRY: Final = Verb(

@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from horsies_django.framework import own_logging
-from horsies_django.management.variables import flag_or_variable
+from horsies_django.management.variables import flag_or_variable, positive_seconds
 from horsies_django.reaper.loop import Reaper
 from horsies_django.tables import check_tables
 from horsies_django.worker.connection import own_connection
@@ -37,7 +37,7 @@ class Command(BaseCommand):
         try:
             _, alias = flag_or_variable(COMMAND, "backend", backend, str)
             settings = horsies_backend(alias or "default").config
-            seconds = _positive(*flag_or_variable(COMMAND, "interval", interval, str))
+            seconds = positive_seconds(*flag_or_variable(COMMAND, "interval", interval, str))
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
@@ -56,15 +56,3 @@ class Command(BaseCommand):
             self.stdout.write(str(report))
         if any(report.error for report in reports):
             raise CommandError("A duty could not be done.", returncode=1)
-
-
-def _positive(where: str, given: str | None) -> float | None:
-    if given is None:
-        return None
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = -1
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"{where}: {given!r} is not allowed; allowed: a positive number of seconds.")
-    return seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -14,6 +14,7 @@ from horsies_django.durations import brief
 from horsies_django.figures import Snapshot, take
 from horsies_django.figures.crew import Member
 from horsies_django.figures.snapshot import QueueFigures
+from horsies_django.management.layout import table
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.tables import check_tables
 from horsies_django.worker.connection import own_connection
@@ -60,14 +61,14 @@ class Command(BaseCommand):
 
 
 def _lines(snapshot: Snapshot) -> Iterable[str]:
-    yield from _table(("state", "tasks"), [(name, str(count)) for name, count in snapshot.counts.items()], 1)
+    yield from table(("state", "tasks"), [(name, str(count)) for name, count in snapshot.counts.items()], 1)
     yield ""
-    yield from _table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
+    yield from table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
     if snapshot.is_more_queues:
         yield "Tasks wait in more queues: the first by name are told of, and of the others the first that have a row."
     yield ""
     if snapshot.workers:
-        yield from _table(_WORKER, [_worker_row(worker) for worker in snapshot.workers], 2)
+        yield from table(_WORKER, [_worker_row(worker) for worker in snapshot.workers], 2)
     else:
         yield "No worker is there: start one with `manage.py horsies_worker`."
     yield ""
@@ -99,17 +100,6 @@ def _queue_row(queue: QueueFigures) -> tuple[str, ...]:
 def _worker_row(worker: Member) -> tuple[str, ...]:
     state = "silent" if not worker.is_alive else "stopping" if worker.is_stopping else ""
     return (worker.id, worker.hostname, str(worker.pid), worker.shown_load, _ago(worker.beat_ago), state)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> Iterable[str]:
-    """Lay out rows below their heads, numbers to the right after the first ``left`` columns and before the last."""
-    widths = [max(len(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
-    for row in (heads, *rows):
-        cells = [
-            text.ljust(width) if at < left or not heads[at] else text.rjust(width)
-            for at, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
 
 
 def _ago(seconds: float | None) -> str:

@@ -35,7 +35,7 @@ _TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
 }
 _SWITCHES: Final = {
     "reaper": "Do not recover dead workers' tasks here.",
-    "scheduler": "For later releases: there are no schedules yet.",
+    "scheduler": "Do not send what schedules have due here.",
     "fork": "Start each runner from scratch, for code that must not be forked once it is imported.",
 }
 

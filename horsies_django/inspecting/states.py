@@ -1,0 +1,97 @@
+"""The states that an inspector tells apart: those of a row, and why a pending one waits (as asynq has them)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from functools import reduce
+from operator import or_
+from typing import Final
+
+from ..models import Task
+from ..models.transitions import TaskQuerySet
+from ..states import TaskStatus
+from ..walking import grounds
+from ..walking.grounds import Ground
+
+
+class State(StrEnum):
+    """What a task is at. Each task is in exactly one; the first three are all of PENDING."""
+
+    SCHEDULED = "scheduled"
+    PENDING = "pending"
+    RETRYING = "retrying"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+#: What has not begun and that no worker holds.
+WAITING: Final = frozenset({State.SCHEDULED, State.PENDING, State.RETRYING})
+
+#: What a worker holds.
+HELD: Final = frozenset({State.CLAIMED, State.RUNNING})
+
+#: What has ended.
+ENDED: Final = frozenset(State) - WAITING - HELD
+
+_GROUNDS: Final = {
+    State.SCHEDULED: grounds.DEFERRED,
+    State.PENDING: grounds.DUE,
+    State.RETRYING: grounds.PENDING,
+}
+
+
+def states_of(given: State | str | Iterable[State | str]) -> frozenset[State]:
+    """Read one state or several. Raises ValueError for a text that is none."""
+    names = [given] if isinstance(given, str) else list(given)
+    if unknown := [name for name in names if name not in set(State)]:
+        raise ValueError(f"status is {', '.join(map(repr, unknown))}; allowed: {', '.join(State)}.")
+    return frozenset(State(name) for name in names)
+
+
+def in_states(rows: TaskQuerySet, states: Iterable[State]) -> TaskQuerySet:
+    """Return those of the rows that are in one of these states."""
+    return reduce(or_, (_in_state(rows, state) for state in sorted(states)), rows.none())
+
+
+def ground_of(states: Iterable[State]) -> Ground:
+    """Return where to look for tasks in these states."""
+    found = {_GROUNDS.get(state) or grounds.of_status(state.upper()) for state in states}
+    if len(found) == 1:
+        return found.pop()
+    if all(ground.shelves for ground in found):
+        return Ground(shelves=tuple(dict.fromkeys(shelf for ground in found for shelf in ground.shelves)))
+    if all(ground.lanes for ground in found):
+        return Ground(lanes=tuple(lane for ground in found for lane in ground.lanes))
+    return grounds.WHOLE
+
+
+def state_of(status: str, enqueued_at: datetime, next_retry_at: datetime | None, now: datetime) -> State:
+    """Return the state of a task that was read at ``now``, by the database's clock."""
+    if status != TaskStatus.PENDING:
+        return State(status.lower())
+    if next_retry_at is not None:
+        return State.RETRYING
+    return State.SCHEDULED if enqueued_at > now else State.PENDING
+
+
+def state_of_row(task: Task, now: datetime) -> State:
+    """Return the state of a row that was read at ``now``."""
+    return state_of(task.status, task.enqueued_at, task.next_retry_at, now)
+
+
+def _in_state(rows: TaskQuerySet, state: State) -> TaskQuerySet:
+    match state:
+        case State.SCHEDULED:
+            return rows.scheduled()
+        case State.RETRYING:
+            return rows.retrying()
+        case State.PENDING:
+            return rows.in_line()
+        case _:
+            return rows.filter(status=TaskStatus(state.upper()))

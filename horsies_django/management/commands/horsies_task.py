@@ -1,0 +1,106 @@
+"""``manage.py horsies_task``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import RawDescriptionHelpFormatter
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from horsies_django.compat import InvalidTask
+from horsies_django.exceptions import PayloadMismatch
+from horsies_django.inspecting import Inspector, tasks
+from horsies_django.management.tasks import acting, looking, sending
+from horsies_django.management.tasks.flags import add_acting, add_common, add_listing
+from horsies_django.management.variables import flag_or_variable
+from horsies_django.tables import check_tables
+from horsies_django.worker.connection import own_connection
+
+COMMAND: Final = "horsies_task"
+
+_HELP: Final = """\
+Look at tasks, and act on them: on those with some ids, or on all of some kind.
+
+  horsies_task list --status failed --queue emails
+  horsies_task show 01991f3e-…
+  horsies_task retry 01991f3e-… 01991f3f-…
+  horsies_task run --all --status scheduled --task shop.tasks.remind
+  horsies_task list --status failed --older-than 7d --all --ids | horsies_task delete -
+  horsies_task move --all --queue bulk --to-queue slow --dry-run
+  horsies_task enqueue shop.tasks.remind --kwargs '{"user": 7}' --in 2h
+
+What is sensitive in a task's values is masked, as in the admin. --backend also reads HORSIES_TASK_BACKEND; a flag
+wins. Exit status: 0 done; 1 something could not be done, or was left alone; 2 wrong usage.
+"""
+
+#: What each action that changes tasks says of itself.
+_ACTS: Final = {
+    "run": "Let scheduled and retrying tasks be due now.",
+    "cancel": "Cancel tasks that have not begun; with --running, tell those that run to stop.",
+    "retry": "Run failed, cancelled and expired tasks again, with a fresh budget.",
+    "move": "Give tasks that have not begun another queue, another priority or both.",
+    "delete": "Delete tasks that have ended and, by id or where --status says so, such that have not begun.",
+}
+
+
+class Command(BaseCommand):
+    """Lists tasks, shows them, acts on them, and sends them."""
+
+    help = _HELP
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        """Keep the lines of the examples."""
+        return super().create_parser(prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, **kwargs)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        add_listing(_action(actions, "list", "List tasks, the newest first."))
+        show = _action(actions, "show", "Show all that is known of some tasks.")
+        show.add_argument("ids", metavar="ID", nargs="+", help="Tasks, by their ids; - reads ids from standard input.")
+        for name, text in _ACTS.items():
+            acting_parser = _action(actions, name, text)
+            add_acting(acting_parser)
+            if name == "cancel":
+                acting_parser.add_argument("--running", action="store_true", help="Also those that run.")
+            if name == "move":
+                acting_parser.add_argument("--to-queue", metavar="NAME", help="The queue that they go to.")
+                acting_parser.add_argument("--priority", metavar="N", help="Their new priority, from -100 to 100.")
+        sending.add_sending(_action(actions, "enqueue", "Send a call of a task of an installed app."))
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
+            inspector = tasks(alias)
+        except (ValueError, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=2) from error
+        try:
+            check_tables(inspector.database)
+            with own_connection(inspector.database, "task"):
+                self._do(inspector, options)
+        except (ValueError, TypeError, InvalidTask, PayloadMismatch) as error:
+            raise CommandError(str(error), returncode=2) from error
+        except (ImproperlyConfigured, DatabaseError) as error:
+            raise CommandError(str(error)) from error
+        except BrokenPipeError:  # who reads has seen enough, and Python would complain of it once more as it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _do(self, inspector: Inspector, options: dict[str, Any]) -> None:
+        match options["action"]:
+            case "list":
+                looking.print_list(inspector, options, self.stdout, self.stderr)
+            case "show":
+                looking.print_tasks(inspector, options, self.stdout, self.stderr)
+            case "enqueue":
+                sending.send(inspector, options, self.stdout)
+            case action:
+                acting.act(inspector, action, options, self.stdout, self.stderr)
+
+
+def _action(actions: Any, name: str, text: str) -> CommandParser:
+    parser: CommandParser = actions.add_parser(name, help=text, description=text)
+    add_common(parser)
+    return parser

@@ -1,0 +1,115 @@
+"""The flags of ``horsies_task``, and what they say."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.conf import settings
+from django.core.management.base import CommandParser
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_naive, make_aware
+
+from horsies_django.conf import parse_duration
+from horsies_django.ids import as_uuid
+from horsies_django.inspecting import State
+from horsies_django.inspecting.inspector import PAGE
+from horsies_django.inspecting.which import Which
+
+#: Stands for the ids on standard input.
+STDIN: Final = "-"
+
+
+def add_common(parser: CommandParser) -> None:
+    """Add what every action takes."""
+    parser.add_argument("--backend", metavar="ALIAS", help="Only what is of this key of TASKS (default: all).")
+    parser.add_argument("--json", action="store_true", help="Print JSON: one object, of a list one for each line.")
+
+
+def add_filters(parser: CommandParser) -> None:
+    """Add what tasks are narrowed by."""
+    parser.add_argument("--status", metavar="A,B", help=f"Only what is in these states: {', '.join(State)}.")
+    parser.add_argument("--queue", metavar="NAME", help="Only what is in this queue.")
+    parser.add_argument("--task", metavar="PATH", help="Only calls of the task at this dotted path.")
+    parser.add_argument("--older-than", metavar="DURATION", help='Only what was sent so long ago: "90s", "12h", "7d".')
+
+
+def add_listing(parser: CommandParser) -> None:
+    """Add what a list takes."""
+    add_filters(parser)
+    parser.add_argument("--limit", metavar="N", default=str(PAGE), help="At most so many (default: %(default)s).")
+    parser.add_argument("--all", action="store_true", help="All there are, page by page.")
+    parser.add_argument("--after", metavar="ID", help="Begin after this one: the last of the page before.")
+    parser.add_argument("--ids", action="store_true", help="Print ids only, for another command's standard input.")
+
+
+def add_acting(parser: CommandParser) -> None:
+    """Add what says to which tasks something is done, and how carefully."""
+    parser.add_argument("ids", metavar="ID", nargs="*", help="Tasks, by their ids; - reads ids from standard input.")
+    parser.add_argument("--all", action="store_true", help="All that the filters leave; it asks first.")
+    add_filters(parser)
+    parser.add_argument("--limit", metavar="N", help="To so many at most, the newest first.")
+    parser.add_argument("--yes", action="store_true", help="Do not ask.")
+    parser.add_argument("--dry-run", action="store_true", help="Change nothing; say what would be done.")
+
+
+def which_of(options: dict[str, Any]) -> Which:
+    """Return what the filters say. Raises ValueError naming the flag."""
+    given = options["status"]
+    status = None if given is None else [name.strip().lower() for name in given.split(",")]
+    age = options["older_than"]
+    try:
+        return Which.of(
+            status=status,
+            queue=options["queue"],
+            task=options["task"],
+            older_than=None if age is None else duration_of("--older-than", age),
+        )
+    except ValueError as error:
+        raise ValueError(_as_flag(str(error))) from None
+
+
+def ids_of(given: list[str]) -> list[UUID]:
+    """Return the ids that were given, those on standard input in the place of -. Raises ValueError for what is none."""
+    texts: list[str] = []
+    for text in given:
+        texts += sys.stdin.read().split() if text == STDIN else [text]
+    return [as_uuid(text) for text in texts]
+
+
+def count_of(flag: str, text: str | None) -> int | None:
+    """Return a number from 1 on. Raises ValueError naming the flag."""
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{flag}: {text!r} is not allowed; allowed: a whole number from 1 on.")
+    return int(text)
+
+
+def duration_of(flag: str, text: str) -> timedelta:
+    """Return a duration. Raises ValueError naming the flag."""
+    try:
+        found = parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text)
+    except ValueError:
+        found = None
+    if found is None:
+        raise ValueError(f"{flag}: {text!r} is not allowed; allowed: seconds, or a text like 90s, 12h, 7d.")
+    return found
+
+
+def moment_of(flag: str, text: str) -> datetime:
+    """Return a moment; without a zone of its own it is in the project's. Raises ValueError naming the flag."""
+    try:
+        moment = parse_datetime(text)
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise ValueError(f"{flag}: {text!r} is not allowed; allowed: a time like 2026-12-24T18:00+01:00.")
+    return make_aware(moment) if settings.USE_TZ and is_naive(moment) else moment
+
+
+def _as_flag(said: str) -> str:
+    name, _, rest = said.partition(" ")
+    return f"--{name.replace('_', '-')} {rest}"

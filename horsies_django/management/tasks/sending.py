@@ -1,0 +1,90 @@
+"""``horsies_task enqueue``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.core.management.base import CommandParser, OutputWrapper
+
+from horsies_django.inspecting import Inspector
+from horsies_django.retries import ANY_CODE, RetryPolicy
+
+from .flags import duration_of, moment_of
+
+
+def add_sending(parser: CommandParser) -> None:
+    """Add what a call is made of."""
+    parser.add_argument("path", metavar="PATH", help="The dotted path of a task in an installed app.")
+    parser.add_argument("--args", metavar="JSON", dest="positional", default="[]", help="Arguments: a JSON array.")
+    parser.add_argument(
+        "--kwargs", metavar="JSON", dest="named", default="{}", help="Arguments by name: a JSON object."
+    )
+    parser.add_argument("--queue", metavar="NAME", help="In place of the task's own.")
+    parser.add_argument("--priority", metavar="N", help="From -100 to 100, in place of the task's own.")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--in", metavar="DURATION", dest="delay", help='So much later: "90s", "12h".')
+    when.add_argument("--at", metavar="TIME", help="Not before this time: 2026-12-24T18:00+01:00.")
+    parser.add_argument("--good-until", metavar="TIME", help="It expires if it has not begun by then.")
+    parser.add_argument("--timeout", metavar="DURATION", help="How long its body may take.")
+    parser.add_argument("--retention", metavar="DURATION", help="How long it is kept once it has ended.")
+    parser.add_argument("--retries", metavar="N", help="Retry any failure so often, after growing delays.")
+    parser.add_argument("--unique-key", metavar="KEY", help="Not if a live task has this key.")
+    parser.add_argument("--id", metavar="UUID", help="Its id: the same call again sends nothing.")
+
+
+def send(inspector: Inspector, options: dict[str, Any], out: OutputWrapper) -> None:
+    """Send a call and print its id. Raises ValueError or TypeError for what is wrong with it."""
+    args, kwargs = _json("--args", options["positional"], list), _json("--kwargs", options["named"], dict)
+    handle = inspector.enqueue(options["path"], args, kwargs, **_options(options))
+    if options["json"]:
+        out.write(json.dumps({"id": str(handle.id), "replayed": handle.replayed}))
+    else:
+        out.write(f"{handle.id}{' (it was there already)' if handle.replayed else ''}")
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    read = {
+        "queue_name": given["queue"],
+        "priority": _number("--priority", given["priority"]),
+        "run_after": _run_after(given),
+        "good_until": given["good_until"] and moment_of("--good-until", given["good_until"]),
+        "timeout": given["timeout"] and duration_of("--timeout", given["timeout"]).total_seconds(),
+        "retention": given["retention"] and duration_of("--retention", given["retention"]),
+        "retry_policy": _policy(_number("--retries", given["retries"])),
+        "unique_key": given["unique_key"],
+        "task_id": given["id"],
+    }
+    return {name: value for name, value in read.items() if value is not None}
+
+
+def _run_after(given: dict[str, Any]) -> Any:
+    if given["delay"] is not None:
+        return duration_of("--in", given["delay"])
+    return given["at"] and moment_of("--at", given["at"])
+
+
+def _policy(retries: int | None) -> RetryPolicy | None:
+    if retries is None:
+        return None
+    return RetryPolicy.exponential(max_retries=retries, auto_retry_for=[ANY_CODE])
+
+
+def _json(flag: str, text: str, kind: type[Any]) -> Any:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{flag}: {text!r} is not JSON: {error}") from None
+    if not isinstance(found, kind):
+        allowed = "an array" if kind is list else "an object"
+        raise ValueError(f"{flag}: {text!r} is not allowed; allowed: {allowed} of JSON.")
+    return found
+
+
+def _number(flag: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{flag}: {text!r} is not allowed; allowed: a whole number.") from None

@@ -1,0 +1,290 @@
+"""Schedules: what is sent again and again, and when next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from django.core.exceptions import ValidationError
+from django.db import connections, models, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from ..schedules.choices import CatchUp, DisabledBy, Overlap
+from ..schedules.moments import aware, database_now, stored
+from ..schedules.slots import Slots
+
+if TYPE_CHECKING:
+    from ..schedules.firing import Handle
+
+#: Runs that are made up for at most, unless a schedule says otherwise.
+MAX_CATCH_UP: Final = 100
+
+#: What the next run follows from: where one of them changes, it is worked out anew.
+PLANNED_BY: Final = ("timing", "timezone", "start_at", "end_at", "skip_nonexistent", "jitter", "enabled")
+
+#: What the beat writes: who saves a row for another reason leaves it as it is by now.
+OF_THE_BEAT: Final = (
+    "next_run_at",
+    "next_slot_at",
+    "last_run_at",
+    "last_slot_at",
+    "last_task_id",
+    "last_workflow_id",
+    "run_count",
+    "last_error",
+)
+
+
+#: The least by which two times differ.
+TICK: Final = timedelta(microseconds=1)
+
+
+class ScheduleQuerySet(models.QuerySet["Schedule"]):
+    """What an operator, and the beat, may do to schedules."""
+
+    def enable(self) -> int:
+        """Let them run again, from their next slot on; return how many were disabled and have a slot left."""
+        count = 0
+        for row in self.filter(enabled=False):
+            row.enabled, row.disabled_by, row.next_run_at = True, "", None
+            row.plan(database_now(self.db))
+            if row.enabled:
+                mine = self.rows().filter(pk=row.pk, enabled=False)
+                count += mine.update(enabled=True, disabled_by="", updated_at=Now(), **row.planned)
+        return count
+
+    def disable(self, by: str = DisabledBy.OPERATOR) -> int:
+        """Let them run no more; return how many were enabled. What has been sent goes on."""
+        values = {"enabled": False, "disabled_by": by, "next_run_at": None, "next_slot_at": None}
+        return self.filter(enabled=True).update(**values, updated_at=Now())
+
+    def run_now(self) -> list[Handle]:
+        """Send each of them now, enabled or not; return the handles. Their next runs stay when they are.
+
+        Raises what a send raises, with the schedule's name; those before it are sent.
+        """
+        from ..schedules.firing import run_now
+
+        return [run_now(row) for row in self.order_by("pk")]
+
+    def served(self, backend: str, project: str) -> Self:
+        """The enabled ones that a scheduler of this backend and this project sends."""
+        return self.filter(enabled=True, backend=backend, source__in=["", project])
+
+    def unplanned(self) -> Self:
+        """Those for which no next run is worked out."""
+        return self.filter(next_run_at__isnull=True)
+
+    def planned_for(self, run_at: datetime | None) -> Self:
+        """Those whose next run is at a moment that was read from a row; None is that of no next run.
+
+        SQLite has times as texts, some with trailing zeros and some without, which are equal to no other's.
+        """
+        if run_at is None:
+            return self.unplanned()
+        return self.filter(next_run_at__gt=run_at - TICK, next_run_at__lt=run_at + TICK)
+
+    def next_up(self) -> Self:
+        """Those for which one is, in the order of their next runs."""
+        return self.filter(next_run_at__isnull=False).order_by("next_run_at")
+
+    def locked(self, *, skip: bool = True) -> Self:
+        """These rows, to be locked as they are read; with ``skip``, those that somebody has locked are left."""
+        features = connections[self.db].features
+        if not features.has_select_for_update:
+            return self
+        skip = skip and features.has_select_for_update_skip_locked
+        return self.select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
+
+    def rows(self) -> ScheduleQuerySet:
+        """Every row on the same database, whatever this queryset was narrowed to."""
+        return Schedule.objects.using(self.db)
+
+
+class Schedule(models.Model):
+    """A task, or a workflow, that is sent at each slot of a timing. A slot is passed by a guarded update, once."""
+
+    name = models.CharField(_("name"), max_length=255, unique=True)
+    backend = models.CharField(_("backend"), max_length=64, default="default")
+    task_name = models.CharField(
+        _("task"), max_length=255, null=True, blank=True, help_text=_("The dotted path of the task.")
+    )
+    workflow_name = models.CharField(
+        _("workflow"), max_length=255, null=True, blank=True, help_text=_("The definition key of the workflow.")
+    )
+    args = models.JSONField(_("arguments"), default=list, blank=True)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+    options = models.JSONField(
+        _("options"), default=dict, blank=True, help_text=_("Of each call, like queue_name, priority or timeout.")
+    )
+
+    timing = models.CharField(_("timing"), max_length=255, help_text=_("Like cron:0 9 * * MON-FRI or every:300."))
+    timezone = models.CharField(_("time zone"), max_length=64, default="UTC", help_text=_("Like Europe/Berlin."))
+    enabled = models.BooleanField(_("enabled"), default=True)
+    disabled_by = models.CharField(
+        _("disabled by"), max_length=8, choices=DisabledBy.choices, default="", blank=True, editable=False
+    )
+    catch_up = models.CharField(_("missed runs"), max_length=6, choices=CatchUp.choices, default=CatchUp.LATEST)
+    max_catch_up_runs = models.PositiveIntegerField(
+        _("max missed runs"), default=MAX_CATCH_UP, help_text=_("Of those that are missed, the latest.")
+    )
+    overlap = models.CharField(
+        _("if the run before has not finished"), max_length=15, choices=Overlap.choices, default=Overlap.ALLOW
+    )
+    jitter = models.FloatField(
+        _("jitter"), default=0.0, help_text=_("Seconds: each run is later by a part of them, drawn by lot.")
+    )
+    skip_nonexistent = models.BooleanField(
+        _("skip times that do not exist"),
+        default=False,
+        help_text=_("When clocks are put forward; else such a run comes right after."),
+    )
+    start_at = models.DateTimeField(_("start at"), null=True, blank=True)
+    end_at = models.DateTimeField(_("end at"), null=True, blank=True)
+    source = models.CharField(
+        _("source"), max_length=100, default="", blank=True, editable=False, help_text=_("Empty: made by hand.")
+    )
+
+    next_run_at = models.DateTimeField(_("next run"), null=True, blank=True, editable=False)
+    next_slot_at = models.DateTimeField(_("next slot"), null=True, blank=True, editable=False)
+    last_run_at = models.DateTimeField(_("last run"), null=True, blank=True, editable=False)
+    last_slot_at = models.DateTimeField(_("last slot"), null=True, blank=True, editable=False)
+    last_task_id = models.UUIDField(_("last task"), null=True, blank=True, editable=False)
+    last_workflow_id = models.UUIDField(_("last workflow"), null=True, blank=True, editable=False)
+    run_count = models.PositiveBigIntegerField(_("runs"), default=0, editable=False)
+    last_error = models.TextField(_("last error"), default="", blank=True, editable=False)
+    created_at = models.DateTimeField(_("created at"), db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(_("updated at"), db_default=Now(), editable=False)
+
+    objects = ScheduleQuerySet.as_manager()
+
+    _planned_by: tuple[Any, ...] | None = None
+    _of_the_beat: Mapping[str, Any] = MappingProxyType({})
+
+    class Meta:
+        db_table = "horsies_schedules"
+        verbose_name = _("schedule")
+        verbose_name_plural = _("schedules")
+        permissions = [
+            ("enable_schedule", "Can enable schedule"),
+            ("disable_schedule", "Can disable schedule"),
+            ("run_now_schedule", "Can run schedule now"),
+        ]
+        indexes = [
+            models.Index(fields=["backend", "next_run_at"], condition=Q(enabled=True), name="horsies_schedule_next"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(task_name__isnull=False, workflow_name__isnull=True)
+                | Q(task_name__isnull=True, workflow_name__isnull=False),
+                name="horsies_schedule_has_a_task_or_a_workflow",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Work the next run out if it has to be; leave what the beat writes, unless it was changed here."""
+        alias = kwargs.get("using") or self._state.db or "default"
+        with transaction.atomic(using=alias):
+            now = database_now(alias)
+            self.updated_at = stored(now)
+            names = set(kwargs.get("update_fields") or self._written()) | {"updated_at"}
+            if self._has_to_be_planned:
+                self._catch_up_with_the_beat(alias)
+                self.plan(now)
+                names |= {*self.planned, "enabled", "disabled_by", "last_error"}
+            if not self._state.adding:
+                kwargs["update_fields"] = names
+            super().save(*args, **kwargs)
+        self._remember()
+
+    def refresh_from_db(self, *args: Any, **kwargs: Any) -> None:
+        """See :meth:`from_db`."""
+        super().refresh_from_db(*args, **kwargs)
+        self._remember()
+
+    @classmethod
+    def from_db(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember what the beat may have written since."""
+        row = super().from_db(*args, **kwargs)
+        row._remember()
+        return row
+
+    def _written(self) -> set[str]:
+        kept = {name for name in OF_THE_BEAT if self._of_the_beat.get(name, ...) == getattr(self, name)}
+        return {field.name for field in self._meta.concrete_fields if not field.primary_key} - kept
+
+    def _catch_up_with_the_beat(self, alias: str) -> None:
+        """Lock the row, if it is there, and learn which slot has been run last."""
+        mine = Schedule.objects.using(alias).filter(pk=self.pk).locked(skip=False)
+        if not self._state.adding and (last := mine.values_list("last_slot_at").first()):
+            (self.last_slot_at,) = last
+
+    @property
+    def _has_to_be_planned(self) -> bool:
+        if self.enabled and self.next_run_at is None:
+            return True
+        return not self.enabled if self._state.adding else self._planned_by not in (None, self._plan_key)
+
+    def _remember(self) -> None:
+        if not {*PLANNED_BY, *OF_THE_BEAT} <= self.__dict__.keys():
+            return
+        self._planned_by = self._plan_key
+        self._of_the_beat = {name: getattr(self, name) for name in OF_THE_BEAT}
+
+    def clean(self) -> None:
+        """Raise ValidationError with what is wrong, by field."""
+        from ..schedules.validation import problems_of
+
+        if problems := problems_of(self):
+            raise ValidationError({name: list(found) for name, found in problems.items()})
+
+    @property
+    def slots(self) -> Slots:
+        """Its slots. Raises ValueError if its timing or its time zone can't be read."""
+        return Slots.of(self)
+
+    def plan(self, now: datetime) -> None:
+        """Set the next run, if it is enabled: after ``now``, which is the database's. Without one left it is disabled.
+
+        A timing that can't be read disables it too.
+        """
+        self.next_run_at = self.next_slot_at = None
+        if not self.enabled:
+            self.disabled_by = self.disabled_by or DisabledBy.OPERATOR
+            return
+        self.disabled_by = ""
+        try:
+            slots = self.slots
+        except ValueError as error:
+            self.enabled, self.disabled_by, self.last_error = False, DisabledBy.TIMING, str(error)
+            return
+        last = aware(self.last_slot_at)
+        self.plan_for(slots, slots.after(now if last is None else max(now, last)))
+
+    def plan_for(self, slots: Slots, slot: datetime | None) -> None:
+        """Set the next run to a slot; None disables it, for there is none left."""
+        if slot is None:
+            self.enabled, self.disabled_by = False, DisabledBy.END
+        self.next_slot_at = stored(slot)
+        self.next_run_at = None if slot is None else stored(slots.due_at(slot))
+
+    @property
+    def planned(self) -> dict[str, Any]:
+        """The columns that :meth:`plan` sets, but for those that tell why it is disabled."""
+        return {"next_run_at": self.next_run_at, "next_slot_at": self.next_slot_at}
+
+    @property
+    def last_run_id(self) -> Any:
+        """The id of the last task, or workflow, that it has sent."""
+        return self.last_task_id if self.task_name is not None else self.last_workflow_id
+
+    @property
+    def _plan_key(self) -> tuple[Any, ...]:
+        return (*(aware(at) if isinstance(at := getattr(self, name), datetime) else at for name in PLANNED_BY),)

@@ -1,0 +1,135 @@
+"""The beat: what is due is sent, each slot once.
+
+Any number of them may run. None leads, and no lock is held between two looks: whoever passes a slot first does so by a
+guarded update, in one transaction with what is sent (Q-01, S4-56).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import Error, close_old_connections, connections
+from django.db.models import Exists, Subquery
+from django.db.models.functions import Now
+
+from ..bell import Stop
+from ..conf import Options
+from ..expressions import SecondsUntil
+from ..models.schedule import Schedule, ScheduleQuerySet
+from .moments import asked, aware
+from .passing import Passed, pass_due
+from .project import project_of
+from .syncing import SyncReport, sync
+
+logger = logging.getLogger("horsies_django.scheduler")
+
+#: Seconds between two looks: a schedule that is made or changed elsewhere is seen within that time.
+INTERVAL: Final = 1.0
+
+#: Seconds until the next look if what is due is in somebody else's hands, or could not be sent.
+SHORT_PAUSE: Final = 0.1
+
+#: Due schedules of one look; of those that are left the next one takes as many.
+BATCH: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class BeatReport:
+    """What one look came to: the slots that were passed, and the seconds until the next one, as far as is known."""
+
+    passed: tuple[Passed, ...] = ()
+    pause: float = INTERVAL
+
+    def __str__(self) -> str:
+        return f"{sum(one.handle is not None for one in self.passed)} sent"
+
+
+class Beat:
+    """Looks for what is due, sends it, waits, and looks again."""
+
+    def __init__(self, options: Options, backend: str, interval: float | None = None) -> None:
+        self._options = options
+        self._backend = backend
+        self._interval = INTERVAL if interval is None else interval
+        self._project = project_of(options)
+        self._stopped = Stop()
+        self._is_synced = False
+
+    def stop(self) -> None:
+        """End after the slot that is being passed; may be called from a signal handler."""
+        self._stopped.set()
+
+    def sync(self) -> SyncReport:
+        """Write what code declares into rows (S4-55)."""
+        report = sync(self._options, self._backend)
+        self._is_synced = True
+        return report
+
+    def run_once(self) -> BeatReport:
+        """Send what is due by the database's clock, on this thread's connection.
+
+        One that can't be sent does not keep the others from theirs. Where nothing is due it costs one statement.
+        """
+        pause = self._pause()
+        if pause <= 0:
+            passed = self._pass_all()
+            pause = self._pause() if passed else SHORT_PAUSE
+            return BeatReport(tuple(passed), min(max(pause, 0.0), self._interval))
+        return BeatReport(pause=min(pause, self._interval))
+
+    def run(self) -> None:
+        """Look until stopped."""
+        while not self._stopped.is_set:
+            try:
+                if not self._is_synced:
+                    self.sync()
+                report = self.run_once()
+                pause = report.pause
+                if report.passed:
+                    close_old_connections()  # receivers and builders of workflows have theirs
+            except Error as error:
+                logger.warning("nothing is scheduled for now, the database is not to be had: %s", error)
+                connections[self._options.database].close()
+                pause = self._interval
+            self._stopped.wait(pause)
+
+    def _pause(self) -> float:
+        """Return the seconds until the next slot; 0 or less if one is due, or is to be worked out."""
+        first = self._served.next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
+        seconds, is_unplanned = asked(
+            self._options.database, seconds=Subquery(first), is_unplanned=Exists(self._served.unplanned())
+        )
+        if is_unplanned:
+            return 0.0
+        return self._interval if seconds is None else float(seconds)
+
+    def _pass_all(self) -> list[Passed]:
+        unplanned, due = self._served.unplanned(), self._served.next_up().filter(next_run_at__lte=Now())
+        passed: list[Passed] = []
+        for key, run_at, now in [
+            row for rows in (due, unplanned) for row in rows.values_list("pk", "next_run_at", Now())[:BATCH]
+        ]:
+            if not self._stopped.is_set:
+                passed += self._pass(key, run_at, aware(now))
+        return passed
+
+    def _pass(self, key: Any, run_at: datetime | None, now: datetime) -> list[Passed]:
+        try:
+            return pass_due(self._rows, key, run_at, now)
+        except Exception as error:
+            # The slot is as it was. If the others can be asked for, it is not for want of a database.
+            if isinstance(error, Error) and not connections[self._options.database].is_usable():
+                raise
+            logger.exception("schedule id=%s could not be sent, and will be tried again", key)
+            return []
+
+    @property
+    def _rows(self) -> ScheduleQuerySet:
+        return Schedule.objects.using(self._options.database)
+
+    @property
+    def _served(self) -> ScheduleQuerySet:
+        return self._rows.served(self._backend, self._project)

@@ -1,0 +1,44 @@
+"""The columns of a schedule that code declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from ..backend import config_of
+from ..serializers import encode
+from ..tasks import HorsiesTask
+from .moments import stored
+
+if TYPE_CHECKING:
+    from .declaring import Declared
+
+
+def columns_of(declared: Declared, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns. Raises TypeError or ValueError for arguments or options that JSON can't hold."""
+    rich = config_of(declared.backend).serializer == "rich"
+    args, kwargs = declared.args, declared.kwargs
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise TypeError(f"args is {args!r}; allowed: a list or a tuple.")
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs is {kwargs!r}; allowed: a dict.")
+    is_task = isinstance(declared.what, HorsiesTask)
+    return {
+        **own,
+        "start_at": stored(own["start_at"]),
+        "end_at": stored(own["end_at"]),
+        "backend": declared.backend,
+        "task_name": declared.what.module_path if is_task else None,
+        "workflow_name": None if is_task else declared.what._meta.options.definition_key,
+        "timing": declared.when.timing,
+        "args": [encode(value, rich=rich, where=f"args[{place}]") for place, value in enumerate(args)],
+        "kwargs": {name: encode(value, rich=rich, where=f"argument {name!r}") for name, value in kwargs.items()},
+        "options": {name: _option(name, value) for name, value in declared.call_options.items()},
+    }
+
+
+def _option(name: str, value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return encode(value, rich=False, where=f"option {name!r}")

@@ -1,0 +1,162 @@
+"""``schedule()``: what code declares, noted as its module is imported and asked of no database."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+from ..tasks import HorsiesTask
+from ..workflows.definition import WorkflowDefinition
+from .patterns import Pattern
+
+if TYPE_CHECKING:
+    from ..models import Schedule
+
+#: What a schedule is, beside the options of its calls, and what it is if nothing is said.
+_OWN: Final[Mapping[str, Any]] = {
+    "timezone": "UTC",
+    "enabled": True,
+    "catch_up": "latest",
+    "max_catch_up_runs": 100,
+    "overlap": "allow",
+    "jitter": 0.0,
+    "skip_nonexistent": False,
+    "start_at": None,
+    "end_at": None,
+}
+_OF_CALLS: Final = frozenset({"queue_name", "priority", "timeout", "retention", "metadata", "unique_key", "good_for"})
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """What ``schedule()`` takes beside what is sent and when; the last seven are for each call."""
+
+    timezone: str
+    enabled: bool
+    catch_up: str
+    max_catch_up_runs: int
+    overlap: str
+    jitter: float
+    skip_nonexistent: bool
+    start_at: datetime | None
+    end_at: datetime | None
+    backend: str
+    queue_name: str
+    priority: int
+    timeout: float | None
+    retention: timedelta | float | str | None
+    metadata: Mapping[str, Any] | None
+    unique_key: str | None
+    good_for: float | None
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A schedule as code has it."""
+
+    name: str
+    what: Any
+    when: Any
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
+
+    @property
+    def backend(self) -> str:
+        """The alias of the backend whose schedulers send it."""
+        if "backend" in self.options:
+            return str(self.options["backend"])
+        if isinstance(self.what, HorsiesTask):
+            return str(self.what.backend)
+        meta = getattr(self.what, "_meta", None)
+        return str(getattr(getattr(meta, "options", None), "backend", None) or "default")
+
+    def flaws(self) -> Iterator[str]:
+        """Yield a sentence for each mistake that no row could tell of."""
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= 255:
+            yield f"name is {self.name!r}; allowed: a text of 1 to 255 characters."
+        if not _is_task(self.what) and not _is_definition(self.what):
+            yield f"it has {self.what!r}; allowed: a task, or a WorkflowDefinition with a definition_key."
+        if not hasattr(self.when, "problems"):
+            yield f"when is {self.when!r}; allowed: Every, Cron, Hourly, Daily, Weekly or Monthly."
+        else:
+            yield from self.when.problems()
+        for option in sorted(self.options.keys() - _OWN.keys() - _OF_CALLS - {"backend"}):
+            near = difflib.get_close_matches(option, [*_OWN, *_OF_CALLS], n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            yield f"there is no option {option!r}; allowed: {', '.join(sorted({*_OWN, *_OF_CALLS, 'backend'}))}.{hint}"
+        for name in ("enabled", "skip_nonexistent"):
+            if not isinstance(value := self.options.get(name, False), bool):
+                yield f"{name} is {value!r}; allowed: True or False."
+        for name in ("start_at", "end_at"):
+            if isinstance(at := self.options.get(name), datetime) and at.tzinfo is None:
+                yield f"{name} is {at!r}; allowed: an aware datetime, or None."
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of its row. Raises TypeError or ValueError for what a row can't hold."""
+        from .columns import columns_of
+
+        return columns_of(self, {**_OWN, **{name: self.options[name] for name in self.options if name in _OWN}})
+
+    @property
+    def call_options(self) -> dict[str, Any]:
+        """The options of each call, as given."""
+        return {name: value for name, value in self.options.items() if name in _OF_CALLS and value is not None}
+
+    def row(self, project: str) -> Schedule:
+        """Return a row that is in no table yet. Raises as :meth:`columns`."""
+        from ..models import Schedule
+
+        return Schedule(name=self.name, source=project, **self.columns())
+
+
+@dataclass(slots=True)
+class Declarations:
+    """All schedules that have been declared, by where: a module that is imported again replaces its own."""
+
+    by_place: dict[tuple[str, str], Declared] = field(default_factory=dict)
+
+    def add(self, declared: Declared) -> None:
+        """Note a schedule; two with one name are a mistake, which ``manage.py check`` tells."""
+        self.by_place[str(declared.name), declared.place] = declared
+
+    def __iter__(self) -> Iterator[Declared]:
+        """Yield them in the order in which they were declared."""
+        yield from self.by_place.values()
+
+
+declarations = Declarations()
+
+
+def schedule(
+    name: str,
+    what: HorsiesTask[..., Any] | type[WorkflowDefinition[Any]],
+    when: Pattern,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[ScheduleOptions],
+) -> Declared:
+    """Declare that a task is sent, or a workflow started, at each slot of a pattern; at the top of a ``tasks.py``.
+
+    >>> schedule("morning report", send_report, Cron("0 9 * * MON-FRI"), timezone="Europe/Berlin", queue_name="mail")
+
+    The name is what its row is known by. Mistakes do not raise: ``manage.py check`` tells them all at once. The options
+    are those of :class:`ScheduleOptions`; the page on schedules says what each does.
+    """
+    caller = sys._getframe(1)
+    place = f"{caller.f_globals.get('__name__', '?')}:{caller.f_lineno}"
+    declared = Declared(name, what, when, args, {} if kwargs is None else kwargs, options, place)
+    declarations.add(declared)
+    return declared
+
+
+def _is_task(what: object) -> bool:
+    return isinstance(what, HorsiesTask)
+
+
+def _is_definition(what: object) -> bool:
+    return isinstance(what, type) and issubclass(what, WorkflowDefinition) and what._meta.can_be_found

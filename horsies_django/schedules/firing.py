@@ -1,0 +1,128 @@
+"""Firing: what a schedule sends, as an ordinary send of its task or start of its workflow (Q-04)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from django.db import transaction
+from django.db.models import F
+from django.db.models.functions import Now
+
+from ..backend import HorsiesBackend, config_of
+from ..compat import task_backends
+from ..framework import resolve
+from ..handle import TaskHandle
+from ..serializers import decode_call
+from ..tasks import HorsiesTask
+from ..workflows.handle import WorkflowHandle
+from ..workflows.registry import definition_at
+from ..workflows.workflow import Workflow
+from .moments import aware, database_now
+
+if TYPE_CHECKING:
+    from ..models import Schedule
+
+Handle: TypeAlias = TaskHandle[Any] | WorkflowHandle[Any]
+
+#: Options of each call, by what is called. ``good_for`` is in seconds from when it is sent.
+TASK_OPTIONS: Final = frozenset(
+    {"queue_name", "priority", "timeout", "retention", "metadata", "unique_key", "good_for"}
+)
+WORKFLOW_OPTIONS: Final = frozenset({"queue_name", "priority", "unique_key", "good_for"})
+
+
+class Call(NamedTuple):
+    """A task with the options of the schedule, and its arguments."""
+
+    task: HorsiesTask[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def call_of(row: Schedule, now: datetime) -> Call:
+    """Return what the row of a task calls.
+
+    Raises ImportError if there is no task of that name, InvalidTask, TypeError or ValueError.
+    """
+    assert row.task_name is not None
+    task = resolve(row.task_name)
+    if not isinstance(task, HorsiesTask):
+        raise ImportError(f"{row.task_name!r} is a task of another backend; allowed: one of HorsiesBackend.")
+    args, kwargs = decode_call(row.args, row.kwargs, rich=config_of(row.backend).serializer == "rich")
+    options = _options(row, TASK_OPTIONS, now)
+    return Call(task.with_options(backend=row.backend, **options), args, kwargs)
+
+
+def workflow_of(row: Schedule, now: datetime) -> Workflow[Any]:
+    """Return the workflow that a row starts. Raises LookupError, InvalidWorkflow, and what ``build_with`` raises."""
+    assert row.workflow_name is not None
+    if row.args:
+        raise TypeError(f"args is {row.args!r}; allowed: none, for the parameters of a workflow go by name.")
+    _, kwargs = decode_call([], row.kwargs, rich=config_of(row.backend).serializer == "rich")
+    workflow = definition_at(row.workflow_name).build_with(**kwargs)
+    options = _options(row, WORKFLOW_OPTIONS, now)
+    return workflow.with_options(**options) if options else workflow
+
+
+def send(row: Schedule, now: datetime) -> Handle:
+    """Send what a row says in the current transaction and return the handle; the row's columns are not written."""
+    if row.task_name is not None:
+        call = call_of(row, now)
+        backend = task_backends[row.backend]
+        assert isinstance(backend, HorsiesBackend)
+        return backend.send(call.task, call.args, call.kwargs, own={"schedule_id": row.pk})
+    return workflow_of(row, now).start(schedule_id=row.pk)
+
+
+def run_now(row: Schedule) -> Handle:
+    """Send what a row says now, and note that. Its next run stays when it is."""
+    database = config_of(row.backend).database
+    with transaction.atomic(using=database):
+        handle = send(row, database_now(database))
+        mine = type(row).objects.using(database).filter(pk=row.pk)
+        mine.update(last_run_at=Now(), run_count=F("run_count") + 1, last_error="", updated_at=Now(), **last_id(handle))
+    return handle
+
+
+def last_id(handle: Handle) -> dict[str, Any]:
+    """Return the column that keeps what was sent last, with its value."""
+    return {"last_workflow_id" if isinstance(handle, WorkflowHandle) else "last_task_id": handle.id}
+
+
+def is_unfinished(row: Schedule) -> bool:
+    """Whether the run before lives."""
+    from ..models import Task, Workflow
+    from ..states import TASK_LIVE_STATES
+
+    database = config_of(row.backend).database
+    if row.task_name is not None:
+        last = Task.objects.using(database).filter(pk=row.last_task_id, status__in=TASK_LIVE_STATES)
+        return row.last_task_id is not None and last.exists()
+    return row.last_workflow_id is not None and (
+        Workflow.objects.using(database).live().filter(pk=row.last_workflow_id).exists()
+    )
+
+
+def cancel_previous(row: Schedule) -> None:
+    """Cancel the run before, also if it runs."""
+    from ..models import Task
+
+    if row.task_name is not None:
+        last = Task.objects.using(config_of(row.backend).database).filter(pk=row.last_task_id)
+        last.cancel(include_running=True)
+    else:
+        assert row.last_workflow_id is not None
+        WorkflowHandle[Any](row.last_workflow_id, backend=row.backend).cancel(include_running=True)
+
+
+def _options(row: Schedule, allowed: frozenset[str], now: datetime) -> dict[str, Any]:
+    options = dict(row.options)
+    if unknown := options.keys() - allowed:
+        names = ", ".join(sorted(map(repr, unknown)))
+        raise TypeError(f"options has {names}; allowed: {', '.join(sorted(allowed))}.")
+    if (good_for := options.pop("good_for", None)) is not None:
+        if isinstance(good_for, bool) or not isinstance(good_for, int | float) or not good_for > 0:
+            raise ValueError(f"good_for is {good_for!r}; allowed: a positive number of seconds.")
+        options["good_until"] = aware(now) + timedelta(seconds=good_for)
+    return options

@@ -1,0 +1,52 @@
+"""Every mistake of the schedules that code declares, all at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ..compat import InvalidTask
+from .declaring import Declared, declarations
+from .validation import problems_of
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake of a schedule; ``is_double`` if it is that its name is another's."""
+
+    schedule: str
+    place: str
+    problem: str
+    is_double: bool = False
+
+    def __str__(self) -> str:
+        return f"schedule {self.schedule!r} ({self.place}): {self.problem}"
+
+
+def mistakes() -> Iterator[Mistake]:
+    """Yield every mistake; nothing is sent, and no database is asked."""
+    names = Counter(str(declared.name) for declared in declarations)
+    for declared in declarations:
+        yield from mistakes_of(declared)
+        if names[str(declared.name)] > 1:
+            places = [other.place for other in declarations if other.name == declared.name]
+            others = " and ".join(place for place in places if place != declared.place)
+            problem = f"the name is that of the one in {others} too; allowed: a name for each."
+            yield Mistake(str(declared.name), declared.place, problem, is_double=True)
+
+
+def mistakes_of(declared: Declared) -> Iterator[Mistake]:
+    """Yield what is wrong with one, as far as it can be told by itself."""
+    flaws = list(declared.flaws())
+    if not flaws:
+        try:
+            row = declared.row("")
+        except (InvalidTask, ImproperlyConfigured, TypeError, ValueError) as error:
+            flaws = [str(error)]
+        else:
+            flaws = [sentence for found in problems_of(row).values() for sentence in found]
+    for flaw in flaws:
+        yield Mistake(str(declared.name), declared.place, flaw)

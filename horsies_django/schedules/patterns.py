@@ -1,0 +1,254 @@
+"""Patterns: when a schedule is due, as code says it, and as one text that a row keeps (S4-49 … S4-51).
+
+A pattern with a mistake can be made, so that ``manage.py check`` tells every mistake of a project at once;
+``problems()`` has them, and whoever asks for its timing gets a ValueError.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from .cron import cron_problems, expanded
+
+#: What a timing begins with.
+CRON: Final = "cron:"
+EVERY: Final = "every:"
+
+#: Seconds: what a timing of intervals may say.
+LONGEST: Final = 100 * 365 * 86_400
+
+_DAYS: Final = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
+_DAY_NAMES: Final = ("MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY")
+
+
+class Pattern(Protocol):
+    """When a schedule is due."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each mistake: what was given, and what is allowed."""
+
+    @property
+    def timing(self) -> str:
+        """The one text that a row keeps. Raises ValueError with the mistakes."""
+
+
+class _Pattern:
+    """What patterns have in common."""
+
+    def problems(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    @property
+    def timing(self) -> str:
+        """The one text that a row keeps. Raises ValueError with the mistakes."""
+        if found := list(self.problems()):
+            raise ValueError(" ".join(found))
+        return self._text()
+
+    def _text(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Every(_Pattern):
+    """A fixed time after the slot before, whatever the clock on the wall says; whole seconds in all, at least one."""
+
+    seconds: float = 0
+    minutes: float = 0
+    hours: float = 0
+    days: float = 0
+
+    @property
+    def total(self) -> int:
+        """The whole in seconds."""
+        return round(self._sum())
+
+    def problems(self) -> Iterator[str]:
+        """See :class:`Pattern`."""
+        parts = {name: getattr(self, name) for name in ("seconds", "minutes", "hours", "days")}
+        wrong = [f"{name} is {value!r}" for name, value in parts.items() if not _is_amount(value)]
+        if wrong:
+            yield f"Every: {', '.join(wrong)}; allowed: numbers from 0 on."
+        elif not (1 <= (total := self._sum()) <= LONGEST and abs(total - round(total)) < 1e-6):
+            yield f"Every: {total:g} seconds in all; allowed: whole seconds, from 1 to a hundred years."
+
+    def _sum(self) -> float:
+        return self.seconds + 60 * self.minutes + 3_600 * self.hours + 86_400 * self.days
+
+    def _text(self) -> str:
+        return f"{EVERY}{self.total}"
+
+
+@dataclass(frozen=True)
+class Cron(_Pattern):
+    """A cron expression: 5 fields, or 6 with the seconds in front. Names, ranges, steps, ``L`` and ``#`` as usual."""
+
+    expression: str
+
+    def problems(self) -> Iterator[str]:
+        """See :class:`Pattern`."""
+        yield from cron_problems(self.expression)
+
+    def _text(self) -> str:
+        return CRON + self.fields
+
+    @property
+    def fields(self) -> str:
+        """The expression with one space between its fields, and ``@daily`` and the like written out."""
+        return expanded(self.expression)
+
+
+class _Clock(_Pattern):
+    """A pattern that comes to a cron expression."""
+
+    @property
+    def cron(self) -> str:
+        """The expression."""
+        raise NotImplementedError
+
+    def _text(self) -> str:
+        return CRON + self.cron
+
+
+@dataclass(frozen=True)
+class Hourly(_Clock):
+    """Once an hour."""
+
+    minute: int = 0
+    second: int = 0
+
+    def problems(self) -> Iterator[str]:
+        """See :class:`Pattern`."""
+        for name in ("minute", "second"):
+            if not _is_whole(value := getattr(self, name), 0, 59):
+                yield f"Hourly: {name} is {value!r}; allowed: a whole number from 0 to 59."
+
+    @property
+    def cron(self) -> str:
+        """The expression."""
+        return _fields(self.second, f"{self.minute} * * * *")
+
+
+class _AtTime(_Clock):
+    """A pattern with a time of day: a :class:`datetime.time`, or a text like ``09:00`` or ``09:00:30``."""
+
+    time: datetime.time | str
+
+    def problems(self) -> Iterator[str]:
+        """See :class:`Pattern`."""
+        if _time(self.time) is None:
+            yield (
+                f"{type(self).__name__}: time is {self.time!r}; allowed: a time of day in whole seconds and without "
+                'a time zone, like time(9, 0) or "09:00".'
+            )
+
+    def _at(self, days: str) -> str:
+        at = _time(self.time)
+        assert at is not None
+        return _fields(at.second, f"{at.minute} {at.hour} {days}")
+
+
+@dataclass(frozen=True)
+class Daily(_AtTime):
+    """Each day at a time."""
+
+    time: datetime.time | str
+
+    @property
+    def cron(self) -> str:
+        """The expression."""
+        return self._at("* * *")
+
+
+@dataclass(frozen=True)
+class Weekly(_AtTime):
+    """On some days of the week, at a time: ``Weekly("MON", "09:00")``, ``Weekly(["mon", "friday"], time(9))``."""
+
+    days: str | Collection[str]
+    time: datetime.time | str
+
+    def problems(self) -> Iterator[str]:
+        """See :class:`Pattern`."""
+        given = self._given()
+        wrong = [day for day in given if _weekday(day) is None]
+        if wrong or not given:
+            shown = ", ".join(map(repr, wrong)) if wrong else repr(self.days)
+            yield f"Weekly: days has {shown}; allowed: {', '.join(_DAYS)}, one or several."
+        yield from super().problems()
+
+    @property
+    def cron(self) -> str:
+        """The expression."""
+        places = sorted({_DAYS.index(name) for day in self._given() if (name := _weekday(day))})
+        return self._at(f"* * {','.join(_DAYS[place] for place in places)}")
+
+    def _given(self) -> list[Any]:
+        if isinstance(self.days, str) or not isinstance(self.days, Collection):
+            return [self.days]
+        return list(self.days)
+
+
+@dataclass(frozen=True)
+class Monthly(_AtTime):
+    """On a day of the month, at a time. Months that lack the day are left out; ``"L"`` is the last day of each."""
+
+    day: int | str
+    time: datetime.time | str
+
+    def problems(self) -> Iterator[str]:
+        """See :class:`Pattern`."""
+        if not (_is_whole(self.day, 1, 31) or self.day == "L"):
+            yield f'Monthly: day is {self.day!r}; allowed: a whole number from 1 to 31, or "L" for the last.'
+        yield from super().problems()
+
+    @property
+    def cron(self) -> str:
+        """The expression."""
+        return self._at(f"{self.day} * *")
+
+
+def parse(timing: str) -> Every | Cron:
+    """Return the pattern of a row. Raises ValueError saying what is wrong."""
+    if timing.startswith(CRON):
+        pattern: Every | Cron = Cron(timing.removeprefix(CRON))
+    elif timing.startswith(EVERY):
+        text = timing.removeprefix(EVERY)
+        if not (text.isascii() and text.isdigit()):
+            raise ValueError(f"{timing!r} has no number of seconds; allowed: every:300, in whole seconds.")
+        pattern = Every(seconds=int(text))
+    else:
+        raise ValueError(f"{timing!r} is no timing; allowed: cron:0 9 * * MON-FRI or every:300.")
+    pattern.timing  # noqa: B018  # raises for what is wrong with it
+    return pattern
+
+
+def _fields(second: int, rest: str) -> str:
+    return f"{second} {rest}" if second else rest
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _is_whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _weekday(day: object) -> str | None:
+    name = day.upper() if isinstance(day, str) else ""
+    return name[:3] if name in _DAYS or name in _DAY_NAMES else None
+
+
+def _time(given: object) -> datetime.time | None:
+    if isinstance(given, str):
+        try:
+            given = datetime.time.fromisoformat(given)
+        except ValueError:
+            return None
+    if isinstance(given, datetime.time) and given.tzinfo is None and not given.microsecond:
+        return given
+    return None

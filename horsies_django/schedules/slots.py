@@ -1,0 +1,187 @@
+"""Slots: the moments at which a schedule is due. All of them are aware and in UTC.
+
+A time on the wall that does not exist is run at the first instant after the gap, or left out; one that exists twice is
+run once, at the earlier instant (Q-03, C-06). Intervals count from the slot before: no drift, and no summer time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, Self
+from zoneinfo import ZoneInfo
+
+from croniter.croniter import CroniterBadDateError
+
+from .cron import iterator
+from .moments import aware
+from .patterns import Cron, Every, parse
+
+if TYPE_CHECKING:
+    from ..models import Schedule
+
+_TICK: Final = timedelta(microseconds=1)
+_SECOND: Final = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots of one schedule. ``anchor`` is one that was, or that is planned: intervals count from there."""
+
+    pattern: Every | Cron
+    zone: ZoneInfo
+    name: str = ""
+    skip_nonexistent: bool = False
+    start_at: datetime | None = None
+    end_at: datetime | None = None
+    jitter: float = 0.0
+    anchor: datetime | None = None
+
+    @classmethod
+    def of(cls, row: Schedule) -> Self:
+        """Return the slots of a row. Raises ValueError if its timing or its time zone can't be read."""
+        slots = cls(
+            pattern=parse(row.timing),
+            zone=zone_of(row.timezone),
+            name=row.name,
+            skip_nonexistent=row.skip_nonexistent,
+            start_at=aware(row.start_at),
+            end_at=aware(row.end_at),
+            jitter=row.jitter,
+        )
+        planned = slots.slot_of(aware(row.next_run_at), aware(row.next_slot_at))
+        return replace(slots, anchor=planned or aware(row.last_slot_at) or slots.start_at)
+
+    def due_at(self, slot: datetime) -> datetime:
+        """Return when a slot is run: some seconds later if there is jitter, the same for whoever asks."""
+        if not self.jitter:
+            return slot
+        drawn = hashlib.blake2b(f"{self.name}\0{slot.timestamp():.6f}".encode(), digest_size=6).digest()
+        return slot + timedelta(seconds=self.jitter * int.from_bytes(drawn) / 2**48)
+
+    def slot_of(self, run_at: datetime | None, slot: datetime | None) -> datetime | None:
+        """Return the slot of a planned run; the time itself if somebody has put it elsewhere."""
+        return slot if slot is not None and self.due_at(slot) == run_at else run_at
+
+    def after(self, moment: datetime) -> datetime | None:
+        """Return the first slot later than ``moment``; None if there is none before the schedule ends."""
+        return next(self._from(moment), None)
+
+    def upcoming(self, now: datetime, n: int) -> list[datetime]:
+        """Return the next ``n`` slots after ``now``, fewer if the schedule ends before."""
+        return list(itertools.islice(self._from(now), n))
+
+    def missed(self, first: datetime, now: datetime, n: int) -> list[datetime]:
+        """Return the latest ``n`` slots from ``first`` on that are due ``now``, in order.
+
+        ``first`` is due itself, also if it is no slot: somebody has put it there.
+        """
+        due = (slot for slot in self._back_from(now) if self.due_at(slot) <= now)
+        found = list(itertools.islice(itertools.takewhile(lambda slot: slot >= first, due), n))
+        return found[::-1] or [first]
+
+    def _from(self, moment: datetime) -> Iterator[datetime]:
+        if self.start_at is not None:
+            moment = max(moment, self.start_at - _TICK)
+        slots = self._every(moment) if isinstance(self.pattern, Every) else self._cron(self.pattern, moment)
+        return itertools.takewhile(lambda slot: self.end_at is None or slot <= self.end_at, slots)
+
+    def _back_from(self, moment: datetime) -> Iterator[datetime]:
+        """Yield the slots up to ``moment``, the latest first."""
+        if self.end_at is not None:
+            moment = min(moment, self.end_at)
+        if isinstance(self.pattern, Every):
+            slots = self._every_back(self.pattern, moment)
+        else:
+            slots = self._cron_back(self.pattern, moment)
+        return itertools.takewhile(lambda slot: self.start_at is None or slot >= self.start_at, slots)
+
+    # Intervals.
+
+    def _every(self, moment: datetime) -> Iterator[datetime]:
+        assert isinstance(self.pattern, Every)
+        step = timedelta(seconds=self.pattern.total)
+        anchor = self.anchor or self.start_at or moment.replace(microsecond=0)
+        slot = anchor + ((moment - anchor) // step + 1) * step
+        while True:
+            yield slot.astimezone(UTC)
+            try:
+                slot += step
+            except OverflowError:
+                return
+
+    def _every_back(self, pattern: Every, moment: datetime) -> Iterator[datetime]:
+        step = timedelta(seconds=pattern.total)
+        anchor = self.anchor or self.start_at or moment
+        slot = anchor + (moment - anchor) // step * step
+        while True:
+            yield slot.astimezone(UTC)
+            try:
+                slot -= step
+            except OverflowError:
+                return
+
+    # Times of the wall. Their order is that of their instants, so each search begins at the wall's own time.
+
+    def _cron(self, pattern: Cron, moment: datetime) -> Iterator[datetime]:
+        start = moment.astimezone(self.zone).replace(tzinfo=None, microsecond=0, fold=0)
+        return self._instants(iterator(pattern.fields, start).all_next(datetime), after=moment)
+
+    def _cron_back(self, pattern: Cron, moment: datetime) -> Iterator[datetime]:
+        local = moment.astimezone(self.zone)
+        # What comes twice has been run by the second time: all of it lies before the end of that.
+        again = _offset(local.replace(fold=0)) - _offset(local.replace(fold=1)) if local.fold else timedelta()
+        start = local.replace(tzinfo=None, microsecond=0, fold=0) + again + _SECOND
+        walls = iterator(pattern.fields, start).all_prev(datetime)
+        last: datetime | None = None
+        for slot in self._instants(walls, after=None):
+            if slot <= moment and slot != last:
+                yield slot
+                last = slot
+
+    def _instants(self, walls: Iterator[datetime], after: datetime | None) -> Iterator[datetime]:
+        """Turn times of the wall into instants; with ``after``, each of them later than the one before."""
+        try:
+            for wall in walls:
+                slot = self._instant(wall)
+                if slot is not None and (after is None or slot > after):
+                    yield slot
+                    after = slot if after is not None else None
+        except (CroniterBadDateError, OverflowError):
+            return
+
+    def _instant(self, wall: datetime) -> datetime | None:
+        local = wall.replace(tzinfo=self.zone, fold=0)
+        slot = local.astimezone(UTC)
+        if slot.astimezone(self.zone).replace(tzinfo=None, fold=0) == wall:
+            return slot
+        return None if self.skip_nonexistent else self._end_of_gap(local)
+
+    def _end_of_gap(self, local: datetime) -> datetime:
+        """Return the first instant after a gap that a time of the wall falls into, to the second."""
+        early, late = (local.replace(fold=fold).astimezone(UTC).replace(microsecond=0) for fold in (1, 0))
+        before = _offset(early.astimezone(self.zone))
+        while late - early > _SECOND:
+            middle = early + (late - early) // _SECOND // 2 * _SECOND
+            if _offset(middle.astimezone(self.zone)) == before:
+                early = middle
+            else:
+                late = middle
+        return late
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """Return a time zone by its IANA name. Raises ValueError."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError, TypeError):
+        raise ValueError(f"timezone is {name!r}; allowed: an IANA name like 'UTC' or 'Europe/Berlin'.") from None
+
+
+def _offset(local: datetime) -> timedelta:
+    offset = local.utcoffset()
+    assert offset is not None
+    return offset

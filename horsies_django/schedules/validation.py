@@ -1,0 +1,140 @@
+"""What a schedule's row may say; every mistake, by column."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ..backend import config_of
+from ..calls import Calls
+from ..compat import InvalidTask, task_backends
+from ..dry import sends_nothing
+from ..exceptions import InvalidWorkflow
+from .choices import CatchUp, Overlap
+from .firing import TASK_OPTIONS, WORKFLOW_OPTIONS, call_of, workflow_of
+from .moments import aware
+from .patterns import parse
+from .slots import zone_of
+
+if TYPE_CHECKING:
+    from ..models import Schedule
+
+#: What ``max_catch_up_runs`` may be at most.
+MOST_CATCH_UP: Final = 10_000
+
+#: Seconds of jitter at most.
+MOST_JITTER: Final = 86_400
+
+#: Stands for the time of a call that is only tried out.
+_SOME_TIME: Final = datetime(2100, 1, 1, tzinfo=UTC)
+
+Problem = tuple[str, str]
+
+
+def problems_of(row: Schedule) -> Mapping[str, list[str]]:
+    """Return a sentence for each mistake of a row, by the name of the column. Nothing is sent."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for check in (_timing, _window, _policies, _columns):
+        for column, sentence in check(row):
+            found[column].append(sentence)
+    if not found.keys() & {"args", "kwargs", "options", "backend"}:
+        for column, sentence in _call(row):
+            found[column].append(sentence)
+    return dict(found)
+
+
+def _timing(row: Schedule) -> Iterator[Problem]:
+    yield from _error("timing", lambda: parse(row.timing))
+    yield from _error("timezone", lambda: zone_of(row.timezone))
+
+
+def _window(row: Schedule) -> Iterator[Problem]:
+    for name in ("start_at", "end_at"):
+        if not isinstance(value := getattr(row, name), datetime | None):
+            yield name, f"{name} is {value!r}; allowed: an aware datetime, or None."
+            return
+    start, end = aware(row.start_at), aware(row.end_at)
+    if start is not None and end is not None and end < start:
+        yield "end_at", f"end_at is {row.end_at}, before start_at, {row.start_at}; allowed: a later time."
+
+
+def _policies(row: Schedule) -> Iterator[Problem]:
+    for name, kind in (("catch_up", CatchUp), ("overlap", Overlap)):
+        if (value := getattr(row, name)) not in kind.values:
+            yield name, f"{name} is {value!r}; allowed: {' or '.join(map(repr, kind.values))}."
+    most = row.max_catch_up_runs
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_CATCH_UP:
+        yield "max_catch_up_runs", f"max_catch_up_runs is {most!r}; allowed: a whole number from 1 to {MOST_CATCH_UP}."
+    jitter = row.jitter
+    is_number = isinstance(jitter, int | float) and not isinstance(jitter, bool) and math.isfinite(jitter)
+    if not (is_number and 0 <= jitter <= MOST_JITTER):
+        yield "jitter", f"jitter is {jitter!r}; allowed: 0 to {MOST_JITTER} (seconds)."
+
+
+def _columns(row: Schedule) -> Iterator[Problem]:
+    try:
+        config_of(row.backend)
+    except (InvalidTask, ImproperlyConfigured) as error:
+        yield "backend", str(error)
+    for name, kind, words in (("args", list, "a list"), ("kwargs", dict, "a dict"), ("options", dict, "a dict")):
+        if not isinstance(value := getattr(row, name), kind):
+            yield name, f"{name} is {value!r}; allowed: {words}."
+    if bool(row.task_name) == bool(row.workflow_name):
+        sentence = "A schedule has a task or a workflow; allowed: one of the two."
+        yield ("workflow_name" if row.task_name else "task_name"), sentence
+
+
+def _call(row: Schedule) -> Iterator[Problem]:
+    if row.task_name and not row.workflow_name:
+        yield from _task_call(row, row.task_name)
+    elif row.workflow_name and not row.task_name:
+        yield from _workflow_call(row)
+
+
+def _task_call(row: Schedule, name: str) -> Iterator[Problem]:
+    from ..framework import resolve
+
+    try:
+        resolve(name)
+    except Exception as error:  # noqa: BLE001  # importing a module may raise anything
+        yield "task_name", f"{name!r} is no task that can be imported: {error}"
+        return
+    try:
+        call = call_of(row, _SOME_TIME)
+        task_backends[row.backend].validate_task(call.task)
+    except ImportError as error:
+        yield "task_name", str(error)
+    except (InvalidTask, TypeError, ValueError) as error:
+        yield "options", _told(error, TASK_OPTIONS)
+    else:
+        column = "args" if row.args and not row.kwargs else "kwargs"
+        yield from _error(column, lambda: Calls.of(call.task, config_of(row.backend)).arguments(call.args, call.kwargs))
+
+
+def _workflow_call(row: Schedule) -> Iterator[Problem]:
+    try:
+        with sends_nothing():
+            workflow_of(row, _SOME_TIME)
+    except LookupError as error:
+        yield "workflow_name", str(error.args[0])
+    except InvalidWorkflow as error:
+        yield "workflow_name", str(error)
+    except Exception as error:  # noqa: BLE001  # build_with() is a user's, and may raise anything
+        is_option = bool(row.options) and "options" in str(error)
+        yield ("options" if is_option else "kwargs"), _told(error, WORKFLOW_OPTIONS)
+
+
+def _told(error: Exception, allowed: frozenset[str]) -> str:
+    return str(error) or f"{error!r}; allowed options: {', '.join(sorted(allowed))}."
+
+
+def _error(column: str, check: Callable[[], Any]) -> Iterator[Problem]:
+    try:
+        check()
+    except (TypeError, ValueError) as error:
+        yield column, str(error)

@@ -1,0 +1,52 @@
+"""What the page of a task says of its unique key."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from horsies_django.admin.tasks.unique_words import unique_words
+from horsies_django.models import Task
+
+NOW = timezone.now()
+LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({}, "until it is done"),
+        ({"status": "COMPLETED"}, "until it is done: that is over"),
+        ({"unique_until": "started"}, "until it starts"),
+        ({"unique_until": "started", "status": "RUNNING"}, "until it starts: that is over"),
+        ({"unique_until": "success", "status": "FAILED"}, "until it has succeeded"),
+        ({"unique_until": "released"}, "no more: it has given its key back"),
+    ],
+)
+def test_the_rule_in_words(row, words):
+    assert unique_words(Task(unique_key="k", **row), NOW) == words
+
+
+@pytest.mark.once
+def test_a_period_has_its_end():
+    held = unique_words(Task(unique_key="k", unique_until="period", status="FAILED", unique_expires_at=LATER), NOW)
+    over = unique_words(Task(unique_key="k", unique_until="period", unique_expires_at=EARLIER), NOW)
+
+    assert held.startswith("whatever becomes of it, but no longer than ")
+    assert not held.endswith("over")
+    assert over.endswith(": that is over")
+
+
+@pytest.mark.django_db
+@pytest.mark.once
+def test_the_page_has_the_key_and_the_rule(admin_client):
+    row = Task.objects.create(task_name="x", unique_key="shop 7", unique_until="success")
+    plain = Task.objects.create(task_name="x")
+
+    page = admin_client.get(f"/admin/horsies_django/task/{row.pk}/change/").text
+    without = admin_client.get(f"/admin/horsies_django/task/{plain.pk}/change/").text
+
+    assert "shop 7" in page
+    assert "until it has succeeded" in page
+    assert "until it is done" not in without

@@ -1,0 +1,47 @@
+"""Tasks in each of the states, made without a worker."""
+
+from __future__ import annotations
+
+from django.db.models.functions import Now
+
+from horsies_django.expressions import FromNow
+from horsies_django.ids import uuid7s
+from horsies_django.models import Task
+
+ENDS = {"COMPLETED": "completed_at", "FAILED": "failed_at", "CANCELLED": "cancelled_at", "EXPIRED": "expired_at"}
+HELD = {"claimed_by_worker_id": "w", "claimed_at": Now(), "claim": 1}
+
+#: What makes a task of each state.
+COLUMNS = {
+    "scheduled": {"enqueued_at": FromNow(3_600), "deferred": True},
+    "pending": {},
+    "retrying": {
+        "enqueued_at": FromNow(3_600),
+        "next_retry_at": FromNow(3_600),
+        "deferred": True,
+        "attempt": 1,
+        "retry_count": 1,
+    },
+    "claimed": {"status": "CLAIMED", **HELD},
+    "running": {"status": "RUNNING", **HELD, "started_at": Now(), "attempt": 1},
+    **{status.lower(): {"status": status, column: Now()} for status, column in ENDS.items()},
+}
+
+
+def make(state: str, **columns) -> Task:
+    """One task in that state, read back."""
+    task = Task.objects.create(**{"task_name": "tests.jobs.tasks.noop", **COLUMNS[state], **columns})
+    return Task.objects.get(pk=task.pk)
+
+
+def some(count: int, state: str, **columns) -> list:
+    """The ids of that many tasks in that state, the oldest first."""
+    values = {"task_name": "tests.jobs.tasks.noop", **COLUMNS[state], **columns}
+    keys = uuid7s(count)
+    Task.objects.bulk_create([Task(id=key, **values) for key in keys], batch_size=400)
+    return keys
+
+
+def one_of_each() -> dict[str, Task]:
+    """One task in each state."""
+    return {state: make(state) for state in COLUMNS}

@@ -1,0 +1,327 @@
+"""The beat: each slot once, with all that its task says; catching up, overlaps, errors."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError, connection, connections
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.backend import config_of
+from horsies_django.models import Schedule, Task, Workflow
+from horsies_django.schedules import firing, passing
+from horsies_django.schedules.beat import Beat
+from horsies_django.schedules.moments import database_now
+from horsies_django.states import TaskStatus
+from tests.conftest import wait_until
+from tests.schedules.conftest import make, put_back
+from tests.schedules.jobs import report
+
+REPORT = "tests.schedules.jobs.report"
+
+
+@pytest.mark.django_db
+def test_a_due_slot_is_sent_once_and_the_next_is_an_interval_later_s4_50_c_05(beat):
+    row = make()
+    put_back(10)
+    slot = Schedule.objects.get().next_run_at
+
+    (passed,) = beat.run_once().passed
+    again = beat.run_once()
+
+    row.refresh_from_db()
+    assert again.passed == ()
+    assert Task.objects.get().schedule_id == row.pk
+    assert (row.last_task_id, row.last_slot_at, row.run_count) == (passed.handle.id, slot, 1)
+    assert row.next_run_at == slot + timedelta(hours=1)
+    assert row.last_run_at is not None
+
+
+@pytest.mark.django_db
+def test_the_first_run_waits_for_the_next_slot_c_05(beat):
+    row = make(timing="every:600")
+
+    assert beat.run_once().passed == ()
+    assert 595 < (row.next_run_at - database_now("default")).total_seconds() <= 600
+
+
+@pytest.mark.django_db
+def test_a_scheduled_fire_has_the_retry_policy_and_the_timeout_of_its_task_q_04_c_13_scenario_69(beat):
+    make(task=REPORT, kwargs={"copies": 2}, options={"priority": 7, "good_for": 60, "retention": 3600})
+    put_back(10)
+
+    beat.run_once()
+
+    sent, direct = Task.objects.get(), Task.objects.get(pk=report.send().id)
+    assert (sent.max_retries, sent.retry_policy, sent.timeout) == (direct.max_retries, direct.retry_policy, 30)
+    assert (sent.priority, sent.kwargs, sent.retention) == (7, {"copies": 2}, timedelta(hours=1))
+    assert 50 < (sent.good_until - sent.sent_at).total_seconds() < 70
+
+
+@pytest.mark.django_db
+def test_a_schedule_starts_a_workflow_q_04(beat):
+    row = Schedule.objects.create(
+        name="w", timing="every:3600", workflow_name="tests.schedules.import", kwargs={"day": "monday"}
+    )
+    put_back(10)
+
+    beat.run_once()
+
+    row.refresh_from_db()
+    workflow = Workflow.objects.get()
+    assert (workflow.schedule_id, workflow.pk) == (row.pk, row.last_workflow_id)
+    assert Task.objects.get().kwargs == {"day": "monday"}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("policy", "most", "count"), [("latest", 100, 1), ("all", 100, 73), ("all", 5, 5), ("none", 100, 0)]
+)
+def test_after_three_days_down_one_all_the_latest_few_or_none_are_run_c_07_scenario_68(beat, policy, most, count):
+    make(catch_up=policy, max_catch_up_runs=most)
+    put_back(3 * 86_400 + 600)
+    first = Schedule.objects.get().next_run_at
+
+    beat.run_once()
+
+    row = Schedule.objects.get()
+    assert Task.objects.count() == row.run_count == count
+    assert row.last_slot_at == first + timedelta(hours=72)
+    assert row.next_run_at == first + timedelta(hours=73)
+
+
+@pytest.mark.django_db
+def test_of_thousands_of_missed_slots_each_is_run_by_several_transactions_c_07(beat):
+    make(timing="every:60", catch_up="all", max_catch_up_runs=250)
+    put_back(3 * 86_400)
+
+    for _ in range(3):
+        beat.run_once()
+
+    assert Task.objects.count() == 250
+    assert beat.run_once().passed == ()
+
+
+@pytest.mark.django_db
+def test_a_slot_that_is_seconds_late_counts_as_missed_for_nobody(beat):
+    make(catch_up="none")
+    put_back(passing.MISSED_AFTER / 2)
+
+    beat.run_once()
+
+    assert Task.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_a_schedule_past_its_end_is_disabled_s4_52(beat):
+    make(timing="cron:0 0 * * *", end_at=database_now("default") + timedelta(minutes=1))
+    assert Schedule.objects.get().disabled_by == "END"
+
+    make("t", timing="every:3600", end_at=database_now("default") + timedelta(minutes=90))
+    put_back(10, name="t")
+    Schedule.objects.filter(name="t").update(end_at=database_now("default") + timedelta(minutes=30))
+    beat.run_once()
+
+    row = Schedule.objects.get(name="t")
+    assert (row.enabled, row.disabled_by, row.next_run_at, row.run_count) == (False, "END", None, 1)
+
+
+@pytest.mark.django_db
+def test_skip_leaves_a_slot_out_while_the_run_before_lives_q_06(beat):
+    make(overlap="skip")
+    for _ in range(2):
+        put_back(10)
+        (passed,) = beat.run_once().passed
+    assert Task.objects.count() == 1
+    assert passed.handle is None
+    assert not passed.error
+
+    Task.objects.cancel()
+    put_back(10)
+    beat.run_once()
+
+    assert Task.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_cancel_previous_cancels_the_run_before_q_06(beat):
+    make(overlap="cancel_previous")
+    for _ in range(3):
+        put_back(10)
+        beat.run_once()
+
+    assert sorted(Task.objects.values_list("status", flat=True)) == ["CANCELLED", "CANCELLED", "PENDING"]
+
+
+@pytest.mark.django_db
+def test_overlap_looks_at_workflows_too_q_06(beat):
+    row = Schedule.objects.create(
+        name="w", timing="every:3600", workflow_name="tests.schedules.import", overlap="cancel_previous"
+    )
+    for _ in range(2):
+        put_back(10)
+        beat.run_once()
+    assert sorted(Workflow.objects.values_list("status", flat=True)) == ["CANCELLED", "RUNNING"]
+
+    Schedule.objects.filter(pk=row.pk).update(overlap="skip")
+    put_back(10)
+    beat.run_once()
+
+    assert Workflow.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other_c_09_scenario_70(beat):
+    make("gone", task="tests.jobs.tasks.gone")
+    make("no task", task="os.remove", args=["/nowhere"])
+    make("bad arguments", task="tests.jobs.tasks.add", kwargs={"a": 1, "nope": 1})
+    Schedule.objects.create(name="refusing", timing="every:3600", workflow_name="tests.schedules.refusing")
+    make("well")
+    put_back(10)
+
+    passed = {one.schedule: one for one in beat.run_once().passed}
+
+    assert Task.objects.get().schedule_id == Schedule.objects.get(name="well").pk
+    errors = dict(Schedule.objects.values_list("name", "last_error"))
+    assert "gone" in errors["gone"]
+    assert "not a task" in errors["no task"]
+    assert "nope" in errors["bad arguments"]
+    assert "no source today" in errors["refusing"]
+    assert errors["well"] == ""
+    assert all(passed[name].error for name in errors if name != "well")
+    assert beat.run_once().passed == ()
+    assert not Schedule.objects.filter(next_run_at__lte=database_now("default")).exists()
+
+
+@pytest.mark.django_db
+def test_a_good_run_clears_the_error_of_the_one_before(beat):
+    make(last_error="old")
+    put_back(10)
+
+    beat.run_once()
+
+    assert Schedule.objects.get().last_error == ""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transient_error_leaves_the_slot_for_the_next_look_and_the_others_alone_c_09(beat, monkeypatch):
+    make("first", task=REPORT)
+    make("second")
+    put_back(20, name="first")
+    put_back(10, name="second")
+    planned = Schedule.objects.get(name="first").next_run_at
+    send = firing.send
+
+    def is_away(row, now):
+        if row.name == "first":
+            raise OperationalError("deadlock")
+        return send(row, now)
+
+    monkeypatch.setattr(firing, "send", is_away)
+    assert [one.schedule for one in beat.run_once().passed] == ["second"]
+    assert Schedule.objects.get(name="first").next_run_at == planned
+
+    monkeypatch.undo()
+    assert [one.schedule for one in beat.run_once().passed] == ["first"]
+
+
+@pytest.mark.django_db
+def test_a_timing_that_cannot_be_read_disables_its_schedule_alone(beat):
+    make("broken")
+    make("well")
+    Schedule.objects.filter(name="broken").update(timing="cron:61 * * * *")
+    put_back(10)
+
+    beat.run_once()
+
+    row = Schedule.objects.get(name="broken")
+    assert (row.enabled, row.disabled_by) == (False, "TIMING")
+    assert "the minute is '61'" in row.last_error
+    assert Schedule.objects.get(name="well").run_count == 1
+
+
+@pytest.mark.django_db
+def test_a_row_without_a_next_run_gets_one(beat):
+    make()
+    Schedule.objects.update(next_run_at=None)
+
+    beat.run_once()
+
+    assert Schedule.objects.get().next_run_at > database_now("default")
+    assert not Task.objects.exists()
+
+
+@pytest.mark.django_db
+def test_jitter_keeps_its_slots_on_the_grid(beat):
+    row = make(timing="every:100", jitter=50)
+    slot, run_at = row.next_slot_at, row.next_run_at
+    Schedule.objects.update(
+        next_run_at=run_at - timedelta(seconds=160), next_slot_at=slot - timedelta(seconds=160)
+    )  # no slot has that jitter: it counts as put there
+    beat.run_once()
+
+    row.refresh_from_db()
+    assert row.run_count == 1
+    assert row.next_run_at == row.slots.due_at(row.next_slot_at)
+    assert 0 <= (row.next_run_at - row.next_slot_at).total_seconds() < 50
+
+
+@pytest.mark.django_db
+def test_other_backends_and_other_projects_rows_are_left_alone_q_05(beat):
+    make("elsewhere", backend="other")
+    make("theirs", source="another_project")
+    make("disabled")
+    put_back(10)
+    Schedule.objects.filter(name="disabled").update(enabled=False)
+
+    assert beat.run_once().passed == ()
+
+
+@pytest.mark.django_db
+def test_an_idle_look_is_one_statement_whatever_the_number_of_schedules_q_07(beat):
+    for number in range(20):
+        make(f"s{number}")
+
+    with CaptureQueriesContext(connection) as captured:
+        report = beat.run_once()
+
+    assert len(captured) == 1
+    assert report.pause == 1.0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_that_see_a_slot_due_one_sends_it_q_01_s4_56(beat):
+    row = make()
+    put_back(10)
+    rows, now = Schedule.objects.all(), database_now("default")
+    planned = Schedule.objects.get().next_run_at
+
+    first = passing.pass_due(rows, row.pk, planned, now)
+    second = passing.pass_due(rows, row.pk, planned, now)
+
+    assert (len(first), second) == (1, [])
+    assert Task.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_due_slot_is_sent_within_a_second_q_07():
+    make(timing="every:1")
+    loop = Beat(config_of("default"), "default")
+
+    def run():
+        try:
+            loop.run()
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_until(lambda: Schedule.objects.get().run_count >= 3)
+    finally:
+        loop.stop()
+        thread.join(10)
+
+    for task in Task.objects.filter(status=TaskStatus.PENDING):
+        late = (task.sent_at - Schedule.objects.get().last_slot_at).total_seconds()
+        assert late < 1.0  # of the last slot; those before it were earlier still

@@ -1,0 +1,65 @@
+"""``horsies_scheduler``, and the beat in a worker."""
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from horsies_django import Every, schedule
+from horsies_django.models import Schedule, Task
+from tests.conftest import wait_until
+from tests.jobs.tasks import noop
+from tests.schedules.conftest import make, put_back
+
+
+@pytest.mark.django_db
+def test_once_syncs_sends_what_is_due_and_prints_it_s4_54(capsys):
+    schedule("declared", noop, Every(hours=1))
+    make("due")
+    put_back(10)
+
+    call_command("horsies_scheduler", once=True)
+
+    out = capsys.readouterr().out
+    assert "1 new" in out
+    assert f"id={Task.objects.get().pk}" in out
+    assert "1 sent" in out
+    assert Schedule.objects.filter(name="declared").exists()
+
+
+@pytest.mark.django_db
+def test_once_fails_where_a_schedule_could_not_be_sent():
+    make("gone", task="tests.jobs.tasks.gone")
+    put_back(10)
+
+    with pytest.raises(CommandError):
+        call_command("horsies_scheduler", once=True)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("flags", [{"interval": "0"}, {"interval": "soon"}, {"backend": "nowhere"}])
+def test_wrong_usage_is_told(flags):
+    with pytest.raises(CommandError, match=r"allowed|no HorsiesBackend") as raised:
+        call_command("horsies_scheduler", once=True, **flags)
+
+    assert raised.value.returncode == 2
+
+
+def test_a_worker_sends_what_is_due_and_runs_it(worker):
+    make(timing="every:1")
+    process = worker("--threads=1")
+
+    wait_until(lambda: Task.objects.filter(status="COMPLETED").count() >= 2)
+
+    process.stop()
+    row = Schedule.objects.get()
+    assert row.run_count == Task.objects.filter(schedule_id=row.pk).count()
+
+
+def test_a_worker_told_not_to_sends_nothing(worker):
+    make(timing="every:1")
+    worker("--threads=1", "--no-scheduler")
+
+    noop.send()
+    wait_until(lambda: Task.objects.filter(status="COMPLETED").exists())
+
+    assert Schedule.objects.get().run_count == 0

@@ -1,0 +1,86 @@
+"""Many schedulers and many schedules."""
+
+import itertools
+import os
+import random
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.models import Schedule, Task
+from horsies_django.schedules.moments import database_now
+from tests.conftest import wait_until
+from tests.schedules.conftest import make, put_back
+
+
+@pytest.mark.slow
+def test_five_schedulers_some_of_them_killed_send_each_of_200_slots_once_q_01_scenario_65(manage):
+    seconds, count = 20, 10
+    now = database_now("default").replace(microsecond=0)
+    first = now + timedelta(seconds=6)
+    for number in range(count):
+        make(
+            f"s{number}",
+            timing="every:1",
+            catch_up="all",
+            start_at=first,
+            end_at=first + timedelta(seconds=seconds - 1),
+        )
+    schedulers = [manage("horsies_scheduler") for _ in range(5)]
+
+    while Schedule.objects.filter(enabled=True).exists():
+        time.sleep(random.uniform(0.2, 0.8))
+        victim = random.randrange(5)
+        os.killpg(schedulers[victim].process.pid, signal.SIGKILL)
+        schedulers[victim].wait()
+        schedulers[victim] = manage("horsies_scheduler")
+        assert database_now("default") < first + timedelta(seconds=seconds + 90)
+
+    assert Task.objects.count() == seconds * count == 200
+    for row in Schedule.objects.all():
+        assert (row.run_count, row.disabled_by) == (seconds, "END")
+        assert Task.objects.filter(schedule_id=row.pk).count() == seconds
+
+
+@pytest.mark.slow
+def test_ten_thousand_schedules_are_no_trouble_q_07(beat):
+    now = database_now("default")
+    Schedule.objects.bulk_create(
+        [
+            Schedule(
+                name=f"s{number}",
+                timing="every:86400",
+                task_name="tests.jobs.tasks.noop",
+                next_run_at=now + timedelta(seconds=3_600 + number),
+            )
+            for number in range(10_000)
+        ],
+        batch_size=1_000,
+    )
+    with CaptureQueriesContext(connection) as captured:
+        idle = [beat.run_once() for _ in range(3)]
+    assert len(captured) == 3
+    assert all(report.passed == () for report in idle)
+
+    put_back(1, name__in=[f"s{number}" for number in range(300)])
+    began = time.monotonic()
+    sent = list(itertools.takewhile(len, (beat.run_once().passed for _ in itertools.count())))
+
+    assert sum(map(len, sent)) == Task.objects.count() == 300
+    assert time.monotonic() - began < 60  # a hang, not a speed
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_cannot_reach_its_row_waits_and_goes_on(manage):
+    make(timing="every:1")
+    process = manage("horsies_scheduler", "--interval=0.2")
+    wait_until(lambda: Schedule.objects.get().run_count >= 2)
+
+    process.signal(signal.SIGTERM)
+
+    assert process.wait() == 0
+    assert "Traceback" not in process.output

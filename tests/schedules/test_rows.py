@@ -1,0 +1,168 @@
+"""Rows: enabling, disabling, running now, saving, validation."""
+
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from horsies_django import TaskHandle, WorkflowHandle
+from horsies_django.expressions import FromNow
+from horsies_django.models import Schedule, Task
+from horsies_django.schedules.moments import database_now
+from tests.schedules.conftest import make, utc
+
+pytestmark = pytest.mark.django_db
+
+
+def test_disabling_and_enabling_count_what_they_change_q_06():
+    make("a", timing="every:60")
+    make("b")
+
+    assert Schedule.objects.filter(name="a").disable() == 1
+    row = Schedule.objects.get(name="a")
+    assert (row.enabled, row.disabled_by, row.next_run_at) == (False, "OPERATOR", None)
+
+    assert Schedule.objects.enable() == 1
+    row.refresh_from_db()
+    assert (row.enabled, row.disabled_by) == (True, "")
+    assert row.next_run_at > database_now("default")
+    assert Schedule.objects.enable() == 0
+
+
+def test_what_has_no_slot_left_is_not_enabled():
+    make(end_at=utc(2020, 1, 1))
+
+    assert Schedule.objects.get().disabled_by == "END"
+    assert Schedule.objects.enable() == 0
+
+
+def test_run_now_is_an_ordinary_send_that_moves_no_next_run_q_06():
+    make("task")
+    Schedule.objects.create(name="workflow", timing="every:60", workflow_name="tests.schedules.import", enabled=False)
+    planned = Schedule.objects.get(name="task").next_run_at
+
+    handles = Schedule.objects.order_by("name").run_now()
+
+    assert {type(handle) for handle in handles} == {TaskHandle, WorkflowHandle}
+    row = Schedule.objects.get(name="task")
+    assert (row.next_run_at, row.run_count) == (planned, 1)
+    assert Task.objects.get(pk=row.last_task_id).schedule_id == row.pk
+    assert not Schedule.objects.get(name="workflow").enabled
+
+
+def test_saving_another_timing_works_the_next_run_out_anew_and_nothing_else_does_s4_48():
+    row = make(timing="every:3600")
+    planned = row.next_run_at
+
+    row.kwargs = {}
+    row.max_catch_up_runs = 5
+    row.save()
+    assert Schedule.objects.get().next_run_at == planned
+
+    row.timing = "every:60"
+    row.save()
+    assert Schedule.objects.get().next_run_at < planned
+
+
+def test_saving_leaves_what_the_beat_has_written_in_between():
+    stale = Schedule.objects.get(pk=make().pk)
+    Schedule.objects.update(next_run_at=FromNow(500), run_count=7)
+    planned = Schedule.objects.get().next_run_at
+
+    stale.max_catch_up_runs = 5
+    stale.save()
+
+    row = Schedule.objects.get()
+    assert (row.next_run_at, row.run_count, row.max_catch_up_runs) == (planned, 7, 5)
+
+
+def test_a_next_run_that_is_set_by_hand_is_saved():
+    row = make()
+    row.next_run_at = utc(2026, 1, 1)
+    row.save(update_fields=["next_run_at"])
+    assert Schedule.objects.get().next_run_at == utc(2026, 1, 1)
+
+    row = Schedule.objects.get()
+    row.next_run_at = utc(2026, 1, 2)
+    row.save()
+    assert Schedule.objects.get().next_run_at == utc(2026, 1, 2)
+
+
+def test_a_schedule_has_a_task_or_a_workflow():
+    with pytest.raises(IntegrityError), transaction.atomic():
+        make(workflow_name="tests.schedules.import")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        make(task=None)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("timing", "cron:61 * * * *", "the minute is '61'"),
+        ("timing", "tomorrow", "allowed: cron:"),
+        ("timezone", "Mars/Olympus", "'Mars/Olympus'"),
+        ("task_name", "os.remove", "not a task"),
+        ("task_name", "tests.jobs.tasks.gone", "gone"),
+        ("kwargs", {"seconds": 1, "nope": 1}, "nope"),
+        ("kwargs", {"seconds": "long"}, "seconds"),
+        ("args", [1, 2], "too many"),
+        ("args", {}, "a list"),
+        ("options", {"colour": 1}, "'colour'"),
+        ("options", {"priority": 1_000}, "priority"),
+        ("options", {"good_for": -1}, "good_for is -1"),
+        ("options", [], "a dict"),
+        ("jitter", -1, "0 to 86400"),
+        ("max_catch_up_runs", 0, "from 1 to 10000"),
+        ("max_catch_up_runs", 10_001, "from 1 to 10000"),
+        ("overlap", "queue", "'skip'"),
+        ("catch_up", "some", "'latest'"),
+        ("end_at", utc(2025, 1, 1), "before start_at"),
+        ("backend", "nowhere", "'nowhere'"),
+    ],
+)
+def test_a_mistake_is_told_by_its_field_q_02(column, value, said):
+    given = {"kwargs": {"seconds": 1}} if column not in ("args",) else {}
+    row = Schedule(
+        **{
+            "name": "s",
+            "timing": "every:60",
+            "task_name": "tests.jobs.tasks.nap",
+            "start_at": utc(2026, 1, 1),
+            **given,
+            column: value,
+        }
+    )
+
+    with pytest.raises(ValidationError) as raised:
+        row.clean()
+
+    assert set(raised.value.message_dict) == {column}
+    assert said in " ".join(raised.value.message_dict[column])
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("columns", "column"),
+    [
+        ({"workflow_name": "nowhere"}, "workflow_name"),
+        ({"workflow_name": "tests.schedules.import", "kwargs": {"nope": 1}}, "kwargs"),
+        ({"workflow_name": "tests.schedules.import", "options": {"timeout": 1}}, "options"),
+        ({"workflow_name": "tests.schedules.import", "task_name": "tests.jobs.tasks.noop"}, "workflow_name"),
+        ({}, "task_name"),
+    ],
+)
+def test_a_mistake_of_a_workflow_is_told_by_its_field(columns, column):
+    with pytest.raises(ValidationError) as raised:
+        Schedule(name="s", timing="every:60", **columns).clean()
+
+    assert set(raised.value.message_dict) == {column}
+
+
+def test_what_is_right_is_clean_and_sends_nothing():
+    start = database_now("default") + timedelta(days=1)
+    Schedule(name="a", timing="every:60", task_name="tests.jobs.tasks.nap", args=[1], start_at=start).clean()
+    Schedule(name="b", timing="every:60", workflow_name="tests.schedules.import").clean()
+
+    assert not Task.objects.exists()

@@ -1,0 +1,159 @@
+"""What code declares: mistakes, and how it becomes rows."""
+
+from datetime import timedelta
+
+import pytest
+
+from horsies_django import Cron, Every, schedule
+from horsies_django.checks import check_schedules
+from horsies_django.models import Schedule
+from horsies_django.schedules.declaring import declarations
+from horsies_django.schedules.moments import database_now
+from tests.jobs.tasks import add, noop
+from tests.schedules.conftest import make, utc
+from tests.schedules.jobs import Import, report
+
+
+def redeclared(*args, **kwargs):
+    declarations.by_place.clear()
+    return schedule(*args, **kwargs)
+
+
+@pytest.mark.once
+def test_every_mistake_is_told_at_once_and_duplicate_names_too_q_02():
+    schedule("a", add, Cron("61 * * * *"), kwargs={"a": 1})
+    schedule("b", add, Every(minutes=5), kwargs={"a": 1, "nope": 1})
+    schedule("c", add, Every(minutes=5), args=(1,), timezone="Mars/Olympus", overlap="queue")
+    schedule("d", print, "daily", colour="red")
+    schedule("e", noop, Every(hours=1))
+    schedule("e", noop, Every(hours=2))
+
+    found = check_schedules()
+
+    texts = "\n".join(message.msg for message in found)
+    for said in (
+        "'61 * * * *': the minute is '61'",
+        "nope",
+        "'Mars/Olympus'",
+        "'queue'",
+        "print",
+        "'daily'",
+        "'colour'",
+    ):
+        assert said in texts
+    assert [message.id for message in found].count("horsies.E006") == 2
+
+
+@pytest.mark.once
+def test_nothing_is_wrong_with_what_is_right():
+    schedule("a", report, Every(minutes=5), ("monday",), {"copies": 2}, queue_name="mail", retention=timedelta(days=1))
+    schedule("b", Import, Cron("0 9 * * MON-FRI"), kwargs={"day": "friday"}, timezone="Europe/Berlin")
+
+    assert check_schedules() == []
+
+
+def test_what_code_declares_becomes_rows_s4_46_s4_55(beat):
+    schedule("a", report, Every(minutes=5), ("monday",), queue_name="mail", retention=timedelta(days=1), jitter=2)
+    schedule("b", Import, Cron("0 9 * * *"), timezone="Europe/Berlin", enabled=False)
+
+    assert beat.sync().created == 2
+    assert beat.sync().changed == 0
+
+    a, b = Schedule.objects.order_by("name")
+    assert (a.timing, a.task_name, a.args, a.source) == (
+        "every:300",
+        "tests.schedules.jobs.report",
+        ["monday"],
+        "tests",
+    )
+    assert (a.options, a.jitter) == ({"queue_name": "mail", "retention": 86_400.0}, 2)
+    assert a.next_run_at > database_now("default")
+    assert (b.workflow_name, b.enabled, b.disabled_by) == ("tests.schedules.import", False, "CODE")
+
+
+def test_the_next_run_is_worked_out_anew_only_where_the_timing_has_changed_s4_48_scenario_66(beat):
+    schedule("a", noop, Every(hours=5))
+    beat.sync()
+    planned = Schedule.objects.get().next_run_at
+
+    redeclared("a", add, Every(hours=5), (1,), priority=4)
+    beat.sync()
+    row = Schedule.objects.get()
+    assert (row.task_name, row.args, row.options) == ("tests.jobs.tasks.add", [1], {"priority": 4})
+    assert row.next_run_at == planned
+
+    redeclared("a", add, Every(minutes=1), (1,), priority=4)
+    beat.sync()
+    assert Schedule.objects.get().next_run_at < planned
+
+
+def test_a_schedule_that_is_gone_is_disabled_and_enabled_when_it_is_back_q_05_scenario_66(beat):
+    schedule("a", noop, Every(hours=5))
+    beat.sync()
+    declarations.by_place.clear()
+
+    assert beat.sync().disabled == 1
+    assert Schedule.objects.get().disabled_by == "CODE"
+
+    schedule("a", noop, Every(hours=5))
+    assert beat.sync().changed == 1
+    row = Schedule.objects.get()
+    assert (row.enabled, row.disabled_by) == (True, "")
+    assert row.next_run_at is not None
+
+
+def test_rows_made_by_hand_and_those_of_other_projects_are_left_alone_q_05_c_10(beat):
+    make("by hand", timing="every:60")
+    make("theirs", timing="every:60", source="another_project")
+    schedule("by hand", noop, Every(hours=5))
+    schedule("theirs", noop, Every(hours=5))
+
+    beat.sync()
+
+    assert set(Schedule.objects.values_list("timing", "enabled")) == {("every:60", True)}
+    assert Schedule.objects.count() == 2
+
+
+def test_what_an_operator_has_disabled_stays_so(beat):
+    schedule("a", noop, Every(hours=5))
+    beat.sync()
+    Schedule.objects.disable()
+
+    redeclared("a", noop, Every(hours=6))
+    beat.sync()
+
+    row = Schedule.objects.get()
+    assert (row.timing, row.enabled, row.disabled_by, row.next_run_at) == ("every:21600", False, "OPERATOR", None)
+
+
+def test_one_that_has_come_to_its_end_goes_on_with_another_window_alone(beat):
+    schedule("a", noop, Every(hours=5), end_at=utc(2026, 1, 1))
+    beat.sync()
+    beat.sync()
+    assert Schedule.objects.get().disabled_by == "END"
+
+    redeclared("a", noop, Every(hours=5), end_at=None)
+    beat.sync()
+    assert Schedule.objects.get().enabled
+
+
+def test_one_with_a_mistake_leaves_its_row_as_it_is(beat):
+    schedule("a", noop, Every(hours=5))
+    beat.sync()
+
+    redeclared("a", noop, Cron("61 * * * *"))
+    beat.sync()
+
+    row = Schedule.objects.get()
+    assert (row.timing, row.enabled) == ("every:18000", True)
+
+
+def test_a_project_may_name_itself(beat, settings):
+    from horsies_django.backend import config_of
+    from horsies_django.schedules.beat import Beat
+
+    settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"project": "shop"}}}
+    schedule("a", noop, Every(hours=5))
+    Beat(config_of("default"), "default").sync()
+
+    assert Schedule.objects.get().source == "shop"
