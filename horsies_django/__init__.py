@@ -1,5 +1,7 @@
 """A task queue and workflow engine that is nothing but a Django app, in the project's own database."""
 
+from .batches.batch import Batch
+from .batches.handle import BatchHandle, BatchProgress
 from .context import TaskContext
 from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, UniqueConflict
 from .gather import Gather
@@ -36,6 +38,9 @@ __all__ = [
     "TASK_TERMINAL_STATES",
     "WORKFLOW_TASK_TERMINAL_STATES",
     "WORKFLOW_TERMINAL_STATES",
+    "Batch",
+    "BatchHandle",
+    "BatchProgress",
     "ContractCode",
     "Cron",
     "Daily",

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from .rates import RATE_ALLOWED, Rate
 from .results import RESERVED_CODES
 from .retries import is_code
 
@@ -70,18 +71,18 @@ def parse_duration(value: object) -> timedelta | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class Rule:
     """What may stand in a key, in words and as a function that returns the parsed value or raises ValueError."""
 
     allowed: str
     parse: Callable[[object], Any]
 
 
-def _option(default: object, rule: _Rule) -> Any:
+def _option(default: object, rule: Rule) -> Any:
     return field(default=default, metadata={"rule": rule})
 
 
-def _whole(low: int, high: int, *, none: str = "") -> _Rule:
+def _whole(low: int, high: int, *, none: str = "") -> Rule:
     def parse(value: object) -> int | None:
         if none and value is None:
             return None
@@ -89,10 +90,10 @@ def _whole(low: int, high: int, *, none: str = "") -> _Rule:
             raise ValueError
         return value
 
-    return _Rule(f"a whole number from {low} to {high}" + (f", or None ({none})" if none else ""), parse)
+    return Rule(f"a whole number from {low} to {high}" + (f", or None ({none})" if none else ""), parse)
 
 
-def _seconds(low: float, high: float, *, none: str = "") -> _Rule:
+def _seconds(low: float, high: float, *, none: str = "") -> Rule:
     def parse(value: object) -> float | None:
         if none and value is None:
             return None
@@ -100,25 +101,25 @@ def _seconds(low: float, high: float, *, none: str = "") -> _Rule:
             raise ValueError
         return float(value)
 
-    return _Rule(f"{low:g} to {high:g} (seconds)" + (f", or None ({none})" if none else ""), parse)
+    return Rule(f"{low:g} to {high:g} (seconds)" + (f", or None ({none})" if none else ""), parse)
 
 
-def _one_of(*allowed: object) -> _Rule:
+def _one_of(*allowed: object) -> Rule:
     def parse(value: object) -> object:
         if not any(value is item or (isinstance(value, str) and value == item) for item in allowed):
             raise ValueError
         return value
 
-    return _Rule(" or ".join(repr(item) for item in allowed), parse)
+    return Rule(" or ".join(repr(item) for item in allowed), parse)
 
 
-def _text(what: str, pattern: str) -> _Rule:
+def _text(what: str, pattern: str) -> Rule:
     def parse(value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise ValueError
         return value
 
-    return _Rule(what, parse)
+    return Rule(what, parse)
 
 
 def _exception_mapper(value: object) -> dict[type[BaseException], str]:
@@ -141,12 +142,12 @@ def _is_dotted(value: object) -> bool:
 
 
 _BOOLEAN: Final = _one_of(True, False)
-_MAPPER: Final = _Rule(
+_MAPPER: Final = Rule(
     "a dict of exception class, or its dotted path, to an error code that is not one of the library's own",
     _exception_mapper,
 )
-_MIDDLEWARE: Final = _Rule("a list of dotted paths, the outermost first", _middleware)
-_RETENTION: Final = _Rule(DURATION_ALLOWED, parse_duration)
+_MIDDLEWARE: Final = Rule("a list of dotted paths, the outermost first", _middleware)
+_RETENTION: Final = Rule(DURATION_ALLOWED, parse_duration)
 
 
 def _wait(value: object) -> timedelta | None:
@@ -155,12 +156,12 @@ def _wait(value: object) -> timedelta | None:
     return wait
 
 
-_WAIT: Final = _Rule('seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)', _wait)
+_WAIT: Final = Rule('seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)', _wait)
 
 
-def _milliseconds(low: int, high: int) -> _Rule:
+def _milliseconds(low: int, high: int) -> Rule:
     rule = _whole(low, high)
-    return _Rule(f"{rule.allowed} (milliseconds)", rule.parse)
+    return Rule(f"{rule.allowed} (milliseconds)", rule.parse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +226,31 @@ def _queue_retention(value: object) -> Any:
     return {state: parse_duration(kept) for state, kept in value.items()}
 
 
+def _rate_limit(value: object) -> Rate | None:
+    return None if value is None else Rate.parse(value)
+
+
+PRIORITY: Final = _whole(-100, 100)
+WEIGHT: Final = _whole(1, 1_000)
+MAX_CONCURRENCY: Final = _whole(0, 1_000_000, none="no limit")
+RATE_LIMIT: Final = Rule(f"{RATE_ALLOWED}, or None (no limit)", _rate_limit)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """What a queue starts with; its row may say otherwise later."""
+    """What a queue starts with; its row may say otherwise later, column by column."""
 
-    priority: int = _option(0, _whole(-100, 100))
-    max_concurrency: int | None = _option(None, _whole(0, 1_000_000, none="no limit"))
+    # Its rank where the order is "strict".
+    priority: int = _option(0, PRIORITY)
+    # Its share where the order is "weighted".
+    weight: int = _option(1, WEIGHT)
+    # Of all workers together; 0 stops it.
+    max_concurrency: int | None = _option(None, MAX_CONCURRENCY)
+    # Starts of all workers together.
+    rate_limit: Rate | None = _option(None, RATE_LIMIT)
     # One for every end, or those that differ from the backend's.
     retention: timedelta | Mapping[str, timedelta | None] | Literal["inherit"] | None = _option(
-        INHERIT, _Rule(f"{DURATION_ALLOWED}, or a dict of them for {_ENDS}, or {INHERIT!r}", _queue_retention)
+        INHERIT, Rule(f"{DURATION_ALLOWED}, or a dict of them for {_ENDS}, or {INHERIT!r}", _queue_retention)
     )
 
     def kept(self, state: str, inherited: timedelta | None) -> timedelta | None:
@@ -267,6 +284,10 @@ class WorkerOptions:
     task_timeout: float | None = _option(None, _seconds(0.001, 31_536_000, none="no limit"))
     # Seconds from the end of its time that a body gets to stop, before its runner is given up for it.
     timeout_grace: float = _option(5.0, _seconds(0.1, 3_600))
+    # Between the queues: by each task's own priority, or one queue before the other, or by shares.
+    order: Literal["priority", "strict", "weighted"] = _option("priority", _one_of("priority", "strict", "weighted"))
+    # Seconds after which a queue that waits behind others of higher priority gets a part of the claims.
+    aging: float | None = _option(None, _seconds(1, 31_536_000, none="never"))
     reaper: bool = _option(True, _BOOLEAN)
     scheduler: bool = _option(True, _BOOLEAN)
     # Runners share the memory of all that is imported. Not for code that keeps a thread or a socket from its import.
@@ -330,7 +351,7 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
 
 def worker_option(name: str, value: object) -> Any:
     """Return the value of one worker option, given outside the settings. Raises ValueError saying what is allowed."""
-    rule: _Rule = WorkerOptions.__dataclass_fields__[name].metadata["rule"]
+    rule: Rule = WorkerOptions.__dataclass_fields__[name].metadata["rule"]
     try:
         return rule.parse(value)
     except ValueError:

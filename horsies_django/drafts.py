@@ -178,6 +178,6 @@ def wake_of(columns: Mapping[str, Any]) -> Wake:
 
 def admit_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None) -> None:
     """Let in what waits for these limits once the current transaction has committed."""
-    from .models import admission
+    from .models import gates
 
-    admission.admit_after_commit(database, keys, terms)
+    gates.admit_after_commit(database, keys, terms)

@@ -106,6 +106,14 @@ class InvalidWorkflow(HorsiesError):
         self.mistakes = tuple(mistakes)
 
 
+class BatchEnded(HorsiesError):
+    """A call was to be added to a batch whose calls have all ended, or that was cancelled; nothing was added."""
+
+    def __init__(self, batch_id: UUID) -> None:
+        super().__init__(f"Batch {batch_id} has ended; allowed: calls while any of it has not.")
+        self.batch_id = batch_id
+
+
 class TaskInterrupt(BaseException):
     """Raised in a body that is to stop, wherever it is.
 

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _FORM: Final = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})([smhd])\s*(?:,\s*(\d{1,9})\s*)?")
-_ALLOWED: Final = "a count from 1 on, a slash and s, m, h or d, like '100/m'; with a burst: '100/m, 10'"
+RATE_ALLOWED: Final = "a count from 1 on, a slash and s, m, h or d, like '100/m'; with a burst: '100/m, 10'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,17 @@ class Rate:
         """Read a rate; without a burst that is its count. Raises ValueError for what is none."""
         match = _FORM.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise ValueError(f"{text!r} is no rate; allowed: {_ALLOWED}.")
+            raise ValueError(f"{text!r} is no rate; allowed: {RATE_ALLOWED}.")
         count, units, burst = int(match[1]), int(match[2] or 1), int(match[4] or match[1])
         if not (count and units and burst):
-            raise ValueError(f"{text!r} is no rate; allowed: {_ALLOWED}.")
+            raise ValueError(f"{text!r} is no rate; allowed: {RATE_ALLOWED}.")
         return cls(count, units * _SECONDS[match[3]], burst)
+
+    def __str__(self) -> str:
+        units = {seconds: unit for unit, seconds in _SECONDS.items()}
+        unit = max(seconds for seconds in units if self.seconds % seconds == 0)
+        per = f"{self.count}/{self.seconds // unit if self.seconds > unit else ''}{units[unit]}"
+        return per if self.burst == self.count else f"{per}, {self.burst}"
 
     @property
     def per_second(self) -> float:

@@ -8,7 +8,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Case, DateTimeField, DurationField, Expression, F, Func, Value, When
+from django.db.models import (
+    Case,
+    DateTimeField,
+    DurationField,
+    Expression,
+    F,
+    Func,
+    OuterRef,
+    Subquery,
+    Value,
+    When,
+)
 from django.db.models.functions import Coalesce
 from django.db.models.sql.compiler import SQLCompiler
 
@@ -43,9 +54,11 @@ def read_retention(stored: timedelta | None) -> timedelta | Literal["inherit"] |
 def kept_until(status: TaskStatus, database: str) -> Expression:
     """Return the value of ``kept_until`` for rows, of whatever queues and backends, that end in ``status``.
 
-    The row's own retention counts first, then its queue's, then its backend's for that state.
+    The row's own retention counts first, then that of its queue's row, then of its queue's settings, then its backend's
+    for that state. What queues' rows say of successes a worker has learned: there are thousands of those a second.
     """
-    return _settings(database).until[status]
+    learned = _learned.get(database) if status == TaskStatus.COMPLETED else None
+    return _settings(database).until[status] if learned is None else learned.until
 
 
 def workflow_kept_until(status: str, database: str) -> Expression:
@@ -55,11 +68,27 @@ def workflow_kept_until(status: str, database: str) -> Expression:
 
 def may_go_at_once(claims: Iterable[ClaimedTask], database: str) -> bool:
     """Whether any of these tasks may have to be deleted by whoever ends it, for its retention is 0 (S2-10)."""
-    settings = _settings(database)
-    return any(
-        not claim.retention if claim.retention is not None else settings.may_go(claim.backend, claim.queue_name)
-        for claim in claims
-    )
+    settings, learned = _settings(database), _learned.get(database)
+    rows = learned.queues if learned else {}
+
+    def may_go(claim: ClaimedTask) -> bool:
+        said = rows.get(claim.queue_name) if claim.retention is None else claim.retention
+        return settings.may_go(claim.backend, claim.queue_name) if said is None else not said
+
+    return any(map(may_go, claims))
+
+
+def learn(database: str, queues: Mapping[str, timedelta]) -> bool:
+    """Go by what rows of queues say from now on, in this process; return whether it is anything new."""
+    known = _learned.get(database)
+    if queues == (known.queues if known else {}):
+        return False
+    _learned.pop(database, None)
+    if queues:
+        cases = [When(queue_name=name, then=_value(kept)) for name, kept in queues.items()]
+        until = _until(TaskStatus.COMPLETED, dict(_options(database)), Case(*cases, output_field=DurationField()))
+        _learned[database] = _Learned(dict(queues), until)
+    return True
 
 
 class _Later(Func):
@@ -90,6 +119,18 @@ _MICROSECONDS: Final = LONGEST_DURATION * 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class _Learned:
+    """What rows of queues say, by name, and what that comes to for successes."""
+
+    queues: Mapping[str, timedelta]
+    until: Expression
+
+
+#: By the alias of the database.
+_learned: Final[dict[str, _Learned]] = {}
+
+
+@dataclass(frozen=True, slots=True)
 class _Settings:
     """What the settings of all backends on one database come to."""
 
@@ -101,7 +142,7 @@ class _Settings:
     keeping: frozenset[str]
 
     @classmethod
-    def of(cls, backends: Mapping[str, Options]) -> Self:
+    def of(cls, backends: Mapping[str, Options], database: str) -> Self:
         queues = {
             (alias, name): any(queue.kept(state, inherited) == timedelta() for state, inherited in _by_state(options))
             for alias, options in backends.items()
@@ -111,7 +152,8 @@ class _Settings:
         keeping = {
             alias for alias, options in backends.items() if all(kept != timedelta() for _, kept in _by_state(options))
         }
-        until = {status: _until(status, backends) for status in TASK_TERMINAL_STATES}
+        until = {status: _until(status, backends, _of_row(database)) for status in TASK_TERMINAL_STATES}
+        until[TaskStatus.COMPLETED] = _until(TaskStatus.COMPLETED, backends)
         workflow_until = {status: _workflow_until(status, backends) for status in TASK_TERMINAL_STATES}
         return cls(until, workflow_until, queues, frozenset(keeping))
 
@@ -130,9 +172,9 @@ def _settings(database: str) -> _Settings:
         if isinstance(backend, HorsiesBackend) and backend.config.database == database:
             attributes = vars(backend)
             if "retention_settings" not in attributes:
-                attributes["retention_settings"] = _Settings.of(dict(_options(database)))
+                attributes["retention_settings"] = _Settings.of(dict(_options(database)), database)
             return cast("_Settings", attributes["retention_settings"])
-    return _Settings.of({})
+    return _Settings.of({}, database)
 
 
 def _options(database: str) -> Iterator[tuple[str, Options]]:
@@ -149,8 +191,18 @@ def _by_state(options: Options) -> Iterator[tuple[str, timedelta | None]]:
         yield status, options.retention.kept(status)
 
 
-def _until(status: TaskStatus, backends: Mapping[str, Options]) -> _Later:
-    """Return the expression for one state. Rows of a backend that is in the settings no more go by the first one's."""
+def _of_row(database: str) -> Subquery:
+    """Return what the row of a task's queue says."""
+    from .models.queue import Queue
+
+    return Subquery(Queue.objects.using(database).filter(name=OuterRef("queue_name")).values("retention")[:1])
+
+
+def _until(status: TaskStatus, backends: Mapping[str, Options], of_row: Any = None) -> _Later:
+    """Return the expression for one state; ``of_row`` is what the row of a task's queue says.
+
+    Rows of a backend that is in the settings no more go by the first one's.
+    """
     cases: list[When] = []
     first: timedelta | None = None
     for number, (alias, options) in enumerate(backends.items()):
@@ -163,8 +215,11 @@ def _until(status: TaskStatus, backends: Mapping[str, Options]) -> _Later:
                 cases.append(When(**is_its, queue_name=name, then=_value(kept)))
         if own != first:
             cases.append(When(**is_its, then=_value(own)))
+    said: list[Any] = ["retention"] if of_row is None else ["retention", of_row]
     if cases:
-        return _Later(Coalesce("retention", Case(*cases, default=_value(first))))
+        return _Later(Coalesce(*said, Case(*cases, default=_value(first))))
+    if of_row is not None:
+        return _Later(Coalesce(*said, _value(first)))
     return _Later(F("retention") if first is None else Coalesce("retention", _value(first)))
 
 

@@ -66,6 +66,17 @@ class Wake:
         return cls(payload[1:], payload.startswith("+"), is_async)
 
 
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What is said of a queue with a limit in which something has ended: who waits for a place may ask for it."""
+
+    queue_name: str
+
+
+#: What the payload begins with that says so.
+FREED: Final = "%"
+
+
 #: The payload that tells workers to look whether they still hold what they run.
 REVOKED: Final = "!"
 
@@ -94,6 +105,12 @@ def wake_after_commit(alias: str, queue_name: str, *, later: bool = False, is_as
     if postgres.can_listen(alias):
         wake = Wake(queue_name, later, is_async)
         transaction.on_commit(partial(_notify, alias, wake.dumps()), using=alias, robust=True)
+
+
+def free_after_commit(alias: str, queue_name: str) -> None:
+    """Tell workers, once the current transaction has committed, that a queue with a limit may have a place."""
+    if postgres.can_listen(alias):
+        transaction.on_commit(partial(_notify, alias, FREED + queue_name), using=alias, robust=True)
 
 
 def to_go_along(alias: str, wake: Wake) -> str | None:

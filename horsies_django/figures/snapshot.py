@@ -18,6 +18,7 @@ from ..expressions import MinuteOf, SecondsUntil
 from ..models import Queue, Task, Turn
 from ..models.depths import Depth, Depths, depths
 from ..models.statements import Statement
+from ..queue_words import Standing, standing_of
 from ..reaper.loop import TURN
 from . import counts, flows
 from .asking import ask, listing, read, saying
@@ -30,6 +31,10 @@ LATECOMERS: Final = 1_000
 
 #: Queues with a row that are told of at most.
 QUEUES: Final = 1_000
+
+#: What is read of a queue's row; of what holds for it that is printed. JSON has no durations.
+_ROW: Final = ("paused", "max_concurrency", "rate_limit", "priority", "weight", "tokens", "until")
+_LIMITS: Final = ("max_concurrency", "rate_limit", "priority", "weight", "tokens")
 
 #: The reaper's last pass is late after so many of its intervals.
 LATE: Final = 4
@@ -44,6 +49,7 @@ class QueueFigures:
     depth: Depth
     held: int
     pace: Pace
+    standing: Standing
 
     def as_json(self) -> dict[str, Any]:
         """Return it as ``horsies_status --json`` prints it. Times are seconds."""
@@ -55,6 +61,7 @@ class QueueFigures:
             "due_is_at_least": self.depth.is_more,
             "oldest_waits": self.depth.waits,
             "held": self.held,
+            "limits": {name: value for name, value in self.standing.as_json().items() if name in _LIMITS},
             "last_hour": {fate: pace.counts[fate] for fate in ("completed", "retried", "failed")},
             "wait_p50": pace.wait_p50,
             "wait_p95": pace.wait_p95,
@@ -122,14 +129,14 @@ def take(options: Options) -> Snapshot:
     holding = held(database)
     minute = int(answers["minute"])
     minutes, hour = last_hour(database, minute)
-    rows = dict(read(answers["queues"]))
+    rows = {name: dict(zip(_ROW, row, strict=True)) | {"retention": None} for name, *row in read(answers["queues"])}
     due = depths(Task.objects.using(database), also=rows)
     for name, waits in read(answers["latecomers"]):
         due[name] = due.of(name) + Depth(1, False, max(0.0, -waits))
     reaper_in = answers["reaper"]
     return Snapshot(
         counts.of_states(answers, holding.states),
-        tuple(_queues(rows, due, holding, paces(database, hour))),
+        tuple(_queues(rows, due, holding, paces(database, hour), database)),
         due.is_more,
         due.waits,
         tuple(crew(database, options.recovery, holding.workers)),
@@ -146,26 +153,30 @@ def _parts(database: str) -> dict[str, Statement]:
     pending = Task.objects.using(database).deferred().filter(enqueued_at__lte=Now())
     latecomers = pending.order_by("enqueued_at")[:LATECOMERS]
     queues = Queue.objects.using(database).order_by("name")[:QUEUES]
+    columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}
     reaper = Turn.objects.using(database).filter(name__startswith=TURN).order_by("-taken_at")
     return {
         **counts.parts(database),
         **flows.parts(database),
         "latecomers": listing(latecomers, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
-        "queues": listing(queues, {"name": F("name"), "paused": F("paused")}, database),
+        "queues": listing(queues, {"name": F("name"), **columns}, database),
         "minute": saying(MinuteOf(Now()), database),
         "reaper": Statement.select(reaper.values_list(SecondsUntil("taken_at"))[:1]),
     }
 
 
-def _queues(rows: Mapping[str, bool], due: Depths, holding: Held, pace: Mapping[str, Pace]) -> Iterable[QueueFigures]:
+def _queues(
+    rows: Mapping[str, dict[str, Any]], due: Depths, holding: Held, pace: Mapping[str, Pace], database: str
+) -> Iterable[QueueFigures]:
     names = {*rows, *due, *holding.queues, *(name for name in pace if name), *_configured()}
     for name in sorted(names):
         yield QueueFigures(
             name,
-            bool(rows.get(name, False)),
+            bool(rows[name]["paused"]) if name in rows else False,
             due.of(name),
             holding.queues[name],
             pace.get(name, Pace(Counter())),
+            standing_of(name, rows.get(name), holding.queues[name], database),
         )
 
 

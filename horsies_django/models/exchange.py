@@ -7,7 +7,8 @@ ORM once. PostgreSQL carries them out as one statement, its own transaction, in 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from ..states import AttemptOutcome, TaskStatus
 from .attempt import TaskAttempt, attempt_columns
 from .claims import ClaimedTask, ClaimLost, Ended, Runner
 from .course import Course
-from .picks import CANDIDATES, QUEUE, QUEUES, RANK, ROOM, Pick, among, in_order, of_one_queue, of_queues
+from .picks import CANDIDATES, MOST, QUEUE, QUEUES, RANK, ROOM, Pick, among, in_order, of_one_queue, of_queues
 from .statements import Selection, Statement
 from .transitions import CLAIMED_COLUMNS, STARTED, completed_with, taken_by
 
@@ -35,6 +36,8 @@ _NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}"}
 
 #: How many times as many as there is room for are candidates, when there are several queues: others may be quicker.
 _CHOICE: Final = 2
+
+_NO_CAPS: Final[Mapping[str, int]] = {}
 
 
 def exchange_of(tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> Exchange:
@@ -63,10 +66,13 @@ class Exchange(ABC):
         self._startable = rows.filter(lifecycle.CLAIM_AND_START.is_possible)
         self._started = {"status": lifecycle.CLAIM_AND_START.target, **taken_by(runner.worker_id), **STARTED}
 
-    def run(self, ends: Sequence[Ended], room: int, queues: Sequence[str]) -> list[ClaimedTask]:
+    def run(
+        self, ends: Sequence[Ended], room: int, queues: Sequence[str], most: Mapping[str, int] = _NO_CAPS
+    ) -> list[ClaimedTask]:
         """Store ``ends``, all of them successes, start at most ``room`` tasks of ``queues`` and return those.
 
-        What lost its claim meanwhile changes nothing. Raises :class:`ClaimLost`.
+        ``most`` is how many of a queue at most. What lost its claim meanwhile changes nothing. Raises
+        :class:`ClaimLost`.
         """
         keys = spelled([end.task_id for end in ends], self._connection)
         given = {
@@ -75,10 +81,10 @@ class Exchange(ABC):
             _RESULTS.name: json_object(keys, [end.result for end in ends]),
             ROOM.name: room,
         }
-        return self._run(given, queues)
+        return self._run(given, queues, most)
 
     @abstractmethod
-    def _run(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]: ...
+    def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]: ...
 
 
 class _OneStatement(Exchange):
@@ -90,31 +96,43 @@ class _OneStatement(Exchange):
         just_completed = f'WITH "{tasks.model._meta.db_table}" AS (SELECT * FROM completed) '  # noqa: S608  # our own
         self._record = Statement.insert(TaskAttempt, tasks.rows(), self._attempt, prefix=just_completed)
         self._take = Statement.update(self._startable.filter(_IsPicked()), **self._started)
-        tasks = tasks.filter(_IsStored())
+        self._is_async = is_async
+        self._stored = tasks = tasks.filter(_IsStored())
         one, several = of_one_queue(tasks, is_async=is_async), of_queues(tasks, is_async=is_async)
         self._reader = Selection(one.first.lock(), CLAIMED_COLUMNS, ROOM)
         self._one, self._several = self._course(one), self._course(several)
         self._was_short = False
 
-    def _run(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]:
+    def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         room = given[ROOM.name]
         if len(queues) < 2 or not room:
             given[QUEUE.name] = queues[0] if queues else ""
+            given[ROOM.name] = min(room, most.get(given[QUEUE.name], room))
             return self._one.claim(self._say, given, _NOTHING)
         if self._was_short:
-            claims = self._one_by_one(given, queues)
+            claims = self._one_by_one(given, queues, most)
         else:
             given |= {QUEUES.name: list(queues), CANDIDATES.name: room * _CHOICE}
-            claims = self._several.claim(self._say, given, _NOTHING)
-        self._was_short = len(claims) < room and not self._was_short
+            if most:
+                given[MOST.name] = [min(room * _CHOICE, most.get(queue, room * _CHOICE)) for queue in queues]
+            claims = (self._capped if most else self._several).claim(self._say, given, _NOTHING)
+        possible = min(room, sum(most.get(queue, room) for queue in queues)) if most else room
+        self._was_short = len(claims) < possible and not self._was_short
         return claims
 
-    def _one_by_one(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]:
+    @cached_property
+    def _capped(self) -> Course:
+        """For queues with a limit: few have one, so it is compiled when it is first needed."""
+        with transaction.atomic(using=self._alias):
+            return self._course(of_queues(self._stored, is_async=self._is_async, is_capped=True))
+
+    def _one_by_one(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         """Claim from one queue after the other, which passes over whatever others have locked."""
         claims: list[ClaimedTask] = []
         room = given[ROOM.name]
         for queue in queues:
-            given |= {QUEUE.name: queue, ROOM.name: room - len(claims)}
+            left = room - len(claims)
+            given |= {QUEUE.name: queue, ROOM.name: min(left, most.get(queue, left))}
             claims += self._one.claim(self._say, given, _NOTHING)
             if len(claims) == room:
                 break
@@ -163,27 +181,29 @@ class _FourStatements(Exchange):
         self._firsts = Selection(first, RANK, ROOM)
         self._among = Selection(among(tasks, IsAmong(_PICKED)).lock(), CLAIMED_COLUMNS, ROOM)
 
-    def _run(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]:
+    def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         with transaction.atomic(using=self._alias):
             if given[_CLAIMS.name] != "{}":
                 self._complete.run(self._alias, given)
                 self._record.run(self._alias, given)
-            claims = self._next_up(given, queues) if given[ROOM.name] else []
+            claims = self._next_up(given, queues, most) if given[ROOM.name] and queues else []
             if claims:
                 given[_PICKED.name] = self._listed(claim.task_id for claim in claims)
                 if self._take.run(self._alias, given) != len(claims):
                     raise ClaimLost
         return claims
 
-    def _next_up(self, given: dict[str, Any], queues: Sequence[str]) -> list[ClaimedTask]:
+    def _next_up(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         pick = self._pick
         if len(queues) == 1:
             given[QUEUE.name] = queues[0]
+            given[ROOM.name] = min(given[ROOM.name], most.get(queues[0], given[ROOM.name]))
         else:
             # Without a lock: where there are row locks, who was quicker may have some of them.
-            choice = {ROOM.name: given[ROOM.name] * _CHOICE}
-            pick, firsts = self._among, [self._firsts.run(given | choice | {QUEUE.name: queue}) for queue in queues]
-            given[_PICKED.name] = self._listed(in_order(*firsts)[: choice[ROOM.name]])
+            choice = given[ROOM.name] * _CHOICE
+            rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
+            firsts = [self._firsts.run(given | {QUEUE.name: queue, ROOM.name: rooms[queue]}) for queue in queues]
+            pick, given[_PICKED.name] = self._among, self._listed(in_order(*firsts)[:choice])
         return list(map(ClaimedTask._make, pick.run(given)))
 
     def _listed(self, keys: Iterable[UUID]) -> str:

@@ -11,7 +11,7 @@ from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 from ..states import TASK_TERMINAL_STATES
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows.states import WorkflowTaskStatus
-from .admission import IS_LIMITED, admit_after_commit
+from .gates import IS_LIMITED, admit_after_commit
 from .views import TaskViews, not_past_deadline
 
 #: What the paths of the tasks begin with that are steps of the workflows' engine itself.

@@ -23,6 +23,7 @@ ROOM: Final = Blank("room")
 QUEUE: Final = Blank("queue")
 QUEUES: Final = Blank("queues")
 CANDIDATES: Final = Blank("candidates")
+MOST: Final = Blank("most")
 MARK_PRIORITY: Final = Blank("mark_priority")
 MARK_TIME: Final = Blank("mark_time")
 MARK_ID: Final = Blank("mark_id")
@@ -46,14 +47,14 @@ def of_one_queue(tasks: TaskQuerySet, *, is_async: bool) -> Pick:
     return Pick(next_up, onward)
 
 
-def of_queues(tasks: TaskQuerySet, *, is_async: bool) -> Pick:
-    """What is next in several queues that each run names, without those that are paused.
+def of_queues(tasks: TaskQuerySet, *, is_async: bool, is_capped: bool = False) -> Pick:
+    """What is next in several queues that each run names, without those that are paused; ``MOST`` of each if capped.
 
     Only PostgreSQL can join what is next in each of them. Of the ``CANDIDATES``, which are not locked, others may be
     quicker to lock some.
     """
     firsts = tasks.rows().next_up(is_async=is_async).filter(queue_name=_QueueName())
-    return Pick(among(tasks, _IsAmongTheFirsts(firsts)))
+    return Pick(among(tasks, (_IsAmongTheCapped if is_capped else _IsAmongTheFirsts)(firsts)))
 
 
 def among(tasks: TaskQuerySet, candidates: models.Q | models.expressions.BaseExpression) -> TaskQuerySet:
@@ -136,3 +137,19 @@ class _IsAmongTheFirsts(models.Func):
             " ORDER BY first.priority DESC, first.enqueued_at, first.id LIMIT %s))"
         )
         return sql, (*params, QUEUES, *self._paused.params, *self._firsts.params, CANDIDATES)
+
+
+class _IsAmongTheCapped(_IsAmongTheFirsts):
+    """The same with no more of each queue than may be claimed from it."""
+
+    def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
+        key, params = models.Func.as_sql(self, *args, **kwargs)
+        head, *_ = self._firsts.sql.rpartition("%s")
+        sql = (
+            f"{key} = ANY(ARRAY(SELECT first.id FROM"  # noqa: S608  # the ORM's
+            " (SELECT * FROM unnest(%s::text[], %s::integer[]) AS named (name, most)"
+            f" WHERE name NOT IN ({self._paused.sql})) AS waiting (name, most)"
+            f" CROSS JOIN LATERAL ({head}waiting.most) AS first (id, priority, enqueued_at)"
+            " ORDER BY first.priority DESC, first.enqueued_at, first.id LIMIT %s))"
+        )
+        return sql, (*params, QUEUES, MOST, *self._paused.params, *self._firsts.params[:-1], CANDIDATES)

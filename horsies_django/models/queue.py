@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from django.db import models
+from collections.abc import Sequence
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.db import connections, models
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from ..queue_rules import COLUMNS, parse_rules
 from ..waking import ANY_QUEUE, wake_after_commit
+
+#: The rows that say anything but whether a queue is paused: few, and each look of a worker asks whether there are any.
+IS_RULED: Final = (
+    Q(max_concurrency__isnull=False)
+    | Q(rate_limit__isnull=False)
+    | Q(priority__isnull=False)
+    | Q(weight__isnull=False)
+    | Q(retention__isnull=False)
+)
+
+#: What an operator is told of a value that can't be, beside its field.
+_ALLOWED: Final[dict[str, Any]] = {
+    "max_concurrency": _("Allowed: a whole number from 0 (nothing begins) to 1000000 (no limit)."),
+    "rate_limit": _("Allowed: a count, a slash and s, m, h or d, like 100/m; with a burst: 100/m, 10; or none."),
+    "priority": _("Allowed: a whole number from -100 to 100."),
+    "weight": _("Allowed: a whole number from 1 to 1000."),
+    "retention": _("Allowed: a time from 0 (deleted at once) on."),
+}
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):
-    """What an operator may do to queues."""
+    """What an operator may do to queues, and how workers lock them."""
 
     def named(self, name: str) -> QueueQuerySet:
         """Return the row of a queue, which is made if there is none yet."""
@@ -27,9 +51,34 @@ class QueueQuerySet(models.QuerySet["Queue"]):
             wake_after_commit(self.db, ANY_QUEUE)
         return count
 
+    def set(self, **rules: object) -> int:
+        """Say what holds for these queues in all workers, within a second; return how many there are.
+
+        ``max_concurrency``, ``rate_limit``, ``priority``, ``weight``, ``retention``; None is as the settings say.
+        Raises ValueError naming what is wrong, its value and what is allowed.
+
+        >>> Queue.objects.named("emails").set(max_concurrency=5, rate_limit="100/m")  # doctest: +SKIP
+        1
+        """
+        count = self.update(**parse_rules(rules))
+        wake_after_commit(self.db, ANY_QUEUE)
+        return count
+
+    def ruled(self) -> QueueQuerySet:
+        """The rows that say more than whether a queue is paused."""
+        return self.filter(IS_RULED)
+
+    def lock(self, names: Sequence[str]) -> QueueQuerySet:
+        """Lock the rows of these queues, always in one order, without those that others have locked."""
+        features = connections[self.db].features
+        rows = self.filter(name__in=names).order_by("name")
+        return rows.select_for_update(
+            skip_locked=features.has_select_for_update_skip_locked, no_key=features.has_select_for_no_key_update
+        )
+
 
 class Queue(models.Model):
-    """What can be said of a queue at run time. A queue without a row runs freely."""
+    """What can be said of a queue at run time, column by column. A queue without a row is as the settings say."""
 
     name = models.CharField(_("name"), max_length=100, unique=True)
     paused = models.BooleanField(_("paused"), default=False, help_text=_("Workers claim nothing from a paused queue."))
@@ -37,21 +86,35 @@ class Queue(models.Model):
         _("max concurrency"),
         null=True,
         blank=True,
-        help_text=_("At most this many of its tasks run at once, in all workers together. Empty: no limit."),
+        help_text=_("At most this many of its tasks run at once, in all workers together; 0: none. Empty: as set up."),
     )
     priority = models.SmallIntegerField(
-        _("priority"), null=True, blank=True, help_text=_("Queues with a higher one come first. Empty: as set up.")
+        _("priority"),
+        null=True,
+        blank=True,
+        help_text=_("Where the order is strict, queues with a higher one come first. Empty: as set up."),
     )
     weight = models.PositiveSmallIntegerField(
-        _("weight"), null=True, blank=True, help_text=_("Its share beside queues of the same rank. Empty: as set up.")
+        _("weight"),
+        null=True,
+        blank=True,
+        help_text=_("Where the order is weighted, its share beside that of others. Empty: as set up."),
     )
     rate_limit = models.CharField(
-        _("rate limit"), max_length=50, null=True, blank=True, help_text=_("So many starts a time, like 100/m.")
+        _("rate limit"),
+        max_length=50,
+        null=True,
+        blank=True,
+        help_text=_("At most so many of its tasks begin a time, like 100/m; none: no limit. Empty: as set up."),
     )
+    #: What the bucket of its rate limit held when it was last claimed from, by the database's clock.
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
     refilled_at = models.DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
     retention = models.DurationField(
-        _("retention"), null=True, blank=True, help_text=_("How long its ended tasks are kept. Empty: as set up.")
+        _("retention"),
+        null=True,
+        blank=True,
+        help_text=_("How long its tasks are kept once they have ended: days hours:minutes:seconds. Empty: as set up."),
     )
 
     objects = QueueQuerySet.as_manager()
@@ -61,6 +124,19 @@ class Queue(models.Model):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         permissions = [("pause_queue", "Can pause queue"), ("resume_queue", "Can resume queue")]
+        indexes = [models.Index(fields=["name"], condition=IS_RULED, name="horsies_queue_is_ruled")]
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Say beside each field what may stand there."""
+        self.rate_limit = self.rate_limit or None
+        wrong = {}
+        for name, rule in COLUMNS.items():
+            try:
+                setattr(self, name, rule.parse(getattr(self, name)))
+            except ValueError:
+                wrong[name] = _ALLOWED[name]
+        if wrong:
+            raise ValidationError(wrong)

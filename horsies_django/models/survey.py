@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.functions import Now
 from django.db.models.sql.compiler import SQLCompiler
 
 from .. import postgres
@@ -37,13 +38,16 @@ class Waiting(NamedTuple):
 class Surveyed(NamedTuple):
     """For each kind of task the queues in which some are due; the seconds until what was sent for later is.
 
-    The seconds until a limit has room by time alone. And whether the worker's own row asks it to stop.
+    The seconds until a limit by key has room by time alone. Whether the worker's own row asks it to stop, whether rows
+    of queues say what holds for them, and the clock.
     """
 
     queues: tuple[tuple[Waiting, ...], ...]
     deferred_in: float | None
     gates_in: float | None
     is_dismissed: bool
+    is_ruled: bool
+    now: str
 
 
 class Survey:
@@ -55,16 +59,19 @@ class Survey:
         deferred = tasks.deferred().order_by("enqueued_at")[:1]
         in_seconds = deferred.values_list(SecondsUntil("enqueued_at"))
         gates = Limit.objects.using(tasks.db).filter(next_at__isnull=False).order_by("next_at")[:1]
-        next_at = gates.values_list(SecondsUntil("next_at"))
-        row = Statement.select(workers.filter(pk=worker_id).values_list("pk", "stop_requested_at"))
+        own = workers.filter(pk=worker_id).annotate(now=Now()).values_list("pk", "stop_requested_at", "now")
+        row, ruled = (
+            Statement.select(own),
+            Statement.select(Queue.objects.using(tasks.db).ruled().values_list("pk")[:1]),
+        )
         parts = [
             *(self._waiting(tasks, is_async) for is_async in kinds),
             Statement.select(in_seconds),
-            Statement.select(next_at),
+            Statement.select(gates.values_list(SecondsUntil("next_at"))),
         ]
         columns = ", ".join(f"({part.sql})" for part in parts)
-        params = [param for part in [*parts, row] for param in part.params]
-        columns += ", worker.stop_requested_at IS NOT NULL"
+        params = [param for part in [*parts, ruled, row] for param in part.params]
+        columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({ruled.sql}), worker.now"
         whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # the ORM's
         self._statement = whole.settled() if self._is_prepared else whole
 
@@ -76,8 +83,9 @@ class Survey:
             row = cursor.fetchone()
         if row is None:
             return None
-        *kinds, deferred_in, gates_in, is_dismissed = row
-        return Surveyed(tuple(map(_read, kinds)), deferred_in, gates_in, bool(is_dismissed))
+        *kinds, deferred_in, gates_in, is_dismissed, is_ruled, now = row
+        queues = tuple(map(_read, kinds))
+        return Surveyed(queues, deferred_in, gates_in, bool(is_dismissed), bool(is_ruled), str(now))
 
     def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""

@@ -26,9 +26,9 @@ from ..states import AttemptOutcome, TaskStatus
 from ..unique import UniqueUntil
 from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from ..workflows import door
-from .admission import IS_LIMITED, admit_after_commit
 from .attempt import TaskAttempt, TaskAttemptQuerySet
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, error_result
+from .gates import IS_LIMITED, admit_after_commit
 from .interventions import Interventions
 from .picks import RANK, among, in_order
 from .views import not_past_deadline
@@ -120,18 +120,23 @@ class TaskQuerySet(Interventions):
         prefetch: int = 0,
         is_async: bool = False,
         queues: Sequence[str] | None = None,
+        most: Mapping[str, int] | None = None,
     ) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.
 
         In the order priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23). A task whose body starts as soon as the transaction
-        commits needs no second update on its way. Without ``queues``, of any. Raises :class:`ClaimLost`.
+        commits needs no second update on its way. Without ``queues``, of any. ``most`` is how many of a queue at most.
+        Raises :class:`ClaimLost`.
         """
-        next_up, count = self.next_up(is_async=is_async), start + prefetch
+        next_up, count, most = self.next_up(is_async=is_async), start + prefetch, most or {}
         if queues is not None and len(queues) == 1:
-            next_up = next_up.filter(queue_name=queues[0])
+            next_up, count = next_up.filter(queue_name=queues[0]), min(count, most.get(queues[0], count))
         elif queues is not None:
             # With those that others have locked left out, as in the claim itself.
-            firsts = (next_up.filter(queue_name=queue).lock().values_list(*RANK)[:count] for queue in queues)
+            rooms = {queue: min(count, most.get(queue, count)) for queue in queues}
+            firsts = (
+                next_up.filter(queue_name=queue).lock().values_list(*RANK)[:room] for queue, room in rooms.items()
+            )
             next_up = among(self, Q(pk__in=in_order(*firsts)[:count]))
         rows = next_up.lock().values_list(*CLAIMED_COLUMNS)[:count]
         claims = [ClaimedTask(*row) for row in rows]

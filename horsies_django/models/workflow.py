@@ -72,6 +72,10 @@ class Workflow(models.Model):
     success_policy = models.JSONField(_("success policy"), null=True, blank=True)
     output_index = models.PositiveIntegerField(_("output"), null=True, blank=True)
 
+    is_batch = models.BooleanField(
+        _("batch"), default=False, help_text=_("Its first node stands for calls that are added to it.")
+    )
+
     root_id = models.UUIDField(_("root"))
     parent = models.ForeignKey(
         "horsies_django.WorkflowTask",

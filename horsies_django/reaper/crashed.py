@@ -13,9 +13,9 @@ from uuid import UUID
 from .. import signalling
 from ..expressions import SecondsUntil
 from ..models import Worker
-from ..models.admission import admit_after_commit
 from ..models.attempt import AttemptError
 from ..models.claims import Ended, Held, Runner, error_result
+from ..models.gates import admit_after_commit
 from ..models.transitions import TaskQuerySet
 from ..results import OperationalCode, OutcomeCode
 from ..retries import RetryPolicy

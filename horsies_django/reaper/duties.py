@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..conf import Options
-from ..models import Limit, Task, admission
+from ..models import Limit, Task, gates
 from ..models.transitions import TaskQuerySet
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
@@ -63,7 +63,7 @@ def expire_overdue(options: Options, refused: Refused) -> Batch:
 
 def open_gates(options: Options, refused: Refused) -> Batch:
     """Tasks come in for which a limit has had room since somebody died who should have let them in."""
-    count = admission.sweep(options.database)
+    count = gates.sweep(options.database)
     return Batch(count, count)
 
 

@@ -16,6 +16,7 @@ from ..models import Queue, Task, Worker, Workflow
 from ..models.transitions import TaskQuerySet
 from ..workflows.states import WorkflowStatus
 from .limited import of_gated
+from .limits import of_limits
 from .reason import LISTED, About, Reason, ReasonCode, database_of, options_of, paused_workflow, rows_of
 
 #: Tasks that come before one, and tasks that workers hold, are counted up to here.
@@ -70,6 +71,8 @@ def _of_queue_and_workers(task: Task, rows: TaskQuerySet, *, is_due: bool) -> It
     if queue is not None and queue.paused:
         about = About(Queue, queue.pk, name)
         yield Reason(ReasonCode.QUEUE_PAUSED, _("The queue %s is paused.") % name, about=(about,))
+    elif is_due:
+        yield from of_limits(task, rows)
     workers = _live_workers(task)
     serving = [worker for worker in workers if _serves(worker, name)]
     staying = [worker for worker in serving if worker.stop_requested_at is None]

@@ -10,30 +10,31 @@ from uuid import UUID
 
 from django.db import Error, transaction
 
-from .. import __version__, postgres
+from .. import __version__, postgres, retention
 from ..models import Heartbeat, Limit, Queue, Task, Worker
-from ..models.admission import KEYS, Admitted, admit
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Runner
 from ..models.exchange import Exchange, exchange_of
+from ..models.gates import KEYS, Admitted, admit
 from ..models.survey import Survey
 from ..models.transitions import TaskQuerySet
 from ..models.worker import Answer, WorkerQuerySet
+from ..queue_rules import COLUMNS
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
 from ..refusals import is_refusal
 from ..results import OperationalCode, TaskError
-from ..retention import may_go_at_once
 from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
 from ..workflows.door import Door
-from . import announcing
+from . import announcing, claiming
 from .lanes import Lane
 from .outcome import Outcome
 from .plan import Plan
 from .run import Run
+from .shares import Shares
 from .watch import resident_bytes
 
 
@@ -45,6 +46,7 @@ class View:
     deferred_in: float | None
     is_dismissed: bool = False
     gates_in: float | None = None
+    is_held_back: bool = False  # more is due, in queues whose limits keep it for now
 
     @property
     def anything(self) -> bool:
@@ -68,6 +70,7 @@ class Books:
         self._exchanges: dict[bool, Exchange] = {}
         self._survey: Survey | None = None
         self._door = Door(plan.database)
+        self.shares = Shares(plan)
 
     def register(self) -> bool:
         """Write the worker's row."""
@@ -82,6 +85,7 @@ class Books:
 
     def leave(self) -> bool:
         """Remove the worker's row."""
+        retention.learn(self._plan.database, {})
         self._workers.leave(self._runner.worker_id)
         return True
 
@@ -92,12 +96,23 @@ class Books:
             self._survey = Survey(self._tasks(), self._workers, self._runner.worker_id, kinds)
         while (surveyed := self._survey.make()) is None:
             self.register()  # somebody removed the row
+        self._learn(is_ruled=surveyed.is_ruled)
         serves = self._plan.serves
-        due = (
-            tuple(queue.queue_name for queue in waiting if not queue.is_paused and serves(queue.queue_name))
-            for waiting in surveyed.queues
-        )
-        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed, surveyed.gates_in)
+        due: list[tuple[str, ...]] = []
+        is_held_back = False
+        for lane, waiting in zip(lanes, surveyed.queues, strict=True):
+            served = [queue for queue in waiting if not queue.is_paused and serves(queue.queue_name)]
+            names = self.shares.sorted(lane.is_async, served, surveyed.now)
+            due.append(self.shares.open(names))
+            is_held_back = is_held_back or self.shares.is_hopeful(set(names).difference(due[-1]))
+        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed, surveyed.gates_in, is_held_back)
+
+    def _learn(self, *, is_ruled: bool) -> None:
+        """Read what rows of queues say, if any says anything."""
+        rows = Queue.objects.using(self._plan.database).ruled().values("name", *COLUMNS) if is_ruled else ()
+        is_new = self.shares.learn({row.pop("name"): row for row in rows})
+        if is_new and retention.learn(self._plan.database, self.shares.kept):
+            self._exchanges.clear()
 
     def beat(self, lanes: Sequence[Lane]) -> bool:
         """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34).
@@ -179,7 +194,7 @@ class Books:
     def delete_fleeting(self, outcomes: Sequence[Outcome]) -> None:
         """Delete tasks that are kept for no time at all (S2-10). Where somebody listens, the reaper does so later."""
         ended = [one.claim for one in outcomes if one.is_final and not announcing.wants_finished(one.claim)]
-        if may_go_at_once(ended, self._plan.database):
+        if retention.may_go_at_once(ended, self._plan.database):
             with self.transaction():
                 pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[claim.task_id for claim in ended])))
 
@@ -228,21 +243,14 @@ class Books:
             with self.transaction():
                 exchange = exchange_of(self._tasks(), self._runner, is_async=lane.is_async)
             self._exchanges[lane.is_async] = exchange
-        return self._exchanges[lane.is_async].run(ends, room, lane.queues)
+        exchange = self._exchanges[lane.is_async]
+        if self.shares.is_plain or not room:
+            return exchange.run(ends, room, lane.queues)
+        return claiming.exchange(self.shares, self._tasks(), lane, exchange, ends, room)
 
     def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
         """Claim for a lane, and return what has started and what was prefetched."""
-        start = max(0, lane.free - len(lane.prefetched))
-        paused = Queue.objects.using(self._plan.database).filter(name__in=lane.queues, paused=True)
-        queues = set(lane.queues).difference(paused.values_list("name", flat=True))
-        claims = self._tasks().claim(
-            self._runner.worker_id,
-            start=start,
-            prefetch=lane.room - start,
-            is_async=lane.is_async,
-            queues=sorted(queues),
-        )
-        return claims[:start], claims[start:]
+        return claiming.prefetch(self.shares, self._tasks(), lane, self._runner.worker_id)
 
     def hand_back(self, claims: Sequence[ClaimedTask]) -> None:
         """Give back what was started and has not begun."""

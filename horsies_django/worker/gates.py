@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from ..models.admission import Admitted
+from ..models.gates import Admitted
 from .allowance import Allowance
 from .books import Books
 from .lanes import Lane

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from ..bell import Mailbox
-from ..waking import Wake
+from ..waking import Freed, Wake
 from .outcome import Outcome
 
 #: A wait shorter than this is exact and hears nothing: a selector counts in whole milliseconds.
@@ -27,7 +27,7 @@ class Word(Enum):
     ABORT = auto()  # hand back what runs, and go
 
 
-Item = Outcome | Word | Wake
+Item = Outcome | Word | Wake | Freed
 
 
 class Hearing(Protocol):

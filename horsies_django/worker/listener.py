@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import Error
 
 from .. import ends, postgres
-from ..waking import DISMISSED, REVOKED, Wake
+from ..waking import DISMISSED, FREED, REVOKED, Freed, Wake
 from .inbox import Inbox, Word
 from .plan import Plan
 from .telling import Teller
@@ -89,6 +89,8 @@ class Listener:
                 self._teller.asked()
         elif payload == REVOKED:
             self._inbox.put(Word.REVOKED)
+        elif payload.startswith(FREED):
+            self._inbox.put(Freed(payload[len(FREED) :]))
         elif payload.startswith(DISMISSED):
             if payload == DISMISSED + self._worker_id:
                 self._inbox.put(Word.DISMISS)

@@ -46,6 +46,8 @@ class Plan:
     shutdown_timeout: float
     task_timeout: float | None
     timeout_grace: float
+    order: str
+    aging: float | None
     reaper: bool
     scheduler: bool
     fork: bool

@@ -17,7 +17,7 @@ from django.db import Error, InterfaceError, OperationalError, connections
 from ..bell import LONGEST_WAIT
 from ..models.claims import ClaimedTask, ClaimLost, Runner
 from ..signalling import handing_over
-from ..waking import ANY_QUEUE, Wake
+from ..waking import ANY_QUEUE, Freed, Wake, free_after_commit
 from . import console
 from .allowance import Allowance
 from .announcing import Announcer
@@ -32,6 +32,7 @@ from .outbox import Outbox
 from .outcome import Outcome
 from .plan import Plan, Until
 from .run import Run
+from .shares import LONGEST, LONGEST_UNTOLD
 from .tick import Leaving, Tick
 from .watch import Watch
 from .writer import Writer
@@ -82,6 +83,7 @@ class Pump:
         self._writer = Writer(plan, self._books, lanes, self._outbox, self._allowance)
         self._gates = Gates(plan, self._books, lanes, self._allowance, self._cadence.due_at)
         self._must_look = True
+        self._is_held_back = False
         self._backoff = _FIRST_BACKOFF
         recovery = plan.options.recovery
         self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
@@ -208,16 +210,16 @@ class Pump:
             return False
         if not self._allowance.may_claim:
             return True
-        looked_in_vain = not self._must_look and not any(lane.hot for lane in self._lanes)
+        is_waiting = self._plan.until is Until.DRAINED and self._is_held_back
+        looked_in_vain = not self._must_look and not is_waiting and not any(lane.hot for lane in self._lanes)
         return self._plan.until is not Until.STOPPED and looked_in_vain
 
     def _hear(self, items: Sequence[Item]) -> None:
         for item in items:
             if isinstance(item, Outcome):
-                for lane in self._lanes:
-                    if lane.forget(item.run) and item.run.has_begun:
-                        lane.ahead.learn(item.run.began - item.run.submitted, item.duration)
-                self._outbox.put(item)
+                self._has_ended(item)
+            elif isinstance(item, Freed):
+                self._freed(item.queue_name)
             elif isinstance(item, Wake):
                 self._wake(item)
                 self._cadence.stirred()
@@ -234,8 +236,23 @@ class Pump:
                 self.stop()
                 self._allowance.stop_by = 0.0 if item is Word.ABORT else self._allowance.stop_by
 
+    def _has_ended(self, outcome: Outcome) -> None:
+        for lane in self._lanes:
+            if lane.forget(outcome.run) and outcome.run.has_begun:
+                lane.ahead.learn(outcome.run.began - outcome.run.submitted, outcome.duration)
+        self._freed(outcome.claim.queue_name)
+        self._outbox.put(outcome)
+
+    def _freed(self, queue_name: str) -> None:
+        """Ask for a place in a queue that had none."""
+        if self._books.shares.lift(queue_name):
+            self._must_look = True
+            for lane in self._lanes:
+                lane.heat(queue_name)
+
     def _wake(self, wake: Wake) -> None:
         if wake.queue_name == ANY_QUEUE:
+            self._books.shares.ease()
             self._must_look = True
             return
         for lane in self._lanes:
@@ -304,9 +321,12 @@ class Pump:
             self._gates.put(self._books.gates_due())
         for lane, queues in zip(self._lanes, view.due, strict=True):
             lane.know(queues)
+        self._is_held_back = view.is_held_back
+        self._books.shares.longest = LONGEST if is_told else LONGEST_UNTOLD
         self._cadence.looked(found=view.anything, due_in=None if is_overdue else view.deferred_in)
         if view.gates_in is not None and not has_gates:
             self._cadence.due_at(time.monotonic() + view.gates_in)
+        self._cadence.due_at(self._books.shares.opens_at)
         return True
 
     def _tick(self) -> Tick:
@@ -337,6 +357,7 @@ class Pump:
             runs = list(map(self._begin, self._confirmed(started, tick)))
             lane.submit(runs)
             self._unshown += [run for run in runs if run.claim.workflow_id is not None]
+        self._cadence.due_at(self._books.shares.opens_at)
         self._sweep(ended)
         self._tell(ended)
         if tick.is_dismissed:
@@ -361,6 +382,8 @@ class Pump:
             if outcome.ended.again_in is not None:
                 self._cadence.due_at(time.monotonic() + outcome.ended.again_in)
             outcome.log()
+        for queue_name in self._books.shares.counted({outcome.claim.queue_name for outcome in ended}):
+            free_after_commit(self._plan.database, queue_name)
         self._listener.ended(outcome.run.task_id for outcome in ended if outcome.is_final)
         self._announcer.ended(ended)
 

@@ -19,7 +19,7 @@ from .states import WORKFLOW_TERMINAL_STATES
 
 
 @contextmanager
-def _locked(database: str, key: UUID) -> Iterator[Workflow | None]:
+def locked(database: str, key: UUID) -> Iterator[Workflow | None]:
     """Lock the tree of a workflow and yield its row; None if there is none."""
     workflows = Workflow.objects.using(database)
     with transaction.atomic(using=database):
@@ -31,13 +31,13 @@ def _locked(database: str, key: UUID) -> Iterator[Workflow | None]:
 
 def pause(database: str, key: UUID) -> bool:
     """RUNNING → PAUSED, with all below it (W-42); return whether it was running."""
-    with _locked(database, key):
+    with locked(database, key):
         return key in stopping.pause(database, [key])
 
 
 def resume(database: str, key: UUID) -> bool:
     """PAUSED → RUNNING (W-43); return whether it was paused, and nothing above it is."""
-    with _locked(database, key):
+    with locked(database, key):
         return resuming.resume(database, key)
 
 
@@ -46,7 +46,7 @@ def cancel(database: str, key: UUID, *, include_running: bool = False) -> bool:
 
     With ``include_running`` the tasks that run are cancelled too, also of one that was cancelled before or has expired.
     """
-    with _locked(database, key) as workflow:
+    with locked(database, key) as workflow:
         if workflow is None:
             return False
         is_live = workflow.status not in WORKFLOW_TERMINAL_STATES
@@ -68,7 +68,7 @@ def _stop_bodies(database: str, key: UUID) -> bool:
 
 def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
     """Run failed and skipped nodes of a workflow again (P-06); return whether there were such, and that may be."""
-    with _locked(database, key):
+    with locked(database, key):
         return retrying.retry(database, key, node_id)
 
 
@@ -77,7 +77,7 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
 
     Raises InvalidTask if its backend is in the settings no more: that says how a payload is stored.
     """
-    with _locked(database, key) as workflow:
+    with locked(database, key) as workflow:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
             return False
         options = config_of(workflow.backend)

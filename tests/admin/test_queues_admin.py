@@ -62,7 +62,7 @@ def test_every_queue_that_is_known_is_listed_without_any_row(staff, settings):
     assert found["later"]["shown_scheduled"] == "1"
     assert found["runs"]["shown_held"] == "1"
     assert found["of-settings"]["shown_due"] == "0"
-    assert found["row"]["max_concurrency"] == "5"
+    assert found["row"]["shown_rules"] == "0 of 5 run"
     assert Queue.objects.count() == 1, "to look changes nothing"
 
 
@@ -247,14 +247,46 @@ def test_nothing_is_changed_by_get(staff):
     assert list(Queue.objects.values_list("name", "paused")) == [("reports", False)]
 
 
-def test_who_may_change_a_queue_edits_its_limit_and_is_told_what_it_does_by_now(staff):
+def test_who_may_change_a_queue_edits_what_holds_for_it(staff):
     client = staff("view_queue", "change_queue")
-    assert "do not act on it yet" in page(client, "~emails").content.decode()
+    given = {
+        "max_concurrency": "5",
+        "rate_limit": "100/m, 10",
+        "priority": "-3",
+        "weight": "6",
+        "retention": "2 00:00:00",
+    }
 
-    response = client.post(reverse("admin:horsies_django_queue_change", args=["~emails"]), {"max_concurrency": "5"})
+    response = client.post(reverse("admin:horsies_django_queue_change", args=["~emails"]), given)
 
     assert response.status_code == 302
-    assert Queue.objects.get(name="emails").max_concurrency == 5
+    row = Queue.objects.get(name="emails")
+    assert (row.max_concurrency, row.rate_limit, row.priority, row.weight) == (5, "100/m, 10", -3, 6)
+    assert rows(client)["emails"]["shown_rules"] == (
+        "0 of 5 run; rate 100/m, 10, 10 may begin now; priority -3; weight 6; kept for 2 d"
+    )
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("max_concurrency", "-1", "greater than or equal to 0"),
+        ("rate_limit", "5/w", "Allowed: a count, a slash"),
+        ("priority", "101", "Allowed: a whole number from -100 to 100."),
+        ("weight", "0", "Allowed: a whole number from 1 to 1000."),
+        ("retention", "-1", "Allowed: a time from 0"),
+    ],
+)
+def test_what_can_not_hold_is_refused_beside_its_field(staff, name, value, words):
+    client = staff("view_queue", "change_queue")
+
+    html = client.post(reverse("admin:horsies_django_queue_change", args=["~emails"]), {name: value}).content.decode()
+
+    field = html.partition(f"field-{name}")[2].partition("form-row")[0]
+    assert "errorlist" in field
+    assert words in field
+    assert getattr(Queue.objects.get(name="emails"), name) is None
 
 
 def test_saving_an_old_page_does_not_resume_a_queue_that_was_paused_meanwhile(staff):

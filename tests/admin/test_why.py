@@ -7,6 +7,7 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from horsies_django import Workflow, sleep, wait_for_event
 from horsies_django.expressions import FromNow
@@ -98,13 +99,35 @@ def test_its_queue_is_paused_whatever_else_there_is(client):
     assert f"/admin/horsies_django/queue/{queue.pk}/change/" in html
 
 
-def test_a_limit_that_no_worker_keeps_is_no_reason():
+def test_its_queue_is_full_and_the_tasks_that_run_instead_are_named():
     worker_row()
     Queue.objects.create(name="default", max_concurrency=1)
-    tasks.noop.send()
+    running = tasks.noop.send()
     claim("other", start=1)
 
-    assert codes(tasks.noop.send()) == ["NOTHING"]
+    (reason,) = reasons_of(row_of(tasks.noop.send()))
+
+    assert reason.code is ReasonCode.QUEUE_FULL
+    assert reason.words == "The queue default may have 1 task at once, and workers hold 1."
+    assert [about.key for about in reason.about] == [running.id]
+
+
+def test_its_queue_is_stopped_by_a_limit_of_0():
+    worker_row()
+    Queue.objects.create(name="default", max_concurrency=0)
+
+    assert codes(tasks.noop.send()) == ["QUEUE_FULL"]
+
+
+def test_the_rate_of_its_queue_is_used_up_until_a_moment_that_is_told():
+    worker_row()
+    Queue.objects.create(name="default", rate_limit="1/h", tokens=0.5, refilled_at=Now())
+
+    (reason,) = reasons_of(row_of(tasks.noop.send()))
+
+    assert reason.code is ReasonCode.RATE_LIMITED
+    assert reason.words == "The queue default may begin 1/h, and has done so."
+    assert 1_700 < (reason.when - timezone.now()).total_seconds() < 1_900
 
 
 def test_nobody_is_alive():

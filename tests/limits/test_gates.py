@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django.conf import Options
-from horsies_django.models import Limit, Task, admission
+from horsies_django.models import Limit, Task, gates
 from horsies_django.models.claims import Ended, Runner
 from horsies_django.reaper.duties import run_pass
 from horsies_django.states import TaskStatus
@@ -40,7 +40,7 @@ def complete(claims):
     ends = [Ended(one.task_id, one.claim, '{"ok":null}') for one in claims]
     with transaction.atomic():
         Task.objects.complete(ends, RUNNER)
-    admission.admit_all("default", {one.limit_key for one in claims})
+    gates.admit_all("default", {one.limit_key for one in claims})
 
 
 def test_as_many_are_let_in_as_the_limit_has_places_for_each_key_its_own():
@@ -85,11 +85,11 @@ def test_many_at_once_have_a_key_each():
 
 
 def test_many_keys_at_once_are_left_to_workers_to_look_at():
-    keys = [f"{number:03}" for number in range(admission.ON_THE_SPOT + 10)]
+    keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
     limited.two_of.send_many({"key": key} for key in keys * 3)
     assert gated() == len(keys) * 3
 
-    admission.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+    gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
 
     assert gated() == len(keys)
     assert not Limit.objects.due().exists()
@@ -232,7 +232,7 @@ def test_a_rate_lets_in_its_burst_and_then_one_by_one():
     assert limit.tokens < 1
 
     def look():
-        admission.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+        gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
         return not Task.objects.gated().exists()
 
     wait_until(look, limit=5)
@@ -245,7 +245,7 @@ def test_what_a_rate_let_in_while_no_worker_was_there_does_not_pile_up():
     limited.often.send_many([{"key": "a"}] * 12)
     Limit.objects.update(refilled_at=timezone.now() - timedelta(hours=1))
 
-    admission.admit_all("default", ["tests.jobs.limited.often:a"])
+    gates.admit_all("default", ["tests.jobs.limited.often:a"])
 
     assert Task.objects.admitted().count() == 4
 
@@ -287,7 +287,7 @@ def test_a_deep_gate_is_read_by_its_index():
     Task.objects.filter(pk=claim(1)[0].task_id).update(status="COMPLETED", completed_at=timezone.now())
 
     with CaptureQueriesContext(connection) as captured:
-        assert admission.admit("default", TWO + "a").lanes.total() == 1
+        assert gates.admit("default", TWO + "a").lanes.total() == 1
 
     if connection.vendor == "postgresql":
         chosen = [

@@ -7,8 +7,9 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone, translation
 
-from horsies_django import Workflow
-from horsies_django.models import Task
+from horsies_django import Batch, Workflow
+from horsies_django.models import Task, WorkflowTask
+from tests.gathering import jobs as gathered
 from tests.middleware import jobs, layers
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,6 +38,18 @@ def test_what_is_active_where_a_task_is_sent_is_active_in_its_body_in_a_worker(w
     results = flow.value(timeout=30)
     assert {name: result.ok for name, result in results.items()} == {"outer": AWAY, "inner": AWAY}
     assert retried.value(timeout=30) == AWAY | {"metadata": AWAY}
+
+
+def test_headers_travel_with_the_calls_of_a_batch_and_with_who_opens_a_group(sender):
+    handle = gathered.three.send(key="a", value=1)
+    with Batch("b", on_success=jobs.look) as batch:
+        batch.add(jobs.look)
+    batch.handle.add(jobs.look)
+
+    nodes = WorkflowTask.objects.filter(workflow=batch.id, task_name__isnull=False)
+    assert Task.objects.get(pk=handle.id).metadata == AWAY
+    assert list(nodes.values_list("metadata", flat=True)) == [AWAY] * 3
+    assert list(Task.objects.filter(workflow_id=batch.id).values_list("metadata", flat=True)) == [AWAY] * 2
 
 
 def test_a_body_that_follows_is_itself_again(drain, sender):

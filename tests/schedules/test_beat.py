@@ -325,3 +325,14 @@ def test_a_due_slot_is_sent_within_a_second_q_07():
     for task in Task.objects.filter(status=TaskStatus.PENDING):
         late = (task.sent_at - Schedule.objects.get().last_slot_at).total_seconds()
         assert late < 1.0  # of the last slot; those before it were earlier still
+
+
+@pytest.mark.django_db
+def test_a_slot_whose_unique_key_a_live_task_holds_is_passed_and_sends_nothing_new(beat):
+    make(options={"unique_key": "alone"})
+    for _ in range(2):
+        put_back(10)
+        beat.run_once()
+
+    row = Schedule.objects.get()
+    assert (Task.objects.get().pk, row.last_error) == (row.last_task_id, "")

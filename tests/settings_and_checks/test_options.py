@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from horsies_django.compat import task_backends
 from horsies_django.conf import Options, QueueOptions, RecoveryOptions, RetentionOptions, WorkerOptions
 from horsies_django.models import Task
+from horsies_django.rates import RATE_ALLOWED
 from tests.jobs import tasks
 
 BACKEND = "horsies_django.backend.HorsiesBackend"
@@ -39,10 +40,13 @@ RULES = [
     ((), "database", "an alias of DATABASES", [5, None, "", ["default"]]),
     ((), "serializer", "'json' or 'rich'", ["pickle", None, True, "JSON"]),
     ((), "exception_mapper", MAPPER, [None, [], {5: "CODE"}, {"no.such.Error": "CODE"}, {OSError: "WORKER_CRASHED"}]),
+    ((), "middleware", "a list of dotted paths, the outermost first", [5, None, "a.b", ["undotted"], [5]]),
     ((), "max_payload_bytes", *whole(1_024, 250_000_000, ", or None (no limit)")),
     ((), "project", "at most 100 letters, digits, '.', '_' or '-'", [5, None, "a project", "x" * 101]),
     (("queues", "emails"), "priority", *whole(-100, 100)),
     (("queues", "emails"), "max_concurrency", *whole(0, 1_000_000, ", or None (no limit)")),
+    (("queues", "emails"), "weight", *whole(1, 1_000)),
+    (("queues", "emails"), "rate_limit", f"{RATE_ALLOWED}, or None (no limit)", [100, "", "100", "0/m", "5/w", True]),
     (("queues", "emails"), "retention", QUEUE_DURATION, NO_DURATIONS),
     (("recovery",), "auto_requeue_stale_claimed", *switch()),
     (("recovery",), "claimed_stale_threshold_ms", *whole(1_000, 3_600_000, " (milliseconds)")),
@@ -63,6 +67,8 @@ RULES = [
     (("worker",), "prefetch", *whole(0, 10_000)),
     (("worker",), "start_ahead", *whole(0, 5_000)),
     (("worker",), "poll_interval", "0.01 to 3600 (seconds)", [0, -1, 3_601, "1", None, True, NAN, INFINITY]),
+    (("worker",), "order", "'priority' or 'strict' or 'weighted'", ["fair", None, True, 1]),
+    (("worker",), "aging", "1 to 3.1536e+07 (seconds), or None (never)", [0, 0.5, "60", True, NAN, INFINITY]),
     (("worker",), "max_tasks_per_child", *whole(1, 1_000_000_000, ", or None (never replaced)")),
     (("worker",), "max_memory_mb", *whole(16, 1_000_000_000, ", or None (never replaced)")),
     (
@@ -251,7 +257,10 @@ def test_every_backend_is_checked_and_named(settings):
         {
             "database": "default",
             "serializer": "rich",
-            "queues": {"emails": {"priority": -100, "max_concurrency": 0, "retention": "2w"}, "default": {}},
+            "queues": {
+                "emails": {"priority": -100, "max_concurrency": 0, "retention": "2w", "rate_limit": "5/m"},
+                "default": {},
+            },
             "recovery": {"heartbeat_retention_hours": None, "check_interval_ms": 100},
             "retention": {"completed": 0, "failed": None, "cancelled": "90s", "expired": timedelta(hours=1)},
             "worker": {

@@ -35,7 +35,7 @@ def test_at_depth_a_task_costs_at_most_0_3_statements(manage, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_idle_worker_says_at_most_1_5_statements_a_second(worker, tmp_path):
+def test_an_idle_worker_says_at_most_1_5_statements_a_second_and_2_5_where_nobody_can_wake_it(worker, tmp_path):
     tally = tmp_path / "statements"
     worker("--processes", "2", "-v0", runners=2, COUNT_STATEMENTS=str(tally))
     tasks.noop.send().get(timeout=20)
@@ -49,7 +49,8 @@ def test_an_idle_worker_says_at_most_1_5_statements_a_second(worker, tmp_path):
 
     rate = (statements(tally) - before) / seconds
     print(f"idle: {rate:.2f} statements a second")
-    assert rate <= 1.5
+    # One of them is the scheduler's. Runners that nobody can wake look once a second too.
+    assert rate <= (1.5 if connection.vendor == "postgresql" else 2.5)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from ...expressions import FromNow, SecondsUntil
 from ...models import Queue, Rollup, Task, Worker
 from ...models.depths import Depth, Depths, depths
 from ...models.rollup import Span
+from ...queue_words import Standing, row_of, seconds_since_refill, standing_of
 from ...states import AttemptOutcome, TaskStatus
 
 #: Tasks that wait for their time: so many are counted, those first that are due first.
@@ -90,6 +91,7 @@ class Figures:
     ended: int = 0
     failed: int = 0
     workers: tuple[str, ...] = ()
+    standing: Standing | None = None
 
     @property
     def shown_due(self) -> str:
@@ -143,9 +145,13 @@ def known_queues(rows: QuerySet[Queue], database: str | None) -> Known:
 
 def give_figures(queues: Iterable[Any], figures: defaultdict[str, Figures], database: str | None) -> None:
     """Give each queue its figures, and to these the workers that serve it."""
+    queues = list(queues)
     workers = _serving([queue.name for queue in queues], database)
+    since = seconds_since_refill(database) if any(queue.tokens is not None for queue in queues) else {}
     for queue in queues:
-        queue.figures = replace(figures[queue.name], workers=tuple(workers[queue.name]))
+        known = figures[queue.name]
+        stands = standing_of(queue.name, row_of(queue, since.get(queue.name)), known.held, database)
+        queue.figures = replace(known, workers=tuple(workers[queue.name]), standing=stands)
 
 
 def unsaved(name: str) -> Queue:

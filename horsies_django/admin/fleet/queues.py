@@ -9,6 +9,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
+from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -21,6 +22,8 @@ from django.utils.translation import gettext_lazy as _
 from ...durations import lasting
 from ...models import Queue, Task
 from ...models.queue import QueueQuerySet
+from ...queue_rules import COLUMNS
+from ...waking import ANY_QUEUE, wake_after_commit
 from ..acting.verbs import Verb
 from ..base import queue_database
 from ..links import Links
@@ -91,7 +94,7 @@ class QueueAdmin(LiveAdmin):
         "shown_scheduled",
         "shown_hour",
         "shown_workers",
-        "max_concurrency",
+        "shown_rules",
     )
     sortable_by = ()
     ordering = ("name",)
@@ -104,7 +107,7 @@ class QueueAdmin(LiveAdmin):
         return self._has_right(request, "add")
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Who has that right may edit limits."""
+        """Who has that right may edit what holds for it."""
         return self._has_right(request, "change")
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
@@ -118,25 +121,20 @@ class QueueAdmin(LiveAdmin):
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Return what the form has: a queue is paused by its button, so that no old page of somebody resumes it."""
         is_fresh = obj is None and PAUSE.is_allowed(request, self.model)
-        return ["name", "paused", "max_concurrency"] if is_fresh else ["name", "max_concurrency"]
+        return ["name", *(["paused"] if is_fresh else []), *COLUMNS]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """A queue keeps its name: tasks know it by that."""
         return [] if obj is None else ["name"]
 
-    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Say honestly what the limit does by now."""
-        if db_field.name == "max_concurrency":
-            kwargs["help_text"] = _("Empty: no limit. It is kept with the queue, and workers do not act on it yet.")
-        return super().formfield_for_dbfield(db_field, request, **kwargs)
-
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
         """Write where the workers read, wherever the routers would send it, and no more than was edited."""
         if change:  # somebody may have deleted the row since
-            rows = QueueQuerySet(Queue, using=queue_database())
-            rows.named(obj.name).update(max_concurrency=obj.max_concurrency)
+            edited = {name: getattr(obj, name) for name in COLUMNS if name in form.changed_data}
+            QueueQuerySet(Queue, using=queue_database()).named(obj.name).set(**edited)
         else:
             obj.save(using=queue_database())
+            wake_after_commit(queue_database() or DEFAULT_DB_ALIAS, ANY_QUEUE)
 
     def delete_model(self, request: HttpRequest, obj: Queue) -> None:
         """Delete it unless somebody has paused it since the page was opened."""
@@ -206,6 +204,7 @@ class QueueAdmin(LiveAdmin):
         figures, links = queue.figures, Links(self.admin_site, request)
         return [
             (_("state"), state_of(queue)),
+            (_("limits"), self.shown_rules(queue)),
             (_("due"), _tasks_of(links, queue, "due", figures.shown_due)),
             (_("oldest has waited"), lasting(figures.depth.waits)),
             (_("held by workers"), _tasks_of(links, queue, "active", str(figures.held))),
@@ -261,6 +260,12 @@ class QueueAdmin(LiveAdmin):
     def shown_workers(self, queue: Any) -> str:
         """How many serve it."""
         return str(len(queue.figures.workers))
+
+    @live
+    @admin.display(description=_("limits"))
+    def shown_rules(self, queue: Any) -> str:
+        """What is not as for any queue, in words, with how much of its limits is used."""
+        return "; ".join(queue.figures.standing.words) or "-"
 
 
 def _tasks_of(links: Links, queue: Queue, state: str, words: str) -> SafeString | str:

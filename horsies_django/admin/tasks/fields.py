@@ -22,6 +22,7 @@ from ..links import Links
 from ..readable import as_json, block, masked_json, moment, progress_bar
 from ..state_words import state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
+from .items import shown_items
 from .unique_words import unique_words
 
 
@@ -127,6 +128,11 @@ class TaskFields(ActingAdmin):
     def page_kwargs(self, task: Task) -> SafeString | str:
         """The keyword arguments."""
         return self._value(task, "kwargs")
+
+    @admin.display(description=_("gathered calls"))
+    def page_items(self, task: Task) -> SafeString | str:
+        """The calls that it is handed as a list."""
+        return shown_items(task)
 
     @admin.display(description=_("result"))
     def page_result(self, task: Task) -> SafeString | str:

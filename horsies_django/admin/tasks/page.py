@@ -28,7 +28,12 @@ from .why import shown_reasons
 LIVE: Final = "horsies-live"
 
 #: Columns that the page shows under another name.
-_COLUMNS: Final = {"worker": "claimed_by_worker_id", "policy": "retry_policy", "unique": "unique_key"}
+_COLUMNS: Final = {
+    "worker": "claimed_by_worker_id",
+    "policy": "retry_policy",
+    "unique": "unique_key",
+    "items": "item_count",
+}
 
 #: What the task is.
 WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker")
@@ -44,7 +49,7 @@ class TaskPage(TaskFields):
             _("State"),
             {"classes": (LIVE,), "fields": ("page_status", "page_error", "page_progress", WHAT)},
         ),
-        (_("Call"), {"fields": ("page_args", "page_kwargs")}),
+        (_("Call"), {"fields": ("page_args", "page_kwargs", "page_items")}),
         (_("Result"), {"classes": (LIVE,), "fields": ("page_result", "page_traceback")}),
         (
             _("Times"),
@@ -62,7 +67,7 @@ class TaskPage(TaskFields):
                 "classes": (LIVE,),
                 "fields": (
                     ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention"),
-                    ("unique_key", "page_unique", "page_limit_key"),
+                    ("unique_key", "page_unique", "group_key", "page_limit_key"),
                     "page_policy",
                     "page_metadata",
                     "page_checkpoint",

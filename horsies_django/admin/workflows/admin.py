@@ -189,6 +189,8 @@ class WorkflowAdmin(ActingAdmin):
     @admin.display(description=_("workflow"))
     def shown_name(self, workflow: Workflow) -> SafeString | str:
         """The name, and where it belongs."""
+        if workflow.is_batch:
+            return format_html('{} <span class="quiet">{}</span>', workflow.name, gettext("batch"))
         if not workflow.depth:
             return workflow.name
         return format_html('<span class="horsies-below">↳ {}</span>', workflow.name)

@@ -93,7 +93,7 @@ def _queue_row(queue: QueueFigures) -> tuple[str, ...]:
         f"{pace.counts['failed']:,}",
         brief(pace.wait_p95),
         brief(pace.run_p95),
-        "paused" if queue.is_paused else "",
+        "; ".join([*(["paused"] if queue.is_paused else []), *queue.standing.words]),
     )
 
 

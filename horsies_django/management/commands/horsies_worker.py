@@ -30,6 +30,12 @@ _TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
     "max_memory_mb": (int, "MB", "Replace a runner that takes more memory than this."),
     "task_timeout": (float, "SECONDS", "Time limit of tasks that set none."),
     "timeout_grace": (float, "SECONDS", "How long a task over its time limit may take to stop."),
+    "order": (
+        str,
+        "ORDER",
+        "Between queues: priority, that of each task; strict; or weighted. See the page on queues.",
+    ),
+    "aging": (float, "SECONDS", "After waiting so long, queues behind others get a part of the claims."),
     "shutdown_timeout": (float, "SECONDS", "How long running tasks may go on after SIGTERM."),
     "name": (str, "NAME", "Begins the worker's id; each process start has a new id all the same."),
 }

@@ -1,0 +1,121 @@
+"""``Batch``: many calls, and what follows once all of them have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from asgiref.sync import sync_to_async
+
+from ..backend import config_of
+from ..compat import DEFAULT_TASK_BACKEND_ALIAS
+from ..dry import is_dry
+from ..ids import uuid7
+from ..serializers import clean_text
+from ..workflows.nodes import NodeKey
+from ..workflows.validation import NAME_LENGTH
+from .calls import CallsOfBatch, Columns, many
+from .handle import BatchHandle
+
+
+class Batch:
+    """Many calls, of one task or of several, and what follows once all of them have ended.
+
+    >>> with Batch("newsletter", on_success=publish, on_complete=report) as batch:
+    ...     batch.add_many(send_mail, [{"user_id": user_id} for user_id in user_ids])
+    ...     batch.add(send_copy, "archive@example.com")
+    >>> batch.handle.progress().done
+
+    It begins at the end of the block, if that raises nothing, or with :meth:`start`. ``on_success`` is sent once, when
+    all calls have completed; ``on_complete`` once, when all have ended, however. Each is a task, or ``task.node(…)(…)``
+    with options and arguments. A function with a parameter ``batch_id`` gets the id as a text, that of ``on_success``
+    with a parameter ``results`` the list of the calls' values, if nothing else is given for it. Raises ValueError for a
+    bad name, and what :meth:`add` raises for a callback.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        on_success: Any = None,
+        on_complete: Any = None,
+        backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+    ) -> None:
+        if not (
+            isinstance(name, str) and 0 < len(name.strip()) <= len(name) <= NAME_LENGTH and name == clean_text(name)
+        ):
+            raise ValueError(f"Batch: name is {name!r}; allowed: a text of 1 to {NAME_LENGTH} characters.")
+        self.name = name
+        self.id = uuid7()
+        self.handle: BatchHandle | None = None
+        self._checks = CallsOfBatch(backend, self.id)
+        given = {"on_success": on_success, "on_complete": on_complete}
+        self._callbacks = {
+            key: self._checks.callback(key, callback, has_results=key == "on_success")
+            for key, callback in given.items()
+            if callback is not None
+        }
+        self._calls: list[Columns] = []
+
+    def add(self, task: Any, /, *args: Any, **kwargs: Any) -> NodeKey[Any]:
+        """Add a call; once the batch has begun, as :meth:`BatchHandle.add` does.
+
+        Returns what ``handle.result_for()`` takes. Raises InvalidTask for what is no task, or has options that are for
+        one send alone, TypeError or ValueError, naming the parameter, for arguments that don't fit.
+        """
+        if self.handle is not None:
+            return self.handle.add(task, *args, **kwargs)
+        return self._kept([self._checks.call(task, args, kwargs)])[0]
+
+    def add_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[NodeKey[Any]]:
+        """Add a call for each dict of keyword arguments. See :meth:`add`."""
+        if self.handle is not None:
+            return self.handle.add_many(task, calls)
+        return self._kept(many(self._checks, task, calls))
+
+    def start(self) -> BatchHandle:
+        """Begin it, as part of the current transaction. One without calls has ended with that.
+
+        Raises ValueError if it has begun already.
+        """
+        from . import rows
+
+        if self.handle is not None:
+            raise ValueError(f"{self!r} has begun; allowed: one start().")
+        backend = self._checks.alias
+        if not is_dry():
+            database = config_of(backend).database
+            rows.start(database, self.id, self.name, self._checks.head(), self._callbacks, self._calls)
+        self.handle = BatchHandle(self.id, backend=backend)
+        return self.handle
+
+    async def astart(self) -> BatchHandle:
+        """See :meth:`start`."""
+        return await sync_to_async(self.start)()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None and self.handle is None:
+            self.start()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None and self.handle is None:
+            await self.astart()
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.name!r}: {len(self._calls):,} calls>"
+
+    def _kept(self, calls: list[Columns]) -> list[NodeKey[Any]]:
+        from . import rows
+
+        first = len(self._calls)
+        self._calls += calls
+        return [NodeKey(rows.name_of(first + place)) for place in range(len(calls))]

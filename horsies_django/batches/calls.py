@@ -1,0 +1,133 @@
+"""Calls of a batch, checked and made nodes of, before there is a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from .. import headers
+from ..backend import config_of
+from ..calls import Callee
+from ..compat import InvalidTask
+from ..tasks import HorsiesTask
+from ..workflows.blueprint import TASK_COLUMNS
+from ..workflows.mistakes import shown
+from ..workflows.nodes import MapNode, TaskNode
+from ..workflows.states import Join
+from ..workflows.terms import Terms, TermsOfNodes
+
+#: Parameters that a batch fills in, if a call does not.
+BATCH_ID: Final = "batch_id"
+RESULTS: Final = "results"
+
+#: Parameters that every node of a workflow may have (see workflows/feeding.py).
+_OF_NODES: Final = frozenset({"workflow_meta", "workflow_ctx"})
+
+Columns = dict[str, Any]
+
+
+class CallsOfBatch:
+    """Makes the columns of nodes of the calls of one batch."""
+
+    def __init__(self, alias: str, batch_id: UUID) -> None:
+        self.alias = alias
+        self._options = config_of(alias)
+        self._batch_id = str(batch_id)
+        self._terms = TermsOfNodes(alias, {})
+        self._known: dict[int, tuple[HorsiesTask[..., Any], Terms]] = {}
+
+    def call(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Columns:
+        """Return the columns of a call.
+
+        Raises InvalidTask for what is no task, or has options that are for one send alone, TypeError or ValueError,
+        naming the parameter, for arguments that don't fit.
+        """
+        if not isinstance(task, HorsiesTask):
+            raise InvalidTask(f"task is {shown(task)}; allowed: a task, as @task makes it.")
+        if id(task) not in self._known:
+            self._known[id(task)] = (task, self._checked(TaskNode(task=task)))
+        terms = self._known[id(task)][1]
+        callee = _callee(terms)
+        named = self._with_id(callee, _named(callee, args, kwargs))
+        later = _OF_NODES & callee.parameters.by_name - named.keys()
+        return {**self._columns(terms), "kwargs": callee.arguments_so_far(named, later).kwargs}
+
+    def callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
+        """Return the columns of a callback: a task, or ``task.node(…)(…)`` with options and arguments of its own.
+
+        Raises InvalidTask for anything else, and what :meth:`call` raises.
+        """
+        node = TaskNode(task=given) if isinstance(given, HorsiesTask) else given
+        if not isinstance(node, TaskNode) or isinstance(node, MapNode) or _waits(node):
+            raise InvalidTask(f"{name} is {shown(given)}; allowed: a task, or a node of one that waits for no other.")
+        terms = self._checked(node)
+        callee = _callee(terms)
+        kwargs = self._with_id(callee, node.kwargs)
+        is_fed = has_results and RESULTS in callee.parameters.by_name and RESULTS not in kwargs
+        later = _OF_NODES & callee.parameters.by_name - kwargs.keys() | ({RESULTS} if is_fed else set())
+        arguments = callee.arguments_so_far(kwargs, later)
+        return {**self._columns(terms), "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if is_fed else {}}
+
+    def head(self) -> Columns:
+        """Return the columns of the node that stands for all calls."""
+        nothing = dict.fromkeys(TASK_COLUMNS)
+        same = {"backend": self.alias, "queue_name": "default", "priority": 0, "is_async": False, "max_retries": 0}
+        return {**nothing, **same, "rich": self._options.serializer == "rich", "kwargs": {}, "values_from": {}}
+
+    def _columns(self, terms: Terms) -> Columns:
+        """Return the columns of a call with what travels with it from here."""
+        columns = dict(terms.columns)
+        if self._options.middleware:
+            columns["metadata"] = headers.along(self._options, columns["metadata"]) or columns["metadata"]
+        return columns
+
+    def _checked(self, node: TaskNode[Any]) -> Terms:
+        terms = self._terms.of(node)
+        if flaws := [*node.flaws, *terms.flaws]:
+            raise InvalidTask(f"{node.label}: " + " ".join(problem for _, problem in flaws))
+        return terms
+
+    def _with_id(self, callee: Callee, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        wants_id = BATCH_ID in callee.parameters.by_name and BATCH_ID not in kwargs
+        return {**kwargs, BATCH_ID: self._batch_id} if wants_id else dict(kwargs)
+
+
+def many(calls: CallsOfBatch, task: Any, given: Iterable[Mapping[str, Any]]) -> list[Columns]:
+    """Return the columns of one call for each dict of keyword arguments."""
+    return [calls.call(task, (), kwargs) for kwargs in given]
+
+
+def _named(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all arguments by name, as a node has them. Raises TypeError for one that has none."""
+    named = dict(kwargs)
+    own = callee.parameters.own
+    for place, value in enumerate(args):
+        name = own[place] if place < len(own) else None
+        if name not in callee.parameters.by_name:
+            allowed = "arguments that can be given by name"
+            raise TypeError(f"{callee.path}: positional argument {place + 1} has no name; allowed: {allowed}.")
+        if name in kwargs:
+            raise TypeError(f"{callee.path}: {name!r} is given twice; allowed: once.")
+        named[name] = value
+    return named
+
+
+def _callee(terms: Terms) -> Callee:
+    assert terms.callee is not None  # there is something to call
+    return terms.callee
+
+
+def _waits(node: TaskNode[Any]) -> bool:
+    """Whether a node says more than what is called, and how."""
+    return bool(
+        node.waits_for
+        or node.args
+        or node.args_from
+        or node.values_from
+        or node.workflow_ctx_from is not None
+        or node.join is not Join.ALL
+        or node.allow_failed_deps
+        or node.run_when is not None
+        or node.skip_when is not None
+    )

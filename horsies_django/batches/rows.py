@@ -1,0 +1,126 @@
+"""The rows of a batch: how it begins, and how calls come to it while it runs, each under the lock of its workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Count, F
+from django.db.models.functions import Now
+
+from ..exceptions import BatchEnded
+from ..models import Workflow, WorkflowTask
+from ..workflows.control import locked
+from ..workflows.engine import beginning, inserting
+from ..workflows.engine.advance import Advance
+from ..workflows.engine.nodes import NodeRows, read
+from ..workflows.states import NodeKind, WorkflowStatus, WorkflowTaskStatus
+from .calls import Columns
+
+#: The node that stands for all calls, and its place.
+HEAD: Final = "tasks"
+HEAD_INDEX: Final = 0
+
+
+def name_of(place: int) -> str:
+    """Return the id of a call's node."""
+    return f"{HEAD}[{place}]"
+
+
+def start(
+    database: str, batch_id: UUID, name: str, head: Columns, callbacks: Mapping[str, Columns], calls: Sequence[Columns]
+) -> None:
+    """Insert a batch and begin its calls, in the caller's transaction or one of its own.
+
+    One without calls has ended with that, and its callbacks begin.
+    """
+    with transaction.atomic(using=database):
+        Workflow(
+            id=batch_id,
+            root_id=batch_id,
+            name=name,
+            backend=head["backend"],
+            is_batch=True,
+            status=WorkflowStatus.RUNNING,
+            output_index=HEAD_INDEX,
+            node_count=1 + len(callbacks),
+            open_count=1 + len(callbacks),
+            started_at=Now(),
+        ).save(using=database, force_insert=True)
+        nodes = [_step(HEAD, NodeKind.MAP, dependents=range(1, 1 + len(callbacks)), **head)]
+        for callback, columns in callbacks.items():
+            runs_anyway = callback == "on_complete"
+            nodes.append(
+                _step(callback, NodeKind.TASK, waits_for=[HEAD_INDEX], allow_failed_deps=runs_anyway, **columns)
+            )
+        nodes = [{"workflow_id": batch_id, "task_index": index, **node} for index, node in enumerate(nodes)]
+        inserting.insert(database, nodes)
+        advance = Advance.on(database)
+        head_rows = advance.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX)
+        head_rows.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())
+        if calls:
+            _append(advance, batch_id, calls, first=0, index=1 + len(callbacks))
+        else:
+            advance.after(beginning.collect(advance.nodes, read(head_rows)))
+
+
+def add(database: str, batch_id: UUID, calls: Sequence[Columns]) -> list[str]:
+    """Begin more calls of a batch that runs; return the ids of their nodes.
+
+    Raises LookupError if there is no such batch, and BatchEnded if all its calls have ended.
+    """
+    with locked(database, batch_id) as workflow:
+        if workflow is None or not workflow.is_batch:
+            raise LookupError(f"There is no batch {batch_id}.")
+        advance = Advance.on(database)
+        head = advance.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX, status=WorkflowTaskStatus.RUNNING)
+        if not head.exists() or workflow.status not in (WorkflowStatus.RUNNING, WorkflowStatus.PAUSED):
+            raise BatchEnded(batch_id)
+        steps = advance.nodes.filter(workflow=batch_id, map_index__isnull=True).count()
+        first = workflow.node_count - steps
+        if calls:
+            _append(advance, batch_id, calls, first=first, index=workflow.node_count)
+        return [name_of(first + place) for place in range(len(calls))]
+
+
+def items(nodes: NodeRows, batch_id: UUID) -> NodeRows:
+    """The nodes of a batch's calls."""
+    return nodes.filter(workflow=batch_id, map_index=HEAD_INDEX)
+
+
+def _append(advance: Advance, batch_id: UUID, calls: Sequence[Columns], *, first: int, index: int) -> None:
+    database, count = advance.database, len(calls)
+    rows: list[dict[str, Any]] = [
+        {
+            "workflow_id": batch_id,
+            "task_index": index + place,
+            "node_id": name_of(first + place),
+            "kind": NodeKind.TASK.value,
+            "map_index": HEAD_INDEX,
+            "status": WorkflowTaskStatus.READY.value,
+            **call,
+        }
+        for place, call in enumerate(calls)
+    ]
+    inserting.insert(database, rows)
+    Workflow.objects.using(database).filter(pk=batch_id).update(
+        node_count=F("node_count") + count, open_count=F("open_count") + count
+    )
+    advance.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX).update(open_deps=F("open_deps") + count)
+    new = items(advance.nodes, batch_id).filter(task_index__gte=index).order_by("task_index")
+    advance.after([], list(new.values_list("pk", flat=True)))
+
+
+def _step(node_id: str, kind: NodeKind, **columns: Any) -> dict[str, Any]:
+    """A node that is no call's; all of these have the same columns."""
+    columns = {"waits_for": [], "dependents": [], "allow_failed_deps": False, **columns}
+    columns["dependents"] = list(columns["dependents"])
+    return {"node_id": node_id, "kind": kind.value, "open_deps": len(columns["waits_for"]), **columns}
+
+
+def count(database: str, batch_id: UUID) -> dict[str, int]:
+    """Return how many calls of a batch are in each state: one statement."""
+    nodes = items(WorkflowTask.objects.using(database), batch_id)
+    return dict(nodes.values_list("status").annotate(count=Count("pk")).values_list("status", "count"))

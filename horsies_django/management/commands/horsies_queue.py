@@ -1,0 +1,143 @@
+"""``manage.py horsies_queue``."""
+
+from __future__ import annotations
+
+import json
+from argparse import SUPPRESS
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from horsies_django.backend import HorsiesBackend
+from horsies_django.compat import DEFAULT_TASK_QUEUE_NAME
+from horsies_django.conf import INHERIT
+from horsies_django.management.variables import flag_or_variable
+from horsies_django.models import Queue
+from horsies_django.models.queue import QueueQuerySet
+from horsies_django.queue_rules import COLUMNS, parse_rules
+from horsies_django.queue_words import standings
+from horsies_django.tables import check_tables
+from horsies_django.worker.connection import own_connection
+from horsies_django.worker.plan import horsies_backend
+
+COMMAND: Final = "horsies_queue"
+
+#: Flag, metavar and help of what can be set.
+_FLAGS: Final = {
+    "max_concurrency": ("N", "At most so many of its tasks run at once, in all workers together; 0 stops the queue."),
+    "rate_limit": ("RATE", "So many of its tasks begin a time, like 100/m, or '100/m, 10' with a burst; or none."),
+    "priority": ("N", "Its rank where the workers' order is strict."),
+    "weight": ("N", "Its share where the workers' order is weighted."),
+    "retention": ("DURATION", 'How long its ended tasks are kept: seconds, a text like "7d", or forever.'),
+}
+
+
+class Command(BaseCommand):
+    """Pauses and resumes queues, sets their limits, and tells of them."""
+
+    help = (
+        "Pause queues, resume them, set what holds for them, or list them. Workers obey within a second; what runs "
+        "goes on. What is set here wins over the settings, column by column; 'inherit' is as the settings say. "
+        "--backend also reads HORSIES_QUEUE_BACKEND; a flag wins. Exit status: 0 done, also if it was so already; 1 "
+        "the database or its tables are not to be had; 2 wrong usage."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
+        verbs = parser.add_subparsers(dest="verb", required=True, metavar="pause|resume|set|list")
+        for verb, text in (
+            ("pause", "Let workers claim nothing from these queues."),
+            ("resume", "Let workers claim from these queues again."),
+            ("set", "Say what holds for these queues."),
+        ):
+            said = verbs.add_parser(verb, help=text, description=text)
+            said.add_argument("names", nargs="+", metavar="QUEUE")
+            said.add_argument("--json", action="store_true", help="Print one JSON object.")
+            said.add_argument("--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default).")
+            if verb == "set":
+                for name, (metavar, help_text) in _FLAGS.items():
+                    said.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help_text)
+        text = "Print every queue that is known, and what holds for it."
+        said = verbs.add_parser("list", help=text, description=text)
+        said.add_argument("--json", action="store_true", help="Print one JSON object; times are seconds.")
+        said.add_argument("--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default).")
+
+    def handle(self, *args: Any, verb: str, **options: Any) -> None:
+        try:
+            _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
+            backend = horsies_backend(alias or "default")
+            names = _names(options.get("names") or (), backend)
+            rules = _rules(options) if verb == "set" else {}
+        except (ValueError, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=2) from error
+        try:
+            check_tables(backend.config.database)
+            with own_connection(backend.config.database, "queue"):
+                self._do(verb, names, rules, backend, is_json=options["json"])
+        except (ImproperlyConfigured, DatabaseError) as error:
+            raise CommandError(str(error)) from error
+
+    def _do(
+        self, verb: str, names: Sequence[str], rules: dict[str, Any], backend: HorsiesBackend, *, is_json: bool
+    ) -> None:
+        if verb == "list":
+            self._list(backend, is_json=is_json)
+            return
+        rows, (act, done, undone) = Queue.objects.using(backend.config.database), _verb(verb, rules)
+        changed = {name: bool(act(rows.named(name))) for name in names}
+        if is_json:
+            self.stdout.write(json.dumps({"verb": verb, "changed": changed}))
+            return
+        for name, is_changed in changed.items():
+            self.stdout.write((done if is_changed else undone) % name)
+
+    def _list(self, backend: HorsiesBackend, *, is_json: bool) -> None:
+        known = standings(backend.config.database, set(backend.queues) or {DEFAULT_TASK_QUEUE_NAME})
+        if is_json:
+            self.stdout.write(json.dumps({"queues": [queue.as_json() for queue in known]}, indent=2))
+            return
+        width = max(len(queue.name) for queue in known)
+        for queue in known:
+            said = [*(["paused"] if queue.is_paused else []), *queue.words] or ["open"]
+            self.stdout.write(f"{queue.name.ljust(width)}  {'; '.join(said)}")
+
+
+def _verb(verb: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:
+    """Return what is done to a queue's row, and what is said of it then."""
+    if verb == "pause":
+        return QueueQuerySet.pause, "The queue %s is paused.", "The queue %s is paused already."
+    if verb == "resume":
+        return QueueQuerySet.resume, "The queue %s goes on.", "The queue %s is not paused."
+    said = ", ".join(f"{name} = {INHERIT if value is None else value}" for name, value in rules.items())
+    return (lambda row: row.set(**rules)), f"The queue %s: {said.replace('%', '%%')}.", ""
+
+
+def _rules(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what is to be set. Raises ValueError naming the flag, its value and what is allowed."""
+    given = {name: options[name] for name in COLUMNS if options[name] is not None}
+    if not given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in _FLAGS)
+        raise ValueError(f"There is nothing to set; allowed: {flags}.")
+    try:
+        return parse_rules({name: _read(text) for name, text in given.items()})
+    except ValueError as error:
+        raise ValueError(str(error).replace("or None (as", f"or {INHERIT!r} (as")) from None
+
+
+def _read(text: str) -> object:
+    if text == INHERIT:
+        return None
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def _names(names: Sequence[str], backend: HorsiesBackend) -> list[str]:
+    for name in names:
+        if backend.queues and name not in backend.queues:
+            known = ", ".join(sorted(backend.queues))
+            raise ValueError(f"There is no queue {name!r} in TASKS[{backend.alias!r}]; its QUEUES are {known}.")
+        if not 0 < len(name) <= 100 or "\0" in name:
+            raise ValueError(f"{name!r} is no name of a queue; allowed: 1 to 100 characters.")
+    return list(dict.fromkeys(names))

@@ -1,0 +1,110 @@
+"""What holds for a queue: each column of its row, where that is empty the settings, else the default."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final, Self
+
+from .conf import LONGEST_DURATION, MAX_CONCURRENCY, PRIORITY, WEIGHT, QueueOptions, Rule, parse_duration
+from .rates import RATE_ALLOWED, Rate
+
+logger = logging.getLogger("horsies_django.worker")
+
+#: What a row says that has no limit although the settings have one.
+NO_RATE: Final = "none"
+NO_LIMIT: Final = 1_000_000
+
+#: What a row says whose tasks are kept for ever.
+FOR_EVER: Final = timedelta(seconds=LONGEST_DURATION)
+
+
+def _rate(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value.strip().lower() == NO_RATE:
+        return NO_RATE
+    Rate.parse(value)
+    return str(value).strip()
+
+
+def _kept(value: object) -> timedelta | None:
+    if isinstance(value, str) and value.strip().lower() == "forever":
+        return FOR_EVER
+    kept = parse_duration(value)
+    return None if kept is None else min(kept, FOR_EVER)
+
+
+def _or_empty(rule: Rule) -> Rule:
+    words = rule.allowed.partition(", or None")[0]
+    return Rule(f"{words}, or None (as the settings say)", lambda value: None if value is None else rule.parse(value))
+
+
+#: The columns that say what holds, and what may stand in each; None is as the settings say.
+COLUMNS: Final[Mapping[str, Rule]] = {
+    "max_concurrency": _or_empty(MAX_CONCURRENCY),
+    "rate_limit": _or_empty(Rule(f"{RATE_ALLOWED}; {NO_RATE!r}", _rate)),
+    "priority": _or_empty(PRIORITY),
+    "weight": _or_empty(WEIGHT),
+    "retention": _or_empty(Rule('seconds, a timedelta, a text like "90s", "12h", "7d", 0, "forever"', _kept)),
+}
+
+
+def parse_rules(given: Mapping[str, object]) -> dict[str, Any]:
+    """Return what columns are to hold. Raises ValueError naming the column, the value and what is allowed."""
+    parsed: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in COLUMNS:
+            raise ValueError(f"A queue has no {name!r} to set; allowed: {', '.join(COLUMNS)}.")
+        try:
+            parsed[name] = COLUMNS[name].parse(value)
+        except ValueError:
+            raise ValueError(f"{name} is {value!r}; allowed: {COLUMNS[name].allowed}.") from None
+    return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """What a worker goes by. ``retention`` is the row's alone: the settings have one for each end."""
+
+    priority: int = 0
+    weight: int = 1
+    max_concurrency: int | None = None
+    rate: Rate | None = None
+    retention: timedelta | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether so many of its tasks may not begin just so."""
+        return self.max_concurrency is not None or self.rate is not None
+
+    @classmethod
+    def of(cls, options: QueueOptions | None, row: Mapping[str, Any] | None = None) -> Self:
+        """Return what holds by a queue's settings and its row, either of which may be missing."""
+        rules = cls() if options is None else cls._of_settings(options)
+        if row is None:
+            return rules
+        said = {name: value for name in ("priority", "weight", "retention") if (value := row[name]) is not None}
+        if (most := row["max_concurrency"]) is not None:
+            said["max_concurrency"] = most if most < NO_LIMIT else None
+        if (text := row["rate_limit"]) is not None:
+            said["rate"] = _read_rate(text, rules.rate)
+        return replace(rules, **said)
+
+    @classmethod
+    def _of_settings(cls, options: QueueOptions) -> Self:
+        most = options.max_concurrency
+        most = most if most is not None and most < NO_LIMIT else None
+        return cls(options.priority, options.weight, most, options.rate_limit)
+
+
+def _read_rate(text: str, instead: Rate | None) -> Rate | None:
+    if text == NO_RATE:
+        return None
+    try:
+        return Rate.parse(text)
+    except ValueError as error:
+        logger.warning("the rate limit of a queue's row is not acted on: %s", error)
+        return instead

@@ -1,0 +1,84 @@
+"""Claiming where queues have limits, or an order of their own: one transaction of as many statements as that takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from django.db import transaction
+
+from ..models import Queue
+from ..models.admission import admit, spend
+from ..models.claims import ClaimedTask, Ended
+from ..models.exchange import Exchange
+from ..models.transitions import TaskQuerySet
+from .lanes import Lane
+from .shares import Shares
+
+#: Claims so many tasks of some queues, and of each of them no more than stands there.
+Take = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]
+
+
+def exchange(
+    shares: Shares, tasks: TaskQuerySet, lane: Lane, way: Exchange, ends: Sequence[Ended], room: int
+) -> list[ClaimedTask]:
+    """Store successes and start what is next up for a lane."""
+    queues = shares.open(lane.queues)
+    if ends and (not queues or shares.limited(queues)):  # what ends may make place for what begins
+        way.run(ends, 0, ())
+        ends = ()
+
+    def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
+        nonlocal ends
+        stored, ends = ends, ()
+        return way.run(stored, room, queues, most)
+
+    return _share(shares, tasks, lane, queues, room, take)
+
+
+def prefetch(
+    shares: Shares, tasks: TaskQuerySet, lane: Lane, worker_id: str
+) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
+    """Claim for a lane, and return what has started and what was prefetched."""
+    start, taken = max(0, lane.free - len(lane.prefetched)), 0
+
+    def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
+        nonlocal taken
+        begin = min(room, max(0, start - taken))
+        claims = tasks.claim(
+            worker_id, start=begin, prefetch=room - begin, is_async=lane.is_async, queues=queues, most=most
+        )
+        taken += len(claims)
+        return claims
+
+    paused = Queue.objects.using(tasks.db).filter(name__in=lane.queues, paused=True)
+    queues = set(shares.open(lane.queues)).difference(paused.values_list("name", flat=True))
+    if shares.is_plain:
+        claims = take(lane.room, sorted(queues), {})
+    else:
+        claims = _share(shares, tasks, lane, sorted(queues), lane.room, take)
+    return claims[:start], claims[start:]
+
+
+def _share(
+    shares: Shares, tasks: TaskQuerySet, lane: Lane, queues: Sequence[str], room: int, take: Take
+) -> list[ClaimedTask]:
+    limited = shares.limited(queues)
+
+    def take_of(names: Sequence[str], room: int) -> list[ClaimedTask]:
+        limits = {name: admitted[name].most for name in names if name in admitted}
+        most = {name: limit for name, limit in limits.items() if limit is not None}
+        names = [name for name in names if most.get(name, 1)]
+        claims = take(room, names, most) if names else []
+        for name, count in Counter(claim.queue_name for claim in claims).items():
+            if name in admitted:
+                admitted[name].take(count)
+        return claims
+
+    with transaction.atomic(using=tasks.db):
+        admitted = admit(tasks, limited, shares.read) if limited else {}
+        known = [name for name in queues if name not in limited or name in admitted]
+        claims = shares.claim(lane.is_async, known, room, take_of)
+        spend(tasks.db, [admitted[name] for name in {claim.queue_name for claim in claims} if name in admitted])
+    shares.judge(limited, admitted)
+    return claims

@@ -1,0 +1,314 @@
+"""Batches: many calls, callbacks once all have ended, progress, more calls meanwhile, retries of what has failed."""
+
+import threading
+import uuid
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django import Batch, BatchHandle, BatchProgress, WorkflowHandle, WorkflowStatus, sleep, task
+from horsies_django.compat import InvalidTask
+from horsies_django.exceptions import BatchEnded
+from horsies_django.models import Task, Workflow, WorkflowTask
+from tests.batches import jobs
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def started(*calls, **callbacks):
+    batch = Batch("b", **callbacks)
+    for job, *args in calls:
+        batch.add(job, *args)
+    return batch.start()
+
+
+def of(total, **counts):
+    none = dict.fromkeys(("waiting", "running", "completed", "failed", "cancelled"), 0)
+    return BatchProgress(total=total, **none | counts)
+
+
+def callback(handle, name):
+    return WorkflowHandle(handle.id).result_for(name)
+
+
+def test_a_batch_runs_its_calls_and_gives_their_values_in_order(drain):
+    with Batch("doubles") as batch:
+        keys = batch.add_many(jobs.double, [{"value": value} for value in range(5)])
+        batch.add(jobs.note, "n")
+    handle = BatchHandle(str(batch.id))
+
+    assert (handle.status(), handle.progress()) == (WorkflowStatus.RUNNING, of(6, waiting=6))
+    drain()
+
+    assert handle.get(timeout=0).unwrap() == [0, 2, 4, 6, 8, "n"]
+    assert handle.result_for(keys[3]).unwrap() == 6
+    assert handle.progress() == of(6, completed=6)
+    assert handle.progress().done == 6
+    assert batch.handle == handle
+
+
+def test_callbacks_come_once_all_have_completed_and_are_told_of_which_batch(drain):
+    handle = started(
+        (jobs.double, 1),
+        (jobs.double, 2),
+        on_success=jobs.add_up.node(priority=5)(extra=100),
+        on_complete=jobs.note_batch,
+    )
+
+    drain()
+
+    assert callback(handle, "on_success").unwrap() == 106
+    assert callback(handle, "on_complete").unwrap() == {"done": 2, "failed": 0}
+    assert Entry.objects.filter(key=str(handle.id)).count() == 1
+    assert handle.status() is WorkflowStatus.COMPLETED
+
+
+def test_after_a_failure_only_on_complete_comes_and_a_retry_of_the_failures_brings_on_success(drain, tmp_path):
+    path = tmp_path / "there"
+    handle = started(
+        (jobs.double, 4),
+        (jobs.fail_unless, str(path)),
+        on_success=jobs.note.node()(key="yes"),
+        on_complete=jobs.note_batch,
+    )
+    drain()
+    assert handle.status() is WorkflowStatus.FAILED
+    assert handle.progress() == of(2, completed=1, failed=1)
+    assert handle.get(timeout=0).err.error_code == "MAP_ITEM_FAILED"
+    assert list(Entry.objects.values_list("key", flat=True)) == [str(handle.id)]
+    before = Task.objects.count()
+
+    path.touch()
+    assert handle.retry()
+    drain()
+
+    assert handle.get(timeout=0).unwrap() == [8, "there"]
+    assert Task.objects.count() == before + 2  # the call that has failed, and on_success
+    assert sorted(Entry.objects.values_list("key", flat=True)) == sorted([str(handle.id), "yes"])
+
+
+def test_calls_may_be_added_while_it_runs_and_not_once_all_have_ended(drain):
+    handle = started((jobs.double, 1), on_success=jobs.add_up)
+
+    key = handle.add(jobs.double, value=2)
+    more = handle.add_many(jobs.double, [{"value": 3}, {"value": 4}])
+    assert [each.node_id for each in (key, *more)] == ["tasks[1]", "tasks[2]", "tasks[3]"]
+    assert handle.progress() == of(4, waiting=4)
+    drain()
+
+    assert (handle.get(timeout=0).unwrap(), callback(handle, "on_success").unwrap()) == ([2, 4, 6, 8], 20)
+    with pytest.raises(BatchEnded, match=str(handle.id)):
+        handle.add(jobs.double, 5)
+    with pytest.raises(LookupError, match="There is no batch"):
+        BatchHandle(uuid.uuid4()).add(jobs.double, 5)
+    assert handle.progress().total == 4
+
+
+def test_calls_may_be_added_by_the_bodies_of_the_batch(drain):
+    plain, atomic = (
+        started((jobs.tree, 3), on_success=jobs.add_up),
+        started((jobs.atomic_tree, 5), on_complete=jobs.note_batch),
+    )
+
+    drain()
+
+    assert plain.progress() == of(15, completed=15)
+    assert callback(plain, "on_success").unwrap() == 3 + 2 * 2 + 4
+    assert atomic.get(timeout=0).unwrap() == [5, 4, 3, 2, 1, 0]
+
+
+def test_a_retried_batch_takes_more_calls(drain, tmp_path):
+    handle = started((jobs.fail_unless, str(tmp_path / "x")))
+    drain()
+
+    assert handle.retry()
+    handle.add(jobs.double, 3)
+    (tmp_path / "x").touch()
+    drain()
+
+    assert handle.get(timeout=0).unwrap() == ["there", 6]
+
+
+def test_a_batch_is_part_of_its_transaction():
+    with transaction.atomic():
+        handle = started((jobs.double, 1))
+        handle.add(jobs.double, 2)
+        transaction.set_rollback(True)
+
+    assert (handle.status(), handle.progress(), Task.objects.count()) == (None, of(0), 0)
+
+
+def test_a_batch_without_calls_has_ended_and_its_callbacks_come(drain):
+    handle = started(on_success=jobs.add_up, on_complete=jobs.note_batch)
+
+    drain()
+
+    assert handle.get(timeout=0).unwrap() == []
+    assert callback(handle, "on_success").unwrap() == 0
+
+
+def test_a_block_that_raises_starts_nothing():
+    batch = Batch("never")
+
+    with pytest.raises(ZeroDivisionError), batch:
+        batch.add(jobs.double, 1 // 0)
+
+    assert (batch.handle, Workflow.objects.count()) == (None, 0)
+
+
+def test_a_cancelled_batch_runs_nothing_more_and_no_callback(drain):
+    handle = started((jobs.double, 1), (jobs.double, 2), on_complete=jobs.note_batch)
+
+    assert handle.cancel()
+    drain()
+
+    assert (handle.status(), handle.progress()) == (WorkflowStatus.CANCELLED, of(2, cancelled=2))
+    assert not Entry.objects.exists()
+    with pytest.raises(BatchEnded):
+        handle.add(jobs.double, 3)
+    assert handle.retry()
+    drain()
+    assert handle.get(timeout=0).unwrap() == [2, 4]
+    assert Entry.objects.count() == 1
+
+
+def test_a_paused_batch_takes_calls_and_begins_them_when_it_goes_on(drain):
+    handle = started((jobs.double, 1))
+    handle.pause()
+    handle.add(jobs.double, 2)
+    drain()
+    assert handle.progress() == of(2, waiting=2)
+
+    handle.resume()
+    drain()
+
+    assert handle.get(timeout=0).unwrap() == [2, 4]
+
+
+def test_thousands_of_calls_cost_as_many_statements_as_a_few():
+    def cost(count):
+        batch = Batch("many")
+        batch.add_many(jobs.double, [{"value": value} for value in range(count)])
+        with CaptureQueriesContext(connection) as said:
+            handle = batch.start()
+            handle.add_many(jobs.double, [{"value": 1}] * count)
+            handle.progress()
+        return len(said)
+
+    assert cost(2_000) <= cost(2) + 2
+
+
+def test_twins_for_async_code(drain):
+    async def run():
+        async with Batch("a") as batch:
+            batch.add(jobs.double, 1)
+        await batch.handle.aadd(jobs.double, 2)
+        await batch.handle.aadd_many(jobs.double, [{"value": 3}])
+        return batch.handle, await batch.handle.aprogress()
+
+    handle, progress = async_to_sync(run)()
+    drain()
+
+    assert progress == of(3, waiting=3)
+    assert async_to_sync(handle.aget)(timeout=0).unwrap() == [2, 4, 6]
+
+
+def test_a_worker_that_is_killed_changes_nothing_of_how_a_batch_comes_out(worker, tmp_path):
+    worker("--processes", "2", runners=2)
+    handle = started(
+        *((jobs.deadly, str(tmp_path / f"died-{number}")) for number in range(2)),
+        *((jobs.sturdy, number) for number in range(20)),
+        on_success=jobs.add_up.node()(results=[1]),
+        on_complete=jobs.note_batch,
+    )
+
+    assert handle.get(timeout=60).unwrap() == ["alive", "alive", *range(0, 40, 2)]
+    assert callback(handle, "on_complete").unwrap() == {"done": 22, "failed": 0}
+    assert Entry.objects.filter(key=str(handle.id)).count() == 1
+
+
+def test_many_who_add_while_it_ends_lose_nothing_and_the_callback_comes_once(worker):
+    worker("--processes", "2", "--threads", "4", runners=2)
+    handle = started((jobs.tree, 4), on_complete=jobs.note_batch)
+    added, refused = [], []
+
+    def add():
+        try:
+            for _ in range(25):
+                try:
+                    added.append(handle.add(jobs.double, 1))
+                except BatchEnded:
+                    refused.append(1)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=add, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert handle.get(timeout=60).is_ok()
+    assert len(added) + len(refused) == 100
+    assert handle.progress() == of(31 + len(added), completed=31 + len(added))
+    assert len({key.node_id for key in added}) == len(added)
+    assert Entry.objects.filter(key=str(handle.id)).count() == 1
+
+
+def test_a_batch_is_told_from_other_workflows_by_its_row():
+    started((jobs.double, 1))
+
+    assert Workflow.objects.get().is_batch
+    assert WorkflowTask.objects.filter(map_index=None).values_list("node_id", flat=True).get() == "tasks"
+
+
+# What is refused.
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: Batch(" "), "name is ' '; allowed: a text of 1 to 255 characters"),
+        (lambda: Batch("x").add("job"), "task is 'job'; allowed: a task"),
+        (lambda: Batch("x").add(jobs.double, "two", 3), "positional argument 2 has no name"),
+        (lambda: Batch("x").add(jobs.double, "two"), "'value'"),
+        (lambda: Batch("x").add(jobs.double, 2, value=3), "'value' is given twice"),
+        (lambda: Batch("x").add(jobs.double), "missing a required argument: 'value'"),
+        (lambda: Batch("x").add(jobs.double.with_options(unique_key="u"), 2), "unique_key='u'"),
+        (lambda: Batch("x", on_success="done"), "on_success is 'done'; allowed: a task, or a node of one"),
+        (lambda: Batch("x", on_success=jobs.double), "missing a required argument: 'value'"),
+        (lambda: Batch("x", on_complete=jobs.add_up), "missing a required argument: 'results'"),
+        (lambda: Batch("x", on_complete=sleep(3)), "on_complete is"),
+        (lambda: Batch("x", on_complete=jobs.note.node(waits_for=[sleep(3)])(key="k")), "waits for no other"),
+        (lambda: Batch("x", on_complete=jobs.note.node(priority=1_000)(key="k")), "priority must be"),
+        (lambda: Batch("x", backend="nowhere"), "backend is 'nowhere'"),
+    ],
+)
+def test_a_mistake_is_told_at_once(act, words):
+    with pytest.raises((ValueError, TypeError, InvalidTask)) as caught:
+        act()
+
+    assert words in str(caught.value)
+
+
+def test_a_batch_begins_once():
+    batch = Batch("x")
+    batch.start()
+
+    with pytest.raises(ValueError, match="has begun; allowed: one start"):
+        batch.start()
+
+
+@pytest.mark.once
+def test_an_argument_without_a_name_of_its_own_is_refused():
+    def several(*values):
+        """Any."""
+
+    several.__qualname__ = "several"
+
+    with pytest.raises(TypeError, match="positional argument 1 has no name"):
+        Batch("x").add(task(several), 1)

@@ -1,0 +1,149 @@
+"""Limits of queues, kept by real workers: at most so many at once, at most so many begun a time."""
+
+import os
+import signal
+
+import pytest
+from django.db.models import Max, Min
+
+from horsies_django.models import Queue, Task, TaskAttempt
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def most_at_once(spans):
+    """How many of these spans of time there were at one moment at most."""
+    moves = sorted(move for begin, end in spans for move in ((begin, 1), (end, -1)))
+    most = now = 0
+    for _, step in moves:
+        now += step
+        most = max(most, now)
+    return most
+
+
+def ran(queue="default"):
+    """When each attempt began and ended, by the database's clock."""
+    return list(TaskAttempt.objects.filter(task__queue_name=queue).values_list("started_at", "finished_at"))
+
+
+def running(queue="default"):
+    return Task.objects.active().filter(queue_name=queue).count()
+
+
+def test_of_a_queue_with_a_limit_no_more_run_at_once_in_all_workers_together(worker):
+    Queue.objects.named("default").set(max_concurrency=3)
+    tasks.nap.send_many({"seconds": 0.05} for _ in range(40))
+    tasks.noop.using(queue_name="free").send_many({} for _ in range(100))
+
+    worker("--processes", "2", "--threads", "8", "-v0", runners=2)
+    wait_until(lambda: Task.objects.completed().count() == 140)
+
+    spans = ran()
+    assert len(spans) == 40
+    assert most_at_once(spans) <= 3
+    assert len({attempt.pid for attempt in TaskAttempt.objects.filter(task__queue_name="default")}) == 2
+    took = max(end for _, end in spans) - min(begin for begin, _ in spans)
+    assert took.total_seconds() < 40 / 3 * 0.05 * 5, "a place that is free is taken at once"
+
+
+def test_a_worker_that_is_killed_leaves_no_place_taken(manage, worker, tmp_path):
+    gate = tmp_path / "gate"
+    Queue.objects.named("default").set(max_concurrency=2)
+    tasks.hold.with_options(retry_policy=None).send_many({"key": "held", "gate": str(gate)} for _ in range(6))
+    first = worker("--threads", "4", "-v0")
+    wait_until(lambda: Entry.objects.count() == 2)
+
+    (pid,) = set(Entry.objects.values_list("pid", flat=True))
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: Entry.objects.count() == 4, what="the other two places are taken again")
+    assert running() == 2
+    gate.touch()
+
+    wait_until(lambda: not Task.objects.pending().exists() and not running())
+    assert Task.objects.completed().count() == 4
+    assert first.process.poll() is None
+
+
+def test_a_limit_of_0_stops_a_queue_and_a_higher_one_lets_it_go_on_within_a_second(worker):
+    Queue.objects.named("default").set(max_concurrency=0)
+    tasks.noop.send_many({} for _ in range(5))
+    tasks.noop.using(queue_name="other").send()
+    worker("-v0", "--poll-interval", "0.5")
+    wait_until(lambda: Task.objects.completed().count() == 1)
+    assert running() == 0
+
+    Queue.objects.named("default").set(max_concurrency=2)
+
+    wait_until(lambda: Task.objects.completed().count() == 6, 3)
+
+
+def test_pausing_and_resuming_hold_within_a_second(worker):
+    worker("-v0", "--poll-interval", "0.5")
+    Queue.objects.named("default").pause()
+    tasks.noop.send()
+    tasks.noop.using(queue_name="other").send().get(timeout=10)
+    assert Task.objects.pending().count() == 1
+
+    Queue.objects.named("default").resume()
+
+    wait_until(lambda: not Task.objects.pending().exists(), 3)
+
+
+def test_at_a_rate_limit_tasks_begin_evenly_whatever_the_number_of_workers(worker):
+    Queue.objects.named("default").set(rate_limit="20/s, 5")
+    tasks.noop.send_many({} for _ in range(65))
+
+    worker("--processes", "2", "--threads", "8", "-v0", runners=2)
+    wait_until(lambda: Task.objects.completed().count() == 65)
+
+    begun = TaskAttempt.objects.aggregate(first=Min("started_at"), last=Max("started_at"))
+    took = (begun["last"] - begun["first"]).total_seconds()
+    print(f"5 and 60 at 20 a second took {took:.2f} s")
+    assert 2.9 <= took <= 6
+    starts = sorted(TaskAttempt.objects.values_list("started_at", flat=True))
+    for number, start in enumerate(starts):
+        within = sum(1 for other in starts[number:] if (other - start).total_seconds() < 1)
+        assert within <= 5 + 20 + 1
+
+
+def test_a_limit_of_the_settings_holds_until_the_row_says_otherwise(drain, settings):
+    queues = {"default": {"max_concurrency": 0}}
+    settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": {"queues": queues}}}
+    tasks.noop.send()
+
+    drain()
+    assert Task.objects.pending().count() == 1
+    Queue.objects.named("default").set(max_concurrency=1)
+    drain()
+
+    assert Task.objects.completed().count() == 1
+
+
+def test_prefetched_tasks_count_as_taken(worker, tmp_path):
+    gate = tmp_path / "gate"
+    Queue.objects.named("default").set(max_concurrency=3)
+    tasks.hold.send_many({"key": "held", "gate": str(gate)} for _ in range(10))
+
+    worker("--threads", "2", "--prefetch", "8", "-v0")
+    wait_until(lambda: Entry.objects.count() == 2)
+    wait_until(lambda: running() == 3)
+    tasks.noop.using(queue_name="other").send()
+    wait_until(lambda: Task.objects.active().filter(queue_name="other").exists() or True)
+    assert running() == 3
+    gate.touch()
+
+    wait_until(lambda: Task.objects.completed().count() == 11)
+
+
+def test_coroutines_and_functions_share_the_places_of_a_queue(worker):
+    Queue.objects.named("default").set(max_concurrency=2)
+    tasks.awrite.send_many({"key": str(number)} for number in range(20))
+    tasks.nap.send_many({"seconds": 0.02} for _ in range(20))
+
+    worker("-v0")
+    wait_until(lambda: Task.objects.completed().count() == 40)
+
+    assert most_at_once(ran()) <= 2

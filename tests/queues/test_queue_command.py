@@ -1,0 +1,118 @@
+"""``manage.py horsies_queue``, and the same from Python."""
+
+import json
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from horsies_django.models import Queue
+from horsies_django.rates import Rate
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def said(*arguments, **options):
+    out = StringIO()
+    call_command("horsies_queue", *arguments, stdout=out, **options)
+    return out.getvalue()
+
+
+def test_queues_are_paused_and_resumed_and_what_is_so_already_is_told_a3_103():
+    assert said("pause", "emails", "reports") == "The queue emails is paused.\nThe queue reports is paused.\n"
+    assert said("pause", "emails") == "The queue emails is paused already.\n"
+    assert Queue.objects.filter(paused=True).count() == 2
+
+    assert json.loads(said("resume", "emails", "--json")) == {"verb": "resume", "changed": {"emails": True}}
+    assert said("resume", "emails") == "The queue emails is not paused.\n"
+    assert not Queue.objects.get(name="emails").paused
+
+
+def test_what_holds_is_set_column_by_column_and_given_back_to_the_settings():
+    said("set", "emails", "--max-concurrency", "5", "--rate-limit", "100/m, 10", "--retention", "2d")
+    assert said("set", "emails", "--weight", "6") == "The queue emails: weight = 6.\n"
+
+    row = Queue.objects.get(name="emails")
+    assert (row.max_concurrency, row.rate_limit, row.weight) == (5, "100/m, 10", 6)
+    assert (row.retention, row.priority) == (timedelta(days=2), None)
+    assert said("set", "emails", "--max-concurrency", "inherit") == "The queue emails: max_concurrency = inherit.\n"
+    assert Queue.objects.get(name="emails").max_concurrency is None
+
+
+def test_the_list_tells_what_holds_by_rows_and_settings(settings):
+    queues = {"reports": {"max_concurrency": 2, "weight": 3}, "default": {}}
+    settings.TASKS = {
+        "default": settings.TASKS["default"] | {"QUEUES": [*queues, "emails"], "OPTIONS": {"queues": queues}}
+    }
+    Queue.objects.named("emails").set(rate_limit="5/s")
+    Queue.objects.named("emails").pause()
+    Queue.objects.named("reports").set(weight=4)
+
+    assert said("list").splitlines() == [
+        "default  open",
+        "emails   paused; rate 5/s, 5 may begin now",
+        "reports  0 of 2 run; weight 4",
+    ]
+    (found,) = (queue for queue in json.loads(said("list", "--json"))["queues"] if queue["name"] == "reports")
+    assert found == {
+        "name": "reports",
+        "paused": False,
+        "max_concurrency": 2,
+        "rate_limit": None,
+        "priority": 0,
+        "weight": 4,
+        "retention": None,
+        "held": 0,
+        "tokens": None,
+    }
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("set", "emails"), "There is nothing to set; allowed: --max-concurrency, --rate-limit"),
+        (("set", "emails", "--weight", "0"), "weight is 0; allowed: a whole number from 1 to 1000, or 'inherit'"),
+        (("set", "emails", "--rate-limit", "5/w"), "rate_limit is '5/w'; allowed: a count from 1 on"),
+        (("set", "emails", "--max-concurrency", "many"), "max_concurrency is 'many'; allowed: a whole number"),
+        (("pause", ""), "'' is no name of a queue; allowed: 1 to 100 characters."),
+        (("list", "--backend", "nobody"), "There is no HorsiesBackend at TASKS['nobody']"),
+    ],
+)
+def test_what_can_not_be_is_one_sentence_and_exit_status_2(arguments, words):
+    with pytest.raises(
+        CommandError, match="^" + words.translate({ord(sign): f"\\{sign}" for sign in "[](),'./"})
+    ) as it:
+        said(*arguments)
+
+    assert it.value.returncode == 2
+    assert not Queue.objects.exists()
+
+
+@pytest.mark.once
+def test_a_queue_that_the_settings_do_not_have_is_named_with_those_they_have(settings):
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["emails"]}}
+
+    with pytest.raises(CommandError, match="There is no queue 'emial' in TASKS"):
+        said("pause", "emial")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_concurrency": -1}, "max_concurrency is -1; allowed: a whole number from 0 to 1000000"),
+        ({"colour": 5}, "A queue has no 'colour' to set; allowed: max_concurrency, rate_limit"),
+        ({"retention": "soon"}, "retention is 'soon'; allowed: seconds, a timedelta"),
+    ],
+)
+def test_from_python_the_field_its_value_and_what_is_allowed_are_named(given, words):
+    with pytest.raises(ValueError, match=words):
+        Queue.objects.named("emails").set(**given)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("text", ["100/m", "1/10s, 3", "5/h", "7/2d, 1"])
+def test_a_rate_is_written_as_it_was_read(text):
+    assert str(Rate.parse(text)) == text

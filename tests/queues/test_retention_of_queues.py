@@ -1,0 +1,69 @@
+"""How long tasks are kept, as the row of their queue says at run time."""
+
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+
+from horsies_django.models import Queue, Task
+from tests.conftest import wait_until
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def kept():
+    """How long each task is kept after its end, by its queue and state."""
+    return {
+        (task.queue_name, task.status): task.kept_until and round((task.kept_until - task.finished_at).total_seconds())
+        for task in Task.objects.all()
+    }
+
+
+def test_the_row_of_a_queue_wins_over_the_settings_and_a_task_over_the_row(drain):
+    Queue.objects.named("short").set(retention="1h")
+    Queue.objects.named("ever").set(retention="forever")
+    for queue in ("short", "ever", "other"):
+        tasks.add.using(queue_name=queue).send(1)
+        tasks.fail.using(queue_name=queue).send()
+    tasks.noop.with_options(queue_name="own", retention="2h").send()
+    Queue.objects.named("own").set(retention="1h")
+
+    drain()
+
+    day = timedelta(days=1).total_seconds()
+    assert kept() == {
+        ("short", "COMPLETED"): 3_600,
+        ("short", "FAILED"): 3_600,
+        ("ever", "COMPLETED"): None,
+        ("ever", "FAILED"): None,
+        ("other", "COMPLETED"): 7 * day,
+        ("other", "FAILED"): 30 * day,
+        ("own", "COMPLETED"): 7_200,
+    }
+
+
+def test_0_deletes_at_once_and_cancelled_tasks_go_by_the_row_too(drain):
+    Queue.objects.named("fleeting").set(retention=0)
+    tasks.add.using(queue_name="fleeting").send(1)
+    drain()
+    assert not Task.objects.exists()
+
+    tasks.add.using(queue_name="fleeting").send(1)
+    Task.objects.all().cancel()
+
+    assert Task.objects.filter(kept_until__lte=F("cancelled_at") + timedelta(seconds=1)).count() == 1
+
+
+def test_a_worker_learns_of_it_while_it_runs(worker):
+    worker("-v0", "--poll-interval", "0.2")
+    tasks.add.send(1).get(timeout=20)
+    Queue.objects.named("default").set(retention="1h")
+
+    def ends_anew():
+        handle = tasks.add.send(1)
+        handle.get(timeout=10)
+        task = Task.objects.get(pk=handle.id)
+        return (task.kept_until - task.completed_at) < timedelta(hours=2)
+
+    wait_until(ends_anew, 5)
