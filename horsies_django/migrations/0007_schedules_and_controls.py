@@ -217,6 +217,18 @@ class Migration(migrations.Migration):
             model_name='schedule',
             index=models.Index(condition=models.Q(('enabled', True)), fields=['backend', 'next_run_at'], name='horsies_schedule_next'),
         ),
+        migrations.AddIndex(
+            model_name='schedule',
+            index=models.Index(condition=models.Q(('enabled', False)), fields=['disabled_by', 'name'], name='horsies_schedule_disabled'),
+        ),
+        migrations.AddIndex(
+            model_name='schedule',
+            index=models.Index(condition=models.Q(('last_error', ''), _negated=True), fields=['name'], name='horsies_schedule_failing'),
+        ),
+        migrations.AddIndex(
+            model_name='schedule',
+            index=models.Index(fields=['source', 'name'], name='horsies_schedule_source'),
+        ),
         migrations.AddConstraint(
             model_name='schedule',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('task_name__isnull', False), ('workflow_name__isnull', True)), models.Q(('task_name__isnull', True), ('workflow_name__isnull', False)), _connector='OR'), name='horsies_schedule_has_a_task_or_a_workflow'),
