@@ -10,12 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
-
-from django.db import Error, InterfaceError, OperationalError, connections
+from typing import Final
 
 from ..bell import LONGEST_WAIT
-from ..models.claims import ClaimedTask, ClaimLost, Runner
+from ..models.claims import ClaimedTask, Runner
 from ..signalling import handing_over
 from ..waking import ANY_QUEUE, Freed, Wake, free_after_commit
 from . import console
@@ -23,26 +21,22 @@ from .allowance import Allowance
 from .announcing import Announcer
 from .begun import Begun
 from .books import Books
-from .cadence import AT_LEAST, SOON, WOKEN, Cadence
+from .cadence import Cadence
 from .gates import Gates
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
 from .listener import Listener
+from .lookout import Lookout
 from .outbox import Outbox
 from .outcome import Outcome
+from .patience import Patience
 from .plan import Plan, Until
 from .run import Run
-from .shares import LONGEST, LONGEST_UNTOLD
 from .tick import Leaving, Tick
 from .watch import Watch
 from .writer import Writer
 
 logger = logging.getLogger("horsies_django.worker")
-
-T = TypeVar("T")
-
-_FIRST_BACKOFF: Final = 0.1
-_LONGEST_BACKOFF: Final = 5.0
 
 #: Seconds from the beginning of a tick for which what it has claimed is surely still this worker's.
 SURE: Final = 0.5
@@ -82,9 +76,10 @@ class Pump:
         self._allowance = Allowance(plan, lanes, self._watch)
         self._writer = Writer(plan, self._books, lanes, self._outbox, self._allowance)
         self._gates = Gates(plan, self._books, lanes, self._allowance, self._cadence.due_at)
-        self._must_look = True
-        self._is_held_back = False
-        self._backoff = _FIRST_BACKOFF
+        self._lookout = Lookout(plan, self._books, lanes, self._allowance, listener, self._cadence, self._gates)
+        self._try = Patience(
+            plan.database, wait=lambda seconds: self._hear(inbox.take(seconds)), doubt=self._writer.doubt
+        )
         recovery = plan.options.recovery
         self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
         self._next_beat = time.monotonic() + self._beat_every
@@ -123,7 +118,7 @@ class Pump:
         self._mind()
         if time.monotonic() >= self._outbox.unblock_at:
             self._outbox.unblock()
-        if is_busy and self._allowance.has_room() and self._cadence.cannot_wait(is_asked=self._must_look):
+        if is_busy and self._lookout.cannot_wait:
             self._try(self._look)  # a busy worker claims from the queues that it knows of: let it know of others
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
@@ -134,7 +129,7 @@ class Pump:
             self._carry_out(tick)
         if self._gates.is_due:
             self._try(self._gates.open)
-        if self._is_time_to_look():
+        if self._lookout.is_due:
             self._try(self._look)
         console.flush()
         self._done = self._is_done() or self._allowance.is_over
@@ -160,14 +155,6 @@ class Pump:
 
     # What to do, and when.
 
-    def _is_time_to_look(self) -> bool:
-        """Whether to look: when the cadence says so, and from time to time even if the slots are never idle."""
-        if not self._allowance.has_room():
-            return False
-        if any(lane.hot and lane.room for lane in self._lanes):
-            return self._cadence.cannot_wait(is_asked=self._must_look)
-        return self._must_look or self._cadence.is_due()
-
     def _has_work(self) -> bool:
         may = self._allowance.may_claim
         starts = any(lane.startable for lane in self._lanes)
@@ -186,7 +173,7 @@ class Pump:
         return self._ticked_at + GATHERING if is_fed else 0.0
 
     def _wait(self) -> float:
-        if self._has_work() or self._is_time_to_look():
+        if self._has_work() or self._lookout.is_due:
             return max(0.0, self._gathers_until() - time.monotonic())
         moments = [
             self._next_beat,
@@ -210,8 +197,8 @@ class Pump:
             return False
         if not self._allowance.may_claim:
             return True
-        is_waiting = self._plan.until is Until.DRAINED and self._is_held_back
-        looked_in_vain = not self._must_look and not is_waiting and not any(lane.hot for lane in self._lanes)
+        is_waiting = self._plan.until is Until.DRAINED and self._lookout.is_held_back
+        looked_in_vain = not self._lookout.is_asked and not is_waiting and not any(lane.hot for lane in self._lanes)
         return self._plan.until is not Until.STOPPED and looked_in_vain
 
     def _hear(self, items: Sequence[Item]) -> None:
@@ -224,7 +211,7 @@ class Pump:
                 self._wake(item)
                 self._cadence.stirred()
             elif item is Word.LOOK:
-                self._must_look = True
+                self._lookout.is_asked = True
                 self._cadence.stirred()
             elif item is Word.REVOKED:
                 self._watch.hurry()
@@ -253,7 +240,7 @@ class Pump:
     def _wake(self, wake: Wake) -> None:
         if wake.queue_name == ANY_QUEUE:
             self._books.shares.ease()
-            self._must_look = True
+            self._lookout.is_asked = True
             return
         for lane in self._lanes:
             if wake.is_async in (None, lane.is_async):
@@ -306,27 +293,8 @@ class Pump:
         return True
 
     def _look(self) -> bool:
-        view = self._books.look(self._lanes)
-        self._must_look = False
-        if view.is_dismissed:
+        if self._lookout.look().is_dismissed:
             self.dismiss()
-        is_told = self._listener.alive
-        self._cadence.longest = self._plan.poll_interval * self._plan.processes * (WOKEN if is_told else 1)
-        self._cadence.at_least = AT_LEAST if is_told else SOON
-        is_overdue = view.deferred_in is not None and view.deferred_in <= 0
-        if is_overdue:
-            with self._books.transaction():
-                self._must_look = self._books.undefer() > 0
-        if has_gates := view.gates_in is not None and view.gates_in <= 0:
-            self._gates.put(self._books.gates_due())
-        for lane, queues in zip(self._lanes, view.due, strict=True):
-            lane.know(queues)
-        self._is_held_back = view.is_held_back
-        self._books.shares.longest = LONGEST if is_told else LONGEST_UNTOLD
-        self._cadence.looked(found=view.anything, due_in=None if is_overdue else view.deferred_in)
-        if view.gates_in is not None and not has_gates:
-            self._cadence.due_at(time.monotonic() + view.gates_in)
-        self._cadence.due_at(self._books.shares.opens_at)
         return True
 
     def _tick(self) -> Tick:
@@ -344,10 +312,10 @@ class Pump:
             self._next_beat = time.monotonic() + self._beat_every
         self._settle(tick)
         self._gates.put(outcome.claim.limit_key for outcome in ended)
-        self._must_look = self._must_look or tick.doubted  # what was handed back can be claimed anew
+        self._lookout.is_asked = self._lookout.is_asked or tick.doubted  # what was handed back can be claimed anew
         if tick.stored or tick.claimed or tick.handed_back:
             # Who is to leave once nothing is due has to look after the last thing that it did.
-            self._must_look = self._must_look or self._plan.until is Until.DRAINED
+            self._lookout.is_asked = self._lookout.is_asked or self._plan.until is Until.DRAINED
         if tick.claimed:
             self._allowance.claimed += tick.claimed
             self._cadence.found()
@@ -365,7 +333,7 @@ class Pump:
 
     def _settle(self, tick: Tick) -> None:
         for lane in tick.cooled:
-            self._must_look = self._must_look or lane.knows_not_all
+            self._lookout.is_asked = self._lookout.is_asked or lane.knows_not_all
             lane.cool()
         for lane in tick.handed_back:
             self._allowance.claimed -= len(lane.withdrawn)
@@ -405,7 +373,8 @@ class Pump:
             return started
         self._next_beat = time.monotonic()  # they are as old in the table as the tick is long
         mine = self._try(lambda: self._books.still_mine(started))
-        self._writer.in_doubt = self._writer.in_doubt or mine is None
+        if mine is None:
+            self._writer.doubt()
         return [claim for claim in started if (claim.task_id, claim.claim) in (mine or ())]
 
     def _give_up(self) -> bool:
@@ -416,27 +385,3 @@ class Pump:
         count = self._books.give_up()
         logger.warning("worker gave up id=%s tasks=%d: put back as if it had crashed", self._runner.worker_id, count)
         return True
-
-    def _try(self, action: Callable[[], T]) -> T | None:
-        """Do something with the database and return what it gives; None, after a while, if that is not there."""
-        try:
-            done = action()
-        except ClaimLost:
-            self._writer.in_doubt = True
-            return None
-        except Error as error:
-            if connections[self._plan.database].in_atomic_block:
-                raise  # the caller's own transaction is lost with it
-            expected = isinstance(error, OperationalError | InterfaceError)
-            logger.warning(
-                "database not to be had, next try in %.1f s: %s",
-                self._backoff,
-                error,
-                exc_info=None if expected else error,
-            )
-            connections[self._plan.database].close()
-            self._hear(self._inbox.take(self._backoff))
-            self._backoff = min(self._backoff * 2, _LONGEST_BACKOFF)
-            return None
-        self._backoff = _FIRST_BACKOFF
-        return done

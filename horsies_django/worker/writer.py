@@ -41,6 +41,10 @@ class Writer:
         self._longest_wait = PATIENCE * plan.options.recovery.claimed_stale_threshold_ms / 1_000
         self.in_doubt = False
 
+    def doubt(self) -> None:
+        """Something may have been committed that nobody here knows of."""
+        self.in_doubt = True
+
     def beat(self) -> Tick:
         """Write the beat of an idle worker, which is one statement and needs no transaction."""
         is_dismissed = self._books.beat(self._lanes)
