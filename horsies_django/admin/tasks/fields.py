@@ -14,11 +14,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...durations import lasting
-from ...models import Task, Worker
+from ...models import Limit, Task, Worker
 from ...showing.contents import contents_of
+from ...states import TASK_LIVE_STATES
 from ..acting.actions import ActingAdmin
 from ..links import Links
 from ..readable import as_json, block, masked_json, moment, progress_bar
+from ..schedules.link import schedule_link
 from ..state_words import state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
 from .items import shown_items
@@ -94,6 +96,15 @@ class TaskFields(ActingAdmin):
         """How long it is kept, if its sender has said so."""
         return lasting(task.retention)
 
+    @admin.display(description=_("limit"))
+    def page_limit_key(self, task: Any) -> SafeString | str:
+        """The key of its limit, with a link to it, and whether the task has a place."""
+        if task.limit_key is None:
+            return "-"
+        has_place = not task.deferred and task.status in TASK_LIVE_STATES
+        said = gettext("waits for a place") if task.gated else gettext("has a place") if has_place else ""
+        return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), said)
+
     @admin.display(description=_("unique"))
     def page_unique(self, task: Any) -> str:
         """Until when no other task may have its key."""
@@ -103,6 +114,11 @@ class TaskFields(ActingAdmin):
     def page_worker(self, task: Any) -> SafeString | str:
         """The worker that has claimed it last."""
         return _links(task).to(Worker, task.claimed_by_worker_id)
+
+    @admin.display(description=_("schedule"))
+    def page_schedule(self, task: Any) -> SafeString | str:
+        """The schedule that has sent it."""
+        return schedule_link(task.schedule_id, task._state.db, _links(task))
 
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:

@@ -31,12 +31,13 @@ LIVE: Final = "horsies-live"
 _COLUMNS: Final = {
     "worker": "claimed_by_worker_id",
     "policy": "retry_policy",
+    "schedule": "schedule_id",
     "unique": "unique_key",
     "items": "item_count",
 }
 
 #: What the task is.
-WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker")
+WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker", "page_schedule")
 
 
 class TaskPage(TaskFields):
@@ -67,7 +68,7 @@ class TaskPage(TaskFields):
                 "classes": (LIVE,),
                 "fields": (
                     ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention"),
-                    ("unique_key", "page_unique", "group_key"),
+                    ("unique_key", "page_unique", "group_key", "page_limit_key"),
                     "page_policy",
                     "page_metadata",
                     "page_checkpoint",
