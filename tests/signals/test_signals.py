@@ -15,6 +15,7 @@ from horsies_django.compat import TaskResultStatus, default_task_backend
 from horsies_django.models import Task, transitions
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Ended, Runner
+from horsies_django.signalling import handing_over
 from horsies_django.worker.announcing import Announcer
 from horsies_django.worker.outcome import Outcome
 from horsies_django.worker.run import Run
@@ -110,6 +111,24 @@ def test_expiry_of_a_task_that_a_worker_had_claimed_is_told_after_the_commit(hea
         assert heard == []
 
     assert [(one.name, one.result.id) for one in heard] == [("task_expired", str(handle.id))]
+
+
+@pytest.mark.once
+def test_a_pump_hands_over_what_is_to_be_told_and_waits_for_no_receiver(heard):
+    jobs.succeed.send().cancel()
+    handed = []
+    jobs.succeed.send()
+    with transaction.atomic():
+        claims = Task.objects.claim("w", start=0, prefetch=1)
+        Task.objects.update(good_until=past())
+
+    with handing_over(handed.append), transaction.atomic():
+        Task.objects.start(claims)
+
+    assert names(heard) == ["task_cancelled"]
+    for job in handed:
+        job()
+    assert names(heard) == ["task_cancelled", "task_expired"]
 
 
 # Cancel.
