@@ -2,11 +2,12 @@
 
 from django.contrib import admin
 
-from ..models import Heartbeat, Overview, Queue, Task, Worker, Workflow
+from ..models import Heartbeat, Overview, Queue, Schedule, Task, Worker, Workflow
 from .fleet.heartbeats import HeartbeatAdmin
 from .fleet.queues import QueueAdmin
 from .fleet.workers import WorkerAdmin
 from .overview import OverviewAdmin
+from .schedules.admin import ScheduleAdmin
 from .tasks.admin import TaskAdmin
 from .workflows.admin import WorkflowAdmin
 
@@ -16,6 +17,7 @@ def register(site: admin.AdminSite) -> None:
     site.register(Overview, OverviewAdmin)
     site.register(Task, TaskAdmin)
     site.register(Workflow, WorkflowAdmin)
+    site.register(Schedule, ScheduleAdmin)
     site.register(Queue, QueueAdmin)
     site.register(Worker, WorkerAdmin)
     site.register(Heartbeat, HeartbeatAdmin)

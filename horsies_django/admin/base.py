@@ -28,6 +28,13 @@ def own_backend() -> HorsiesBackend | None:
     return next((backend for backend in backends if isinstance(backend, HorsiesBackend)), None)
 
 
+def own_backends(database: str) -> list[str]:
+    """Return the aliases of our backends that have their tables in a database."""
+    backends = ((alias, task_backends[alias]) for alias in task_backends)
+    ours = ((alias, backend) for alias, backend in backends if isinstance(backend, HorsiesBackend))
+    return [alias for alias, backend in ours if backend.parsed.options.database == database]
+
+
 def queue_database() -> str | None:
     """Return the alias of the queue's database; None leaves it to the routers."""
     backend = own_backend()

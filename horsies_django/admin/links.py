@@ -34,9 +34,15 @@ class Links:
 
     def look_up(self, model: type[Model], keys: Collection[Any], database: str | None) -> None:
         """See which of these rows are there: from now on only those of the model are linked to. One statement."""
-        if keys and self._may(model):
+        if keys and self.may(model):
             rows = model._default_manager.using(database).filter(pk__in=keys)
             self._known[model] = set(rows.values_list("pk", flat=True))
+
+    def may(self, model: type[Model]) -> bool:
+        """Whether this user may look at rows of a model, on a page of this site."""
+        if model not in self._may_look:
+            self._may_look[model] = self._site.is_registered(model) and may_look(self._site, self._request, model)
+        return self._may_look[model]
 
     def to(self, model: type[Model], key: Any, words: Any = None) -> SafeString | str:
         """Return ``words``, else the key, as a link to the page of the row with this primary key."""
@@ -53,15 +59,10 @@ class Links:
         self, model: type[Model], page: str, words: Any, args: tuple[str, ...], query: dict[str, str] | None = None
     ) -> SafeString | str:
         options = model._meta
-        if not self._may(model):
+        if not self.may(model):
             return str(words)
         try:
             address = reverse(f"{self._site.name}:{options.app_label}_{options.model_name}_{page}", args=args)
         except NoReverseMatch:  # a site that is not in the project's addresses by its name, or without this page
             return str(words)
         return format_html('<a href="{}">{}</a>', f"{address}?{urlencode(query)}" if query else address, words)
-
-    def _may(self, model: type[Model]) -> bool:
-        if model not in self._may_look:
-            self._may_look[model] = self._site.is_registered(model) and may_look(self._site, self._request, model)
-        return self._may_look[model]

@@ -16,13 +16,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..conf import Options
+from ..durations import from_now
 from ..figures import Count, Exactness, Snapshot, take
 from ..figures.flows import Flow, in_progress
 from ..figures.history import failing_most, last_week, together
-from ..models import Queue, Task, Worker, Workflow
-from .base import ReadOnlyAdmin, own_backend
+from ..figures.schedules import due_next
+from ..models import Queue, Schedule, Task, Worker, Workflow
+from ..schedules.choices import DisabledBy
+from .base import ReadOnlyAdmin, own_backend, own_backends
 from .charts import Chart
 from .links import may_look
+from .schedules.columns import dotted
+from .schedules.words import words_of
 
 #: The tiles: what is counted, what it is called, what else that is called, and the filter of the list that shows it.
 TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (
@@ -93,6 +98,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "media": self.media,
             "has_backend": backend is not None,
             **(self._figures(request, backend.parsed.options) if backend else {}),
+            **(self._schedules(request, backend.parsed.options.database) if backend else {}),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name  # as every view of the admin does
@@ -129,7 +135,32 @@ class OverviewAdmin(ReadOnlyAdmin):
             "workflows": self._workflows(in_progress(options.database, snapshot.newest_workflows))
             if sees_workflows
             else [],
-            "links": {name: self._url(f"{name}_changelist") for name in ("task", "queue", "worker", "workflow")},
+            "links": {
+                name: self._url(f"{name}_changelist") for name in ("task", "queue", "worker", "workflow", "schedule")
+            },
+        }
+
+    def _schedules(self, request: HttpRequest, database: str) -> dict[str, Any]:
+        """Return what it says of schedules to those who may see them."""
+        if not may_look(self.admin_site, request, Schedule):
+            return {}
+        found = due_next(database, own_backends(database))
+        broken = self._url("schedule_changelist")
+        return {
+            "sees_schedules": True,
+            "schedules": [
+                (
+                    one,
+                    self._page("schedule", one.id),
+                    dotted(one.runs),
+                    words_of(one.timing, one.timezone),
+                    from_now(-one.due_in),
+                )
+                for one in found.next
+            ],
+            "late_schedules": found.is_late,
+            "broken": found.broken,
+            "broken_url": f"{broken}?{urlencode({'state': DisabledBy.TIMING.value})}" if broken else None,
         }
 
     def _tile(self, snapshot: Snapshot, key: str, label: Any, hint: Any, query: Mapping[str, str]) -> Tile:

@@ -28,6 +28,7 @@ class ListedTask:
         is_orphaned: Whether a worker holds it that has fallen silent for too long (A3-107).
         call: Its arguments in a line, masked and cut.
         due_at: When it may be, or might have been, claimed.
+        group_key: Of a group that still takes calls, the key that they have in common.
         ended_at: When it ended. None: it lives.
         seen_at: When it was read. Every time is by the database's clock.
     """
@@ -52,6 +53,8 @@ class ListedTask:
     error_code: str | None
     workflow_id: UUID | None
     unique_key: str | None
+    limit_key: str | None
+    group_key: str | None
     seen_at: datetime
 
     def as_json(self) -> dict[str, Any]:
@@ -100,6 +103,8 @@ def facts_by_name(row: Any) -> dict[str, Any]:
         "error_code": row.error_code,
         "workflow_id": row.workflow_id,
         "unique_key": row.unique_key,
+        "limit_key": row.limit_key,
+        "group_key": row.group_key,
         "seen_at": row.seen_at,
     }
 

@@ -13,7 +13,7 @@ from ..models.transitions import TaskQuerySet
 from ..reasons import reasons_of
 from ..showing.contents import Contents, as_texts, contents_of, give_values, with_texts
 from ..showing.excerpt import LENGTH
-from ..showing.json_text import head
+from ..showing.json_text import head, pieces
 from .listed import ListedTask, as_text, facts_by_name, orphans_among
 
 #: What is told of an attempt.
@@ -44,7 +44,7 @@ class ShownTask(ListedTask):
         progress: How far its body said it is.
         attempts: What each run of its body came to, the first first.
         timeout: Seconds that its body may take. None: as the worker says.
-        traceback: Of its error.
+        traceback: Of its error; it does not stand in ``carried["result"]`` as well.
     """
 
     why: Sequence[str]
@@ -88,7 +88,8 @@ def _line(contents: Contents, part: str) -> str:
 
 def _seen(contents: Contents, part: str) -> Any:
     """Return what may be seen of a value, masked however deep it is; as text if that is more than Python reads."""
-    text = contents.text(part)
+    value = contents.seen_result() if part == "result" else contents.seen(part)
+    text = "".join(pieces(value, contents.mask))
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -6,21 +6,26 @@ workers hold. So a worker that dies leaves nothing behind that would have to be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db.models import Count
+from django.db import connections, transaction
+from django.db.backends.utils import CursorWrapper
+from django.db.models import CharField
 from django.db.models.functions import Now
 
-from ..expressions import SecondsUntil
+from .. import postgres
+from ..expressions import Blank, Given, SecondsUntil
 from ..queue_rules import COLUMNS, QueueRules
-from .queue import Queue, QueueQuerySet
+from .queue import Queue
+from .statements import Selection, Statement
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
 
+_NAME: Final = Blank("name")
 _READ: Final = ("name", "paused", *COLUMNS, "tokens")
 
 
@@ -61,41 +66,55 @@ class Admitted:
         return 0.0 if self.tokens is None or self.rules.rate is None else self.rules.rate.wait(self.tokens)
 
 
-def admit(
-    tasks: TaskQuerySet, names: Sequence[str], rules_of: Callable[[str, Mapping[str, Any]], QueueRules]
-) -> dict[str, Admitted]:
-    """Lock these queues until the transaction ends, and return what each has to give.
+class Admission:
+    """Asks for tasks, in transactions of one connection; its statements are compiled once."""
 
-    One that somebody else has locked is missing: who just claims from it is done in a moment.
-    """
-    queues = Queue.objects.using(tasks.db)
-    columns: tuple[Any, ...] = (*_READ, SecondsUntil("refilled_at"), Now())
-    rows = list(queues.lock(names).values_list(*columns))
-    if len(rows) < len(names):
-        known = queues.filter(name__in=names).values_list("name", flat=True)
-        if new := sorted(set(names).difference(known)):
-            rows += _made(queues, new, columns)
-    found: dict[str, Admitted] = {}
-    for *values, until, now in rows:
-        row = dict(zip(_READ, values, strict=True))
-        rules = rules_of(row["name"], row)
-        admitted = found[row["name"]] = Admitted(row["name"], rules, now, is_open=not row["paused"])
-        if rules.rate is not None:
-            admitted.tokens = rules.rate.tokens(row["tokens"], 0.0 if until is None else -until)
-    # In a statement of its own, which sees what was committed before the lock was had.
-    limited = [name for name, admitted in found.items() if admitted.rules.max_concurrency is not None]
-    if limited:
-        held = tasks.rows().active().filter(queue_name__in=limited).order_by().values_list("queue_name")
-        counts = dict(held.annotate(Count("pk")))
-        for name in limited:
-            found[name].places = (found[name].rules.max_concurrency or 0) - counts.get(name, 0)
-    return found
+    def __init__(self, tasks: TaskQuerySet, rules_of: Callable[[str, Mapping[str, Any]], QueueRules]) -> None:
+        self._queues = Queue.objects.using(tasks.db)
+        self._connection = connections[tasks.db]
+        self._rules_of = rules_of
+        name = Given(_NAME, CharField(max_length=100))
+        # Else Django writes no SELECT … FOR UPDATE.
+        with transaction.atomic(using=tasks.db):
+            self._row = Selection(self._queues.filter(name=name).lock(), (*_READ, SecondsUntil("refilled_at"), Now()))
+        held = Statement.select(tasks.rows().active().filter(queue_name=name).order_by().values_list("pk"))
+        count = Statement(f"SELECT COUNT(*) FROM ({held.sql}) AS held", held.params)  # noqa: S608  # the ORM's
+        is_prepared = self._connection.vendor == "postgresql"
+        self._lock = self._row.statement.settled() if is_prepared else self._row.statement
+        self._count = count.settled() if is_prepared else count
 
+    def ask(self, names: Iterable[str]) -> dict[str, Admitted]:
+        """Lock these queues until the transaction ends, and return what each has to give.
 
-def _made(queues: QueueQuerySet, names: Sequence[str], columns: Sequence[Any]) -> list[Any]:
-    """Make rows for queues of which only the settings say something, and lock them."""
-    queues.bulk_create([Queue(name=name) for name in names], ignore_conflicts=True)
-    return list(queues.lock(names).values_list(*columns))
+        One that somebody else has locked is missing: who just claims from it is done in a moment.
+        """
+        asked = {name: self._of(name) for name in sorted(names)}
+        return {name: admitted for name, admitted in asked.items() if admitted is not None}
+
+    def _of(self, name: str) -> Admitted | None:
+        given = {_NAME.name: name}
+        with postgres.preparing_cursor(self._connection) as cursor:
+            rows = self._row.read(cursor, self._lock, given) or self._made(cursor, given)
+            if not rows:
+                return None
+            *values, until, now = rows[0]
+            row = dict(zip(_READ, values, strict=True))
+            rules = self._rules_of(name, row)
+            admitted = Admitted(name, rules, now, is_open=not row["paused"])
+            if rules.rate is not None:
+                admitted.tokens = rules.rate.tokens(row["tokens"], 0.0 if until is None else -until)
+            if rules.max_concurrency is not None:
+                # In a statement of its own, which sees what was committed before the lock was had.
+                cursor.execute(self._count.sql, self._count.filled(given))
+                admitted.places = rules.max_concurrency - cursor.fetchone()[0]
+        return admitted
+
+    def _made(self, cursor: CursorWrapper, given: dict[str, Any]) -> list[Any]:
+        """Make the row of a queue of which only the settings say something, and lock it."""
+        if self._queues.filter(name=given[_NAME.name]).exists():
+            return []
+        self._queues.named(given[_NAME.name])
+        return self._row.read(cursor, self._lock, given)
 
 
 def spend(database: str, taken: Iterable[Admitted]) -> None:

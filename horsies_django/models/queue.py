@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
@@ -68,11 +67,10 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         """The rows that say more than whether a queue is paused."""
         return self.filter(IS_RULED)
 
-    def lock(self, names: Sequence[str]) -> QueueQuerySet:
-        """Lock the rows of these queues, always in one order, without those that others have locked."""
+    def lock(self) -> QueueQuerySet:
+        """Lock the rows, without those that others have locked. SQLite has no such clause: one writes there."""
         features = connections[self.db].features
-        rows = self.filter(name__in=names).order_by("name")
-        return rows.select_for_update(
+        return self.select_for_update(
             skip_locked=features.has_select_for_update_skip_locked, no_key=features.has_select_for_no_key_update
         )
 

@@ -176,6 +176,10 @@ class Schedule(models.Model):
         ]
         indexes = [
             models.Index(fields=["backend", "next_run_at"], condition=Q(enabled=True), name="horsies_schedule_next"),
+            # For the admin: what is not as it should be, and who keeps what, each by name.
+            models.Index(fields=["disabled_by", "name"], condition=Q(enabled=False), name="horsies_schedule_disabled"),
+            models.Index(fields=["name"], condition=~Q(last_error=""), name="horsies_schedule_failing"),
+            models.Index(fields=["source", "name"], name="horsies_schedule_source"),
         ]
         constraints = [
             models.CheckConstraint(

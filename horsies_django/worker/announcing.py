@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from queue import SimpleQueue
+from typing import Final
 
 from django.db import close_old_connections, connections
 
@@ -15,12 +16,16 @@ from ..framework import result_of, send_finished, sender_of
 from ..models import Task
 from ..models.claims import ClaimedTask
 from ..outages import waiting_for_database
+from ..results import OperationalCode
 from ..signalling import Job, failures, send_failure
 from ..signals import task_retrying
-from ..states import TASK_TERMINAL_STATES, AttemptOutcome
+from ..states import AttemptOutcome, TaskStatus
 from .outcome import Outcome
 
 logger = logging.getLogger("horsies_django.worker")
+
+#: The ends that ``task_finished`` tells of: a body that was cancelled may still come to one of its own.
+_FINISHED: Final = (TaskStatus.COMPLETED, TaskStatus.FAILED)
 
 
 def wants_started(claim: ClaimedTask) -> bool:
@@ -93,10 +98,11 @@ class Announcer:
 
     def _announce(self, outcomes: Sequence[Outcome]) -> None:
         raised = {outcome.claim.task_id: outcome for outcome in outcomes}
-        rows = Task.objects.using(self._database).filter(pk__in=raised, status__in=TASK_TERMINAL_STATES)
+        rows = Task.objects.using(self._database).filter(pk__in=raised, status__in=_FINISHED)
         for row in rows:
             outcome = raised[row.pk]
-            if row.claim == outcome.claim.claim:
+            # Who took this worker for dead has told of that end.
+            if row.claim == outcome.claim.claim and row.error_code != OperationalCode.WORKER_CRASHED:
                 _send_handling(outcome.exception, partial(send_finished, [row]))
 
     def _announce_failures(self, outcomes: Sequence[Outcome]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from django.db import transaction
 
 from ..models import Queue
-from ..models.admission import admit, spend
+from ..models.admission import spend
 from ..models.claims import ClaimedTask, Ended
 from ..models.exchange import Exchange
 from ..models.transitions import TaskQuerySet
@@ -24,7 +24,8 @@ def exchange(
 ) -> list[ClaimedTask]:
     """Store successes and start what is next up for a lane."""
     queues = shares.open(lane.queues)
-    if ends and (not queues or shares.limited(queues)):  # what ends may make place for what begins
+    # What ends may make place for what begins.
+    if ends and not (queues and shares.is_roomy(shares.limited(queues))):
         way.run(ends, 0, ())
         ends = ()
 
@@ -33,7 +34,10 @@ def exchange(
         stored, ends = ends, ()
         return way.run(stored, room, queues, most)
 
-    return _share(shares, tasks, lane, queues, room, take)
+    claims = _share(shares, tasks, lane, queues, room, take)
+    if ends:  # nothing was to be asked for
+        way.run(ends, 0, ())
+    return claims
 
 
 def prefetch(
@@ -76,9 +80,9 @@ def _share(
         return claims
 
     with transaction.atomic(using=tasks.db):
-        admitted = admit(tasks, limited, shares.read) if limited else {}
+        admitted = shares.admission(tasks).ask(limited) if limited else {}
         known = [name for name in queues if name not in limited or name in admitted]
         claims = shares.claim(lane.is_async, known, room, take_of)
         spend(tasks.db, [admitted[name] for name in {claim.queue_name for claim in claims} if name in admitted])
-    shares.judge(limited, admitted)
+    shares.judge(lane.is_async, limited, admitted)
     return claims

@@ -240,9 +240,9 @@ class Pump:
 
     def _freed(self, queue_name: str) -> None:
         """Ask for a place in a queue that had none."""
-        if self._books.shares.lift(queue_name):
-            self._must_look = True
-            for lane in self._lanes:
+        kinds = self._books.shares.lift(queue_name)
+        for lane in self._lanes:
+            if lane.is_async in kinds:
                 lane.heat(queue_name)
 
     def _wake(self, wake: Wake) -> None:
@@ -372,7 +372,7 @@ class Pump:
             if outcome.ended.again_in is not None:
                 self._cadence.due_at(time.monotonic() + outcome.ended.again_in)
             outcome.log()
-        for queue_name in self._books.shares.counted({outcome.claim.queue_name for outcome in ended}):
+        for queue_name in self._books.shares.scarce({outcome.claim.queue_name for outcome in ended}):
             free_after_commit(self._plan.database, queue_name)
         self._listener.ended(outcome.run.task_id for outcome in ended if outcome.is_final)
         self._announcer.ended(ended)

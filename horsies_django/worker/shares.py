@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from ..models.admission import Admitted
+from ..models.admission import Admission, Admitted
 from ..models.claims import ClaimedTask
 from ..models.survey import Waiting
+from ..models.transitions import TaskQuerySet
 from ..queue_rules import QueueRules
 from .plan import Plan
 
@@ -46,9 +47,12 @@ class Shares:
         self._limited: frozenset[str] = frozenset()
         self._barred: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
+        self._refused: dict[str, set[bool]] = {}
+        self._roomy: set[str] = set()
         self._credits: dict[bool, dict[str, float]] = {False: {}, True: {}}
         self._aged: dict[bool, tuple[str, ...]] = {False: (), True: ()}
         self._turns = 0
+        self._admission: Admission | None = None
         self.longest = LONGEST_UNTOLD
         self.learn({})
 
@@ -80,9 +84,16 @@ class Shares:
         """Return those of these queues that have a limit."""
         return [name for name in queues if name in self._limited]
 
-    def counted(self, queues: Iterable[str]) -> list[str]:
-        """Return those of these queues in which only so many may run at once."""
-        return [name for name in self.limited(queues) if self._rules[name].max_concurrency is not None]
+    def scarce(self, queues: Iterable[str]) -> list[str]:
+        """Return those of these queues whose places others may wait for: not while more than half of them are free."""
+        counted = (name for name in self.limited(queues) if self._rules[name].max_concurrency is not None)
+        return [name for name in counted if name not in self._roomy]
+
+    def admission(self, tasks: TaskQuerySet) -> Admission:
+        """Return what asks for tasks of queues with a limit."""
+        if self._admission is None:
+            self._admission = Admission(tasks, self.read)
+        return self._admission
 
     # What has to wait.
 
@@ -103,7 +114,7 @@ class Shares:
         """When the first of those that wait may be asked again."""
         return min(self._barred.values(), default=float("inf"))
 
-    def judge(self, asked: Iterable[str], admitted: Mapping[str, Admitted]) -> None:
+    def judge(self, is_async: bool, asked: Iterable[str], admitted: Mapping[str, Admitted]) -> None:
         """After a claim: let those wait from which no more is to be had for now."""
         for name in asked:
             answer = admitted.get(name)
@@ -115,20 +126,33 @@ class Shares:
                 self._barred[name] = time.monotonic() + max(answer.token_in, GATHERED)
             else:
                 self._pauses.pop(name, None)
+                continue
+            self._refused.setdefault(name, set()).add(is_async)
+        for name, answer in admitted.items():
+            limit = answer.rules.max_concurrency
+            is_roomy = limit is not None and answer.places is not None and answer.places * 2 > limit
+            (self._roomy.add if is_roomy else self._roomy.discard)(name)
+
+    def is_roomy(self, queues: Iterable[str]) -> bool:
+        """Whether each of these queues had more than half of its places free when it was last claimed from."""
+        return self._roomy.issuperset(queues)
 
     def _wait(self, name: str, first: float) -> None:
         pause = self._pauses[name] = max(first, min(self._pauses.get(name, 0.0) * 2, self.longest))
         self._barred[name] = time.monotonic() + pause
 
-    def lift(self, name: str) -> bool:
-        """Something has ended in this queue: return whether it had to wait for that."""
+    def lift(self, name: str) -> set[bool]:
+        """Something has ended in this queue: return for which kinds of body that was waited for."""
         self._pauses.pop(name, None)
-        return self._barred.pop(name, None) is not None
+        self._barred.pop(name, None)
+        return self._refused.pop(name, set())
 
     def ease(self) -> None:
         """Whatever has happened: let none of them wait."""
         self._pauses.clear()
         self._barred.clear()
+        self._refused.clear()
+        self._roomy.clear()
 
     # The order.
 

@@ -15,7 +15,7 @@ def main():
     from django.test import Client
     from django.urls import reverse
 
-    from horsies_django.models import Queue, Task, Worker
+    from horsies_django.models import Queue, Schedule, Task, Worker
     from tests.admin.pages import pages_of
     from tests.jobs import tasks
 
@@ -37,6 +37,25 @@ def main():
     client.post(reverse("admin:horsies_django_queue_add"), {"name": "new"})
     client.post(reverse("admin:horsies_django_worker_do", args=["w-1", "stop"]), {"confirmed": "1"})
 
+    made = {"name": "sweep", "task_name": tasks.noop.module_path, "timing": "every:300", "timezone": "UTC"}
+    made |= {
+        "catch_up": "latest",
+        "max_catch_up_runs": "9",
+        "overlap": "allow",
+        "jitter": "0",
+        "backend": "default",
+        "enabled": "on",
+    }
+    client.post(reverse("admin:horsies_django_schedule_add"), made)
+    schedule = Schedule.objects.using("queue").get()
+    for page in ("change", "preview"):
+        where = reverse(f"admin:horsies_django_schedule_{page}", args=[schedule.pk])
+        assert client.get(where, {"timing": "every:60"}).status_code == 200
+    client.post(reverse("admin:horsies_django_schedule_change", args=[schedule.pk]), made | {"timing": "every:60"})
+    client.post(reverse("admin:horsies_django_schedule_do", args=[schedule.pk, "disable"]))
+
+    schedule.refresh_from_db()
+    assert (schedule.timing, schedule.enabled) == ("every:60", False)
     assert Task.objects.using("queue").get().status == "CANCELLED"
     queues = Queue.objects.using("queue").order_by("name").values_list("name", "paused", "max_concurrency")
     assert list(queues) == [
@@ -46,7 +65,7 @@ def main():
         ("reports", False, 3),
     ]
     assert workers.get().stop_requested_at is not None
-    assert LogEntry.objects.count() == 6
+    assert LogEntry.objects.count() == 9
     print("all is well")
 
 

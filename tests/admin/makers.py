@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Model
 
 from horsies_django import Workflow as Definition
-from horsies_django.models import Heartbeat, Queue, Task, Worker, Workflow
+from horsies_django.models import Heartbeat, Queue, Schedule, Task, Worker, Workflow
 from tests.jobs import tasks
 
 LONG_AGO, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2126, 1, 1, tzinfo=UTC)
@@ -65,11 +65,22 @@ def _beat() -> Model:
     return Heartbeat.objects.create(task=_running(), role="runner", sender_id="w", hostname="h", pid=1)
 
 
+def _schedule(name: str, **columns: Any) -> Schedule:
+    schedule = Schedule(name=name, task_name=tasks.noop.module_path, timing="every:300", **columns)
+    schedule.save()
+    return schedule
+
+
 #: By the model's name. A proxy has the rows of what it stands for.
 MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
     "task": (_waiting, _scheduled, _running, _failed),
     "workflow": (_workflow, _paused_workflow, _cancelled_workflow),
     "queue": (lambda: Queue.objects.create(name="free"), lambda: Queue.objects.create(name="held", paused=True)),
+    "schedule": (
+        lambda: _schedule("free"),
+        lambda: _schedule("held", enabled=False),
+        lambda: _schedule("made", source="tests"),
+    ),
     "worker": (lambda: Worker.objects.create(id="w", hostname="h", pid=1),),
     "heartbeat": (_beat,),
 }

@@ -14,6 +14,8 @@ def pages_of(site, task_id, worker_id):
         ("horsies_django_queue_changelist",),
         ("horsies_django_queue_change", "~emails"),
         ("horsies_django_queue_add",),
+        ("horsies_django_schedule_changelist",),
+        ("horsies_django_schedule_add",),
         ("horsies_django_worker_changelist",),
         ("horsies_django_worker_change", worker_id),
         ("horsies_django_worker_do", worker_id, "stop"),

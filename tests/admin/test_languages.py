@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import translation
 
 import horsies_django
-from horsies_django.models import Heartbeat, Queue, Task, Worker, Workflow
+from horsies_django.models import Heartbeat, Queue, Schedule, Task, Worker, Workflow
 from horsies_django.workflows.registry import registry
 
 from .makers import made
@@ -158,7 +158,7 @@ def texts_on(html):
 @pytest.fixture
 def visit(admin_client):
     """Return the HTML of every main page, by name, in the language that is active."""
-    rows = {model: made(model) for model in (Task, Workflow, Queue, Worker, Heartbeat)}
+    rows = {model: made(model) for model in (Task, Workflow, Queue, Schedule, Worker, Heartbeat)}
     site = "admin:horsies_django_"
 
     def pages():
@@ -197,6 +197,8 @@ SAID = {
     "workflow 0": ("How it stands", "Critical path", "Its task waits for a worker.", "Pause updates"),
     "queues": ("oldest has waited", "held", "Pause selected queues"),
     "queue 0": ("ended in the last hour", "served by", "oldest has waited"),
+    "schedules": ("what it runs", "disabled by an operator", "Disable selected schedules", "last run"),
+    "schedule 0": ("The next runs", "Disable", "Only the latest is run", "What it has sent"),
     "workers": ("runs now", "last beat", "Stop selected workers gracefully"),
     "worker 0": ("What it runs now", "Serves", "Times"),
     "heartbeats": ("Runner", "sender"),
@@ -231,7 +233,7 @@ def test_german_pages_are_german(visit):
 #: What a page has off the rows and the settings, which nobody translates.
 DATA = re.compile(
     r"""
-    [0-9a-f…-]{8,} | \w+(?:\.\w+)+ | [A-Z]{2,}(?:_[A-Z]+)* | \{.*\} | <b>odd</b>
+    [0-9a-f…-]{8,} | \w+(?:\.\w+)+ | [A-Z]{2,}(?:_[A-Z]+)* | \{.*\} | <b>odd</b> | every:300
     | \b(?:admin|default|free|held|made|noop|runner)\b
     """,
     re.VERBOSE,

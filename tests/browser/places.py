@@ -11,7 +11,7 @@ from django.contrib.admin.utils import quote
 from django.db.models.functions import Now
 from django.urls import reverse
 
-from horsies_django.models import Heartbeat, Queue, Rollup, Task, TaskAttempt, Worker, WorkflowEvent
+from horsies_django.models import Heartbeat, Queue, Rollup, Schedule, Task, TaskAttempt, Worker, WorkflowEvent
 from horsies_django.states import BeatRole
 from tests.admin.makers import LATER, LONG_AGO
 from tests.admin.test_workflows_admin import diamond, row
@@ -36,6 +36,7 @@ def furnish() -> dict[str, str]:
         "queue": _page("queue", queue.pk),
         "queue without a row": _page("queue", "~default"),
         "new queue": reverse("admin:horsies_django_queue_add"),
+        **_pages_of_schedules(),
         "workers": _list("worker"),
         "worker": _page("worker", worker),
         "stop a worker": _ask("worker", worker, "stop"),
@@ -113,6 +114,27 @@ def _pages_of_workflows() -> dict[str, str]:
         "workflow of 120 nodes": _page("workflow", many.id),
         "cancel a workflow": _ask("workflow", new.id, "cancel"),
         "send an event": _ask("workflow", new.id, "send_event"),
+    }
+
+
+def _pages_of_schedules() -> dict[str, str]:
+    def made(**columns: Any) -> Schedule:
+        schedule = Schedule(**{"task_name": HOSTILE, "timing": "cron:0 9 * * MON-FRI", **columns})
+        schedule.save()
+        return schedule
+
+    of_code = made(name=_LONG, source=HOSTILE, kwargs={HOSTILE: HOSTILE}, run_count=3)
+    by_hand = made(name=HOSTILE, timezone="Europe/Berlin", jitter=30.0)
+    rows = Schedule.objects.filter(pk=by_hand.pk)
+    rows.update(timing=f"cron:{HOSTILE}", enabled=False, disabled_by="TIMING", last_error=HOSTILE)
+    Task.objects.create(task_name=HOSTILE, schedule_id=of_code.pk, status="FAILED", failed_at=Now(), error_code=HOSTILE)
+    return {
+        "schedules": _list("schedule"),
+        "schedule of the code": _page("schedule", of_code.pk),
+        "schedule by hand": _page("schedule", by_hand.pk),
+        "new schedule": reverse("admin:horsies_django_schedule_add"),
+        "delete a schedule": reverse("admin:horsies_django_schedule_delete", args=[by_hand.pk]),
+        "tasks of a schedule": _list("task", f"?schedule_id={of_code.pk}"),
     }
 
 

@@ -52,7 +52,7 @@ def test_a_list_has_the_tasks_of_a_state(task, state):
 
     assert code == 0
     heads, *rows = out.splitlines()
-    assert heads.split() == ["id", "state", "task", "queue", "priority", "attempt", "when", "call"]
+    assert heads.split() == ["id", "state", "task", "queue", "priority", "attempt", "when"]
     assert [row.split()[:3] for row in rows] == [[str(made[state].pk), state, "tests.jobs.tasks.noop"]]
 
 
@@ -111,6 +111,7 @@ def test_show_prints_one_task_after_the_other_and_names_what_is_not_there(task, 
     assert "attempt 1: FAILED UNHANDLED_EXCEPTION no luck" in out
     assert "ValueError: no luck" in out
     assert "why: It is scheduled" in out
+    assert out.count("Traceback") == 1
     assert missing[0] == 1
     assert str(handle.id) in missing[1]
     assert "1 not found" in missing[2]

@@ -185,6 +185,13 @@ def test_a_cancel_that_nobody_hears_costs_what_it_did(django_assert_num_queries,
 # Crash.
 
 
+def announce(claim, ended):
+    """Have a worker tell what it takes for the end of its claim."""
+    announcer = Announcer("default")
+    announcer.ended([Outcome(Run(claim, default_task_backend.config, Runner("w", "host", 1)), ended)])
+    announcer.close(5.0)
+
+
 @pytest.fixture
 def lost():
     """Have a worker that is gone for good with what it ran."""
@@ -227,12 +234,26 @@ def test_a_retry_by_a_worker_that_was_taken_for_dead_meanwhile_is_not_told(heard
     Task.objects.update(started_at=past())
     reap()
     late = Ended(claim.task_id, claim.claim, "null", AttemptError("BROKEN", "no luck"), again_in=1.0)
-    announcer = Announcer("default")
 
-    announcer.ended([Outcome(Run(claim, default_task_backend.config, Runner("w", "host", 1)), late)])
-    announcer.close(5.0)
+    announce(claim, late)
 
     assert names(heard) == ["task_crashed", "task_retrying"]
+
+
+@pytest.mark.parametrize("how", ["crashed", "cancelled"])
+def test_an_end_that_nobody_wants_any_more_is_told_by_whoever_made_another_of_it(heard, how):
+    handle = jobs.succeed.send()
+    with transaction.atomic():
+        (claim,) = Task.objects.claim("w", start=1)
+    if how == "crashed":
+        Task.objects.update(started_at=past())
+        reap()
+    else:
+        handle.cancel(include_running=True)
+
+    announce(claim, Ended(claim.task_id, claim.claim, '{"ok":null}'))
+
+    assert names(heard) == {"crashed": ["task_crashed", "task_finished"], "cancelled": ["task_cancelled"]}[how]
 
 
 def test_what_happens_in_a_real_worker_is_told_by_whoever_brought_it_about(worker, tmp_path):

@@ -22,6 +22,7 @@ from ..lists.filters import (
     TroubleFilter,
     WorkerFilter,
 )
+from ..lists.schedule_filter import ScheduleFilter
 from ..lists.sent import SentFilter
 from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
 from .changelist import TaskList
@@ -66,6 +67,7 @@ class TaskAdmin(TaskColumns, TaskPage):
         TaskFilter,
         ErrorFilter,
         WorkerFilter,
+        ScheduleFilter,
     )
     ordering = ("-id",)
     sortable_by = ()

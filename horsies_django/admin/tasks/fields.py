@@ -19,6 +19,7 @@ from ...showing.contents import contents_of
 from ..acting.actions import ActingAdmin
 from ..links import Links
 from ..readable import as_json, block, masked_json, moment, progress_bar
+from ..schedules.link import schedule_link
 from ..state_words import state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
 from .items import shown_items
@@ -103,6 +104,11 @@ class TaskFields(ActingAdmin):
     def page_worker(self, task: Any) -> SafeString | str:
         """The worker that has claimed it last."""
         return _links(task).to(Worker, task.claimed_by_worker_id)
+
+    @admin.display(description=_("schedule"))
+    def page_schedule(self, task: Any) -> SafeString | str:
+        """The schedule that has sent it."""
+        return schedule_link(task.schedule_id, task._state.db, _links(task))
 
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:

@@ -31,12 +31,13 @@ LIVE: Final = "horsies-live"
 _COLUMNS: Final = {
     "worker": "claimed_by_worker_id",
     "policy": "retry_policy",
+    "schedule": "schedule_id",
     "unique": "unique_key",
     "items": "item_count",
 }
 
 #: What the task is.
-WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker")
+WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker", "page_schedule")
 
 
 class TaskPage(TaskFields):

@@ -27,9 +27,12 @@ from ...workflows import control
 from ...workflows.states import NodeKind
 from ..acting.actions import ActingAdmin
 from ..acting.verbs import Verb
+from ..links import Links
+from ..lists.schedule_filter import ScheduleFilter
 from ..lists.search import is_unreadable
 from ..lists.sent import SentFilter
 from ..readable import as_json, moment
+from ..schedules.link import schedule_link
 from ..state_words import status_badge
 from .changelist import WorkflowList, parse
 from .contents import mask_of_workflow
@@ -58,7 +61,7 @@ class WorkflowAdmin(ActingAdmin):
     )
     list_display_links = ("shown_name",)
     change_list_template = "admin/horsies_django/walking_change_list.html"
-    list_filter = (StatusFilter, TreeFilter, SentFilter, NameFilter)
+    list_filter = (StatusFilter, TreeFilter, SentFilter, NameFilter, ScheduleFilter)
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("name",)
@@ -141,12 +144,18 @@ class WorkflowAdmin(ActingAdmin):
                 "live": page.is_live,
                 "may_retry": may_retry,
                 "node": page.node,
+                "schedule": self._schedule(request, workflow),
             }
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _page(self, request: HttpRequest, workflow: Workflow) -> WorkflowPage:
         sees_tasks = self.admin_site.is_registered(Task) and request.user.has_perm("horsies_django.view_task")
         return WorkflowPage(workflow, request.GET, self.admin_site.name, sees_tasks=sees_tasks)
+
+    def _schedule(self, request: HttpRequest, workflow: Workflow) -> SafeString | str:
+        """Return a link to the schedule that has started it, if one has."""
+        key = workflow.schedule_id
+        return "" if key is None else schedule_link(key, workflow._state.db, Links(self.admin_site, request))
 
     def retry_node_view(self, request: HttpRequest, object_id: str, index: int) -> HttpResponse:
         """Run one failed or skipped node again, with what was skipped for it."""

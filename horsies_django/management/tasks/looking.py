@@ -17,7 +17,7 @@ from horsies_django.management.layout import table
 
 from .flags import count_of, ids_of, which_of
 
-_HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "call")
+_HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "")
 
 #: Facts of a task that ``show`` prints by these names, if there is something to say.
 _FACTS: Final = (
@@ -36,6 +36,8 @@ _FACTS: Final = (
     "worker_id",
     "workflow_id",
     "unique_key",
+    "limit_key",
+    "group_key",
     "error_code",
     "progress",
 )

@@ -1,0 +1,136 @@
+"""Schedules: what is due when, how it went, and those that are made by hand."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import JSONField, Model, Q, QuerySet
+from django.db.models.functions import Now
+from django.forms import Select, Textarea
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from ...expressions import SecondsUntil
+from ...models import Schedule
+from ...schedules.choices import DisabledBy
+from ..base import queue_database
+from ..lists.search import is_unreadable
+from ..workflows.event_form import PayloadField
+from .filters import SourceFilter, StateFilter, TroubleFilter
+from .form import JSON_BOX, ScheduleForm, backends
+from .page import SchedulePage
+from .verbs import ENABLE, SCHEDULE_VERBS
+
+#: What may hold something that not everybody is to see.
+_VALUES: Final = ("args", "kwargs", "options")
+
+
+class ScheduleAdmin(SchedulePage):
+    """Shows schedules and acts on them; makes and edits those that are not in code."""
+
+    verbs = SCHEDULE_VERBS
+    form = ScheduleForm
+    formfield_overrides = {JSONField: {"form_class": PayloadField, "widget": Textarea(attrs=JSON_BOX)}}
+    list_display = (
+        "name",
+        "shown_state",
+        "shown_next",
+        "shown_when",
+        "shown_target",
+        "shown_last",
+        "shown_count",
+        "shown_error",
+    )
+    list_filter = (StateFilter, TroubleFilter, SourceFilter)
+    ordering = ("name",)
+    sortable_by = ()
+    search_fields = ("name",)
+    search_help_text = _("A part of its name, or of what it runs.")
+
+    # Who may do what.
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Who has that right may make one, and so have any task of the project run."""
+        return self._has_right(request, "add")
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Who has that right may edit those that are made by hand."""
+        is_of_code = isinstance(obj, Schedule) and bool(obj.source)
+        return self._has_right(request, "change") and not is_of_code
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Who has that right may delete one on its page, unless code declares it, which would make it anew."""
+        may_go = isinstance(obj, Schedule) and (not obj.source or obj.disabled_by == DisabledBy.CODE)
+        return self._has_right(request, "delete") and may_go
+
+    def _has_right(self, request: HttpRequest, name: str) -> bool:
+        return request.user.has_perm(f"horsies_django.{name}_schedule")
+
+    def report(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
+        """Say what was done, and how many were left alone: here that is no matter of a status."""
+        if left > 0:
+            alone = ngettext(
+                "%d was left alone: it was so already, or there is nothing that it could run.",
+                "%d were left alone: they were so already, or there is nothing that they could run.",
+                left,
+            )
+            done = f"{done} {alone % left} {why}".rstrip()
+        self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
+
+    # Rows.
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Read the database's clock beside them."""
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.annotate(read_at=Now(), next_in=SecondsUntil("next_run_at"))  # type: ignore[no-any-return]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find a part of a name, or of what is run: of what people have named there are thousands at most."""
+        if is_unreadable(request):
+            return queryset.none(), False
+        names = ("name", "task_name", "workflow_name")
+        found = (Q(**{f"{name}__icontains": search_term}) for name in names)
+        return queryset.filter(next(found) | next(found) | next(found)), False
+
+    # The form.
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Show values as people may see them, where they are not to be edited; offer to begin, with that right."""
+        is_typed = obj is None or self.has_change_permission(request, obj)
+        fieldsets: Any = [(title, dict(options)) for title, options in super().get_fieldsets(request, obj)]
+        for _title, options in fieldsets if not is_typed else ():
+            options["fields"] = tuple(f"shown_{name}" if name in _VALUES else name for name in options["fields"])
+        if obj is None and ENABLE.is_allowed(request, self.model):
+            fieldsets[-1][1]["fields"] += ("enabled",)
+        return fieldsets
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer the backends that are ours."""
+        if db_field.name == "backend" and (aliases := backends()):
+            kwargs["widget"] = Select(choices=[(alias, alias) for alias in aliases])
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
+        """Write where the scheduler reads, and no more than was edited: it may have fired meanwhile."""
+        if not change:
+            obj.enabled = obj.enabled and ENABLE.is_allowed(request, self.model)
+            obj.save(using=queue_database())
+            return
+        rows = Schedule.objects.using(queue_database()).filter(pk=obj.pk, source="")
+        with transaction.atomic(using=rows.db):
+            fresh = rows.select_for_update().first()
+            if fresh is None:  # deleted, or taken over by code, since the page was opened
+                raise PermissionDenied
+            for name in form.changed_data:
+                setattr(fresh, name, getattr(obj, name))
+            fresh.save(using=rows.db, update_fields=[*form.changed_data, "updated_at"])
+
+    def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
+        """Delete it where it is."""
+        obj.delete(using=queue_database())

@@ -1,0 +1,83 @@
+"""The columns of the list of schedules."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from django.contrib import admin
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext_lazy as _
+
+from ...models import Schedule
+from ...schedules.choices import DisabledBy
+from ..fleet.live import LiveAdmin, live
+from ..moments import when
+from ..readable import at
+from .states import state_of
+from .words import words_of
+
+#: Characters of an error that a row shows.
+ERROR: Final = 60
+
+
+class ScheduleColumns(LiveAdmin):
+    """What stands in each column. Rows were read with ``read_at``, the database's clock."""
+
+    @admin.display(description=_("what it runs"))
+    def shown_target(self, schedule: Schedule) -> SafeString:
+        """The task or the workflow."""
+        return dotted(schedule.task_name or schedule.workflow_name or "-")
+
+    @admin.display(description=_("timing"))
+    def shown_when(self, schedule: Schedule) -> SafeString:
+        """Its timing in words, and as it is written."""
+        is_read = schedule.disabled_by != DisabledBy.TIMING
+        words = words_of(schedule.timing, schedule.timezone) if is_read else schedule.timing
+        return format_html('<span title="{}">{}</span>', schedule.timing, words)
+
+    @live
+    @admin.display(description=_("state"))
+    def shown_state(self, schedule: Schedule) -> SafeString:
+        """Whether it is enabled, and who has disabled it."""
+        return state_of(schedule)
+
+    @live
+    @admin.display(description=_("next run"))
+    def shown_next(self, schedule: Any) -> SafeString | str:
+        """When it is due, if it is."""
+        return moment_of(schedule.next_run_at if schedule.enabled else None, schedule.read_at)
+
+    @live
+    @admin.display(description=_("last run"))
+    def shown_last(self, schedule: Any) -> SafeString | str:
+        """When it was last sent."""
+        return moment_of(schedule.last_run_at, schedule.read_at)
+
+    @live
+    @admin.display(description=_("sent so far"))
+    def shown_count(self, schedule: Schedule) -> str:
+        """How often it was sent."""
+        return str(schedule.run_count)
+
+    @live
+    @admin.display(description=_("last error"))
+    def shown_error(self, schedule: Schedule) -> SafeString | str:
+        """The beginning of why its latest run was not sent."""
+        text = schedule.last_error
+        return format_html('<span title="{}">{}</span>', text, Truncator(text).chars(ERROR)) if text else "-"
+
+
+def dotted(path: str) -> SafeString:
+    """Return a dotted path, the last part of which may stand on a line by itself."""
+    module, dot, name = path.rpartition(".")
+    return format_html('<span class="horsies-module">{}{}</span><wbr>{}', module, dot, name)
+
+
+def moment_of(moment: datetime | None, now: datetime) -> SafeString | str:
+    """Return a moment as seen from now, and in the reader's own zone; a dash for none."""
+    if moment is None:
+        return "-"
+    return format_html('{} <span class="quiet horsies-at">{}</span>', when(moment, now), at(moment, exactly=False))

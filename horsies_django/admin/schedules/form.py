@@ -1,0 +1,96 @@
+"""The form of a schedule that is made by hand."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+from zoneinfo import available_timezones
+
+from django import forms
+from django.forms import ModelForm
+from django.utils.translation import gettext_lazy as _
+
+from ...backend import HorsiesBackend
+from ...compat import task_backends
+from ...models import Schedule
+from ...models.interventions import INTERNAL
+from ...tasks import HorsiesTask
+from ...workflows.registry import registry
+from ..base import queue_database
+from ..lists.registered import task_names
+from ..workflows.event_form import OfferingInput
+
+if TYPE_CHECKING:
+    AnyModelForm = ModelForm[Schedule]
+else:  # generic in the type stubs only
+    AnyModelForm = ModelForm
+
+#: How a value in JSON is typed.
+JSON_BOX: Final = {"class": "vLargeTextField", "rows": 4, "spellcheck": "false"}
+
+
+class ScheduleForm(AnyModelForm):
+    """What somebody may say of a schedule; the model judges it, field by field."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        offered = {"task_name": task_names, "workflow_name": _workflow_names, "timezone": available_timezones}
+        for name, names in offered.items():
+            if name in self.fields:
+                self.fields[name].widget = OfferingInput(attrs={"class": "vTextField", "spellcheck": "false"})
+                self.fields[name].widget.offered = sorted(names())
+
+    def clean_task_name(self) -> str | None:
+        """Take a task of a module that the project has loaded: what is typed has nothing imported."""
+        name: str = self.cleaned_data["task_name"] or ""
+        if name and "task_name" in self.changed_data and not _is_loaded_task(name):
+            told = _("%(name)s is no task of this project; allowed: one that stands in a module of tasks.")
+            raise forms.ValidationError(told, params={"name": name}, code="unknown")
+        return name or None
+
+    def clean_workflow_name(self) -> str | None:
+        """Nothing is no workflow."""
+        return self.cleaned_data["workflow_name"] or None
+
+    def clean_args(self) -> Any:
+        """Nothing is no arguments."""
+        return self._json("args", list, _("This is no JSON array. Allowed: [1, “a”], for one."))
+
+    def clean_kwargs(self) -> Any:
+        """Nothing is no arguments."""
+        return self._json("kwargs", dict, _("This is no JSON object. Allowed: {“name”: 1}, for one."))
+
+    def clean_options(self) -> Any:
+        """Nothing is no options."""
+        return self._json("options", dict, _("This is no JSON object. Allowed: {“name”: 1}, for one."))
+
+    def _json(self, name: str, kind: type[Any], told: Any) -> Any:
+        value = self.cleaned_data[name]
+        if value is None:
+            return kind()
+        if not isinstance(value, kind):
+            raise forms.ValidationError(told, code="invalid")
+        return value
+
+    def validate_unique(self) -> None:
+        """Ask the schedules' own database, where Django would ask the one that its routers name."""
+        name = self.cleaned_data.get("name")
+        others = Schedule.objects.using(queue_database()).exclude(pk=self.instance.pk)
+        if name is not None and others.filter(name=name).exists():
+            self.add_error("name", self.instance.unique_error_message(Schedule, ("name",)))
+
+
+def backends() -> list[str]:
+    """Return the aliases of the backends that are ours."""
+    return [alias for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend)]
+
+
+def _is_loaded_task(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    found = getattr(sys.modules.get(module), attribute, None)
+    return isinstance(found, HorsiesTask) and not name.startswith(INTERNAL)
+
+
+def _workflow_names() -> set[str]:
+    keys = (definition._meta.options.definition_key for definition in registry.definitions.values())
+    return set(filter(None, keys))

@@ -1,0 +1,83 @@
+"""What a schedule has sent, the newest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Final
+
+from django.db.models import Model, QuerySet
+from django.db.models.fields.json import KT
+from django.db.models.functions import Now
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from ...durations import lasting
+from ...models import Task, Workflow
+from ..links import Links
+from ..moments import when
+from ..state_words import status_badge
+
+#: Runs that a page lists.
+SHOWN: Final = 20
+
+#: What is read of each.
+_TIMES: Final = ("sent_at", "started_at", "completed_at", "cancelled_at")
+_OF_TASK: Final = ("pk", "task_name", "status", "error_code", "failed_at", "expired_at", *_TIMES)
+_OF_WORKFLOW: Final = ("pk", "name", "status", *_TIMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One task or workflow that a schedule has sent."""
+
+    sent_at: datetime
+    link: SafeString | str
+    badge: SafeString
+    error_code: str
+    sent: SafeString
+    took: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The newest runs, links to all of them, and whether there may be some that this user may not look at."""
+
+    runs: list[Run]
+    all: list[SafeString | str]
+    is_hidden: bool
+
+
+def history_of(key: int, database: str | None, links: Links) -> History:
+    """Read what the schedule with this key has sent and this user may look at: two statements, each by its index."""
+    runs: list[Run] = []
+    everything = []
+    if links.may(Task):
+        tasks = Task.objects.using(database).only(*_OF_TASK)
+        runs += (_run(links, task, task.task_name, task.finished_at) for task in _newest(tasks, key))
+        everything.append(links.among(Task, _("All its tasks"), schedule_id=str(key), kind="all"))
+    if links.may(Workflow):
+        workflows = Workflow.objects.using(database).only(*_OF_WORKFLOW).annotate(error_code=KT("error__error_code"))
+        found = [_run(links, one, one.name, one.completed_at or one.cancelled_at) for one in _newest(workflows, key)]
+        runs += found
+        everything += [links.among(Workflow, _("All its workflows"), schedule_id=str(key))] if found else []
+    runs.sort(key=attrgetter("sent_at"), reverse=True)
+    return History(runs[:SHOWN], everything, is_hidden=not (links.may(Task) and links.may(Workflow)))
+
+
+def _newest(rows: QuerySet[Any], key: int) -> QuerySet[Any]:
+    found: QuerySet[Any] = rows.filter(schedule_id=key).annotate(read_at=Now())
+    return found.order_by("-schedule_id", "-pk")[:SHOWN]
+
+
+def _run(links: Links, row: Any, name: str, ended: datetime | None) -> Run:
+    model: type[Model] = type(row)
+    return Run(
+        row.sent_at,
+        links.to(model, row.pk, name),
+        status_badge(row),
+        row.error_code or "",
+        when(row.sent_at, row.read_at),
+        lasting((ended or row.read_at) - row.started_at) if row.started_at else "-",
+    )

@@ -1,0 +1,143 @@
+"""The page of one schedule: how it stands, its form, the next runs, and what it has sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.contrib import admin
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.db import DEFAULT_DB_ALIAS
+from django.forms.widgets import Media
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...masking import Mask, mask_of
+from ...models import Schedule
+from ...schedules.moments import database_now
+from ..base import queue_database
+from ..links import Links
+from ..readable import as_json
+from .columns import ScheduleColumns, moment_of
+from .history import history_of
+from .preview import NAMES, Preview, preview_of, preview_of_typed
+from .states import is_late, state_of
+
+#: The place of the fields that say when, among the fieldsets: the next runs stand below them.
+WHEN_AT: Final = 1
+
+
+class SchedulePage(ScheduleColumns):
+    """The part of the admin of schedules that is about one of them."""
+
+    change_form_template = "admin/horsies_django/schedule_change_form.html"
+    fieldsets = (
+        (None, {"fields": ("name", "task_name", "workflow_name", "args", "kwargs")}),
+        (_("When"), {"fields": ("timing", "timezone", ("start_at", "end_at"), "skip_nonexistent")}),
+        (_("If it can't keep to it"), {"fields": (("catch_up", "max_catch_up_runs"), "overlap", "jitter")}),
+        (_("Options"), {"fields": ("options", "backend")}),
+    )
+
+    @property
+    def media(self) -> Media:
+        """The script of the preview, beside all the rest."""
+        return super().media + Media(js=["horsies_django/preview.js"])
+
+    # The next runs, while they are typed.
+
+    def get_urls(self) -> list[URLPattern]:
+        """Give the preview an address, and one below that of each row."""
+        view, name = self.admin_site.admin_view(self.preview_view), self._url_name("preview")
+        own = [path("preview/", view, name=f"{name}_new"), path("<path:object_id>/preview/", view, name=name)]
+        return [*own, *super().get_urls()]
+
+    def preview_view(self, request: HttpRequest, object_id: str | None = None) -> HttpResponse:
+        """Say when what is typed would run, to those who may save it. Nothing is written."""
+        schedule = Schedule() if object_id is None else self.get_object(request, unquote(object_id))
+        if not self._may_type(request, None if object_id is None else schedule):
+            raise PermissionDenied
+        if request.method != "GET":
+            return HttpResponseNotAllowed(["GET"])
+        if schedule is None:
+            return self.gone(request, str(object_id))
+        now = database_now(queue_database() or DEFAULT_DB_ALIAS)
+        context = {"preview": preview_of_typed(request.GET, schedule, now)}
+        answer = TemplateResponse(request, "admin/horsies_django/schedule_preview.html", context)
+        answer.headers["Cache-Control"] = "private, no-store"
+        return answer
+
+    def _may_type(self, request: HttpRequest, schedule: Any) -> bool:
+        is_new = schedule is None or schedule.pk is None
+        return self.has_add_permission(request) if is_new else self.has_change_permission(request, schedule)
+
+    # The page.
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Put what is not of the form on the page."""
+        schedule = kwargs.get("obj")
+        context |= {"show_save_and_add_another": False, "when_at": WHEN_AT, "preview": Preview()}
+        if schedule is not None:
+            context |= self._about(request, schedule)
+        if self._may_type(request, schedule):
+            name, key = f"{self.admin_site.name}:{self._url_name('preview')}", getattr(schedule, "pk", None)
+            address = reverse(f"{name}_new") if key is None else reverse(name, args=[quote(key)])
+            context |= {"preview_address": address, "preview_fields": " ".join(NAMES)}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def _about(self, request: HttpRequest, schedule: Any) -> dict[str, Any]:
+        return {
+            "summary": self._summary(schedule),
+            "notices": list(_notices(schedule)),
+            "preview": preview_of(schedule, schedule.read_at),
+            "history": history_of(schedule.pk, queue_database(), Links(self.admin_site, request)),
+        }
+
+    def _summary(self, schedule: Any) -> list[tuple[Any, Any]]:
+        return [
+            (_("state"), state_of(schedule)),
+            (_("next run"), moment_of(schedule.next_run_at if schedule.enabled else None, schedule.read_at)),
+            (_("last run"), moment_of(schedule.last_run_at, schedule.read_at)),
+            (_("sent so far"), self.shown_count(schedule)),
+        ]
+
+    def _url_name(self, page: str) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
+
+    # Values of one that is not to be edited.
+
+    @admin.display(description=_("arguments"))
+    def shown_args(self, schedule: Schedule) -> SafeString | str:
+        """The positional arguments, without what is sensitive."""
+        mask = _mask_of(schedule)
+        return as_json(mask.seen_args(schedule.args), mask)
+
+    @admin.display(description=_("keyword arguments"))
+    def shown_kwargs(self, schedule: Schedule) -> SafeString | str:
+        """The keyword arguments, without what is sensitive."""
+        return as_json(schedule.kwargs, _mask_of(schedule))
+
+    @admin.display(description=_("options"))
+    def shown_options(self, schedule: Schedule) -> SafeString | str:
+        """The options, without what is sensitive."""
+        return as_json(schedule.options, _mask_of(schedule))
+
+
+def _mask_of(schedule: Schedule) -> Mask:
+    return mask_of(schedule.task_name) if schedule.task_name else Mask()
+
+
+def _notices(schedule: Any) -> Iterator[tuple[str, str]]:
+    """Yield what needs somebody, and what somebody has to know who came to edit it, each with its level."""
+    if schedule.source:
+        where = gettext("It stands in the code of %(source)s: change it there. Here it is enabled, disabled and run.")
+        yield "info", where % {"source": schedule.source}
+    if is_late(schedule):
+        late = gettext("It is due, and nobody has sent it. Start a worker without --no-scheduler, or %(command)s")
+        yield "warning", late % {"command": "python manage.py horsies_scheduler"}
+    if schedule.last_error:
+        yield "error", gettext("Its latest run was not sent: %(error)s") % {"error": schedule.last_error}

@@ -1,0 +1,95 @@
+"""When a schedule will be due: what its page shows, also while it is edited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django import forms
+from django.contrib.admin.widgets import AdminSplitDateTime
+from django.core.exceptions import ValidationError
+from django.http import QueryDict
+from django.utils.formats import date_format
+from django.utils.safestring import SafeString
+
+from ...models import Schedule
+from ..moments import when
+from .words import words_of
+
+#: Runs that are shown.
+SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """One run that will be: its time in the zone of its schedule, and as seen from now."""
+
+    text: str
+    left: SafeString
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """When it will be due, in words and as times; or what is wrong with that. Neither: nobody has said when."""
+
+    words: str = ""
+    runs: tuple[Coming, ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+class TimingForm(forms.Form):
+    """The fields that say when, as the page of a schedule has them."""
+
+    name = forms.CharField(required=False)
+    timing = forms.CharField(required=False)
+    timezone = forms.CharField(required=False)
+    skip_nonexistent = forms.BooleanField(required=False)
+    start_at = forms.SplitDateTimeField(required=False, widget=AdminSplitDateTime)
+    end_at = forms.SplitDateTimeField(required=False, widget=AdminSplitDateTime)
+    jitter = forms.FloatField(required=False)
+
+
+#: The same as they are posted.
+NAMES: Final = (
+    "name", "timing", "timezone", "skip_nonexistent", "start_at_0", "start_at_1", "end_at_0", "end_at_1", "jitter",
+)  # fmt: skip
+
+
+def preview_of_typed(typed: QueryDict, schedule: Schedule, now: datetime) -> Preview:
+    """Return the next runs of a schedule as somebody has typed it so far; it is not saved."""
+    form = TimingForm(typed)
+    if not form.is_valid():
+        return Preview(errors=tuple(_lines(form.errors)))
+    values = form.cleaned_data | {"jitter": form.cleaned_data["jitter"] or 0.0}
+    if not values["timing"]:
+        return Preview()
+    if any(getattr(schedule, name) != value for name, value in values.items()):
+        schedule.next_run_at = schedule.next_slot_at = None  # they are worked out anew
+    for name, value in values.items():
+        setattr(schedule, name, value)
+    try:
+        schedule.full_clean(validate_unique=False, validate_constraints=False)
+    except ValidationError as error:
+        if wrong := {name: told for name, told in error.message_dict.items() if name in form.fields and name != "name"}:
+            return Preview(errors=tuple(_lines(wrong)))
+    return preview_of(schedule, now)
+
+
+def preview_of(schedule: Schedule, now: datetime) -> Preview:
+    """Return the next runs of a schedule: what is wrong with it, if it can't be read."""
+    try:
+        slots = schedule.slots
+    except ValueError as error:
+        return Preview(errors=(str(error),))
+    dues = (slots.due_at(slot).astimezone(slots.zone) for slot in slots.upcoming(now, SHOWN))
+    runs = tuple(Coming(date_format(due, "D Y-m-d H:i:s T"), when(due, now)) for due in dues)
+    return Preview(words_of(schedule.timing, schedule.timezone), runs)
+
+
+def _lines(errors: Mapping[str, Any]) -> Iterator[str]:
+    for name, told in errors.items():
+        field: Any = Schedule._meta.get_field(name) if name in TimingForm.base_fields else None
+        label = field.verbose_name if field else ""
+        yield from (f"{label}: {text}" if label else str(text) for text in told)

@@ -1,0 +1,33 @@
+"""How a schedule stands, by word."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from ...figures.schedules import LATE
+from ...schedules.choices import DisabledBy
+
+#: Who has disabled it.
+DISABLED: Final = {
+    DisabledBy.OPERATOR: _("disabled by an operator"),
+    DisabledBy.CODE: _("gone from the code"),
+    DisabledBy.END: _("ended"),
+    DisabledBy.TIMING: _("can't be read"),
+}
+
+
+def state_of(schedule: Any) -> SafeString:
+    """Return whether it is enabled, else who has disabled it."""
+    if schedule.enabled:
+        return format_html('<span class="horsies-alive">{}</span>', _("enabled"))
+    kind = "silent" if schedule.disabled_by == DisabledBy.TIMING else "paused"
+    return format_html('<span class="horsies-{}">{}</span>', kind, DISABLED.get(schedule.disabled_by) or _("disabled"))
+
+
+def is_late(schedule: Any) -> bool:
+    """Whether its time has come and nobody has sent it. It was read with ``next_in``, the seconds until then."""
+    return bool(schedule.enabled and schedule.next_in is not None and schedule.next_in < -LATE)

@@ -1,0 +1,87 @@
+"""When a schedule is due, in the reader's own words."""
+
+from __future__ import annotations
+
+import calendar
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final
+
+from django.utils import dates
+from django.utils.formats import number_format
+from django.utils.translation import get_language, gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...schedules.cron import expanded
+
+#: The longest unit first: its seconds, one of it, and more. No language that there is tells two from five.
+_UNITS: Final = (
+    (86_400, _("every day"), _("every %d days")),
+    (3_600, _("every hour"), _("every %d hours")),
+    (60, _("every minute"), _("every %d minutes")),
+    (1, _("every second"), _("every %d seconds")),
+)
+
+#: What cron-descriptor says in English whatever the language.
+_NAMES: Final = {
+    **{name: dates.WEEKDAYS[number] for number, name in enumerate(calendar.day_name)},
+    **{name: dates.MONTHS[number] for number, name in enumerate(calendar.month_name) if name},
+}
+_ANY_NAME: Final = re.compile(rf"\b({'|'.join(_NAMES)})\b")
+
+#: It knows each language by a region, mostly its own.
+_REGIONS: Final = {"en": "en_US", "cs": "cs_CZ", "da": "da_DK", "sv": "sv_SE", "uk": "uk_UA"}
+
+#: What it raises for what croniter knows and it does not: its own errors, and those of its parser.
+_UNTOLD: Final = (ValueError, LookupError, TypeError, AttributeError)
+
+
+def words_of(timing: str, timezone: str = "") -> str:
+    """Return a timing in words, with its zone where that matters; the timing itself where there are no words for it.
+
+    >>> words_of("every:300", "Europe/Berlin")
+    'every 5 minutes'
+    """
+    kind, _colon, text = timing.partition(":")
+    if kind == "every":
+        return _every(text) or timing
+    said = _cron(text) if kind == "cron" else ""
+    words = said or text or timing
+    return f"{words} ({timezone})" if timezone else words
+
+
+def _every(text: str) -> str:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return ""
+    for unit, one, more in _UNITS:
+        number = seconds / unit
+        if number >= 1 and number.is_integer():
+            return str(one) if number == 1 else str(more) % int(number)
+    return gettext("every %s seconds") % number_format(seconds)
+
+
+def _cron(text: str) -> str:
+    """Return an expression in words; nothing without cron-descriptor, or if it has none for this one."""
+    if find_spec("cron_descriptor") is None:
+        return ""
+    descriptor = import_module("cron_descriptor")
+    fields = expanded(text).replace("?", "*")  # which makes it take the last field for a year
+    options = descriptor.Options(use_24hour_time_format=True, locale_code=_locale())
+    try:
+        said = descriptor.get_description(fields, options)
+    except (descriptor.FormatError, descriptor.MissingFieldError, descriptor.WrongArgumentError, *_UNTOLD):
+        return ""
+    return _ANY_NAME.sub(_in_own_language, said)
+
+
+def _in_own_language(name: re.Match[str]) -> str:
+    return str(_NAMES[name.group()])
+
+
+def _locale() -> str:
+    """Return what cron-descriptor calls the reader's language: of those that it does not have it makes English."""
+    language = (get_language() or "en").partition("-")[0]
+    return _REGIONS.get(language, f"{language}_{language.upper()}")

@@ -1,0 +1,576 @@
+"""Schedules in the admin: what is due, in words; making, editing and acting on them; what they have sent."""
+
+import json
+import re
+from datetime import UTC, datetime
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import translation
+from django.utils.html import strip_tags
+
+from horsies_django import Workflow as Definition
+from horsies_django.admin.schedules import words
+from horsies_django.admin.schedules.words import words_of
+from horsies_django.expressions import FromNow
+from horsies_django.models import Schedule, Task, Workflow
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/horsies_django/schedule/"
+RIGHTS = ("view_schedule", "change_schedule", "add_schedule", "delete_schedule")
+VERBS = ("enable_schedule", "disable_schedule", "run_now_schedule")
+
+
+def make(name="nightly", **columns):
+    given = {"task_name": tasks.noop.module_path, "timing": "cron:0 9 * * MON-FRI", "timezone": "Europe/Berlin"}
+    schedule = Schedule(name=name, **given | columns)
+    schedule.save()
+    return schedule
+
+
+def address(schedule, page="change", *more):
+    return reverse(f"admin:horsies_django_schedule_{page}", args=[schedule.pk, *more])
+
+
+def page(client, schedule):
+    response = client.get(address(schedule))
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def posted(schedule=None, **changed):
+    """What the form of a schedule posts, with some of it changed."""
+    row = schedule or Schedule(task_name=tasks.noop.module_path)
+    names = ("name", "task_name", "workflow_name", "timing", "timezone", "catch_up", "max_catch_up_runs", "overlap")
+    data = {name: getattr(row, name) or "" for name in names}
+    data |= {name: json.dumps(getattr(row, name)) for name in ("args", "kwargs", "options")}
+    return data | {"jitter": row.jitter, "backend": row.backend, "start_at_0": "", "start_at_1": ""} | changed
+
+
+def errors(response):
+    """The errors of a form, by field."""
+    return {name: list(told) for name, told in response.context["adminform"].form.errors.items()}
+
+
+def do(client, schedule, verb):
+    return client.post(address(schedule, "do", verb), follow=True)
+
+
+def cells(client, query=""):
+    """Each schedule's cells, by its name."""
+    html = client.get(LIST + query).content.decode()
+    found = {}
+    for row in re.findall(r"<tr>(.*?)</tr>", html, re.S):
+        row_cells = re.findall(r'class="field-(\w+)[^"]*">(.*?)</t[dh]>', row, re.S)
+        texts = {name: re.sub(r"\s+", " ", strip_tags(cell)).strip() for name, cell in row_cells}
+        if texts:
+            found[texts["name"]] = texts
+    return found
+
+
+# In words.
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("timing", "said"),
+    [
+        ("cron:0 9 * * MON-FRI", "At 09:00, Monday through Friday (Europe/Berlin)"),
+        ("cron:30 0 9 * * *", "At 09:00:30 (Europe/Berlin)"),
+        ("cron:0 0 L * *", "At 00:00, on the last day of the month (Europe/Berlin)"),
+        ("cron:0 9 ? * 5#2", "At 09:00, on the second Friday of the month (Europe/Berlin)"),
+        ("every:300", "every 5 minutes"),
+        ("every:86400", "every day"),
+        ("every:90", "every 90 seconds"),
+        ("cron:what", "what (Europe/Berlin)"),
+        ("odd", "odd (Europe/Berlin)"),
+    ],
+)
+def test_a_timing_is_said_in_words_with_its_zone(timing, said):
+    assert words_of(timing, "Europe/Berlin") == said
+
+
+@pytest.mark.once
+def test_words_are_the_readers_own():
+    with translation.override("de"):
+        assert words_of("cron:0 9 * * MON-FRI", "UTC") == "Um 09:00, Montag bis Freitag (UTC)"
+    with translation.override("tr"):
+        assert "Pazartesi ile Cuma" in words_of("cron:0 9 * * MON-FRI", "UTC")
+
+
+@pytest.mark.once
+def test_without_the_package_for_words_the_expression_itself_is_shown(monkeypatch):
+    monkeypatch.setattr(words, "find_spec", lambda name: None)
+
+    assert words_of("cron:0 9 * * MON-FRI", "UTC") == "0 9 * * MON-FRI (UTC)"
+
+
+# The list.
+
+
+def test_the_list_says_what_runs_when_and_how_it_went(staff):
+    make(run_count=3, last_error="TypeError: odd")
+    Schedule.objects.update(next_run_at=FromNow(7_500), last_run_at=FromNow(-150))
+    make("old", timing="every:300", source="shop")
+    Schedule.objects.filter(name="old").disable("CODE")
+
+    found = cells(staff("view_schedule"))
+
+    assert found["nightly"]["shown_when"] == "At 09:00, Monday through Friday (Europe/Berlin)"
+    assert found["nightly"]["shown_target"] == tasks.noop.module_path
+    assert re.match(r"in 2 h \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", found["nightly"]["shown_next"])
+    assert re.match(r"\d min ago \d{4}-", found["nightly"]["shown_last"])
+    assert (found["nightly"]["shown_count"], found["nightly"]["shown_error"]) == ("3", "TypeError: odd")
+    assert (found["old"]["shown_state"], found["old"]["shown_next"]) == ("gone from the code", "-")
+
+
+def test_the_list_is_filtered_by_state_trouble_and_where_a_schedule_is_kept(staff):
+    make("runs")
+    make("stopped", enabled=False)
+    make("of-code", source="shop")
+    make("broken")
+    Schedule.objects.filter(name="broken").update(enabled=False, disabled_by="TIMING", last_error="odd")
+    client = staff("view_schedule")
+
+    by_state = ("?state=enabled", "?state=disabled", "?state=TIMING", "?state=nonsense")
+    shown = {query: set(cells(client, query)) for query in by_state}
+    shown |= {
+        query: set(cells(client, query)) for query in ("?trouble=error", "?source=code", "?q=RUN", "?state=nonsense")
+    }
+
+    assert shown == {
+        "?state=enabled": {"runs", "of-code"},
+        "?state=disabled": {"stopped", "broken"},
+        "?state=TIMING": {"broken"},
+        "?trouble=error": {"broken"},
+        "?source=code": {"of-code"},
+        "?q=RUN": {"runs"},
+        "?state=nonsense": set(),
+    }
+
+
+def test_the_list_needs_as_many_queries_for_forty_as_for_one_and_counts_no_table(staff):
+    client = staff("view_schedule", *VERBS)
+    make()
+
+    def queries():
+        with CaptureQueriesContext(connection) as captured:
+            assert client.get(LIST).status_code == 200
+        counts = [each["sql"] for each in captured if "COUNT(" in each["sql"] and "horsies_schedules" in each["sql"]]
+        assert all("LIMIT 10000" in sql for sql in counts)
+        return len(captured)
+
+    one = queries()
+    for number in range(40):
+        make(f"s{number}")
+
+    assert queries() == one <= 8
+
+
+# Making and editing.
+
+
+def test_a_schedule_made_by_hand_is_planned_and_enabled_by_those_who_may_enable(staff):
+    client = staff("view_schedule", "add_schedule", "enable_schedule")
+
+    data = posted(name="report", timing="every:300", timezone="UTC", kwargs="{}", enabled="on")
+    response = client.post(f"{LIST}add/", data)
+
+    assert response.status_code == 302, errors(response)
+    row = Schedule.objects.get()
+    assert (row.name, row.enabled, row.source, row.args, row.task_name) == ("report", True, "", [], data["task_name"])
+    assert row.workflow_name is None
+    assert row.next_run_at > datetime.now(UTC)
+
+
+def test_one_added_without_the_right_to_enable_waits_for_somebody_who_has_it(staff):
+    client = staff("view_schedule", "add_schedule")
+    assert 'name="enabled"' not in client.get(f"{LIST}add/").content.decode()
+
+    client.post(f"{LIST}add/", posted(name="report", timing="every:300", enabled="on"))
+
+    row = Schedule.objects.get()
+    assert (row.enabled, row.disabled_by, row.next_run_at) == (False, "OPERATOR", None)
+
+
+def test_q02_a_bad_expression_is_quoted_beside_its_field_and_names_the_field_of_cron(staff):
+    client = staff(*RIGHTS)
+
+    told = errors(client.post(f"{LIST}add/", posted(name="x", timing="cron:0 9 * * MON-FRX", timezone="Mars")))
+
+    assert "'0 9 * * MON-FRX'" in told["timing"][0]
+    assert "day of the week" in told["timing"][0]
+    assert "'Mars'" in told["timezone"][0]
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "said"),
+    [
+        ("task_name", "os.system", "no task of this project"),
+        ("task_name", "tests.never.imported", "no task of this project"),
+        ("task_name", "horsies_django.workflows.internal.decide", "no task of this project"),
+        ("task_name", "", "one of the two"),
+        ("workflow_name", "unknown", "one of the two"),
+        ("args", "[1", "Enter a valid JSON"),
+        ("args", '{"a": 1}', "no JSON array"),
+        ("kwargs", "[1]", "no JSON object"),
+        ("kwargs", '{"nothing": 1}', "nothing"),
+        ("options", '{"colour": 1}', "colour"),
+        ("options", "[]", "no JSON object"),
+        ("jitter", "-1", "jitter"),
+        ("max_catch_up_runs", "0", "max_catch_up_runs"),
+        ("name", "taken", "already exists"),
+    ],
+)
+def test_what_is_wrong_is_said_beside_its_field(staff, field, text, said):
+    make("taken")
+    client = staff(*RIGHTS)
+
+    response = client.post(f"{LIST}add/", posted(**{"name": "x", "timing": "every:60", field: text}))
+
+    assert response.status_code == 200
+    assert said in errors(response)[field][0]
+    assert Schedule.objects.count() == 1
+
+
+def test_saving_a_timing_plans_anew_and_leaves_what_the_scheduler_has_written(staff):
+    schedule = make()
+    planned = schedule.next_run_at
+    client = staff(*RIGHTS)
+    client.get(address(schedule))
+    Schedule.objects.update(run_count=7, last_error="odd")  # it has fired meanwhile
+
+    assert client.post(address(schedule), posted(schedule, overlap="skip")).status_code == 302
+    row = Schedule.objects.get()
+    assert (row.overlap, row.next_run_at, row.run_count, row.last_error) == ("skip", planned, 7, "odd")
+    client.post(address(schedule), posted(row, timing="cron:0 10 * * *"))
+
+    row = Schedule.objects.get()
+    assert row.next_run_at != planned
+    assert (row.timing, row.run_count, row.overlap) == ("cron:0 10 * * *", 7, "skip")
+
+
+def test_saving_does_not_enable_what_was_disabled_meanwhile(staff):
+    schedule = make()
+    client = staff(*RIGHTS)
+    Schedule.objects.disable()
+
+    client.post(address(schedule), posted(schedule, timing="cron:0 10 * * *", enabled="on"))
+
+    assert not Schedule.objects.get().enabled
+
+
+def test_q05_a_schedule_of_the_code_is_not_edited_and_says_where_it_stands(staff):
+    schedule = make(source="shop", kwargs={"password": "hunter2"})
+    client = staff(*RIGHTS, *VERBS)
+
+    html = page(client, schedule)
+
+    assert "It stands in the code of shop: change it there." in html
+    assert "hunter2" not in html
+    assert 'name="timing"' not in html
+    assert 'name="_save"' not in html
+    assert address(schedule, "do", "disable") in html
+    assert client.post(address(schedule), posted(schedule, timing="every:1")).status_code == 403
+    assert client.post(address(schedule, "delete"), {"post": "yes"}).status_code == 403
+    assert Schedule.objects.get().timing == schedule.timing
+
+
+def test_one_that_is_gone_from_the_code_can_be_deleted(staff):
+    schedule = make(source="shop")
+    Schedule.objects.disable("CODE")
+
+    staff(*RIGHTS).post(address(schedule, "delete"), {"post": "yes"})
+
+    assert not Schedule.objects.exists()
+
+
+# The preview.
+
+
+def preview(client, schedule=None, **typed):
+    given = {"timing": "cron:30 2 * * *", "timezone": "Europe/Berlin"} | typed
+    where = f"{LIST}preview/" if schedule is None else address(schedule, "preview")
+    return client.get(where, given)
+
+
+def times(response):
+    return re.findall(r"<li>(\w{3} [\d-]+ [\d:]+ \w+)", response.content.decode())
+
+
+def test_the_preview_has_the_words_and_the_next_five_times_in_the_zone(staff):
+    response = preview(staff("view_schedule", "add_schedule"), start_at_0="2126-03-28", start_at_1="00:00:00")
+
+    assert "At 02:30 (Europe/Berlin)" in response.content.decode()
+    assert times(response) == [
+        "Thu 2126-03-28 02:30:00 CET",
+        "Fri 2126-03-29 02:30:00 CET",
+        "Sat 2126-03-30 02:30:00 CET",
+        "Sun 2126-03-31 03:00:00 CEST",
+        "Mon 2126-04-01 02:30:00 CEST",
+    ]
+
+
+def test_q03_the_preview_leaves_out_what_does_not_exist_if_that_is_ticked(staff):
+    client = staff("view_schedule", "add_schedule")
+
+    response = preview(client, start_at_0="2126-03-31", start_at_1="00:00:00", skip_nonexistent="on")
+
+    assert times(response)[0] == "Mon 2126-04-01 02:30:00 CEST"
+
+
+def test_the_preview_ends_with_the_schedule(staff):
+    client = staff("view_schedule", "add_schedule")
+    window = {"start_at_0": "2126-03-28", "start_at_1": "00:00", "end_at_0": "2126-03-29", "end_at_1": "12:00"}
+
+    assert len(times(preview(client, **window))) == 2
+    assert "will not run any more" in preview(client, end_at_0="2000-01-01", end_at_1="00:00").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"timing": "cron:61 * * * *"}, "the minute is"),
+        ({"timezone": "Mars"}, "Mars"),
+        ({"start_at_0": "soon", "start_at_1": "x"}, "Enter a valid date"),
+        ({"timing": ""}, "Say when, and the next five times stand here."),
+        ({"jitter": "much"}, "Enter a number"),
+        ({"timing": "<script>alert(1)</script>"}, "is no timing"),
+    ],
+)
+def test_the_preview_says_what_is_wrong(staff, typed, said):
+    html = preview(staff("view_schedule", "add_schedule"), **typed).content.decode()
+
+    assert said in html
+    assert "<script>" not in html
+
+
+def test_the_preview_of_what_is_not_changed_is_what_is_planned_jitter_and_all(staff):
+    schedule = make(jitter=30.0)
+    client = staff("view_schedule", "change_schedule")
+
+    typed = {"name": "nightly", "timing": schedule.timing, "jitter": "30.0"}
+    first = times(preview(client, schedule, **typed))[0]
+
+    planned = schedule.next_run_at.astimezone(schedule.slots.zone)
+    assert first == f"{planned:%a %Y-%m-%d %H:%M:%S %Z}"
+    assert first in page(client, schedule)
+
+
+def test_the_preview_writes_nothing_and_is_for_those_who_may_type(staff, client):
+    schedule, of_code = make(), make("code", source="shop")
+    assert client.get(f"{LIST}preview/").status_code == 302
+    assert preview(staff("view_schedule")).status_code == 403
+    assert preview(client, schedule).status_code == 403
+
+    client = staff_with(client, "change_schedule")
+    assert preview(client, schedule).status_code == 200
+    assert preview(client, of_code).status_code == 403
+    assert client.post(address(schedule, "preview")).status_code == 405
+    assert Schedule.objects.get(pk=schedule.pk).timing == schedule.timing
+
+
+def staff_with(client, right):
+    """Give the one who is logged in another right."""
+    from django.contrib.auth import get_user_model
+    from django.contrib.auth.models import Permission
+
+    get_user_model().objects.get().user_permissions.add(Permission.objects.get(codename=right))
+    return client
+
+
+# Acting.
+
+
+def test_a_schedule_is_disabled_enabled_and_run_from_its_page_and_the_log_says_so(staff):
+    schedule = make()
+    client = staff("view_schedule", *VERBS)
+
+    assert "1 schedule is disabled." in do(client, schedule, "disable").content.decode()
+    row = Schedule.objects.get()
+    assert (row.enabled, row.disabled_by, row.next_run_at) == (False, "OPERATOR", None)
+    assert "1 was left alone" in do(client, schedule, "disable").content.decode()
+    assert "1 schedule is enabled." in do(client, schedule, "enable").content.decode()
+    planned = Schedule.objects.get().next_run_at
+    assert "1 run was sent." in do(client, schedule, "run_now").content.decode()
+
+    row, task = Schedule.objects.get(), Task.objects.get()
+    assert (row.enabled, row.next_run_at, row.last_task_id) == (True, planned, task.pk)
+    assert (task.schedule_id, task.task_name) == (schedule.pk, tasks.noop.module_path)
+    logged = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
+    assert logged[0] == "Disable. Enabled: True → False."
+    assert logged[1].startswith("Enable. Enabled: False → True")
+    assert f"→ {task.pk}" in logged[2]
+
+
+def test_several_are_run_from_the_list(staff):
+    schedules = [make(f"s{number}") for number in range(3)]
+
+    keys = [str(schedule.pk) for schedule in schedules]
+    staff("view_schedule", *VERBS).post(LIST, {"action": "run_now", "_selected_action": keys})
+
+    assert Task.objects.count() == LogEntry.objects.count() == 3
+
+
+def test_what_can_not_be_run_is_told_with_its_reason_and_does_not_stop_others(staff):
+    gone, sound = make("gone"), make("sound")
+    Schedule.objects.filter(pk=gone.pk).update(task_name="tests.jobs.tasks.gone")
+    client = staff("view_schedule", *VERBS)
+
+    keys = [str(gone.pk), str(sound.pk)]
+    html = client.post(LIST, {"action": "run_now", "_selected_action": keys}, follow=True).content.decode()
+
+    assert "1 run was sent." in html
+    assert "tests.jobs.tasks" in html
+    assert Task.objects.get().schedule_id == sound.pk
+    assert "gone" in Schedule.objects.get(pk=gone.pk).last_error
+
+
+def test_one_that_is_late_and_one_with_an_error_say_so_on_their_pages(staff):
+    schedule = make()
+    Schedule.objects.update(next_run_at=FromNow(-90), last_error="odd")
+
+    html = page(staff("view_schedule"), schedule)
+
+    assert "It is due, and nobody has sent it." in html
+    assert "Its latest run was not sent: odd" in html
+
+
+def test_a_page_whose_timing_can_not_be_read_opens_and_says_why(staff):
+    schedule = make()
+    Schedule.objects.update(timing="cron:61 * * * *", timezone="Mars", enabled=False, disabled_by="TIMING")
+    client = staff(*RIGHTS)
+
+    assert "the minute is" in page(client, schedule)
+    assert cells(client)["nightly"]["shown_when"] == "cron:61 * * * *"
+
+
+# What it has sent.
+
+
+def test_q06_the_page_lists_what_it_has_sent_with_links_and_the_lists_show_all_of_it(staff):
+    schedule = make()
+    Task.objects.create(task_name="shop.other")
+    sent = [Task.objects.create(task_name=f"shop.t{number}", schedule_id=schedule.pk) for number in range(25)]
+    run = Workflow.objects.get(pk=Definition("made", [tasks.noop.node()()]).start().id)
+    Workflow.objects.filter(pk=run.pk).update(schedule_id=schedule.pk)
+    client = staff("view_schedule", "view_task", "view_workflow")
+
+    html = page(client, schedule)
+
+    assert html.count('<th scope="row"><a href="/admin/horsies_django/') == 20
+    assert reverse("admin:horsies_django_task_change", args=[sent[-1].pk]) in html
+    assert reverse("admin:horsies_django_workflow_change", args=[run.pk]) in html
+    for model in ("task", "workflow"):
+        (link,) = re.findall(rf'href="(/admin/horsies_django/{model}/\?schedule_id=[^"]+)"', html)
+        listed = client.get(link.replace("&amp;", "&")).content.decode()
+        assert "shop.other" not in listed
+        assert "nightly" in listed, "the filter says the name"
+    assert "<wbr>t0<" in client.get(f"/admin/horsies_django/task/?schedule_id={schedule.pk}").content.decode()
+
+
+def test_what_it_has_sent_is_shown_to_those_who_may_look_at_it(staff):
+    schedule = make()
+    Task.objects.create(task_name="shop.secret", schedule_id=schedule.pk)
+
+    html = page(staff("view_schedule"), schedule)
+
+    assert "shop.secret" not in html
+    assert "You may not look at what it sends." in html
+
+
+def test_a_task_and_a_workflow_name_their_schedule(staff):
+    schedule = make()
+    task = Task.objects.create(task_name="shop.t", schedule_id=schedule.pk)
+    run = Definition("made", [tasks.noop.node()()]).start().id
+    Workflow.objects.filter(pk=run).update(schedule_id=schedule.pk)
+    client = staff("view_schedule", "view_task", "view_workflow")
+    link = f'<a href="{address(schedule)}">nightly</a>'
+
+    assert link in client.get(reverse("admin:horsies_django_task_change", args=[task.pk])).content.decode()
+    assert link in client.get(reverse("admin:horsies_django_workflow_change", args=[run])).content.decode()
+    Schedule.objects.all().delete()
+    assert client.get(reverse("admin:horsies_django_task_change", args=[task.pk])).status_code == 200
+
+
+@pytest.mark.parametrize("asked", ["x", "-1", "9" * 30, "٣"])
+def test_a_filter_by_what_is_no_schedule_finds_nothing(staff, asked):
+    Task.objects.create(task_name="shop.t", schedule_id=3)
+
+    response = staff("view_task").get("/admin/horsies_django/task/", {"schedule_id": asked})
+
+    assert response.status_code == 200
+    assert "shop.t" not in response.content.decode()
+
+
+def test_the_page_needs_as_many_queries_for_20_runs_as_for_one(staff):
+    schedule = make()
+    client = staff("view_schedule", "view_task", "view_workflow", *VERBS)
+
+    def queries():
+        with CaptureQueriesContext(connection) as captured:
+            page(client, schedule)
+        return len(captured)
+
+    Task.objects.create(task_name="shop.t", schedule_id=schedule.pk, started_at=Now())
+    one = queries()
+    for _ in range(20):
+        Task.objects.create(task_name="shop.t", schedule_id=schedule.pk)
+
+    assert queries() == one <= 9
+
+
+# The overview.
+
+
+def test_the_overview_names_the_five_that_are_due_next_in_one_more_statement(staff):
+    for number in range(7):
+        make(f"s{number}", timing="every:60")
+        Schedule.objects.filter(name=f"s{number}").update(next_run_at=FromNow(1_000 - number))
+    broken = make("broken")
+    Schedule.objects.filter(pk=broken.pk).update(enabled=False, disabled_by="TIMING")
+    client = staff("view_task")
+
+    def overview():
+        with CaptureQueriesContext(connection) as captured:
+            html = client.get("/admin/horsies_django/overview/").content.decode()
+        return html, [each["sql"] for each in captured if "horsies_schedules" in each["sql"]]
+
+    html, asked = overview()
+    assert ("s6" in html, asked) == (False, [])
+    staff_with(client, "view_schedule")
+    html, asked = overview()
+
+    assert re.findall(r">(s\d)</a>", html) == ["s6", "s5", "s4", "s3", "s2"]
+    assert "1 schedule is disabled, for its timing can" in html
+    assert len(asked) == 1
+    assert "nobody sends what they run" not in html
+    Schedule.objects.filter(name="s0").update(next_run_at=FromNow(-60))
+    assert "nobody sends what they run" in overview()[0]
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="the plan is PostgreSQL's")
+def test_with_10_000_schedules_what_is_asked_goes_by_an_index():
+    Schedule.objects.bulk_create(
+        Schedule(name=f"s{number}", task_name="t", timing="every:60", next_run_at=datetime(2126, 1, 1, tzinfo=UTC))
+        for number in range(10_000)
+    )
+    Schedule.objects.filter(name__startswith="s99").update(enabled=False, disabled_by="TIMING", last_error="odd")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE horsies_schedules")
+
+    rows = Schedule.objects.all()
+    asked = [
+        rows.filter(enabled=True, backend="default", next_run_at__isnull=False).order_by("next_run_at")[:5],
+        rows.filter(enabled=False, disabled_by="TIMING").order_by("name")[:50],
+        rows.exclude(last_error="").order_by("name")[:50],
+        rows.filter(enabled=True).order_by("name")[:50],
+    ]
+
+    assert [one.explain() for one in asked if "Index" not in one.explain()] == []

@@ -1,0 +1,72 @@
+"""What somebody sees who makes a schedule: the next runs change as they type, and are said aloud."""
+
+import pytest
+from django.db import connection
+from selenium.webdriver.common.by import By
+
+from horsies_django.models import Schedule
+from tests.conftest import wait_until
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.skipif(connection.vendor != "sqlite", reason="a page looks alike on every database")
+
+
+def type_in(browser, name, text):
+    field = browser.driver.find_element(By.NAME, name)
+    field.clear()
+    field.send_keys(text)
+
+
+def test_the_next_runs_are_shown_as_they_are_typed_and_a_mistake_is_said(browser):
+    browser.go("schedule_add")
+    region = browser.driver.find_element(By.CSS_SELECTOR, ".horsies-upcoming [aria-live=polite]")
+    assert "Say when" in region.text
+
+    type_in(browser, "timezone", "Europe/Berlin")
+    type_in(browser, "timing", "cron:30 2 * * *")
+    browser.await_text("At 02:30 (Europe/Berlin)")
+    assert region.text.count("02:30:00") == 5
+    assert browser.grave_faults() == []
+
+    type_in(browser, "timing", "cron:30 2 * * FOO")
+    browser.await_text("the day of the week is 'FOO'")
+    browser.scheme("dark")
+    assert browser.grave_faults("color-contrast") == []
+
+
+def test_a_date_that_is_picked_counts_as_soon_as_the_focus_moves(browser):
+    browser.go("schedule_add")
+    type_in(browser, "timing", "cron:30 2 * * *")
+    browser.await_text("02:30:00")
+
+    for part in ("0", "1"):  # Today, Now
+        browser.driver.find_element(By.CSS_SELECTOR, f"#id_end_at_{part} ~ .datetimeshortcuts a").click()
+
+    browser.await_text("It will not run any more")
+
+
+def test_a_schedule_is_made_disabled_and_run(browser):
+    browser.go("schedule_add")
+    for name, text in (("name", "report"), ("task_name", tasks.noop.module_path), ("timing", "every:3600")):
+        type_in(browser, name, text)
+    browser.click("Save and continue editing")
+    browser.await_text("every hour")
+
+    browser.click("Disable")
+    browser.await_text("disabled by an operator")
+    browser.click("Run now")
+    browser.await_text("1 run was sent.")
+
+    assert "noop" in browser.driver.find_element(By.ID, "horsies-history").text
+    schedule = Schedule.objects.get()
+    assert (schedule.run_count, schedule.enabled) == (1, False)
+
+
+def test_it_is_said_that_the_server_can_not_be_reached_and_goes_on_when_it_can(browser):
+    browser.go("schedule_add")
+    with browser.without("*/preview/*"):
+        type_in(browser, "timing", "every:60")
+        browser.await_text("The server can't be reached")
+
+    type_in(browser, "timing", "every:120")
+    wait_until(lambda: browser.shows("every 2 minutes"))

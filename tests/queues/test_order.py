@@ -1,0 +1,113 @@
+"""Between queues: strictly one before the other, by shares, and what waits long for its part."""
+
+from collections import Counter
+
+import pytest
+from django.db.models import Max, Min
+
+from horsies_django.expressions import FromNow
+from horsies_django.models import Queue, Task, TaskAttempt
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def send(counts, **options):
+    for queue, count in counts.items():
+        tasks.noop.with_options(queue_name=queue, **options).send_many({} for _ in range(count))
+
+
+def begun():
+    """The queues of all tasks in the order in which they began."""
+    return list(TaskAttempt.objects.order_by("started_at", "pk").values_list("task__queue_name", flat=True))
+
+
+def drained(manage, *flags, limit=60):
+    process = manage("horsies_worker", "--drain", "-v0", *flags)
+    assert process.wait(limit) == 0, process.output
+    assert not Task.objects.pending().exists()
+
+
+def shares(count):
+    first = Counter(begun()[:count])
+    return {queue: first[queue] / count for queue in sorted(first)}
+
+
+def weigh(**weights):
+    for queue, weight in weights.items():
+        Queue.objects.named(queue).set(weight=weight)
+
+
+def test_by_weight_each_queue_has_its_share_a3_41(manage):
+    weigh(a=6, b=3, c=1)
+    send({"c": 150, "b": 350, "a": 650})
+
+    drained(manage, "--order", "weighted", "--threads", "4", "--start-ahead", "0")
+
+    found = shares(1_000)
+    assert found == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1}, abs=0.05), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_over_10_000_tasks_weights_of_6_3_1_give_60_30_10_percent_a3_41(manage, processes):
+    weigh(a=6, b=3, c=1)
+    send({"c": 1_500, "b": 3_500, "a": 6_500})
+
+    drained(manage, "--order", "weighted", "--processes", processes, "--threads", "16", limit=240)
+
+    found = shares(10_000)
+    print(found)
+    assert found == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1}, abs=0.05), found
+
+
+def test_what_a_queue_does_not_need_of_its_share_the_others_have(drain):
+    weigh(a=100, b=1)
+    send({"a": 3, "b": 60})
+
+    drain(order="weighted", threads=4)
+
+    assert Task.objects.completed().count() == 63
+
+
+def test_strictly_a_lower_queue_begins_once_a_higher_one_is_empty_a3_42(manage):
+    Queue.objects.named("high").set(priority=5)
+    Queue.objects.named("low").set(priority=-5)
+    send({"low": 100}, priority=100)
+    send({"middle": 100, "high": 100})
+
+    drained(manage, "--order", "strict", "--threads", "4")
+
+    assert begun() == ["high"] * 100 + ["middle"] * 100 + ["low"] * 100
+
+
+def spans():
+    rows = TaskAttempt.objects.values_list("task__queue_name").annotate(Min("started_at"), Max("started_at"))
+    return {queue: (first, last) for queue, first, last in rows}
+
+
+def old_ones_among_busy_ones():
+    send({"busy": 400}, priority=50)
+    send({"old": 5})
+    Task.objects.filter(queue_name="old").update(enqueued_at=FromNow(-60))
+
+
+def test_what_has_waited_long_has_a_part_with_aging_and_strict_has_none(manage):
+    old_ones_among_busy_ones()
+    drained(manage, "--aging", "30", "--threads", "4", "--start-ahead", "0")
+    assert spans()["old"][1] < spans()["busy"][1]
+
+    Task.objects.all().delete()
+    old_ones_among_busy_ones()
+    drained(
+        manage, "--order", "strict", "--aging", "30", "--threads", "4", "--start-ahead", "0", "--queues", "busy,old"
+    )
+    assert Task.objects.completed().count() == 405
+
+
+def test_without_aging_the_priority_of_tasks_alone_says_what_begins(manage):
+    old_ones_among_busy_ones()
+
+    drained(manage, "--threads", "4", "--start-ahead", "0")
+
+    assert begun() == ["busy"] * 400 + ["old"] * 5
