@@ -351,6 +351,18 @@ def test_the_preview_says_what_is_wrong(staff, typed, said):
     assert "<script>" not in html
 
 
+def test_a_form_that_comes_back_with_a_mistake_shows_when_what_was_typed_would_run(staff):
+    client = staff(*RIGHTS)
+    schedule = make()
+
+    for where, data in ((f"{LIST}add/", posted(name="")), (address(schedule), posted(schedule, name=""))):
+        response = client.post(where, data | {"timing": "cron:30 2 * * *", "timezone": "Asia/Tokyo"})
+
+        assert list(errors(response)) == ["name"]
+        assert "At 02:30 (Asia/Tokyo)" in response.content.decode()
+        assert len(times(response)) == 5
+
+
 def test_the_preview_of_what_is_not_changed_is_what_is_planned_jitter_and_all(staff):
     schedule = make(jitter=30.0)
     client = staff("view_schedule", "change_schedule")
