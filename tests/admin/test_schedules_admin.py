@@ -538,6 +538,28 @@ def test_the_page_needs_as_many_queries_for_20_runs_as_for_one(staff):
     assert queries() == one <= 9
 
 
+def test_what_a_schedule_has_sent_is_found_by_its_index_with_no_sort(staff):
+    schedule = make()
+    client = staff("view_schedule", "view_task", "view_workflow")
+
+    with CaptureQueriesContext(connection) as captured:
+        page(client, schedule)
+
+    asked = [each["sql"] for each in captured if '"schedule_id" = ' in each["sql"]]
+    plans = []
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")  # the tables are empty
+            cursor.execute("SET LOCAL enable_bitmapscan = off")
+        for sql in asked:
+            cursor.execute(f"EXPLAIN {'' if connection.vendor == 'postgresql' else 'QUERY PLAN '}{sql}")
+            plans.append(str(cursor.fetchall()))
+    assert len(plans) == 2
+    assert "horsies_task_schedule" in plans[0]
+    assert "horsies_workflow_schedule" in plans[1]
+    assert not [plan for plan in plans if "Sort" in plan or "TEMP B-TREE" in plan]
+
+
 # The overview.
 
 
