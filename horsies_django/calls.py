@@ -13,7 +13,7 @@ from django.db.models import BooleanField, Case, DateTimeField, Value, When
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
-from . import headers, hints
+from . import headers, hints, limits
 from .conf import Options
 from .expressions import FromNow
 from .inserts import Insert
@@ -34,6 +34,7 @@ class Arguments(NamedTuple):
     kwargs: dict[str, Any]
     args_text: str
     kwargs_text: str
+    limit_key: str | None = None
 
 
 class Callee:
@@ -170,6 +171,11 @@ class Calls(Callee):
         if (found := self._inserts[key]) is None:
             found = self._inserts[key] = make()
         return found
+
+    def limited(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments of a call with its limit key. Raises also what :func:`~.limits.key_of` raises."""
+        arguments = self.arguments(args, kwargs)
+        return arguments._replace(limit_key=limits.key_of(self._task, self.parameters, args, kwargs))
 
     @functools.cached_property
     def columns(self) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from django.db.models import BooleanField, Case, F, Value, When
 from django.db.models.functions import Least, Now
 
 from . import waking
-from .drafts import Draft, Sent
+from .drafts import Draft, Sent, admit_after_commit
 from .exceptions import PayloadMismatch, UniqueConflict
 from .expressions import FromNow
 from .states import TaskStatus
@@ -92,6 +92,7 @@ def _replaced(draft: Draft, unique: Unique, holder: TaskRow, rows: TaskQuerySet)
     values = {name: value for name, value in draft.values.items() if name not in _KEPT}
     if not rows.update(**_ANEW, **values | _times(values, unique)):
         return None
+    admit_after_commit(draft.database, [holder.limit_key, draft.values.get("limit_key")], draft.limit)
     wake = draft.wake
     waking.wake_after_commit(draft.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     if draft.with_row:

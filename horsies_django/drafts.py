@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -15,6 +15,7 @@ from . import postgres, waking
 from .calls import Arguments, Calls
 from .expressions import Blank
 from .inserts import Insert, Piece, can_leave_out, columns_of, read
+from .limits import Terms
 from .unique import Unique
 from .waking import Wake
 
@@ -52,6 +53,7 @@ class Draft:
     has_own: bool = False
     has_given_id: bool = False
     unique: Unique | None = None
+    limit: Terms | None = None
 
     @property
     def id(self) -> UUID:
@@ -96,11 +98,16 @@ class Draft:
         return (*_TOLD, "unique_expires_at") if self.values.get("unique_expires_at") else _TOLD
 
     def _sent(self, told: Sequence[Any]) -> Sent:
+        if self.values.get("gated"):
+            admit_after_commit(self.database, [self.values["limit_key"]], self.limit)
         return Sent(self.id, self._row(told[: len(self._told)]) if self.with_row else None)
 
     def _inserted(self, *, if_free: bool = False) -> Sequence[Any] | None:
         """Return what the database tells of the new row, None if there is none."""
         database, wake = self.database, self.wake
+        if self.values.get("gated"):  # who lets it in wakes somebody
+            with transaction.mark_for_rollback_on_error(using=database):
+                return self._run(None, if_free=if_free)
         is_alone = connections[database].get_autocommit()
         payload = waking.to_go_along(database, wake) if is_alone else None
         with transaction.mark_for_rollback_on_error(using=database):
@@ -167,3 +174,10 @@ class Draft:
 def wake_of(columns: Mapping[str, Any]) -> Wake:
     """Return whom a row with these columns wakes."""
     return Wake(columns["queue_name"], bool(columns.get("deferred")), columns["is_async"])
+
+
+def admit_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None) -> None:
+    """Let in what waits for these limits once the current transaction has committed."""
+    from .models import gates
+
+    gates.admit_after_commit(database, keys, terms)

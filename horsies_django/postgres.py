@@ -6,7 +6,7 @@ The only module that speaks to psycopg.
 from __future__ import annotations
 
 import selectors
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
@@ -110,15 +110,19 @@ def notification(payload: str) -> Piece:
     return Piece("pg_notify(%s, %s)", (CHANNEL, payload))
 
 
-def sent_rows(ids: Iterable[UUID], kwargs: Iterable[str]) -> Piece:
-    """Return a source of rows ``sent (id, kwargs)``, in their order.
+def sent_rows(ids: Iterable[UUID], kwargs: Iterable[str], limit_keys: Sequence[str | None] | None = None) -> Piece:
+    """Return a source of rows ``sent (id, kwargs)``, in their order, and with ``limit_key`` if such are given.
 
     Two parameters, however many rows: that costs less than a tenth of a parameter for each value, and one JSON array is
     read twice as fast as an array of JSON texts.
     """
     keys = "{" + ",".join([key.hex for key in ids]) + "}"
     sql = "ROWS FROM (unnest(%s::uuid[]), jsonb_array_elements(%s::jsonb)) AS sent (id, kwargs)"
-    return Piece(sql, (keys, "[" + ",".join(kwargs) + "]"))
+    texts = (keys, "[" + ",".join(kwargs) + "]")
+    if limit_keys is None:
+        return Piece(sql, texts)
+    sql = "ROWS FROM (unnest(%s::uuid[]), jsonb_array_elements(%s::jsonb), unnest(%s::text[]))"
+    return Piece(f"{sql} AS sent (id, kwargs, limit_key)", (*texts, list(limit_keys)))
 
 
 def records(types: Mapping[str, str], text: str) -> Piece:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
+from . import limits
 from .calls import parameters_of
 from .conf import problems_of_mapper
 from .gather import Gather
@@ -48,6 +49,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata is {task.metadata!r}; allowed: a dict, or None."
     yield from _masking(task)
+    yield from limits.problems_of(task)
     yield from _gathering(task)
     if len(task.module_path) > _NAME_LENGTH:
         yield f"{task.module_path!r} is too long a name; allowed: {_NAME_LENGTH} characters, which is what a row holds."

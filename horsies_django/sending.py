@@ -10,11 +10,11 @@ from uuid import UUID
 
 from django.db import transaction
 
-from . import gathering, headers, postgres, waking
+from . import gathering, headers, limits, postgres, waking
 from .calls import Arguments, Calls
 from .conf import Options
 from .conflicts import insert_once
-from .drafts import Draft, Sent, wake_of
+from .drafts import Draft, Sent, admit_after_commit, wake_of
 from .dry import is_dry
 from .ids import uuid7, uuid7s
 from .inserts import Insert, Piece
@@ -75,9 +75,11 @@ def draft_of(
 ) -> Draft:
     """Return the row of a call, checked. Raises as above."""
     calls = Calls.of(task, options)
-    arguments = calls.arguments(args, kwargs)
+    limit = limits.terms_of(task)
+    arguments = (calls.limited if limit else calls.arguments)(args, kwargs)
     values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
     values |= own or {}
+    values |= limits.gating(arguments.limit_key, values)
     if task.unique is not None:
         values |= {"unique_key": task.unique_key or key_of(task, calls, arguments, args, kwargs)}
         values |= task.unique.columns(task.run_after)
@@ -87,9 +89,10 @@ def draft_of(
         values,
         arguments,
         with_row,
-        has_own=bool(own),
+        has_own=bool(own) or arguments.limit_key is not None,
         has_given_id=task.task_id is not None,
         unique=task.unique,
+        limit=limit,
     )
 
 
@@ -137,19 +140,24 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
         if (value := getattr(task, name)) is not None:
             raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
     checks, database = Calls.of(task, options), options.database
-    checked = (checks.arguments((), kwargs) for kwargs in calls)
+    limit = limits.terms_of(task)
+    check = checks.limited if limit else checks.arguments
+    checked = (check((), kwargs) for kwargs in calls)
     ahead = _taken(checked, CALLS_AHEAD, TEXT_AHEAD)
     if not ahead:
         return []
     further = list(itertools.islice(checked, 1))
     if is_dry():
         return uuid7s(len(ahead) + len(further) + sum(1 for _ in checked))
-    columns, ids = {**checks.columns, **columns}, list[UUID]()
+    columns, ids, keys = {**checks.columns, **columns}, list[UUID](), set[str | None]()
     with _all_or_none(database, ahead, is_all=not further):
-        ids += _insert_rows(database, columns, ahead)
         rest = itertools.chain(further, checked)
-        while ahead := _taken(rest, CALLS_AHEAD, TEXT_AHEAD):
+        while ahead:
             ids += _insert_rows(database, columns, ahead)
+            keys |= {call.limit_key for call in ahead} if limit else set()
+            ahead = _taken(rest, CALLS_AHEAD, TEXT_AHEAD)
+        if keys and not limits.is_later(columns):
+            admit_after_commit(database, keys, limit)
         wake = wake_of(columns)
         waking.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return ids
@@ -185,13 +193,21 @@ def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Argu
 
     ids = uuid7s(len(calls))
     if not postgres.can_listen(database):
-        rows = [TaskRow(id=key, kwargs=call.kwargs, **columns) for key, call in zip(ids, calls, strict=True)]
+        rows = [
+            TaskRow(id=key, kwargs=call.kwargs, **{**columns, **limits.gating(call.limit_key, columns)})
+            for key, call in zip(ids, calls, strict=True)
+        ]
         TaskRow.objects.using(database).bulk_create(rows, batch_size=ROWS_PER_INSERT)
         return ids
     keys = iter(ids)
     values = {**columns, "id": Piece("sent.id"), "kwargs": Piece("sent.kwargs")}
+    is_limited = any(call.limit_key is not None for call in calls)
+    if is_limited:
+        is_gated = False if limits.is_later(columns) else Piece("(sent.limit_key IS NOT NULL)")
+        values |= {"limit_key": Piece("sent.limit_key"), "gated": is_gated, "deferred": is_gated or True}
     for batch in _batches(calls):
         its_own = itertools.islice(keys, len(batch))
-        source = postgres.sent_rows(its_own, [arguments.kwargs_text for arguments in batch])
+        limit_keys = [arguments.limit_key for arguments in batch] if is_limited else None
+        source = postgres.sent_rows(its_own, [arguments.kwargs_text for arguments in batch], limit_keys)
         Insert(TaskRow, values, database, source=source).run(database)
     return ids

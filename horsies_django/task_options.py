@@ -16,6 +16,10 @@ Backoff = Callable[[BaseException | None, Any], float | None]
 Sensitive = Collection[str] | Callable[[str, Any], bool]
 
 
+#: A format text over the arguments, or what makes a text of them; None: this call has no limit.
+ConcurrencyKey = str | Callable[..., str | None]
+
+
 class TaskOptions(TypedDict, total=False):
     """What ``@task`` takes beside ``takes_context``; :class:`~horsies_django.tasks.HorsiesTask` says what each does."""
 
@@ -29,6 +33,10 @@ class TaskOptions(TypedDict, total=False):
     timeout: float | None
     retention: timedelta | float | str | None
     atomic: bool
+    concurrency_key: ConcurrencyKey | None
+    concurrency_scope: str | None
+    max_concurrency: int | None
+    rate_limit: str | None
     metadata: Mapping[str, Any] | None
     sensitive: Sensitive
     unique: Unique | None

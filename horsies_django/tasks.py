@@ -22,7 +22,7 @@ from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
 from .retries import ANY_CODE, RetryPolicy
-from .task_options import Backoff, Sensitive, TaskOptions
+from .task_options import Backoff, ConcurrencyKey, Sensitive, TaskOptions
 from .unique import Unique
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ class HorsiesTask(_GenericTask[P, T]):
     timeout: float | None = None
     retention: timedelta | float | str | None = INHERIT
     atomic: bool = False
+    concurrency_key: ConcurrencyKey | None = None
+    concurrency_scope: str | None = None
+    max_concurrency: int | None = None
+    rate_limit: str | None = None
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     sensitive: Sensitive = field(default=(), hash=False)
     unique: Unique | None = None
@@ -297,7 +301,8 @@ def task(
     ``max_attempts`` alone retries any failure; ``backoff`` is a number of seconds, a :class:`RetryPolicy` or a callable
     ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an
     exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
-    body, its COMPLETED mark and its attempt are one transaction on the queue's database; ``sensitive`` says which
+    body, its COMPLETED mark and its attempt are one transaction on the queue's database; ``max_concurrency`` and
+    ``rate_limit`` are for each ``concurrency_key`` (see :mod:`~horsies_django.limits`); ``sensitive`` says which
     arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`); ``unique``
     is a :class:`~horsies_django.Unique`, which says which calls are one task; with ``gather``, calls that come close
     together are handed to one run as a list (see :class:`Gather`). Raises TypeError for an unknown option and

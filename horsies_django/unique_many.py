@@ -15,7 +15,7 @@ from . import waking
 from .calls import Calls
 from .conf import Options
 from .conflicts import insert_once
-from .drafts import Draft, Sent, wake_of
+from .drafts import Draft, Sent, admit_after_commit, wake_of
 from .dry import is_dry
 from .sending import draft_of, travelling
 from .tasks import HorsiesTask
@@ -51,6 +51,8 @@ def _insert(database: str, drafts: Sequence[Draft]) -> Iterator[Sent]:
     for first in range(0, len(rows), _ROWS):
         Task.objects.using(database).bulk_create(rows[first : first + _ROWS], ignore_conflicts=True)
     new, others = _new(database, drafts), _others(database, drafts)
+    gated = [draft.values["limit_key"] for draft in drafts if draft.id in new and draft.values.get("gated")]
+    admit_after_commit(database, gated, drafts[0].limit)
     for draft in drafts:
         if draft.id in new:
             yield Sent(draft.id)

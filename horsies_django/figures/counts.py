@@ -26,6 +26,7 @@ _RELATIONS: Final = {
     "rows": Task._meta.db_table,
     "rows claimable": "horsies_task_claim",
     "rows deferred": "horsies_task_deferred",
+    "rows gated": "horsies_task_gated",
 }
 
 #: What is counted of everything, and what is asked of each row there.
@@ -35,6 +36,7 @@ _CONDITIONS: Final = {
     "deferred": (ALL, "retrying", "scheduled"),
     "latest": (ALL, "retrying", "scheduled"),
     "late": (ALL, "due"),
+    "gated": (ALL, "due", "retrying"),
     "overdue": (ALL,),
     "newest": (ALL, "completed"),
 }
@@ -80,12 +82,13 @@ def _counted(database: str) -> dict[str, Any]:
     """What is counted, each along an index that has it and nothing else."""
     tasks = Task.objects.using(database)
     claimable = tasks.pending().filter(deferred=False)
-    deferred = tasks.pending().filter(deferred=True)
+    deferred = tasks.deferred()
     late = deferred.filter(enqueued_at__lte=Now())
     rows = {
         "claimable": claimable.order_by("is_async", "queue_name", "-priority", "enqueued_at", "pk"),
         "deferred": deferred.order_by("enqueued_at"),
         "latest": deferred.order_by("-enqueued_at"),
+        "gated": tasks.gated().order_by("limit_key", "-priority", "enqueued_at", "pk"),
         "late": late.order_by("enqueued_at"),
         "overdue": tasks.overdue().order_by("good_until"),
         "newest": tasks.order_by("-pk"),
@@ -121,11 +124,11 @@ def of_states(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict[str, 
     found = _Answers(answers)
     claimed, running = (held.get(status, 0) for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING))
     return {
-        "due": found.of_claimable("due") + found.bounded("late", "due"),
+        "due": found.of_claimable("due") + found.of_gated("due") + found.bounded("late", "due"),
         "scheduled": found.of_deferred("scheduled"),
-        "retrying": found.of_claimable("retrying") + found.of_deferred("retrying"),
+        "retrying": found.of_claimable("retrying") + found.of_gated("retrying") + found.of_deferred("retrying"),
         "overdue": found.bounded("overdue"),
-        "pending": found.of_claimable(ALL) + found.of_deferred(ALL),
+        "pending": found.of_claimable(ALL) + found.of_gated(ALL) + found.of_deferred(ALL),
         "active": Count(claimed + running),
         "claimed": Count(claimed),
         "running": Count(running),
@@ -155,6 +158,10 @@ class _Answers:
     def of_deferred(self, condition: str) -> Count:
         """Those that wait for their time: retries come soonest, so an estimate looks at the latest, too."""
         return self._share(["deferred", "latest"], condition, "rows deferred")
+
+    def of_gated(self, condition: str) -> Count:
+        """Those for which their limit has no place yet."""
+        return self._share(["gated"], condition, "rows gated")
 
     def of_status(self, status: TaskStatus) -> Count:
         """Those of one state."""

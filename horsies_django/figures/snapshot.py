@@ -150,7 +150,7 @@ def take(options: Options) -> Snapshot:
 
 
 def _parts(database: str) -> dict[str, Statement]:
-    pending = Task.objects.using(database).pending().filter(deferred=True, enqueued_at__lte=Now())
+    pending = Task.objects.using(database).deferred().filter(enqueued_at__lte=Now())
     latecomers = pending.order_by("enqueued_at")[:LATECOMERS]
     queues = Queue.objects.using(database).order_by("name")[:QUEUES]
     columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}

@@ -2,6 +2,7 @@
 
 from .attempt import TaskAttempt
 from .heartbeat import Heartbeat
+from .limit import Limit
 from .overview import Overview
 from .queue import Queue
 from .rollup import Mark, Rollup
@@ -16,6 +17,7 @@ from .workflow_task import WorkflowTask
 
 __all__ = [
     "Heartbeat",
+    "Limit",
     "Mark",
     "Overview",
     "Queue",

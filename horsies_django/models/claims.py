@@ -51,6 +51,7 @@ class ClaimedTask(NamedTuple):
     retention: timedelta | None
     workflow_id: UUID | None
     is_fed: bool
+    limit_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

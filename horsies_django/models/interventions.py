@@ -11,6 +11,7 @@ from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 from ..states import TASK_TERMINAL_STATES
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows.states import WorkflowTaskStatus
+from .gates import IS_LIMITED, admit_after_commit
 from .views import TaskViews, not_past_deadline
 
 #: What the paths of the tasks begin with that are steps of the workflows' engine itself.
@@ -33,11 +34,13 @@ class Interventions(TaskViews):
         """
         waits = Q(not_past_deadline(), enqueued_at__gt=Now()) & ~Q(task_name__startswith=INTERNAL)
         retry = Case(When(next_retry_at__isnull=False, then=Now()))
-        count = (
-            self.pending().filter(waits).update(enqueued_at=Now(), deferred=False, next_retry_at=retry, group_key=None)
-        )
+        rows = self.pending().filter(waits)
+        limited = rows.limit_keys()
+        values = {"deferred": IS_LIMITED, "gated": IS_LIMITED, "next_retry_at": retry, "group_key": None}
+        count = rows.update(enqueued_at=Now(), **values)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
+            admit_after_commit(self.db, limited)
         return count
 
     def move(self, *, queue_name: str | None = None, priority: int | None = None) -> int:

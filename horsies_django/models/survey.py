@@ -17,6 +17,7 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from .. import postgres
 from ..expressions import SecondsUntil
+from .limit import Limit
 from .queue import Queue
 from .statements import JSON, Statement
 
@@ -37,11 +38,13 @@ class Waiting(NamedTuple):
 class Surveyed(NamedTuple):
     """For each kind of task the queues in which some are due; the seconds until what was sent for later is.
 
-    And whether the worker's own row asks it to stop, whether rows of queues say what holds for them, and the clock.
+    The seconds until a limit by key has room by time alone. Whether the worker's own row asks it to stop, whether rows
+    of queues say what holds for them, and the clock.
     """
 
     queues: tuple[tuple[Waiting, ...], ...]
     deferred_in: float | None
+    gates_in: float | None
     is_dismissed: bool
     is_ruled: bool
     now: str
@@ -53,14 +56,19 @@ class Survey:
     def __init__(self, tasks: TaskQuerySet, workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]) -> None:
         self._connection = connections[tasks.db]
         self._is_prepared = self._connection.vendor == "postgresql"
-        deferred = tasks.pending().filter(deferred=True).order_by("enqueued_at")[:1]
+        deferred = tasks.deferred().order_by("enqueued_at")[:1]
         in_seconds = deferred.values_list(SecondsUntil("enqueued_at"))
+        gates = Limit.objects.using(tasks.db).filter(next_at__isnull=False).order_by("next_at")[:1]
         own = workers.filter(pk=worker_id).annotate(now=Now()).values_list("pk", "stop_requested_at", "now")
         row, ruled = (
             Statement.select(own),
             Statement.select(Queue.objects.using(tasks.db).ruled().values_list("pk")[:1]),
         )
-        parts = [*(self._waiting(tasks, is_async) for is_async in kinds), Statement.select(in_seconds)]
+        parts = [
+            *(self._waiting(tasks, is_async) for is_async in kinds),
+            Statement.select(in_seconds),
+            Statement.select(gates.values_list(SecondsUntil("next_at"))),
+        ]
         columns = ", ".join(f"({part.sql})" for part in parts)
         params = [param for part in [*parts, ruled, row] for param in part.params]
         columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({ruled.sql}), worker.now"
@@ -75,8 +83,9 @@ class Survey:
             row = cursor.fetchone()
         if row is None:
             return None
-        *kinds, deferred_in, is_dismissed, is_ruled, now = row
-        return Surveyed(tuple(map(_read, kinds)), deferred_in, bool(is_dismissed), bool(is_ruled), str(now))
+        *kinds, deferred_in, gates_in, is_dismissed, is_ruled, now = row
+        queues = tuple(map(_read, kinds))
+        return Surveyed(queues, deferred_in, gates_in, bool(is_dismissed), bool(is_ruled), str(now))
 
     def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""

@@ -13,7 +13,7 @@ from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..ids import uuid7
 from ..states import TASK_TERMINAL_STATES, TaskStatus
 from .transitions import TaskQuerySet
-from .views import HOLDS_ITS_KEY, IS_HELD
+from .views import HOLDS_ITS_KEY, IS_ADMITTED, IS_HELD
 
 # Rows in these states have to tell when they came there.
 _ENDED_AT = {
@@ -129,7 +129,7 @@ class Task(models.Model):
             ),
             models.Index(
                 fields=["enqueued_at"],
-                condition=Q(status=TaskStatus.PENDING, deferred=True),
+                condition=Q(status=TaskStatus.PENDING, deferred=True, gated=False),
                 name="horsies_task_deferred",
             ),
             models.Index(
@@ -147,6 +147,15 @@ class Task(models.Model):
                 condition=Q(status__in=[TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED]),
                 name="horsies_task_unhappy",
             ),
+            models.Index(
+                "limit_key",
+                F("priority").desc(),
+                "enqueued_at",
+                "id",
+                condition=Q(status=TaskStatus.PENDING, gated=True),
+                name="horsies_task_gated",
+            ),
+            models.Index(fields=["limit_key"], condition=IS_ADMITTED, name="horsies_task_admitted"),
             models.Index(
                 fields=["schedule_id", "id"],
                 condition=Q(schedule_id__isnull=False),

@@ -7,8 +7,8 @@ claimed, so that whatever comes from an older claim, even of the same worker, ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,6 +28,7 @@ from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from ..workflows import door
 from .attempt import TaskAttempt, TaskAttemptQuerySet
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, error_result
+from .gates import IS_LIMITED, admit_after_commit
 from .interventions import Interventions
 from .picks import RANK, among, in_order
 from .views import not_past_deadline
@@ -68,6 +69,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "retention",
     "workflow_id",
     "is_fed",
+    "limit_key",
 )
 
 #: What the way back from a body writes: a key that is held until the start is held no more, or the update might fail.
@@ -104,9 +106,11 @@ class TaskQuerySet(Interventions):
 
     def undefer(self, limit: int = BATCH) -> int:
         """Let due tasks that were sent for later, or that wait for a retry, into the index of claims."""
-        due = self.pending().filter(deferred=True, enqueued_at__lte=Now()).order_by("enqueued_at")
-        keys = list(due.lock().values_list("pk", flat=True)[:limit])
-        return self.filter(pk__in=keys, status=TaskStatus.PENDING).update(deferred=False) if keys else 0
+        due = self.deferred().filter(enqueued_at__lte=Now()).order_by("enqueued_at")
+        found = dict(due.lock().values_list("pk", "limit_key")[:limit])
+        admit_after_commit(self.db, found.values())
+        rows = self.filter(pk__in=found, status=TaskStatus.PENDING)
+        return rows.update(deferred=IS_LIMITED, gated=IS_LIMITED) if found else 0
 
     def claim(
         self,
@@ -276,7 +280,7 @@ class TaskQuerySet(Interventions):
             possible |= lifecycle.CANCEL_RUNNING.is_possible
         # In one statement: a task that begins between two of them would slip through.
         rows = self.filter(possible)
-        with door.following(rows):
+        with door.following(rows), rows.leaving():
             count = self._insist(lambda: rows._cancel(possible))
         if count and include_running:
             revoke_after_commit(self.db)
@@ -316,6 +320,7 @@ class TaskQuerySet(Interventions):
         Attempts are kept and their numbering goes on. A task whose unique key another live task holds stays as it is.
         """
         dead = self.filter(lifecycle.REVIVE.is_possible)
+        limited = dead.limit_keys()
         count = door.retry(dead.filter(workflow_id__isnull=False))
         dead = dead.filter(workflow_id__isnull=True)
         count += dead.filter(unique_key__isnull=True)._revive()
@@ -324,13 +329,15 @@ class TaskQuerySet(Interventions):
                 count += dead.filter(pk=key)._revive()
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
+            admit_after_commit(self.db, limited)
         return count
 
     def _revive(self) -> int:
         return self._move(
             lifecycle.REVIVE,
             enqueued_at=Now(),
-            deferred=False,
+            deferred=IS_LIMITED,
+            gated=IS_LIMITED,
             retry_count=0,
             next_retry_at=None,
             good_until=Case(When(good_until__gt=Now(), then=F("good_until"))),
@@ -351,6 +358,13 @@ class TaskQuerySet(Interventions):
     def rows(self) -> TaskQuerySet:
         """Every row on the same database, whatever this queryset was narrowed to."""
         return self.model.objects.using(self.db)
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Let others in, after the commit, for those of these rows that have a place and end meanwhile."""
+        limited = self.filter(deferred=False).limit_keys()
+        yield
+        admit_after_commit(self.db, limited)
 
     def held(self, claims: Collection[Held], status: TaskStatus) -> TaskQuerySet:
         """The rows that are in ``status`` under exactly these claims: the fence."""
@@ -381,14 +395,15 @@ class TaskQuerySet(Interventions):
 
     def _expire(self, change: Change) -> int:
         """To EXPIRED past ``good_until``, with who and what in the result (S1-17), the claim kept (S1-18)."""
-        late = list(self.filter(good_until__lte=Now()).values_list("pk", "claimed_by_worker_id"))
+        late = list(self.filter(good_until__lte=Now()).values_list("pk", "claimed_by_worker_id", "limit_key"))
+        admit_after_commit(self.db, [limit_key for *_, limit_key in late])
         results = {
             key: error_result(
                 OutcomeCode.TASK_EXPIRED,
                 "good_until passed before the task began.",
                 {"task_id": str(key), "worker_id": worker_id},
             )
-            for key, worker_id in late
+            for key, worker_id, _ in late
         }
         if not results:
             return 0

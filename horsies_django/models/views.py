@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
 from ..expressions import FromNow
-from ..states import BeatRole, TaskStatus
+from ..states import TASK_LIVE_STATES, BeatRole, TaskStatus
 from ..unique import HOLDING, UniqueUntil
 from .heartbeat import Heartbeat
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by
 #: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
 IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
+
+#: The condition of the index of those that have a place of their limit: they wait for a slot, or are held.
+IS_ADMITTED: Final = Q(status__in=sorted(TASK_LIVE_STATES), deferred=False, limit_key__isnull=False)
 
 
 def _in(until: UniqueUntil) -> Q:
@@ -48,6 +51,23 @@ class TaskViews(models.QuerySet["Task"]):
     def due(self) -> Self:
         """Tasks that may be claimed now (S0-35, S4-19)."""
         return self.pending().filter(not_past_deadline(), enqueued_at__lte=Now())
+
+    def deferred(self) -> Self:
+        """Tasks that wait for their time, or to be let in because it has come; by the index of these."""
+        return self.pending().filter(deferred=True, gated=False)
+
+    def gated(self) -> Self:
+        """Due tasks for which their limit has no place yet."""
+        return self.pending().filter(gated=True)
+
+    def admitted(self) -> Self:
+        """Tasks that have a place of their limit."""
+        return self.filter(IS_ADMITTED)
+
+    def limit_keys(self) -> list[str]:
+        """The limits of these rows."""
+        limited = self.filter(limit_key__isnull=False).order_by()
+        return [key for key in limited.values_list("limit_key", flat=True).distinct() if key is not None]
 
     def scheduled(self) -> Self:
         """Tasks that wait for the time they were sent for (S2-02)."""

@@ -15,6 +15,7 @@ from ..expressions import SecondsUntil
 from ..models import Worker
 from ..models.attempt import AttemptError
 from ..models.claims import Ended, Held, Runner, error_result
+from ..models.gates import admit_after_commit
 from ..models.transitions import TaskQuerySet
 from ..results import OperationalCode, OutcomeCode
 from ..retries import RetryPolicy
@@ -78,6 +79,7 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
         "timeout",
         "attempt",
         SecondsUntil("started_at"),
+        "limit_key",
     )
     tasks, nodes = door.free(tasks)
     lost = [_Lost(*row) for row in tasks.lock().values_list(*columns)]
@@ -100,6 +102,7 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
         (tasks.rows().retry_later if is_retried else tasks.rows().fail)(ends, runner, outcome)
     door.ended(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
+    admit_after_commit(tasks.db, [one.limit_key for one in lost])
     signalling.lost_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
     return len(lost)
 
@@ -115,6 +118,7 @@ class _Lost(NamedTuple):
     timeout: float | None
     attempt: int
     started_in: float | None
+    limit_key: str | None
 
 
 def _ended(lost: _Lost, overrun: Overrun | None) -> tuple[AttemptOutcome, Ended]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..conf import Options
-from ..models import Task
+from ..models import Limit, Task, gates
 from ..models.transitions import TaskQuerySet
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
@@ -61,6 +61,18 @@ def expire_overdue(options: Options, refused: Refused) -> Batch:
     return one_batch(_tasks(options).overdue().order_by("good_until"), _expire, refused)
 
 
+def open_gates(options: Options, refused: Refused) -> Batch:
+    """Tasks come in for which a limit has had room since somebody died who should have let them in."""
+    count = gates.sweep(options.database)
+    return Batch(count, count)
+
+
+def forget_limits(options: Options, refused: Refused) -> Batch:
+    """Limits that nobody has had a task for in a day are deleted."""
+    count = Limit.objects.using(options.database).forget(_tasks(options))
+    return Batch(count, count)
+
+
 def requeue_batch(stale: TaskQuerySet, refused: Refused) -> Batch:
     """Put one batch of CLAIMED tasks back."""
     return one_batch(stale, _requeue, refused)
@@ -93,6 +105,7 @@ DUTIES: Final[dict[str, Duty]] = {
     "expired overdue workflows": expire_workflows,
     "expired paused workflows": expire_paused_workflows,
     "expired overdue tasks": expire_overdue,
+    "let in at gates": open_gates,
     "repaired workflows": repair_workflows,
     # Before tasks go: an attempt goes with its task.
     "rolled up attempts": roll_up,
@@ -101,6 +114,7 @@ DUTIES: Final[dict[str, Duty]] = {
     "deleted old heartbeats": prune_heartbeats,
     "deleted old roll-ups": forget_rollups,
     "forgot dead workers": forget_workers,
+    "forgot limits": forget_limits,
 }
 
 

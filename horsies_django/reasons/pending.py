@@ -15,6 +15,7 @@ from ..expressions import FromNow
 from ..models import Queue, Task, Worker, Workflow
 from ..models.transitions import TaskQuerySet
 from ..workflows.states import WorkflowStatus
+from .limited import of_gated
 from .limits import of_limits
 from .reason import LISTED, About, Reason, ReasonCode, database_of, options_of, paused_workflow, rows_of
 
@@ -39,11 +40,19 @@ def of_pending(task: Task, now: datetime) -> Iterator[Reason]:
     is_due = task.enqueued_at <= now
     found = list(_of_its_workflow(task)) if task.workflow_id is not None else []
     found += [] if is_due else [_not_due(task)]
-    found += _of_queue_and_workers(task, rows, is_due=is_due)
+    found += [of_gated(task)] if task.gated else []
+    found += _of_queue_and_workers(task, rows, is_due=is_due and not task.gated)
     yield from found or [_nothing(now - task.enqueued_at)]
 
 
 def _not_due(task: Task) -> Reason:
+    if task.group_key is not None and task.claim == 0:
+        words = ngettext(
+            "It gathers calls, %d so far, and is not due before its time or until it is full.",
+            "It gathers calls, %d so far, and is not due before its time or until it is full.",
+            task.item_count or 0,
+        )
+        return Reason(ReasonCode.SCHEDULED, words % (task.item_count or 0), task.enqueued_at)
     if task.next_retry_at is None:
         return Reason(ReasonCode.SCHEDULED, _("It is scheduled, and not due before its time."), task.enqueued_at)
     words = _("It will be tried again after attempt %d, and is not due before its time.") % task.attempt

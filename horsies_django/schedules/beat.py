@@ -57,6 +57,7 @@ class Beat:
         self._project = project_of(options)
         self._stopped = Stop()
         self._is_synced = False
+        self._is_away = False
 
     def stop(self) -> None:
         """End after the slot that is being passed; may be called from a signal handler."""
@@ -83,18 +84,26 @@ class Beat:
     def run(self) -> None:
         """Look until stopped."""
         while not self._stopped.is_set:
-            try:
-                if not self._is_synced:
-                    self.sync()
-                report = self.run_once()
-                pause = report.pause
-                if report.passed:
-                    close_old_connections()  # receivers and builders of workflows have theirs
-            except Error as error:
+            self._stopped.wait(self._look())
+
+    def _look(self) -> float:
+        """Look once, whatever the database is like; return the seconds until the next look."""
+        try:
+            if not self._is_synced:
+                self.sync()
+            report = self.run_once()
+        except Error as error:
+            if not self._is_away:  # said once, and not each second
                 logger.warning("nothing is scheduled for now, the database is not to be had: %s", error)
-                connections[self._options.database].close()
-                pause = self._interval
-            self._stopped.wait(pause)
+            self._is_away = True
+            connections[self._options.database].close()
+            return self._interval
+        if self._is_away:
+            logger.info("the database is back: what is due is sent")
+            self._is_away = False
+        if report.passed:
+            close_old_connections()  # receivers and builders of workflows have theirs
+        return report.pause
 
     def _pause(self) -> float:
         """Return the seconds until the next slot; 0 or less if one is due, or is to be worked out."""

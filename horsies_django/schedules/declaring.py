@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
+from ..compat import FrameworkTask
 from ..tasks import HorsiesTask
 from ..workflows.definition import WorkflowDefinition
 from .patterns import Pattern
@@ -70,7 +71,7 @@ class Declared:
         """The alias of the backend whose schedulers send it."""
         if "backend" in self.options:
             return str(self.options["backend"])
-        if isinstance(self.what, HorsiesTask):
+        if isinstance(self.what, FrameworkTask):
             return str(self.what.backend)
         meta = getattr(self.what, "_meta", None)
         return str(getattr(getattr(meta, "options", None), "backend", None) or "default")

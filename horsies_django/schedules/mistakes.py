@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..compat import InvalidTask
+from ..backend import HorsiesBackend
+from ..compat import InvalidTask, task_backends
 from .declaring import Declared, declarations
 from .validation import problems_of
 
@@ -39,7 +40,12 @@ def mistakes() -> Iterator[Mistake]:
 
 
 def mistakes_of(declared: Declared) -> Iterator[Mistake]:
-    """Yield what is wrong with one, as far as it can be told by itself."""
+    """Yield what is wrong with one, as far as it can be told by itself.
+
+    Nothing is of one whose backend is none of ours: a project's tests may run on Django's own, where nothing is sent.
+    """
+    if _is_elsewhere(declared.backend):
+        return
     flaws = list(declared.flaws())
     if not flaws:
         try:
@@ -50,3 +56,7 @@ def mistakes_of(declared: Declared) -> Iterator[Mistake]:
             flaws = [sentence for found in problems_of(row).values() for sentence in found]
     for flaw in flaws:
         yield Mistake(str(declared.name), declared.place, flaw)
+
+
+def _is_elsewhere(alias: str) -> bool:
+    return alias in task_backends.settings and not isinstance(task_backends[alias], HorsiesBackend)

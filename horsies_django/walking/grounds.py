@@ -56,16 +56,18 @@ _LINE: Final = Shelf(
     ("is_async", "queue_name", "-priority", "enqueued_at", "pk"),
     is_by_queue=True,
 )
-_LATER: Final = Shelf(Q(status=TaskStatus.PENDING, deferred=True), ("enqueued_at",))
+_LATER: Final = Shelf(Q(status=TaskStatus.PENDING, deferred=True, gated=False), ("enqueued_at",))
+#: What waits for a place of its limit: all of it is due.
+_GATED: Final = Shelf(Q(status=TaskStatus.PENDING, gated=True), ("limit_key", "-priority", "enqueued_at", "pk"))
 #: What is due already, and has not been let into the line yet.
 _JUST_DUE: Final = Shelf(_LATER.rows & Q(enqueued_at__lte=Now()), _LATER.order)
 _TOO_LATE: Final = Shelf(Q(status=TaskStatus.PENDING, good_until__lte=Now()), ("good_until",))
 
 WHOLE: Final = Ground()
-PENDING: Final = Ground((_LINE, _LATER))
+PENDING: Final = Ground((_LINE, _LATER, _GATED))
 DEFERRED: Final = Ground((_LATER,))
-DUE: Final = Ground((_LINE, _JUST_DUE))
-OVERDUE: Final = Ground((_LINE, _JUST_DUE, _TOO_LATE))
+DUE: Final = Ground((_LINE, _JUST_DUE, _GATED))
+OVERDUE: Final = Ground((_LINE, _JUST_DUE, _GATED, _TOO_LATE))
 HELD: Final = Ground((Shelf(IS_HELD, ("claimed_by_worker_id",)),))
 UNHAPPY: Final = Ground(lanes=tuple(Q(status=status) for status in sorted(TASK_RETRYABLE_STATES)))
 

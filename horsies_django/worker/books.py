@@ -11,10 +11,11 @@ from uuid import UUID
 from django.db import Error, transaction
 
 from .. import __version__, postgres, retention
-from ..models import Heartbeat, Queue, Task, Worker
+from ..models import Heartbeat, Limit, Queue, Task, Worker
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Runner
 from ..models.exchange import Exchange, exchange_of
+from ..models.gates import KEYS, Admitted, admit
 from ..models.survey import Survey
 from ..models.transitions import TaskQuerySet
 from ..models.worker import Answer, WorkerQuerySet
@@ -44,12 +45,13 @@ class View:
     due: tuple[tuple[str, ...], ...]
     deferred_in: float | None
     is_dismissed: bool = False
+    gates_in: float | None = None
     is_held_back: bool = False  # more is due, in queues whose limits keep it for now
 
     @property
     def anything(self) -> bool:
         """Whether there is something to claim."""
-        return any(self.due) or (self.deferred_in is not None and self.deferred_in <= 0)
+        return any(self.due) or any(after is not None and after <= 0 for after in (self.deferred_in, self.gates_in))
 
 
 class Lost(NamedTuple):
@@ -103,7 +105,7 @@ class Books:
             names = self.shares.sorted(lane.is_async, served, surveyed.now)
             due.append(self.shares.open(names))
             is_held_back = is_held_back or self.shares.is_hopeful(set(names).difference(due[-1]))
-        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed, is_held_back)
+        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed, surveyed.gates_in, is_held_back)
 
     def _learn(self, *, is_ruled: bool) -> None:
         """Read what rows of queues say, if any says anything."""
@@ -213,6 +215,15 @@ class Books:
     def _store_and_follow(self, end: Ended) -> None:
         with self.transaction(), door.following(self._tasks().filter(pk=end.task_id)):
             self.store([end])
+
+    def gates_due(self) -> set[str]:
+        """The limits at which time alone has made room, a few hundred at most."""
+        due = Limit.objects.using(self._plan.database).due()
+        return set(due.order_by("next_at").values_list("pk", flat=True)[:KEYS])
+
+    def admit(self, key: str) -> Admitted:
+        """Let in at a gate, if nobody else is there."""
+        return admit(self._plan.database, key)
 
     def undefer(self) -> int:
         """Let what has become due be claimed, by whom it may."""

@@ -24,6 +24,7 @@ from .announcing import Announcer
 from .begun import Begun
 from .books import Books
 from .cadence import AT_LEAST, SOON, WOKEN, Cadence
+from .gates import Gates
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
 from .listener import Listener
@@ -80,6 +81,7 @@ class Pump:
         self._outbox = Outbox()
         self._allowance = Allowance(plan, lanes, self._watch)
         self._writer = Writer(plan, self._books, lanes, self._outbox, self._allowance)
+        self._gates = Gates(plan, self._books, lanes, self._allowance, self._cadence.due_at)
         self._must_look = True
         self._is_held_back = False
         self._backoff = _FIRST_BACKOFF
@@ -130,6 +132,8 @@ class Pump:
         tick = self._try(self._tick) if self._has_work() and time.monotonic() >= self._gathers_until() else None
         if tick is not None:
             self._carry_out(tick)
+        if self._gates.is_due:
+            self._try(self._gates.open)
         if self._is_time_to_look():
             self._try(self._look)
         console.flush()
@@ -189,6 +193,7 @@ class Pump:
             self._watch.next,
             self._outbox.next,
             self._shows_at,
+            self._gates.next,
             time.monotonic() + LONGEST_WAIT,
         ]
         if self._allowance.stop_by is not None:
@@ -201,7 +206,7 @@ class Pump:
     def _is_done(self) -> bool:
         if self._allowance.retired and not self._outbox and not self._hands_back and not self._watch.hopeful():
             return True
-        if self._is_holding:
+        if self._is_holding or self._gates:
             return False
         if not self._allowance.may_claim:
             return True
@@ -312,11 +317,15 @@ class Pump:
         if is_overdue:
             with self._books.transaction():
                 self._must_look = self._books.undefer() > 0
+        if has_gates := view.gates_in is not None and view.gates_in <= 0:
+            self._gates.put(self._books.gates_due())
         for lane, queues in zip(self._lanes, view.due, strict=True):
             lane.know(queues)
         self._is_held_back = view.is_held_back
         self._books.shares.longest = LONGEST if is_told else LONGEST_UNTOLD
         self._cadence.looked(found=view.anything, due_in=None if is_overdue else view.deferred_in)
+        if view.gates_in is not None and not has_gates:
+            self._cadence.due_at(time.monotonic() + view.gates_in)
         self._cadence.due_at(self._books.shares.opens_at)
         return True
 
@@ -334,6 +343,7 @@ class Pump:
         if tick.beat:
             self._next_beat = time.monotonic() + self._beat_every
         self._settle(tick)
+        self._gates.put(outcome.claim.limit_key for outcome in ended)
         self._must_look = self._must_look or tick.doubted  # what was handed back can be claimed anew
         if tick.stored or tick.claimed or tick.handed_back:
             # Who is to leave once nothing is due has to look after the last thing that it did.

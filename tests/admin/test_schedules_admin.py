@@ -351,6 +351,18 @@ def test_the_preview_says_what_is_wrong(staff, typed, said):
     assert "<script>" not in html
 
 
+def test_a_form_that_comes_back_with_a_mistake_shows_when_what_was_typed_would_run(staff):
+    client = staff(*RIGHTS)
+    schedule = make()
+
+    for where, data in ((f"{LIST}add/", posted(name="")), (address(schedule), posted(schedule, name=""))):
+        response = client.post(where, data | {"timing": "cron:30 2 * * *", "timezone": "Asia/Tokyo"})
+
+        assert list(errors(response)) == ["name"]
+        assert "At 02:30 (Asia/Tokyo)" in response.content.decode()
+        assert len(times(response)) == 5
+
+
 def test_the_preview_of_what_is_not_changed_is_what_is_planned_jitter_and_all(staff):
     schedule = make(jitter=30.0)
     client = staff("view_schedule", "change_schedule")
@@ -524,6 +536,28 @@ def test_the_page_needs_as_many_queries_for_20_runs_as_for_one(staff):
         Task.objects.create(task_name="shop.t", schedule_id=schedule.pk)
 
     assert queries() == one <= 9
+
+
+def test_what_a_schedule_has_sent_is_found_by_its_index_with_no_sort(staff):
+    schedule = make()
+    client = staff("view_schedule", "view_task", "view_workflow")
+
+    with CaptureQueriesContext(connection) as captured:
+        page(client, schedule)
+
+    asked = [each["sql"] for each in captured if '"schedule_id" = ' in each["sql"]]
+    plans = []
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")  # the tables are empty
+            cursor.execute("SET LOCAL enable_bitmapscan = off")
+        for sql in asked:
+            cursor.execute(f"EXPLAIN {'' if connection.vendor == 'postgresql' else 'QUERY PLAN '}{sql}")
+            plans.append(str(cursor.fetchall()))
+    assert len(plans) == 2
+    assert "horsies_task_schedule" in plans[0]
+    assert "horsies_workflow_schedule" in plans[1]
+    assert not [plan for plan in plans if "Sort" in plan or "TEMP B-TREE" in plan]
 
 
 # The overview.

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
+from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -16,7 +17,7 @@ from horsies_django.reasons.pending import COUNTED
 from horsies_django.states import BeatRole
 from tests.admin.looking import html_of, log_in
 from tests.conftest import ROOT, wait_until
-from tests.jobs import tasks
+from tests.jobs import limited, tasks
 
 pytestmark = pytest.mark.django_db
 
@@ -27,6 +28,11 @@ def row_of(handle):
 
 def codes(handle):
     return [str(reason.code) for reason in reasons_of(row_of(handle))]
+
+
+def captured_commits():
+    """Do after the block what waits for the commit."""
+    return TestCase.captureOnCommitCallbacks(execute=True)
 
 
 def worker_row(key="w", **columns):
@@ -281,3 +287,42 @@ def test_the_page_of_the_admin_has_every_reason():
     page = (ROOT / "docs" / "admin.md").read_text()
 
     assert all(f"`{code}`" in page for code in ReasonCode)
+
+
+def test_all_places_of_its_limit_are_taken(client):
+    worker_row(threads=9)
+    with captured_commits():
+        running = [limited.two_of.send("a") for _ in range(2)]
+        handle = limited.two_of.send("a")
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.LIMIT_FULL
+    assert reason.words == "It waits for a place: 2 of 2 of tests.jobs.limited.two_of:a are taken."
+    assert [about.key for about in reason.about] == [one.id for one in running]
+    html = html_of(log_in(client, "view_task"), handle)
+    assert f"/admin/horsies_django/task/{running[0].id}/change/" in html
+    assert "waits for a place" in html
+    assert "has a place" in html_of(client, running[0])
+
+
+def test_the_rate_of_its_limit_is_used_up():
+    worker_row(threads=9)
+    with captured_commits():
+        *_, handle = [limited.often.send("a") for _ in range(5)]
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.RATE_LIMITED
+    assert "no more than 20/s, 4 of tests.jobs.limited.often:a may begin" in reason.words
+    assert reason.when is not None
+
+
+def test_its_limit_has_room_and_nobody_has_looked():
+    worker_row(threads=9)
+    handle = limited.two_of.send("a")  # the commit that lets it in never comes here
+
+    (reason,) = reasons_of(row_of(handle))
+
+    assert reason.code is ReasonCode.LIMIT_FULL
+    assert "has room for it" in reason.words

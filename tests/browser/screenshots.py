@@ -93,6 +93,7 @@ def take_all(address: str) -> None:
             "tasks": ("task_changelist", (), "?queue_name=default"),  # the others have paths for arguments
             "task": ("task_change", (mendable.pk,), ""),
             "workflow": ("workflow_change", (flow.pk,), ""),
+            "schedule": ("schedule_change", (a_schedule(),), "#fieldset-0-1-heading"),
             "queues": ("queue_changelist", (), ""),
         }
         for name, (page, arguments, query) in pages.items():
@@ -106,6 +107,23 @@ def take_all(address: str) -> None:
         )
     finally:
         driver.quit()
+
+
+def a_schedule() -> int:
+    """Make a schedule by hand, run it once, and return its key."""
+    from horsies_django.models import Schedule
+    from testproject.modules.tasks import modules
+
+    schedule = Schedule(
+        name="list modules",
+        task_name=modules.module_path,
+        timing="cron:0 9 * * MON-FRI",
+        timezone="Europe/Berlin",
+        overlap="skip",
+    )
+    schedule.save()
+    Schedule.objects.filter(pk=schedule.pk).run_now()
+    return int(schedule.pk)
 
 
 def take(browser: Any, where: str, file: Path) -> None:

@@ -336,3 +336,16 @@ def test_a_slot_whose_unique_key_a_live_task_holds_is_passed_and_sends_nothing_n
 
     row = Schedule.objects.get()
     assert (Task.objects.get().pk, row.last_error) == (row.last_task_id, "")
+
+
+@pytest.mark.django_db
+def test_without_time_zones_times_are_taken_for_utc(beat, settings):
+    settings.USE_TZ = False
+    make(timing="cron:0 0 1 * *", timezone="Asia/Tokyo", jitter=5)
+    put_back(10)
+
+    beat.run_once()
+
+    row = Schedule.objects.get()
+    assert (row.run_count, row.last_error) == (1, "")
+    assert row.next_slot_at.hour == 15  # of the day before, in UTC

@@ -6,6 +6,7 @@ import pytest
 
 from horsies_django import Cron, Every, schedule
 from horsies_django.checks import check_schedules
+from horsies_django.compat import BaseTaskBackend
 from horsies_django.models import Schedule
 from horsies_django.schedules.declaring import declarations
 from horsies_django.schedules.moments import database_now
@@ -157,3 +158,12 @@ def test_a_project_may_name_itself(beat, settings):
     Beat(config_of("default"), "default").sync()
 
     assert Schedule.objects.get().source == "shop"
+
+
+@pytest.mark.once
+def test_a_project_whose_tests_run_on_another_backend_has_no_mistakes(settings):
+    package = BaseTaskBackend.__module__.removesuffix(".base")
+    settings.TASKS = {"default": {"BACKEND": f"{package}.dummy.DummyBackend"}}
+    schedule("a", noop, Every(hours=5))
+
+    assert check_schedules() == []

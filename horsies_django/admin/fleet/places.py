@@ -169,7 +169,7 @@ def figures_of(database: str | None, only: str | None = None) -> defaultdict[str
 def _figures(database: str | None, due: Depths, only: str | None = None) -> defaultdict[str, Figures]:
     tasks, rollups = Task.objects.using(database).order_by(), Rollup.objects.using(database).order_by()
     # Of all queues: no index has them by queue, and few of one among millions would be long to find.
-    deferred = tasks.pending().filter(deferred=True).order_by("enqueued_at").values_list("queue_name", flat=True)
+    deferred = tasks.deferred().order_by("enqueued_at").values_list("queue_name", flat=True)
     waiting = list(deferred[: COUNTED + 1])
     if only is not None:
         tasks, rollups = tasks.filter(queue_name=only), rollups.filter(queue_name=only)

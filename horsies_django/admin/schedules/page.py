@@ -83,6 +83,9 @@ class SchedulePage(ScheduleColumns):
         context |= {"show_save_and_add_another": False, "when_at": WHEN_AT, "preview": Preview()}
         if schedule is not None:
             context |= self._about(request, schedule)
+        if request.method == "POST":  # and is shown again, for something was wrong
+            now = database_now(queue_database() or DEFAULT_DB_ALIAS)
+            context["preview"] = preview_of_typed(request.POST, schedule or Schedule(), now)
         if self._may_type(request, schedule):
             name, key = f"{self.admin_site.name}:{self._url_name('preview')}", getattr(schedule, "pk", None)
             address = reverse(f"{name}_new") if key is None else reverse(name, args=[quote(key)])

@@ -14,8 +14,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...durations import lasting
-from ...models import Task, Worker
+from ...models import Limit, Task, Worker
 from ...showing.contents import contents_of
+from ...states import TASK_LIVE_STATES
 from ..acting.actions import ActingAdmin
 from ..links import Links
 from ..readable import as_json, block, masked_json, moment, progress_bar
@@ -94,6 +95,15 @@ class TaskFields(ActingAdmin):
     def page_retention(self, task: Task) -> str:
         """How long it is kept, if its sender has said so."""
         return lasting(task.retention)
+
+    @admin.display(description=_("limit"))
+    def page_limit_key(self, task: Any) -> SafeString | str:
+        """The key of its limit, with a link to it, and whether the task has a place."""
+        if task.limit_key is None:
+            return "-"
+        has_place = not task.deferred and task.status in TASK_LIVE_STATES
+        said = gettext("waits for a place") if task.gated else gettext("has a place") if has_place else ""
+        return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), said)
 
     @admin.display(description=_("unique"))
     def page_unique(self, task: Any) -> str:

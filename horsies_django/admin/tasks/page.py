@@ -68,7 +68,7 @@ class TaskPage(TaskFields):
                 "classes": (LIVE,),
                 "fields": (
                     ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention"),
-                    ("unique_key", "page_unique", "group_key"),
+                    ("unique_key", "page_unique", "group_key", "page_limit_key"),
                     "page_policy",
                     "page_metadata",
                     "page_checkpoint",

@@ -81,7 +81,7 @@ RUN_NOW: Final = Verb(
     label_of_many=_("Run selected tasks now that wait for their time"),
     act=TaskQuerySet.run_now,
     told=_due_now,
-    fits=lambda task: task.status == TaskStatus.PENDING and task.deferred,
+    fits=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.gated,
     watched=("enqueued_at",),
 )
 

@@ -1,0 +1,131 @@
+"""Limits: what is known of a key of which only so many tasks may run at once, or begin in a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import connections, models, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from ..expressions import FromNow
+from ..limits import LENGTH, Terms
+from ..rates import Rate
+
+if TYPE_CHECKING:
+    from .transitions import TaskQuerySet
+
+#: Seconds after which a limit that nobody has a task for any more is forgotten.
+REMEMBERED: Final = 86_400.0
+
+#: Limits that are forgotten at once.
+FORGOTTEN: Final = 500
+
+
+class LimitQuerySet(models.QuerySet["Limit"]):
+    """What is done to limits."""
+
+    def lock(self) -> LimitQuerySet:
+        """Lock the rows that nobody else has locked, and read the database's clock with them."""
+        has_skip = connections[self.db].features.has_select_for_update_skip_locked
+        locked: LimitQuerySet = self.select_for_update(skip_locked=has_skip).annotate(clock=Now())
+        return locked
+
+    def taken(self, key: str, terms: Terms | None, otherwise: Callable[[], Terms]) -> Limit | None:
+        """Lock the limit of a key and return it; None if somebody else holds it.
+
+        ``terms`` are what its task says now; without them they stay as they are, and a limit that there is none of yet
+        is made with those of ``otherwise``. Inside a transaction; where there are no row locks, that is the lock.
+        """
+        rows = self.filter(pk=key)
+        if (limit := rows.lock().first()) is None:
+            if rows.exists():
+                return None
+            known = terms or otherwise()
+            self.bulk_create(
+                [Limit(key=key, max_concurrency=known.max_concurrency, rate=known.rate)], ignore_conflicts=True
+            )
+            return rows.lock().first()
+        if terms and terms != limit.terms:
+            limit.max_concurrency, limit.rate = terms
+            rows.update(max_concurrency=limit.max_concurrency, rate=limit.rate)
+        return limit
+
+    def due(self) -> LimitQuerySet:
+        """Limits at which it is time to look again."""
+        return self.filter(next_at__lte=Now())
+
+    def forget(self, tasks: TaskQuerySet) -> int:
+        """Delete limits that have had no task for a day and whose bucket is full again; return how many."""
+        with transaction.atomic(using=self.db):
+            old = self.filter(admitted_at__lt=FromNow(-REMEMBERED)).order_by("admitted_at").lock()[:FORGOTTEN]
+            idle = {one.pk for one in old if one.is_full}
+            for rows in (tasks.gated(), tasks.admitted()):
+                idle -= set(rows.filter(limit_key__in=idle).values_list("limit_key", flat=True)) if idle else set()
+            return self.filter(pk__in=idle).delete()[0] if idle else 0
+
+
+class Limit(models.Model):
+    """A key's limit. Its row is the lock of whoever lets tasks in; nothing in it counts those that are in."""
+
+    key = models.CharField(_("key"), max_length=LENGTH, primary_key=True)
+    max_concurrency = models.PositiveIntegerField(
+        _("max concurrency"), null=True, blank=True, help_text=_("As its task says. Empty: no limit.")
+    )
+    rate = models.CharField(
+        _("rate"), max_length=50, null=True, blank=True, help_text=_("As its task says. Empty: no limit.")
+    )
+    tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
+    refilled_at = models.DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
+    admitted_at = models.DateTimeField(_("last let in"), db_default=Now(), editable=False)
+    next_at = models.DateTimeField(
+        _("next look"), null=True, blank=True, help_text=_("When time alone will have made room.")
+    )
+
+    objects = LimitQuerySet.as_manager()
+
+    class Meta:
+        db_table = "horsies_limits"
+        verbose_name = _("limit")
+        verbose_name_plural = _("limits")
+        indexes = [
+            models.Index(fields=["next_at"], condition=Q(next_at__isnull=False), name="horsies_limit_next"),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+    @property
+    def terms(self) -> Terms:
+        """What its task said last."""
+        return Terms(self.max_concurrency, self.rate)
+
+    @property
+    def now(self) -> datetime:
+        """The database's clock, where it was read with the row."""
+        clock: datetime = self.__dict__["clock"]
+        return clock
+
+    @property
+    def bucket(self) -> Rate | None:
+        """Its rate."""
+        return None if self.rate is None else Rate.parse(self.rate)
+
+    def tokens_now(self, rate: Rate) -> float:
+        """Return how many may begin as far as the rate goes."""
+        since = timedelta() if self.refilled_at is None else self.now - self.refilled_at
+        return rate.tokens(self.tokens, since.total_seconds())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing would be lost with it."""
+        rate = self.bucket
+        return rate is None or self.tokens_now(rate) >= rate.burst
+
+    def spent(self, tokens: float) -> dict[str, Any]:
+        """Return what to write once so many tokens are left."""
+        # Of two transactions the later one may have the earlier clock.
+        return {"tokens": tokens, "refilled_at": max(filter(None, (self.now, self.refilled_at)))}

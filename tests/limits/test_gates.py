@@ -1,0 +1,326 @@
+"""Who is let in, when, and what it takes."""
+
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from horsies_django.conf import Options
+from horsies_django.models import Limit, Task, gates
+from horsies_django.models.claims import Ended, Runner
+from horsies_django.reaper.duties import run_pass
+from horsies_django.states import TaskStatus
+from tests.conftest import wait_until
+from tests.jobs import limited, tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TWO = "tests.jobs.limited.two_of:"
+RUNNER = Runner("w", "host", 1)
+
+
+def gated(key=None):
+    rows = Task.objects.gated()
+    return rows.filter(limit_key=TWO + key).count() if key else rows.count()
+
+
+def admitted(key):
+    return Task.objects.admitted().filter(limit_key=TWO + key).count()
+
+
+def claim(count=10):
+    with transaction.atomic():
+        return Task.objects.claim("w", start=count, queues=["default"])
+
+
+def complete(claims):
+    ends = [Ended(one.task_id, one.claim, '{"ok":null}') for one in claims]
+    with transaction.atomic():
+        Task.objects.complete(ends, RUNNER)
+    gates.admit_all("default", {one.limit_key for one in claims})
+
+
+def test_as_many_are_let_in_as_the_limit_has_places_for_each_key_its_own():
+    for key in "aabab":
+        limited.two_of.send(key)
+
+    assert (admitted("a"), gated("a"), admitted("b"), gated("b")) == (2, 1, 2, 0)
+    assert sorted(one.limit_key for one in claim()) == [TWO + "a"] * 2 + [TWO + "b"] * 2
+    assert claim() == []
+
+
+def test_an_end_makes_room_for_the_next_in_the_order_of_claims():
+    first = [limited.two_of.send("a").id for _ in range(2)]
+    late = limited.two_of.with_options(priority=-5).send("a").id
+    soon = limited.two_of.with_options(priority=5).send("a").id
+    claims = claim()
+    assert {one.task_id for one in claims} == set(first)
+
+    complete(claims[:1])
+    assert [one.task_id for one in claim()] == [soon]
+
+    complete(claims[1:])
+    assert [one.task_id for one in claim()] == [late]
+
+
+def test_a_call_with_no_key_waits_for_nobody():
+    limited.one_of.send("a")
+    limited.one_of.send("a")
+    free = [limited.one_of.send("").id for _ in range(3)]
+
+    assert {one.task_id for one in claim()} > set(free)
+    assert Task.objects.filter(pk__in=free, limit_key=None, gated=False, deferred=False).count() == 3
+
+
+def test_many_at_once_have_a_key_each():
+    sent = limited.one_of.send_many({"key": key} for key in ["a", "", "a", "b", "", "a"])
+
+    rows = Task.objects.in_bulk([one.id for one in sent])
+    assert [(rows[one.id].limit_key or "").rpartition(":")[2] for one in sent] == ["a", "", "a", "b", "", "a"]
+    assert len(claim()) == 4
+    assert gated() == 2
+
+
+def test_many_keys_at_once_are_left_to_workers_to_look_at():
+    keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
+    limited.two_of.send_many({"key": key} for key in keys * 3)
+    assert gated() == len(keys) * 3
+
+    gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+
+    assert gated() == len(keys)
+    assert not Limit.objects.due().exists()
+
+
+def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
+    keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
+    limited.two_of.send_many({"key": key} for key in keys)
+    gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+    Task.objects.update(deferred=True, enqueued_at=timezone.now() - timedelta(seconds=1))
+
+    with transaction.atomic():
+        assert Task.objects.undefer() == len(keys)
+
+    assert gated() == Limit.objects.due().count() == len(keys)
+
+
+def test_a_sender_in_a_long_transaction_holds_up_nobody_of_its_key(other_connection):
+    with transaction.atomic():
+        limited.two_of.send("a")
+
+        other_connection(partial(limited.two_of.send, "a"))
+        other_connection(partial(limited.two_of.send, "a"))
+        assert other_connection(partial(admitted, "a")) == 2
+
+    assert (admitted("a"), gated("a")) == (2, 1)
+
+
+def test_what_is_rolled_back_takes_no_place():
+    with transaction.atomic():
+        limited.two_of.send("a")
+        transaction.set_rollback(True)
+
+    assert not Limit.objects.exists()
+    assert not Task.objects.exists()
+
+
+def test_a_task_that_is_sent_for_later_comes_to_the_gate_when_it_is_due():
+    limited.two_of.schedule(3_600, "a")
+    limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5)).send("a")
+    assert (gated(), Task.objects.deferred().count()) == (0, 2)
+
+    with transaction.atomic():
+        assert Task.objects.undefer() == 1
+    assert admitted("a") == 1
+
+    limited.two_of.send_many([{"key": "a"}] * 2)
+    assert gated("a") == 1
+    Task.objects.scheduled().run_now()
+    assert gated("a") == 2
+
+
+@pytest.mark.parametrize("of", [limited.fails, limited.snoozes])
+def test_what_waits_to_run_again_leaves_its_place_to_others(of, drain):
+    sent = [of.send("a") for _ in range(3)]
+
+    drain()
+
+    rows = [Task.objects.get(pk=one.id) for one in sent]
+    assert [(row.status, row.deferred, row.gated) for row in rows] == [("PENDING", True, False)] * 3
+    Task.objects.scheduled().run_now() or Task.objects.retrying().run_now()
+    assert Task.objects.gated().count() == 2
+
+
+def test_what_a_person_does_keeps_to_the_limit():
+    sent = [limited.two_of.send("a") for _ in range(4)]
+    claims = claim()
+    rows = Task.objects.filter(pk__in=[one.id for one in sent])
+
+    assert rows.filter(pk=claims[0].task_id).cancel(include_running=True) == 1
+    assert (admitted("a"), gated("a")) == (2, 1)
+
+    assert rows.filter(pk=claims[0].task_id).retry() == 1
+    assert (admitted("a"), gated("a")) == (2, 2)
+
+    assert rows.gated().move(priority=7) == 2
+    assert (admitted("a"), gated("a")) == (2, 2)
+
+    assert rows.cancel() == 3  # the other one runs
+    assert (admitted("a"), gated("a")) == (1, 0)
+
+
+def test_a_place_is_kept_by_what_goes_back_and_left_by_what_expires():
+    [limited.two_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(3)]
+    claims = claim()
+    with transaction.atomic():
+        Task.objects.unstart(claims)
+    assert (admitted("a"), gated("a")) == (2, 1)
+
+    late = Task.objects.filter(pk=claims[0].task_id)
+    late.update(good_until=timezone.now() - timedelta(hours=1))
+    run_pass(Options())
+
+    assert late.get().status == TaskStatus.EXPIRED
+    assert (admitted("a"), gated("a")) == (2, 0)
+
+
+def test_what_a_sender_or_a_worker_did_not_live_to_do_the_reaper_does(monkeypatch):
+    monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
+    for key in ["a", "b", "a", "a"]:
+        limited.two_of.send(key)
+    assert (gated("a"), gated("b"), Limit.objects.count()) == (3, 1, 0)
+
+    run_pass(Options())
+    assert (admitted("a"), gated("a"), admitted("b")) == (2, 1, 1)
+
+    Task.objects.filter(limit_key=TWO + "a", gated=False).update(status="COMPLETED", completed_at=timezone.now())
+    run_pass(Options())
+    assert (admitted("a"), gated("a")) == (1, 0)
+
+
+def test_the_tasks_of_code_that_is_gone_come_in_to_fail(monkeypatch):
+    monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
+    for _ in range(3):
+        limited.two_of.send("a")
+    Task.objects.update(task_name="tests.jobs.limited.gone")
+
+    run_pass(Options())
+
+    assert gated("a") == 0
+
+
+def test_a_limit_that_the_code_changes_counts_from_the_next_send():
+    for _ in range(4):
+        limited.two_of.send("a")
+    wider = limited.two_of.with_options()
+    object.__setattr__(wider, "max_concurrency", 4)
+
+    wider.send("a")
+
+    assert (admitted("a"), gated("a")) == (4, 1)
+
+
+def test_a_unique_task_that_is_replaced_goes_to_the_gate_of_its_new_key():
+    limited.latest.send("one", "a")
+    limited.latest.send_many([{"name": "two", "key": "a"}, {"name": "three", "key": "b"}])
+    waits = {"tests.jobs.limited.latest:a": 1, "tests.jobs.limited.latest:b": 0}
+    assert {key: Task.objects.gated().filter(limit_key=key).count() for key in waits} == waits
+
+    limited.latest.send("one", "b")
+
+    one = Task.objects.get(kwargs={}, args=["one", "b"])
+    assert (one.limit_key, one.gated) == ("tests.jobs.limited.latest:b", True)
+    assert Task.objects.gated().get() == one  # and the place that it had is another's
+
+
+def test_a_rate_lets_in_its_burst_and_then_one_by_one():
+    limited.often.send_many([{"key": "a"}] * 6)
+    assert len(claim()) == 4
+    limit = Limit.objects.get()
+    assert limit.next_at is not None
+    assert limit.tokens < 1
+
+    def look():
+        gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+        return not Task.objects.gated().exists()
+
+    wait_until(look, limit=5)
+    assert len(claim()) == 2
+    look()
+    assert Limit.objects.get().next_at is None
+
+
+def test_what_a_rate_let_in_while_no_worker_was_there_does_not_pile_up():
+    limited.often.send_many([{"key": "a"}] * 12)
+    Limit.objects.update(refilled_at=timezone.now() - timedelta(hours=1))
+
+    gates.admit_all("default", ["tests.jobs.limited.often:a"])
+
+    assert Task.objects.admitted().count() == 4
+
+
+def test_a_limit_that_is_idle_for_a_day_is_forgotten_and_one_in_use_is_not():
+    limited.two_of.send_many([{"key": "a"}, {"key": "b"}])
+    limited.often.send("c")
+    complete([one for one in claim() if one.limit_key != TWO + "b"])
+    long_ago = timezone.now() - timedelta(days=2)
+    Limit.objects.update(admitted_at=long_ago)
+    Limit.objects.filter(rate__isnull=False).update(tokens=-1e9)
+
+    run_pass(Options())
+
+    assert sorted(Limit.objects.values_list("pk", flat=True)) == ["tests.jobs.limited.often:c", TWO + "b"]
+
+
+def test_a_sender_to_a_full_key_takes_no_lock():
+    limited.two_of.send_many([{"key": "a"}] * 5)
+
+    with CaptureQueriesContext(connection) as captured:
+        limited.two_of.send("a")
+
+    assert len(captured) == 2, [query["sql"] for query in captured]  # the row, and the look at the places
+
+
+def test_a_task_without_a_limit_costs_no_statement_more():
+    tasks.noop.send()
+    with CaptureQueriesContext(connection) as captured:
+        tasks.noop.send()
+
+    assert len(captured) == 1
+
+
+def test_a_deep_gate_is_read_by_its_index():
+    limited.two_of.send_many([{"key": "a"}] * 3_000)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+    Task.objects.filter(pk=claim(1)[0].task_id).update(status="COMPLETED", completed_at=timezone.now())
+
+    with CaptureQueriesContext(connection) as captured:
+        assert gates.admit("default", TWO + "a").lanes.total() == 1
+
+    if connection.vendor == "postgresql":
+        chosen = [
+            query["sql"] for query in captured if "SKIP LOCKED" in query["sql"] and "horsies_tasks" in query["sql"]
+        ]
+        with connection.cursor() as cursor:
+            cursor.execute("EXPLAIN " + chosen[0])
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+        assert "horsies_task_gated" in plan
+        assert "Sort" not in plan
+    assert len(captured) <= 8, [query["sql"] for query in captured]
+
+
+@pytest.fixture
+def other_connection():
+    """Run something in a thread, which has a connection of its own."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    if connection.vendor == "sqlite":
+        pytest.skip("one transaction writes at a time here")
+    pool = ThreadPoolExecutor(1)
+    yield lambda call: pool.submit(call).result(10)
+    pool.submit(connections.close_all).result(10)
+    pool.shutdown()
