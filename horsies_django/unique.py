@@ -113,7 +113,10 @@ class Unique:
 
     def columns(self, run_after: datetime | timedelta | None) -> dict[str, Any]:
         """Return the columns of a call that is to run then: by what it holds its key."""
-        return {"unique_until": self.until, "unique_expires_at": self._expires_at(run_after)}
+        return {
+            "unique_until": UniqueUntil(self.until or UniqueUntil.DONE).value,
+            "unique_expires_at": self._expires_at(run_after),
+        }
 
     @property
     def delay(self) -> timedelta | None:

@@ -2,8 +2,9 @@
 
 from django.contrib import admin
 
-from ..models import Heartbeat, Overview, Queue, Schedule, Task, Worker, Workflow
+from ..models import Heartbeat, Limit, Overview, Queue, Schedule, Task, Worker, Workflow
 from .fleet.heartbeats import HeartbeatAdmin
+from .fleet.limits import LimitAdmin
 from .fleet.queues import QueueAdmin
 from .fleet.workers import WorkerAdmin
 from .overview import OverviewAdmin
@@ -19,6 +20,7 @@ def register(site: admin.AdminSite) -> None:
     site.register(Workflow, WorkflowAdmin)
     site.register(Schedule, ScheduleAdmin)
     site.register(Queue, QueueAdmin)
+    site.register(Limit, LimitAdmin)
     site.register(Worker, WorkerAdmin)
     site.register(Heartbeat, HeartbeatAdmin)
 

@@ -36,4 +36,6 @@ def state_by_asynq(task: Task, now: datetime) -> str:
         return str(_WORDS.get(TaskStatus(task.status), ""))
     if task.next_retry_at is not None:
         return gettext("retrying")
+    if task.group_key is not None and task.claim == 0 and task.enqueued_at > now:
+        return gettext("aggregating")
     return gettext("scheduled") if task.enqueued_at > now else gettext("due")

@@ -49,7 +49,7 @@ SOONEST: Final = 0.01
 PAUSE: Final = 0.02
 TRIES: Final = 50
 
-#: Keys of one send that are looked at on the spot; the gates of others are left to workers.
+#: Keys of one change that are looked at on the spot; the gates of others are left to workers.
 ON_THE_SPOT: Final = 20
 
 #: Keys that are looked at in one statement.
@@ -172,7 +172,7 @@ def admit_after_commit(database: str, keys: Iterable[str | None], terms: Terms |
 
 
 def _admit_some(database: str, keys: Collection[str], terms: Terms | None) -> None:
-    if len(keys) > ON_THE_SPOT and terms is not None:
+    if len(keys) > ON_THE_SPOT:
         mark(database, keys, terms)
         return
     admit_all(database, [key for key in keys if not _needs_no_look(database, key, terms)], terms)
@@ -194,17 +194,22 @@ def _needs_no_look(database: str, key: str, terms: Terms | None) -> bool:
     return found is not None and (found[0] or (most is not None and (found[1] or 0) >= most))
 
 
-def mark(database: str, keys: Collection[str], terms: Terms) -> None:
-    """Have workers look at the gates of these keys, of which there are many."""
+def mark(database: str, keys: Collection[str], terms: Terms | None) -> None:
+    """Have workers look at the gates of these keys, of which there are many; without ``terms`` at those that are known.
+
+    One that somebody holds at the moment, or that is not known, is left to the reaper.
+    """
     rows = Limit.objects.using(database)
-    known = {"max_concurrency": terms.max_concurrency, "rate": terms.rate, "next_at": Now()}
+    known: dict[str, Any] = {"next_at": Now()}
+    if terms is not None:
+        known |= {"max_concurrency": terms.max_concurrency, "rate": terms.rate}
     ordered = sorted(keys)
     for start in range(0, len(ordered), KEYS):
         some = ordered[start : start + KEYS]
         with transaction.atomic(using=database):
-            rows.bulk_create([Limit(key=key, **known) for key in some], ignore_conflicts=True)
-            locked = list(rows.filter(pk__in=some).order_by("key").select_for_update().values_list("pk", flat=True))
-            rows.filter(pk__in=locked).update(**known)
+            if terms is not None:
+                rows.bulk_create([Limit(key=key, **known) for key in some], ignore_conflicts=True)
+            rows.filter(pk__in=[limit.pk for limit in rows.filter(pk__in=some).lock()]).update(**known)
     wake_after_commit(database, ANY_QUEUE)
 
 

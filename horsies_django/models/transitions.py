@@ -362,7 +362,7 @@ class TaskQuerySet(Interventions):
     @contextmanager
     def leaving(self) -> Iterator[None]:
         """Let others in, after the commit, for those of these rows that have a place and end meanwhile."""
-        limited = self.limit_keys()
+        limited = self.filter(deferred=False).limit_keys()
         yield
         admit_after_commit(self.db, limited)
 

@@ -15,6 +15,7 @@ from ..models import Heartbeat, Task, Worker, Workflow, WorkflowEvent, WorkflowT
 from ..models.transitions import BATCH, TaskQuerySet
 from ..models.workflow import WorkflowQuerySet
 from ..states import TASK_TERMINAL_STATES
+from ..unique import UniqueUntil
 from .batches import Batch, Refused, one_batch
 
 #: Workflows, each with all below it, that are deleted in one transaction at most, and their nodes in one statement.
@@ -66,8 +67,9 @@ def forget_workers(options: Options, _: Refused) -> Batch:
 
 
 def past_keeping(tasks: TaskQuerySet) -> TaskQuerySet:
-    """Those of ``tasks`` that have ended and were kept long enough."""
-    return tasks.filter(kept_until__lte=Now(), status__in=sorted(TASK_TERMINAL_STATES))
+    """Those of ``tasks`` that have ended and were kept long enough; while a period counts, others must find them."""
+    counts = Q(unique_until=UniqueUntil.PERIOD.value, unique_expires_at__gt=Now())
+    return tasks.filter(~counts, kept_until__lte=Now(), status__in=sorted(TASK_TERMINAL_STATES))
 
 
 def delete(tasks: TaskQuerySet) -> int:

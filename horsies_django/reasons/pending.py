@@ -46,6 +46,13 @@ def of_pending(task: Task, now: datetime) -> Iterator[Reason]:
 
 
 def _not_due(task: Task) -> Reason:
+    if task.group_key is not None and task.claim == 0:
+        words = ngettext(
+            "It gathers calls, %d so far, and is not due before its time or until it is full.",
+            "It gathers calls, %d so far, and is not due before its time or until it is full.",
+            task.item_count or 0,
+        )
+        return Reason(ReasonCode.SCHEDULED, words % (task.item_count or 0), task.enqueued_at)
     if task.next_retry_at is None:
         return Reason(ReasonCode.SCHEDULED, _("It is scheduled, and not due before its time."), task.enqueued_at)
     words = _("It will be tried again after attempt %d, and is not due before its time.") % task.attempt

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Model
 
 from horsies_django import Workflow as Definition
-from horsies_django.models import Heartbeat, Queue, Schedule, Task, Worker, Workflow
+from horsies_django.models import Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
 from tests.jobs import tasks
 
 LONG_AGO, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2126, 1, 1, tzinfo=UTC)
@@ -71,6 +71,13 @@ def _schedule(name: str, **columns: Any) -> Schedule:
     return schedule
 
 
+def _limit() -> Model:
+    key = "tests.jobs.limited.two_of:a"
+    _task(limit_key=key)
+    _task(limit_key=key, deferred=True, gated=True)
+    return Limit.objects.create(key=key, max_concurrency=1, rate="5/m")
+
+
 #: By the model's name. A proxy has the rows of what it stands for.
 MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
     "task": (_waiting, _scheduled, _running, _failed),
@@ -83,6 +90,7 @@ MAKERS: dict[str, tuple[Callable[[], Model], ...]] = {
     ),
     "worker": (lambda: Worker.objects.create(id="w", hostname="h", pid=1),),
     "heartbeat": (_beat,),
+    "limit": (_limit,),
 }
 
 

@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import translation
 
 import horsies_django
-from horsies_django.models import Heartbeat, Queue, Schedule, Task, Worker, Workflow
+from horsies_django.models import Heartbeat, Limit, Queue, Schedule, Task, Worker, Workflow
 from horsies_django.workflows.registry import registry
 
 from .makers import made
@@ -158,7 +158,7 @@ def texts_on(html):
 @pytest.fixture
 def visit(admin_client):
     """Return the HTML of every main page, by name, in the language that is active."""
-    rows = {model: made(model) for model in (Task, Workflow, Queue, Schedule, Worker, Heartbeat)}
+    rows = {model: made(model) for model in (Task, Workflow, Queue, Schedule, Worker, Heartbeat, Limit)}
     site = "admin:horsies_django_"
 
     def pages():

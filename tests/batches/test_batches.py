@@ -230,6 +230,7 @@ def test_a_worker_that_is_killed_changes_nothing_of_how_a_batch_comes_out(worker
     assert Entry.objects.filter(key=str(handle.id)).count() == 1
 
 
+@pytest.mark.slow
 def test_many_who_add_while_it_ends_lose_nothing_and_the_callback_comes_once(worker):
     worker("--processes", "2", "--threads", "4", runners=2)
     handle = started((jobs.tree, 4), on_complete=jobs.note_batch)

@@ -44,6 +44,7 @@ def status(task):
     return Task.objects.filter(pk=task.pk).values_list("status", flat=True).first()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("state", COLUMNS)
 def test_a_list_has_the_tasks_of_a_state(task, state):
     made = one_of_each()
@@ -56,6 +57,7 @@ def test_a_list_has_the_tasks_of_a_state(task, state):
     assert [row.split()[:3] for row in rows] == [[str(made[state].pk), state, "tests.jobs.tasks.noop"]]
 
 
+@pytest.mark.once
 def test_a3_100_a_list_has_thirty_and_says_how_to_have_the_next(task):
     made = [str(key) for key in some(40, "failed")[::-1]]
 
@@ -70,6 +72,7 @@ def test_a3_100_a_list_has_thirty_and_says_how_to_have_the_next(task):
     assert len(few.splitlines()) == 3
 
 
+@pytest.mark.once
 def test_all_is_printed_page_by_page_as_json_lines_or_as_ids(task):
     made = [str(key) for key in some(65, "failed")[::-1]]
 
@@ -80,6 +83,7 @@ def test_all_is_printed_page_by_page_as_json_lines_or_as_ids(task):
     assert ids.split() == made
 
 
+@pytest.mark.once
 def test_filters_narrow_a_list(task):
     make("failed")
     wanted = make("failed", queue_name="emails", task_name="a.b", sent_at="2026-01-01T00:00Z")
@@ -89,6 +93,7 @@ def test_filters_narrow_a_list(task):
         assert out.split() == [str(wanted.pk)]
 
 
+@pytest.mark.once
 def test_nothing_sensitive_is_printed(task):
     handle = tasks.echo.send("open", password="secret")
 
@@ -99,6 +104,7 @@ def test_nothing_sensitive_is_printed(task):
         assert "secret" not in out
 
 
+@pytest.mark.once
 def test_show_prints_one_task_after_the_other_and_names_what_is_not_there(task, drain):
     handle, waiting, gone = tasks.fail.send("no luck"), tasks.add.schedule(3_600, 1), uuid4()
     drain()
@@ -145,6 +151,7 @@ def test_each_action_is_done_to_ids_and_to_all(task, words, takes, becomes):
     assert status(other) == other.status
 
 
+@pytest.mark.once
 def test_what_was_left_alone_is_named_and_is_status_1(task):
     running, gone = make("running"), uuid4()
 
@@ -157,6 +164,7 @@ def test_what_was_left_alone_is_named_and_is_status_1(task):
     assert said == "2 left alone."
 
 
+@pytest.mark.once
 def test_of_many_that_were_left_there_are_numbers(task):
     code, out, _ = task("run", *some(30, "pending"))
 
@@ -165,6 +173,7 @@ def test_of_many_that_were_left_there_are_numbers(task):
     assert len(out.splitlines()) == 23
 
 
+@pytest.mark.once
 def test_ids_may_come_from_standard_input(task, monkeypatch):
     made = some(3, "failed")
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(map(str, made))))
@@ -174,12 +183,14 @@ def test_ids_may_come_from_standard_input(task, monkeypatch):
     assert (code, out) == (0, "due again: 3\n")
 
 
+@pytest.mark.once
 def test_a_limit_is_how_many_are_done(task):
     some(10, "failed")
 
     assert task("retry", "--all", "--limit", "4", "--yes")[1] == "due again: 4\n"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("yes\n", 0, 0), ("n\n", 1, 3), ("", 1, 3)])
 def test_all_asks_first(task, monkeypatch, answer, code, left):
     some(3, "scheduled")
@@ -191,6 +202,7 @@ def test_all_asks_first(task, monkeypatch, answer, code, left):
     assert Task.objects.filter(status="PENDING").count() == left
 
 
+@pytest.mark.once
 def test_the_question_says_how_many_and_which(task, monkeypatch, capsys):
     some(3, "failed")
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
@@ -251,6 +263,7 @@ def test_a_call_is_sent_with_its_options(task, drain):
     assert Task.objects.get(pk=json.loads(out)["id"]).result == {"ok": 5}
 
 
+@pytest.mark.once
 def test_a_call_may_wait_and_have_limits_of_its_own(task):
     key = str(uuid4())
     flags = "--queue slow --priority -5 --in 2h --timeout 90s --retries 4 --retention 7d --unique-key k --id"
@@ -266,6 +279,7 @@ def test_a_call_may_wait_and_have_limits_of_its_own(task):
     assert row.enqueued_at > row.sent_at
 
 
+@pytest.mark.once
 def test_it_has_a_status_for_the_shell_and_help_with_examples(manage):
     failed = make("failed")
     processes = {

@@ -23,6 +23,15 @@ def three(items: list[dict[str, Any]]) -> list[Any]:
     return [item["value"] for item in items]
 
 
+@task(
+    gather=Gather("all", max_size=7, max_delay=0.3, quiet=0.1),
+    retry_policy=RetryPolicy.fixed([1] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False),
+)
+def busy(items: list[dict[str, Any]]) -> list[Any]:
+    time.sleep(0.02)
+    return [item["value"] for item in items]
+
+
 @task(gather=Gather("all", max_size=10, max_delay=0.4))
 def soon(items: list[dict[str, Any]]) -> list[Any]:
     return [item["value"] for item in items]

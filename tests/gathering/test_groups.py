@@ -1,6 +1,8 @@
 """Calls that are gathered by key until a size, an age or a quiet time, and then handed to one run as a list."""
 
 import datetime
+import os
+import signal
 import threading
 from collections import Counter
 
@@ -12,7 +14,8 @@ from django.utils import timezone
 
 from horsies_django import Gather, TaskStatus, task
 from horsies_django.compat import InvalidTask
-from horsies_django.models import Task, TaskAttempt, TaskItem
+from horsies_django.models import Task, TaskAttempt, TaskItem, Worker
+from tests.conftest import wait_until
 from tests.gathering import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,27 +46,18 @@ def test_calls_with_other_keys_are_other_tasks(drain):
     assert (calls_of(one), calls_of(other)) == ([{"customer_id": 1, "text": "x"}], [{"customer_id": 2, "text": "y"}])
 
 
-def test_a3_71_a_group_is_due_when_its_oldest_call_has_waited_long_enough(worker):
+def test_a3_71_a_worker_runs_a_group_once_it_is_full_or_old_enough_or_no_call_comes_any_more(worker):
     worker("--poll-interval", "0.2")
-
-    handles = [jobs.soon.send(value=value) for value in range(3)]
-
-    assert sorted(value for pk in {handle.id for handle in handles} for value in found(handles, pk)) == [0, 1, 2]
-
-
-def found(handles, pk):
-    return next(handle for handle in handles if handle.id == pk).value(timeout=20)
-
-
-def test_a3_71_a_group_is_due_when_no_call_has_come_for_a_while(worker):
-    worker("--poll-interval", "0.2")
-    handle = jobs.quiet.send()
-
-    first_due = Task.objects.values_list("enqueued_at", flat=True).get(pk=handle.id)
+    old, still = [jobs.soon.send(value=value) for value in range(3)], jobs.quiet.send()
+    due = Task.objects.values_list("enqueued_at", flat=True)
+    first_due = due.get(pk=still.id)
+    full = [async_to_sync(jobs.coroutine.asend)(value=value) for value in (1, 2)]
     jobs.quiet.send()
-    assert Task.objects.values_list("enqueued_at", flat=True).get(pk=handle.id) > first_due
 
-    assert handle.value(timeout=20) == 2
+    assert due.get(pk=still.id) > first_due
+    assert full[0].value(timeout=20) == [1, 1, 2]
+    assert sorted(value for handle in set(old) for value in handle.value(timeout=20)) == [0, 1, 2]
+    assert still.value(timeout=20) == 2
 
 
 def test_quiet_never_puts_a_group_off_beyond_the_age_of_its_oldest_call():
@@ -146,14 +140,6 @@ def test_send_many_fills_group_after_group_and_every_call_has_its_handle(drain):
     )
 
 
-def test_an_async_body_with_a_context_gets_its_calls(worker):
-    worker()
-
-    handles = [async_to_sync(jobs.coroutine.asend)(value=value) for value in (1, 2)]
-
-    assert handles[0].value(timeout=20) == [1, 1, 2]
-
-
 def test_enqueue_gives_the_result_of_the_shared_task(drain):
     results = [jobs.three.enqueue(key="a", value=value) for value in range(3)]
     drain()
@@ -205,6 +191,37 @@ def test_of_fifty_senders_at_once_no_call_is_lost_and_no_group_is_too_large(coun
     assert not Task.objects.exclude(item_count__lte=3).exists()
     drain()
     assert sum(len(row["ok"]) for row in Task.objects.filter(item_count=3).values_list("result", flat=True)) == 48
+
+
+@pytest.mark.slow
+def test_a3_74_every_call_is_run_once_while_senders_and_claims_race_and_runners_are_killed(worker):
+    worker("--processes", "2", "--threads", "2", runners=2)
+    errors = []
+
+    def send(sender):
+        try:
+            for number in range(30):
+                jobs.busy.send(value=sender * 100 + number)
+        except Exception as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=send, args=(number,), daemon=True) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: Task.objects.filter(status=TaskStatus.COMPLETED).exists())
+    for pid in Worker.objects.values_list("pid", flat=True):
+        os.kill(pid, signal.SIGKILL)
+    for thread in threads:
+        thread.join(60)
+
+    assert not errors
+    wait_until(lambda: not Task.objects.exclude(status=TaskStatus.COMPLETED).exists(), limit=60)
+    rows = Task.objects.values_list("result", "item_count")
+    assert all(len(result["ok"]) == count <= 7 for result, count in rows)
+    sent = [sender * 100 + number for sender in range(8) for number in range(30)]
+    assert sorted(value for result, _ in rows for value in result["ok"]) == sent
 
 
 # What is refused.

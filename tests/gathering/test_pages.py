@@ -24,6 +24,8 @@ def test_the_page_of_a_gathered_task_shows_its_first_calls_masked_and_how_many_t
     assert ("call 0" in text, "call 49" in text, "call 50" in text) == (True, True, False)
     assert "The first 50 of 60." in text
     assert "hunter2" not in text
+    assert "It gathers calls, 60 so far" in text
+    assert "asynq: aggregating" in text
 
 
 def test_the_page_of_any_other_task_says_nothing_of_calls(client):

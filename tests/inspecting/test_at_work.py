@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 #: Statements of a batch of 500: its ids, what they are, the act and what that asks. What is deleted is cancelled first,
 #: and its attempts and beats go with it.
-A_BATCH = {"run": 8, "delete": 24}
+A_BATCH = {"run": 12, "delete": 28}
 
 
 def test_what_is_cancelled_under_a_worker_has_not_run_and_what_has_run_is_not_cancelled(worker):

@@ -95,6 +95,18 @@ def test_many_keys_at_once_are_left_to_workers_to_look_at():
     assert not Limit.objects.due().exists()
 
 
+def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
+    keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
+    limited.two_of.send_many({"key": key} for key in keys)
+    gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+    Task.objects.update(deferred=True, enqueued_at=timezone.now() - timedelta(seconds=1))
+
+    with transaction.atomic():
+        assert Task.objects.undefer() == len(keys)
+
+    assert gated() == Limit.objects.due().count() == len(keys)
+
+
 def test_a_sender_in_a_long_transaction_holds_up_nobody_of_its_key(other_connection):
     with transaction.atomic():
         limited.two_of.send("a")

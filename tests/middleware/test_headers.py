@@ -8,7 +8,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone, translation
 
 from horsies_django import Batch, Workflow
-from horsies_django.models import Task, WorkflowTask
+from horsies_django.models import Schedule, Task, WorkflowTask
+from horsies_django.schedules import firing
 from tests.gathering import jobs as gathered
 from tests.middleware import jobs, layers
 
@@ -204,3 +205,18 @@ def test_a_group_travels_with_the_headers_of_the_call_that_opened_it(sender):
 
     assert first.id == second.id == third.id
     assert Task.objects.get(pk=first.id).metadata == AWAY
+
+
+@pytest.mark.once
+def test_a_schedule_sends_its_own_metadata_with_the_headers_of_who_runs_it(sender):
+    row = Schedule.objects.create(
+        name="nightly",
+        timing="every:60",
+        task_name=jobs.labelled.module_path,
+        options={"metadata": {"shown": "schedule"}},
+    )
+
+    handle = firing.run_now(row)
+
+    stored = Task.objects.get(pk=handle.id)
+    assert (stored.schedule_id, stored.metadata) == (row.pk, AWAY | {"team": "billing", "shown": "schedule"})

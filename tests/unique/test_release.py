@@ -1,7 +1,9 @@
 """When a task gives its key back."""
 
 import pytest
+from django.core.management import call_command
 from django.db import transaction
+from django.db.models import F
 
 from horsies_django import TaskStatus, Unique
 from horsies_django.models import Task
@@ -133,3 +135,22 @@ def test_a_retry_of_one_whose_key_another_has_stays_as_it_is():
 
     assert Task.objects.filter(pk=first.id).retry() == 0
     assert (first.status(), second.status()) == (TaskStatus.CANCELLED, TaskStatus.PENDING)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_stays_for_its_period_whatever_its_retention(drain):
+    throttled = jobs.note.with_options(unique=Unique.throttle("1h", by=("name",)), retention=0)
+    first, other = throttled.send("a"), job("done").with_options(retention=0).send("b")
+
+    drain()
+    reap()
+
+    assert (first.status(), other.status()) == (TaskStatus.COMPLETED, None)
+    assert throttled.send("a").id == first.id
+    Task.objects.update(unique_expires_at=F("sent_at"))
+    reap()
+    assert first.status() is None
+
+
+def reap():
+    call_command("horsies_prune", verbosity=0)
