@@ -11,6 +11,7 @@ from horsies_django.expressions import FromNow
 from horsies_django.models import Schedule
 from horsies_django.schedules.beat import Beat
 from horsies_django.schedules.declaring import declarations
+from tests.schedules import jobs  # noqa: F401  # the workflow that rows name
 
 
 @pytest.fixture(autouse=True)

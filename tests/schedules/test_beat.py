@@ -175,7 +175,9 @@ def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other_c_09_scenar
     make("gone", task="tests.jobs.tasks.gone")
     make("no task", task="os.remove", args=["/nowhere"])
     make("bad arguments", task="tests.jobs.tasks.add", kwargs={"a": 1, "nope": 1})
-    Schedule.objects.create(name="refusing", timing="every:3600", workflow_name="tests.schedules.refusing")
+    Schedule.objects.create(
+        name="refusing", timing="every:3600", workflow_name="tests.schedules.refusing", kwargs={"source": "none"}
+    )
     make("well")
     put_back(10)
 
