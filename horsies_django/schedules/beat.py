@@ -7,7 +7,7 @@ guarded update, in one transaction with what is sent (Q-01, S4-56).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -80,6 +80,15 @@ class Beat:
             pause = self._pause() if passed else SHORT_PAUSE
             return BeatReport(tuple(passed), min(max(pause, 0.0), self._interval))
         return BeatReport(pause=min(pause, self._interval))
+
+    def run_all(self) -> BeatReport:
+        """Look until nothing is due any more that this one can send; return what all the looks came to."""
+        report = self.run_once()
+        passed = report.passed
+        while report.passed and report.pause <= 0 and not self._stopped.is_set:
+            report = self.run_once()
+            passed += report.passed
+        return replace(report, passed=passed)
 
     def run(self) -> None:
         """Look until stopped."""

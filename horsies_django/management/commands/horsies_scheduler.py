@@ -53,7 +53,7 @@ class Command(BaseCommand):
                 beat.run()
                 return
             self.stdout.write(str(beat.sync()))
-            report = beat.run_once()
+            report = beat.run_all()
         for passed in report.passed:
             self.stdout.write(str(passed))
         self.stdout.write(str(report))
