@@ -31,6 +31,9 @@ TASK_OPTIONS: Final = frozenset(
 )
 WORKFLOW_OPTIONS: Final = frozenset({"queue_name", "priority", "unique_key", "good_for"})
 
+#: Characters of an error that a row keeps.
+ERROR_LENGTH: Final = 2_000
+
 
 class Call(NamedTuple):
     """A task with the options of the schedule, and its arguments."""
@@ -38,6 +41,13 @@ class Call(NamedTuple):
     task: HorsiesTask[..., Any]
     args: list[Any]
     kwargs: dict[str, Any]
+
+
+Prepared: TypeAlias = Call | Workflow[Any]
+
+
+class UnknownTarget(Exception):
+    """This process has no task, or workflow, of that name; another may."""
 
 
 def call_of(row: Schedule, now: datetime) -> Call:
@@ -65,22 +75,38 @@ def workflow_of(row: Schedule, now: datetime) -> Workflow[Any]:
     return workflow.with_options(**options) if options else workflow
 
 
-def send(row: Schedule, now: datetime) -> Handle:
-    """Send what a row says in the current transaction and return the handle; the row's columns are not written."""
-    if row.task_name is not None:
-        call = call_of(row, now)
-        backend = task_backends[row.backend]
-        assert isinstance(backend, HorsiesBackend)
-        return backend.send(call.task, call.args, call.kwargs, own={"schedule_id": row.pk})
-    return workflow_of(row, now).start(schedule_id=row.pk)
+def find(row: Schedule) -> None:
+    """Look for what a row names. Raises :class:`UnknownTarget` if this process has no such task or workflow."""
+    try:
+        if row.task_name is not None:
+            resolve(row.task_name)
+        else:
+            definition_at(str(row.workflow_name))
+    except Exception as error:
+        raise UnknownTarget(told(error)) from error
+
+
+def prepare(row: Schedule, now: datetime) -> Prepared:
+    """Return what a row sends; a workflow is built here, by its project's code. Raises what that raises."""
+    return workflow_of(row, now) if row.task_name is None else call_of(row, now)
+
+
+def send(row: Schedule, prepared: Prepared) -> Handle:
+    """Send it in the current transaction and return the handle; the row's columns are not written."""
+    if isinstance(prepared, Workflow):
+        return prepared.start(schedule_id=row.pk)
+    backend = task_backends[row.backend]
+    assert isinstance(backend, HorsiesBackend)
+    return backend.send(prepared.task, prepared.args, prepared.kwargs, own={"schedule_id": row.pk})
 
 
 def run_now(row: Schedule) -> Handle:
     """Send what a row says now, and note that. Its next run stays when it is."""
     database = config_of(row.backend).database
+    prepared = prepare(row, database_now(database))
+    mine = type(row).objects.using(database).filter(pk=row.pk)
     with transaction.atomic(using=database):
-        handle = send(row, database_now(database))
-        mine = type(row).objects.using(database).filter(pk=row.pk)
+        handle = send(row, prepared)
         mine.update(last_run_at=Now(), run_count=F("run_count") + 1, last_error="", updated_at=Now(), **last_id(handle))
     return handle
 
@@ -114,6 +140,11 @@ def cancel_previous(row: Schedule) -> None:
     else:
         assert row.last_workflow_id is not None
         WorkflowHandle[Any](row.last_workflow_id, backend=row.backend).cancel(include_running=True)
+
+
+def told(error: Exception) -> str:
+    """Return an error as a row keeps it."""
+    return f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
 
 
 def _options(row: Schedule, allowed: frozenset[str], now: datetime) -> dict[str, Any]:

@@ -54,8 +54,8 @@ class Command(BaseCommand):
                 return
             self.stdout.write(str(beat.sync()))
             report = beat.run_all()
-        for passed in report.passed:
-            self.stdout.write(str(passed))
+        for one in (*report.passed, *report.left):
+            self.stdout.write(str(one))
         self.stdout.write(str(report))
-        if any(passed.error for passed in report.passed):
+        if report.left or any(passed.error for passed in report.passed):
             raise CommandError("A schedule could not be sent.", returncode=1)
