@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from ..backend import HorsiesBackend, config_of
@@ -21,7 +21,11 @@ from ..workflows.workflow import Workflow
 from .moments import aware, database_now
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ..models import Schedule
+    from ..models.transitions import TaskQuerySet
+    from ..models.workflow import WorkflowQuerySet
 
 Handle: TypeAlias = TaskHandle[Any] | WorkflowHandle[Any]
 
@@ -101,13 +105,23 @@ def send(row: Schedule, prepared: Prepared) -> Handle:
 
 
 def run_now(row: Schedule) -> Handle:
-    """Send what a row says now, and note that. Its next run stays when it is."""
+    """Send what a row says now, and note that. Its next run stays when it is.
+
+    Raises what a send raises, with a note that names the schedule.
+    """
     database = config_of(row.backend).database
-    prepared = prepare(row, database_now(database))
     mine = type(row).objects.using(database).filter(pk=row.pk)
-    with transaction.atomic(using=database):
-        handle = send(row, prepared)
-        mine.update(last_run_at=Now(), run_count=F("run_count") + 1, last_error="", updated_at=Now(), **last_id(handle))
+    try:
+        prepared = prepare(row, database_now(database))
+        with transaction.atomic(using=database):
+            # In the beat's order, first the schedule and then what it sends, or they would wait for each other.
+            mine.locked(skip=False).values_list("pk").first()
+            handle = send(row, prepared)
+            counted = {"last_run_at": Now(), "run_count": F("run_count") + 1, **last_id(handle)}
+            mine.update(last_error="", updated_at=Now(), **counted)
+    except Exception as error:
+        error.add_note(f"schedule {row.name!r} could not be run")
+        raise
     return handle
 
 
@@ -117,29 +131,38 @@ def last_id(handle: Handle) -> dict[str, Any]:
 
 
 def is_unfinished(row: Schedule) -> bool:
-    """Whether the run before lives."""
-    from ..models import Task, Workflow
-    from ..states import TASK_LIVE_STATES
-
-    database = config_of(row.backend).database
-    if row.task_name is not None:
-        last = Task.objects.using(database).filter(pk=row.last_task_id, status__in=TASK_LIVE_STATES)
-        return row.last_task_id is not None and last.exists()
-    return row.last_workflow_id is not None and (
-        Workflow.objects.using(database).live().filter(pk=row.last_workflow_id).exists()
-    )
+    """Whether a run of it lives, whoever has sent it."""
+    return (_live_tasks(row) if row.task_name is not None else _live_workflows(row)).exists()
 
 
 def cancel_previous(row: Schedule) -> None:
-    """Cancel the run before, also if it runs."""
-    from ..models import Task
-
+    """Cancel each of its runs that lives, also if it runs."""
     if row.task_name is not None:
-        last = Task.objects.using(config_of(row.backend).database).filter(pk=row.last_task_id)
-        last.cancel(include_running=True)
-    else:
-        assert row.last_workflow_id is not None
-        WorkflowHandle[Any](row.last_workflow_id, backend=row.backend).cancel(include_running=True)
+        _live_tasks(row).cancel(include_running=True)
+        return
+    for key in _live_workflows(row).values_list("pk", flat=True):
+        WorkflowHandle[Any](key, backend=row.backend).cancel(include_running=True)
+
+
+def _live_tasks(row: Schedule) -> TaskQuerySet:
+    from ..models import Task
+    from ..states import TASK_LIVE_STATES
+
+    live = Task.objects.using(config_of(row.backend).database).filter(status__in=TASK_LIVE_STATES)
+    return live.filter(_is_run_of(row, row.last_task_id))
+
+
+def _live_workflows(row: Schedule) -> WorkflowQuerySet:
+    from ..models import Workflow
+
+    live = Workflow.objects.using(config_of(row.backend).database).live()
+    return live.filter(_is_run_of(row, row.last_workflow_id))
+
+
+def _is_run_of(row: Schedule, last_id: UUID | None) -> Q:
+    """Select its runs; the last may be another's, whose unique key it has met."""
+    is_mine = Q(schedule_id=row.pk)
+    return is_mine if last_id is None else is_mine | Q(pk=last_id)
 
 
 def told(error: Exception) -> str:

@@ -5,7 +5,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, ProgrammingError, connection, connections
+from django.db import OperationalError, ProgrammingError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.backend import config_of
@@ -166,6 +166,50 @@ def test_cancel_previous_cancels_the_run_before_q_06(beat):
         beat.run_once()
 
     assert sorted(Task.objects.values_list("status", flat=True)) == ["CANCELLED", "CANCELLED", "PENDING"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("what", [{"task_name": REPORT}, {"workflow_name": "tests.schedules.import"}])
+def test_a_run_now_hides_no_run_that_lives_from_the_overlap_q_06(beat, what):
+    row = Schedule.objects.create(name="s", timing="every:3600", overlap="skip", **what)
+    kind = Task if row.task_name else Workflow
+    put_back(10)
+    beat.run_once()
+    (by_hand,) = Schedule.objects.all().run_now()
+    by_hand.cancel()
+
+    put_back(10)
+    (skipped,) = beat.run_once().passed
+    assert (skipped.handle, kind.objects.count()) == (None, 2)
+
+    Schedule.objects.all().run_now()
+    Schedule.objects.update(overlap="cancel_previous")
+    put_back(10)
+    (sent,) = beat.run_once().passed
+    assert kind.objects.exclude(pk=sent.handle.id).filter(status="CANCELLED").count() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(not connection.features.has_select_for_update, reason="SQLite locks no rows")
+def test_a_run_now_and_the_beat_lock_in_one_order(beat):
+    row = make(options={"unique_key": "alone"})
+    put_back(10)
+    thread = threading.Thread(target=lambda: (Schedule.objects.all().run_now(), connections.close_all()))
+    with transaction.atomic():
+        Schedule.objects.filter(pk=row.pk).locked().get()
+        thread.start()
+        wait_until(_is_waited_for)
+        assert Task.objects.count() == 0
+        assert firing.send(row, firing.prepare(row, database_now("default")))
+    thread.join(10)
+
+    assert Task.objects.count() == 1
+
+
+def _is_waited_for():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        return cursor.fetchone()[0] > 0
 
 
 @pytest.mark.django_db
