@@ -208,7 +208,7 @@ def test_a_run_now_and_the_beat_lock_in_one_order(beat):
 
 def _is_waited_for():
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return cursor.fetchone()[0] > 0
 
 
