@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import selectors
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
@@ -74,6 +75,19 @@ def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     if connection.connection.prepare_threshold is None:
         return connection.cursor()
     return connection.make_cursor(cast("CursorWrapper", psycopg.Cursor(connection.connection)))
+
+
+def pipeline(connection: BaseDatabaseWrapper) -> AbstractContextManager[Any]:
+    """Have the statements in this block go in one round trip: up to the first whose rows are fetched. Else do nothing.
+
+    Each statement still has a snapshot of its own.
+    """
+    if connection.vendor != "postgresql":
+        return nullcontext()
+    import psycopg
+
+    connection.ensure_connection()
+    return connection.connection.pipeline() if psycopg.Pipeline.is_supported() else nullcontext()
 
 
 def literal(value: Any) -> str:

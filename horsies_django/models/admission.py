@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, transaction
-from django.db.backends.utils import CursorWrapper
 from django.db.models import CharField
 from django.db.models.functions import Now
 
@@ -92,29 +91,42 @@ class Admission:
         return {name: admitted for name, admitted in asked.items() if admitted is not None}
 
     def _of(self, name: str) -> Admitted | None:
-        given = {_NAME.name: name}
-        with postgres.preparing_cursor(self._connection) as cursor:
-            rows = self._row.read(cursor, self._lock, given) or self._made(cursor, given)
-            if not rows:
-                return None
-            *values, until, now = rows[0]
-            row = dict(zip(_READ, values, strict=True))
-            rules = self._rules_of(name, row)
-            admitted = Admitted(name, rules, now, is_open=not row["paused"])
-            if rules.rate is not None:
-                admitted.tokens = rules.rate.tokens(row["tokens"], 0.0 if until is None else -until)
-            if rules.max_concurrency is not None:
-                # In a statement of its own, which sees what was committed before the lock was had.
-                cursor.execute(self._count.sql, self._count.filled(given))
-                admitted.places = rules.max_concurrency - cursor.fetchone()[0]
+        row, held = self._locked(name) or self._made(name)
+        if row is None:
+            return None
+        *values, until, now = row
+        columns = dict(zip(_READ, values, strict=True))
+        rules = self._rules_of(name, columns)
+        admitted = Admitted(name, rules, now, is_open=not columns["paused"])
+        if rules.rate is not None:
+            admitted.tokens = rules.rate.tokens(columns["tokens"], 0.0 if until is None else -until)
+        if rules.max_concurrency is not None:
+            admitted.places = rules.max_concurrency - held
         return admitted
 
-    def _made(self, cursor: CursorWrapper, given: dict[str, Any]) -> list[Any]:
+    def _locked(self, name: str) -> tuple[Any, int] | None:
+        """Lock a queue's row; return it, and how many of its tasks are held. None if it was not to be had.
+
+        They are counted by a statement of its own, which sees what was committed before the lock was had. Both go in
+        one round trip: each costs a busy process the turn of its interpreter.
+        """
+        given = {_NAME.name: name}
+        with (
+            postgres.pipeline(self._connection),
+            postgres.preparing_cursor(self._connection) as lock,
+            postgres.preparing_cursor(self._connection) as count,
+        ):
+            lock.execute(self._lock.sql, self._lock.filled(given))
+            count.execute(self._count.sql, self._count.filled(given))
+            rows = self._row.fetched(lock)
+            return (rows[0], count.fetchone()[0]) if rows else None
+
+    def _made(self, name: str) -> tuple[Any, int]:
         """Make the row of a queue of which only the settings say something, and lock it."""
-        if self._queues.filter(name=given[_NAME.name]).exists():
-            return []
-        self._queues.named(given[_NAME.name])
-        return self._row.read(cursor, self._lock, given)
+        if self._queues.filter(name=name).exists():
+            return None, 0
+        self._queues.named(name)
+        return self._locked(name) or (None, 0)
 
 
 def spend(database: str, taken: Iterable[Admitted]) -> None:

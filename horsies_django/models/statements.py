@@ -117,5 +117,9 @@ class Selection:
     def read(self, cursor: CursorWrapper, statement: Statement, given: Mapping[str, Any]) -> list[Any]:
         """Run it as part of another statement, with these columns as the first, and return the rows."""
         cursor.execute(statement.sql, statement.filled(given))
+        return self.fetched(cursor)
+
+    def fetched(self, cursor: CursorWrapper) -> list[Any]:
+        """Return the rows of what was run on this cursor."""
         rows: list[Any] = cursor.fetchall()
         return list(self._compiler.apply_converters(rows, self._converters)) if self._converters else rows

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from django.db import Error, transaction
@@ -36,6 +37,9 @@ from .plan import Plan
 from .run import Run
 from .shares import Shares
 from .watch import resident_bytes
+
+#: Seconds for which what rows of queues say is not read anew: a busy worker looks more often.
+LEARNT_FOR: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Books:
         self._survey: Survey | None = None
         self._door = Door(plan.database)
         self.shares = Shares(plan)
+        self._learn_at = float("-inf")
 
     def register(self) -> bool:
         """Write the worker's row."""
@@ -107,8 +112,16 @@ class Books:
             is_held_back = is_held_back or self.shares.is_hopeful(set(names).difference(due[-1]))
         return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed, surveyed.gates_in, is_held_back)
 
+    def ease(self) -> None:
+        """Somebody has changed something of queues: what is known of them counts no more."""
+        self.shares.ease()
+        self._learn_at = float("-inf")
+
     def _learn(self, *, is_ruled: bool) -> None:
-        """Read what rows of queues say, if any says anything."""
+        """Read what rows of queues say, if any says anything, and nobody has just done so."""
+        if is_ruled and time.monotonic() < self._learn_at:
+            return
+        self._learn_at = time.monotonic() + LEARNT_FOR
         rows = Queue.objects.using(self._plan.database).ruled().values("name", *COLUMNS) if is_ruled else ()
         is_new = self.shares.learn({row.pop("name"): row for row in rows})
         if is_new and retention.learn(self._plan.database, self.shares.kept):

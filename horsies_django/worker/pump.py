@@ -239,7 +239,7 @@ class Pump:
 
     def _wake(self, wake: Wake) -> None:
         if wake.queue_name == ANY_QUEUE:
-            self._books.shares.ease()
+            self._books.ease()
             self._lookout.is_asked = True
             return
         for lane in self._lanes:
