@@ -74,7 +74,10 @@ class Task(models.Model):
         _("unique no longer than"), null=True, blank=True, help_text=_("The next sender may take its key then.")
     )
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
-    gated = models.BooleanField(_("gated"), default=False, help_text=_("Its limit key has no place for it yet."))
+    # The database has the default too: while a release is rolled out, processes insert that know of no such column.
+    gated = models.BooleanField(
+        _("gated"), default=False, db_default=False, help_text=_("Its limit key has no place for it yet.")
+    )
     group_key = models.CharField(
         _("group"),
         max_length=255,
