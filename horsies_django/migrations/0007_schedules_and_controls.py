@@ -207,7 +207,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='task',
-            constraint=models.UniqueConstraint(condition=models.Q(('claim', 0), ('group_key__isnull', False), ('status', 'PENDING')), fields=('task_name', 'group_key'), name='horsies_key_has_one_open_group'),
+            constraint=models.UniqueConstraint(condition=models.Q(('claim', 0), ('group_key__isnull', False), ('status', 'PENDING')), fields=('task_name', 'queue_name', 'group_key'), name='horsies_key_has_one_open_group'),
         ),
         migrations.AddIndex(
             model_name='limit',

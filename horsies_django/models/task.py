@@ -190,7 +190,7 @@ class Task(models.Model):
             ),
             # A claim's number only grows: one that was claimed is never open again, whatever becomes of it.
             models.UniqueConstraint(
-                fields=["task_name", "group_key"],
+                fields=["task_name", "queue_name", "group_key"],
                 condition=Q(status=TaskStatus.PENDING, claim=0, group_key__isnull=False),
                 name="horsies_key_has_one_open_group",
             ),
