@@ -65,7 +65,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
     def run_now(self) -> list[Handle]:
         """Send each of them now, enabled or not; return the handles. Their next runs stay when they are.
 
-        Raises what a send raises, with the schedule's name; those before it are sent.
+        Raises what a send raises, with a note that names the schedule; those before it are sent.
         """
         from ..schedules.firing import run_now
 
