@@ -268,7 +268,7 @@ def test_saving_does_not_enable_what_was_disabled_meanwhile(staff):
 
 
 def test_q05_a_schedule_of_the_code_is_not_edited_and_says_where_it_stands(staff):
-    schedule = make(source="shop", kwargs={"password": "hunter2"})
+    schedule = make(source="shop", declared_enabled=True, kwargs={"password": "hunter2"})
     client = staff(*RIGHTS, *VERBS)
 
     html = page(client, schedule)

@@ -255,6 +255,28 @@ def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other_c_09_scenar
 
 
 @pytest.mark.django_db
+def test_what_a_scheduler_can_not_find_is_left_to_others_for_a_minute_c_09(beat):
+    make("newer", task="tests.jobs.of_the_next_deploy.task")
+    Schedule.objects.create(name="theirs", timing="every:3600", workflow_name="of.another.project")
+    make("well")
+    put_back(passing.MISSED_AFTER / 2)
+    planned = set(Schedule.objects.exclude(name="well").values_list("next_run_at", "last_error"))
+
+    report = beat.run_once()
+
+    assert [one.schedule for one in report.passed] == ["well"]
+    assert {one.schedule for one in report.left} == {"newer", "theirs"}
+    assert set(Schedule.objects.exclude(name="well").values_list("next_run_at", "last_error")) == planned
+
+    put_back(passing.MISSED_AFTER + 10, name__in=["newer", "theirs"])
+    passed = Beat(config_of("default"), "default").run_once().passed
+
+    assert ["of_the_next_deploy" in one.error for one in passed].count(True) == 1
+    assert ["of.another.project" in one.error for one in passed].count(True) == 1
+    assert not Schedule.objects.filter(last_error="", run_count=0).exists()
+
+
+@pytest.mark.django_db
 def test_a_good_run_clears_the_error_of_the_one_before(beat):
     make(last_error="old")
     put_back(10)

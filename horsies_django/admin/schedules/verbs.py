@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ...models.schedule import ScheduleQuerySet
+from ...schedules.choices import DisabledBy
 from ...schedules.firing import told
 from ..acting.verbs import Verb
 
@@ -54,7 +55,7 @@ DISABLE: Final = Verb(
     label_of_many=_("Disable selected schedules"),
     act=ScheduleQuerySet.disable,
     told=lambda count: ngettext("%d schedule is disabled.", "%d schedules are disabled.", count) % count,
-    fits=lambda schedule: schedule.enabled,
+    fits=lambda schedule: schedule.enabled or schedule.disabled_by == DisabledBy.CODE,
     watched=("enabled",),
 )
 
