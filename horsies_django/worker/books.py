@@ -51,11 +51,13 @@ class View:
     is_dismissed: bool = False
     gates_in: float | None = None
     is_held_back: bool = False  # more is due, in queues whose limits keep it for now
+    is_promising: bool = True  # not all of these queues refused when they were last asked
 
     @property
     def anything(self) -> bool:
         """Whether there is something to claim."""
-        return any(self.due) or any(after is not None and after <= 0 for after in (self.deferred_in, self.gates_in))
+        comes = any(after is not None and after <= 0 for after in (self.deferred_in, self.gates_in))
+        return comes or (self.is_promising and any(self.due))
 
 
 class Lost(NamedTuple):
@@ -110,7 +112,10 @@ class Books:
             names = self.shares.sorted(lane.is_async, served, surveyed.now)
             due.append(self.shares.open(names))
             is_held_back = is_held_back or self.shares.is_hopeful(set(names).difference(due[-1]))
-        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed, surveyed.gates_in, is_held_back)
+        is_promising = any(map(self.shares.promises, due))
+        return View(
+            tuple(due), surveyed.deferred_in, surveyed.is_dismissed, surveyed.gates_in, is_held_back, is_promising
+        )
 
     def ease(self) -> None:
         """Somebody has changed something of queues: what is known of them counts no more."""
