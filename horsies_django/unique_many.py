@@ -17,7 +17,7 @@ from .conf import Options
 from .conflicts import insert_once
 from .drafts import Draft, Sent, admit_after_commit, wake_of
 from .dry import is_dry
-from .sending import draft_of, travelling
+from .sending import check_for_many, draft_of, travelling
 from .tasks import HorsiesTask
 
 #: Calls that are in memory at a time, and rows of one INSERT.
@@ -28,8 +28,10 @@ _ROWS: Final = 1_000
 def insert_many_once(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[Sent]:
     """Insert one row for each dict of keyword arguments, unless its place is taken; all of it or nothing.
 
-    The calls count in their order. Raises what :func:`~horsies_django.sending.insert` raises.
+    The calls count in their order. Raises ValueError with a ``unique_key`` or a ``task_id``, and what
+    :func:`~horsies_django.sending.insert` raises.
     """
+    check_for_many(task)
     own = travelling(options, task)
     drafts = (draft_of(options, task, (), kwargs, own=own) for kwargs in calls)
     if is_dry():

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections, models, transaction
-from django.db.models import Case, Count, Value, When
+from django.db.models import Case, Count, Min, Value, When
 from django.db.models.functions import Now
 
 from .. import limits
@@ -23,7 +23,7 @@ from ..expressions import FromNow
 from ..limits import Terms
 from ..states import TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
-from .limit import Limit
+from .limit import Limit, LimitQuerySet
 from .statements import Statement
 from .survey import Here
 from .views import IS_ADMITTED, not_past_deadline
@@ -82,7 +82,7 @@ def admit(database: str, key: str, terms: Terms | None = None) -> Admitted:
     """Let in the first of those that wait at a gate, as many as there is room for. Waits for nobody."""
     tasks = _tasks(database)
     with transaction.atomic(using=database):
-        if (limit := Limit.objects.using(database).taken(key, terms, partial(_declared, tasks, key))) is None:
+        if (limit := Limit.objects.using(database).taken(key, terms, lambda: _declared(database, [key])[key])) is None:
             return Admitted(Counter(), is_busy=True)
         room = _room(limit, tasks.admitted().filter(limit_key=key))
         gate = tasks.gated().filter(not_past_deadline(), limit_key=key).order_by("-priority", "enqueued_at", "pk")
@@ -98,10 +98,11 @@ def admit(database: str, key: str, terms: Terms | None = None) -> Admitted:
     return Admitted(Counter((queue, is_async) for _, queue, is_async in found), again_in=again_in)
 
 
-def _declared(tasks: TaskQuerySet, key: str) -> Terms:
-    """What the task says that waits there, whose sender died before it could say so."""
-    path = tasks.gated().filter(limit_key=key).values_list("task_name", flat=True).first()
-    return Terms(None, None) if path is None else limits.declared(path)
+def _declared(database: str, keys: Collection[str]) -> dict[str, Terms]:
+    """What the tasks say that wait there, whose limits nobody has written or somebody has forgotten."""
+    waiting = _tasks(database).gated().filter(limit_key__in=keys).order_by().values_list("limit_key")
+    paths = dict(waiting.annotate(path=Min("task_name"))) if keys else {}
+    return {key: limits.declared(paths[key]) if key in paths else Terms(None, None) for key in keys}
 
 
 def _room(limit: Limit, inside: TaskQuerySet) -> _Room:
@@ -195,22 +196,28 @@ def _needs_no_look(database: str, key: str, terms: Terms | None) -> bool:
 
 
 def mark(database: str, keys: Collection[str], terms: Terms | None) -> None:
-    """Have workers look at the gates of these keys, of which there are many; without ``terms`` at those that are known.
+    """Have workers look at the gates of these keys, of which there are many.
 
-    One that somebody holds at the moment, or that is not known, is left to the reaper.
+    Without ``terms`` a limit that is known keeps those that it has, and one that is not gets those of the task that
+    waits there. One that somebody holds at the moment is left to the reaper.
     """
     rows = Limit.objects.using(database)
-    known: dict[str, Any] = {"next_at": Now()}
-    if terms is not None:
-        known |= {"max_concurrency": terms.max_concurrency, "rate": terms.rate}
+    changes: dict[str, Any] = {"next_at": Now()} | ({} if terms is None else terms._asdict())
     ordered = sorted(keys)
     for start in range(0, len(ordered), KEYS):
         some = ordered[start : start + KEYS]
         with transaction.atomic(using=database):
-            if terms is not None:
-                rows.bulk_create([Limit(key=key, **known) for key in some], ignore_conflicts=True)
-            rows.filter(pk__in=[limit.pk for limit in rows.filter(pk__in=some).lock()]).update(**known)
+            said = dict.fromkeys(some, terms) if terms is not None else _declared(database, _unknown(rows, some))
+            rows.bulk_create(
+                [Limit(key=key, next_at=Now(), **known._asdict()) for key, known in said.items()], ignore_conflicts=True
+            )
+            rows.filter(pk__in=[limit.pk for limit in rows.filter(pk__in=some).lock()]).update(**changes)
     wake_after_commit(database, ANY_QUEUE)
+
+
+def _unknown(rows: LimitQuerySet, keys: Collection[str]) -> list[str]:
+    known = set(rows.filter(pk__in=keys).values_list("pk", flat=True))
+    return [key for key in keys if key not in known]
 
 
 def sweep(database: str) -> int:

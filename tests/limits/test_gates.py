@@ -107,6 +107,23 @@ def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
     assert gated() == Limit.objects.due().count() == len(keys)
 
 
+@pytest.mark.parametrize("is_retried", [False, True])
+def test_many_keys_that_nobody_knows_come_to_their_gates_and_workers_look_at_once(is_retried):
+    keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
+    due = limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5))
+    due.send_many({"key": key} for key in keys * 3)
+    if is_retried:
+        Task.objects.update(status=TaskStatus.CANCELLED, cancelled_at=timezone.now())
+    assert not Limit.objects.exists()
+
+    with transaction.atomic():
+        assert (Task.objects.retry() if is_retried else Task.objects.undefer()) == len(keys) * 3
+
+    assert Limit.objects.due().filter(max_concurrency=2, rate=None).count() == len(keys)
+    gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+    assert (gated(), Task.objects.admitted().count()) == (len(keys), len(keys) * 2)
+
+
 def test_a_sender_in_a_long_transaction_holds_up_nobody_of_its_key(other_connection):
     with transaction.atomic():
         limited.two_of.send("a")
