@@ -97,6 +97,11 @@ class Shares:
             self._admission = Admission(tasks, self.read)
         return self._admission
 
+    @property
+    def has_rates(self) -> bool:
+        """Whether any queue has a limit of starts a time."""
+        return any(self._rules[name].rate is not None for name in self._limited)
+
     # What has to wait.
 
     def open(self, queues: Iterable[str]) -> tuple[str, ...]:
