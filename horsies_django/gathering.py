@@ -1,7 +1,7 @@
 """Gathering: calls with one key become the items of one task, which is due later.
 
-A key has one open group at most: a task that was never claimed. Whoever adds a call holds the row's lock, so the size
-is exact; the first claim closes the group for good, and the next call opens another one.
+A key has one open group in a queue at most: a task that was never claimed. Whoever adds a call holds the row's lock, so
+the size is exact; the first claim closes the group for good, and the next call opens another one.
 """
 
 from __future__ import annotations
@@ -105,11 +105,12 @@ class _Group:
         from .models import Task
         from .models.task_item import add_items
 
-        rows = Task.objects.using(self.database).gathering(self.task_name, key)
-        locked = rows.lock(skip=False).values_list("pk", "item_count", "queue_name", "is_async").first()
+        queue, is_async = self.columns["queue_name"], self.columns["is_async"]
+        rows = Task.objects.using(self.database).gathering(self.task_name, queue, key)
+        locked = rows.lock(skip=False).values_list("pk", "item_count").first()
         if locked is None:
             return []
-        task_id, count, queue, is_async = locked
+        task_id, count = locked
         calls = calls[: max(0, self.gather.max_size - count)]
         add_items(self.database, task_id, count, calls)
         is_full = count + len(calls) >= self.gather.max_size

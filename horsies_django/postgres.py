@@ -6,8 +6,8 @@ The only module that speaks to psycopg.
 from __future__ import annotations
 
 import selectors
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
@@ -88,6 +88,26 @@ def pipeline(connection: BaseDatabaseWrapper) -> AbstractContextManager[Any]:
 
     connection.ensure_connection()
     return connection.connection.pipeline() if psycopg.Pipeline.is_supported() else nullcontext()
+
+
+@contextmanager
+def waiting_for_locks(connection: BaseDatabaseWrapper, milliseconds: int) -> Iterator[None]:
+    """Have what waits longer for a lock in this block, in a transaction, raise an error (see :func:`is_lock_timeout`).
+
+    In a pipeline that costs no round trip. Elsewhere do nothing.
+    """
+    if connection.vendor != "postgresql":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET LOCAL lock_timeout = {milliseconds:d}")
+        yield
+        cursor.execute("SET LOCAL lock_timeout TO DEFAULT")
+
+
+def is_lock_timeout(error: Error) -> bool:
+    """Whether somebody else had a lock for too long."""
+    return getattr(error.__cause__, "sqlstate", None) == "55P03"
 
 
 def literal(value: Any) -> str:

@@ -67,12 +67,14 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         """The rows that say more than whether a queue is paused."""
         return self.filter(IS_RULED)
 
-    def lock(self) -> QueueQuerySet:
-        """Lock the rows, without those that others have locked. SQLite has no such clause: one writes there."""
+    def lock(self, *, skip: bool = True) -> QueueQuerySet:
+        """Lock the rows; with ``skip``, without those that others have locked.
+
+        SQLite has no such clause: one writes there.
+        """
         features = connections[self.db].features
-        return self.select_for_update(
-            skip_locked=features.has_select_for_update_skip_locked, no_key=features.has_select_for_no_key_update
-        )
+        skip = skip and features.has_select_for_update_skip_locked
+        return self.select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
 
 
 class Queue(models.Model):

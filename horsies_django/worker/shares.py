@@ -144,10 +144,6 @@ class Shares:
             is_roomy = limit is not None and answer.places is not None and answer.places * 2 > limit
             (self._roomy.add if is_roomy else self._roomy.discard)(name)
 
-    def is_roomy(self, queues: Iterable[str]) -> bool:
-        """Whether each of these queues had more than half of its places free when it was last claimed from."""
-        return self._roomy.issuperset(queues)
-
     def _wait(self, name: str, first: float) -> None:
         pause = self._pauses[name] = max(first, min(self._pauses.get(name, 0.0) * 2, self.longest))
         self._barred[name] = time.monotonic() + pause

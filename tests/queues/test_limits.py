@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from django.db import transaction
+from django.db import connection, connections, transaction
 from django.db.models import Max, Min
 
 from horsies_django.models import Queue, Task, TaskAttempt
@@ -56,6 +56,29 @@ def test_of_a_queue_with_a_limit_no_more_run_at_once_in_all_workers_together(wor
 
     wait_until(lambda: Task.objects.completed().count() == 47)
     assert most_at_once(ran()) <= 3
+
+
+def test_who_keeps_the_row_of_a_queue_locked_holds_up_that_queue_alone(worker):
+    if connection.vendor == "sqlite":
+        return  # no row locks there
+    row = Queue.objects.named("limited")
+    row.set(max_concurrency=3)
+    other = connections["default"].copy()
+    try:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM horsies_queues WHERE name = 'limited' FOR UPDATE")
+        limited = tasks.noop.using(queue_name="limited").send()
+        worker("--threads", "2", "-v0")
+
+        for _ in range(20):
+            assert tasks.noop.using(queue_name="free").send().get(timeout=20).is_ok()
+        assert limited.status() == "PENDING"
+    finally:
+        other.rollback()
+        other.close()
+
+    assert limited.get(timeout=20).is_ok()
 
 
 def test_a_worker_that_is_killed_leaves_no_place_taken(manage, worker, tmp_path):

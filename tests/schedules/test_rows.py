@@ -51,6 +51,16 @@ def test_run_now_is_an_ordinary_send_that_moves_no_next_run_q_06():
     assert not Schedule.objects.get(name="workflow").enabled
 
 
+def test_run_now_names_the_schedule_that_can_not_be_sent():
+    make("odd")
+    Schedule.objects.update(kwargs={"nope": 1})
+
+    with pytest.raises(TypeError) as raised:
+        Schedule.objects.all().run_now()
+
+    assert raised.value.__notes__ == ["schedule 'odd' could not be run"]
+
+
 def test_saving_another_timing_works_the_next_run_out_anew_and_nothing_else_does_s4_48():
     row = make(timing="every:3600")
     planned = row.next_run_at
