@@ -176,3 +176,15 @@ def test_what_is_right_is_clean_and_sends_nothing():
     Schedule(name="b", timing="every:60", workflow_name="tests.schedules.import").clean()
 
     assert not Task.objects.exists()
+
+
+@pytest.mark.parametrize(("timing", "jitter", "most"), [("every:60", 60, 60), ("cron:*/5 * * * *", 600, 300)])
+def test_jitter_as_long_as_the_time_between_two_slots_is_refused_for_it_would_lose_some(timing, jitter, most):
+    row = Schedule(name="s", task_name="tests.jobs.tasks.noop", timing=timing, jitter=jitter)
+
+    with pytest.raises(ValidationError) as raised:
+        row.full_clean()
+    assert f"less than {most} " in raised.value.message_dict["jitter"][0]
+
+    row.jitter = most - 1
+    row.full_clean()
