@@ -6,13 +6,14 @@ workers hold. So a worker that dies leaves nothing behind that would have to be 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, transaction
-from django.db.models import CharField
+from django.db.models import CharField, F
 from django.db.models.functions import Now
 
 from .. import postgres
@@ -142,3 +143,17 @@ def spend(database: str, taken: Iterable[Admitted]) -> None:
         if admitted.tokens is not None:
             row = Queue.objects.using(database).filter(name=admitted.name)
             row.update(tokens=admitted.tokens, refilled_at=admitted.now)
+
+
+def give_back(held: TaskQuerySet) -> int:
+    """Give back the tokens of these tasks, which a worker holds and will not begin; return how many those are.
+
+    To be called in the transaction that hands them back, and before it does. A bucket that holds more than its burst
+    then is full: it is looked at when it is next claimed from.
+    """
+    queues = Queue.objects.using(held.db).filter(tokens__isnull=False)
+    names = held.filter(queue_name__in=queues.values("name")).lock(skip=False).values_list("queue_name", flat=True)
+    counts = Counter(names)
+    for name, count in sorted(counts.items()):
+        queues.filter(name=name).update(tokens=F("tokens") + count)
+    return counts.total()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db import connections, models
+from django.db import DEFAULT_DB_ALIAS, connections, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
@@ -128,6 +128,18 @@ class Queue(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save it, and tell workers once that is committed."""
+        super().save(*args, **kwargs)
+        wake_after_commit(self._state.db or DEFAULT_DB_ALIAS, ANY_QUEUE)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """Delete it, and tell workers once that is committed."""
+        alias = kwargs.get("using") or self._state.db or DEFAULT_DB_ALIAS
+        deleted = super().delete(*args, **kwargs)
+        wake_after_commit(alias, ANY_QUEUE)
+        return deleted
 
     def clean(self) -> None:
         """Say beside each field what may stand there."""

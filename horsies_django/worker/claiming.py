@@ -60,6 +60,8 @@ def prefetch(
 def _share(
     shares: Shares, tasks: TaskQuerySet, lane: Lane, queues: Sequence[str], room: int, take: Take
 ) -> list[ClaimedTask]:
+    if not queues:
+        return []
     limited = shares.limited(queues)
 
     def take_of(names: Sequence[str], room: int) -> list[ClaimedTask]:

@@ -4,10 +4,17 @@ import os
 import signal
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 from django.db.models import Max, Min
 
 from horsies_django.models import Queue, Task, TaskAttempt
+from horsies_django.models.claims import Runner
+from horsies_django.worker.ahead import Ahead
+from horsies_django.worker.books import Books
+from horsies_django.worker.executors import InlineExecutor
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.lanes import Lane
+from horsies_django.worker.plan import Plan
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -172,3 +179,42 @@ def test_coroutines_and_functions_share_the_places_of_a_queue(worker):
     wait_until(lambda: Task.objects.completed().count() == 40)
 
     assert most_at_once(ran()) <= 2
+
+
+def test_the_tokens_of_prefetched_tasks_that_never_began_come_back(worker, tmp_path):
+    gate = tmp_path / "gate"
+    Queue.objects.named("default").set(rate_limit="10/h")
+    tasks.hold.send_many({"key": "held", "gate": str(gate)} for _ in range(10))
+    first = worker("--threads", "1", "--prefetch", "20", "-v0")
+    wait_until(lambda: Entry.objects.count() == 1 and running() == 10)
+    second = worker("--threads", "10", "-v0")
+
+    first.signal(signal.SIGTERM)
+
+    wait_until(lambda: Entry.objects.count() == 10, what="another worker begins the other nine at once")
+    gate.touch()
+    assert first.wait(20) == 0
+    wait_until(lambda: Task.objects.completed().count() == 10)
+    assert second.process.poll() is None
+
+
+def test_the_tokens_of_tasks_that_were_started_and_never_began_come_back():
+    row = Queue.objects.named("default")
+    row.set(rate_limit="10/h")
+    books = Books(Plan.of("default"), Runner("me", "host", 1))
+    lane = Lane(False, 10, 0, InlineExecutor(Inbox().put), Ahead(10, 0))
+    tasks.noop.send_many({} for _ in range(12))
+    lane.know(*books.look([lane]).due)
+    claims = books.exchange(lane, [], 10)
+    assert len(claims) == 10
+    assert row.get().tokens < 1
+
+    with transaction.atomic():
+        books.hand_back(claims[:4])
+        books.hand_back(claims[:4])  # they are held no more: that is no news
+    assert 4 <= row.get().tokens < 5
+    with transaction.atomic():
+        books.hand_back_unknown(claims[6:])
+
+    assert 6 <= row.get().tokens < 7
+    assert Task.objects.pending().count() == 8
