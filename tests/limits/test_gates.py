@@ -8,6 +8,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from horsies_django import Unique
 from horsies_django.conf import Options
 from horsies_django.models import Limit, Task, gates
 from horsies_django.models.claims import Ended, Runner
@@ -251,6 +252,25 @@ def test_a_unique_task_that_is_replaced_goes_to_the_gate_of_its_new_key():
     one = Task.objects.get(kwargs={}, args=["one", "b"])
     assert (one.limit_key, one.gated) == ("tests.jobs.limited.latest:b", True)
     assert Task.objects.gated().get() == one  # and the place that it had is another's
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_task_that_is_replaced_by_a_call_without_a_key_is_of_no_limit_any_more(is_later):
+    limited.one_of.send("a")
+    job = limited.one_of.with_options(unique=Unique(by=("task",), on_conflict="replace"))
+    (job.with_options(run_after=timedelta(hours=1)) if is_later else job).send("a")
+
+    job.send("")
+
+    row = Task.objects.get(args=[""])
+    assert (row.limit_key, row.gated, row.deferred) == (None, False, False)
+    assert Task.objects.admitted().count() == 1
+    assert len(claim()) == 2
+
+    job.send("a")
+    job.with_options(run_after=timedelta(hours=1)).send("")
+    row = Task.objects.scheduled().get()
+    assert (row.limit_key, row.gated, row.deferred) == (None, False, True)
 
 
 def test_a_rate_lets_in_its_burst_and_then_one_by_one():
