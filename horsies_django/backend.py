@@ -27,6 +27,7 @@ from .compat import (
 )
 from .drafts import Sent
 from .handle import TaskHandle
+from .option_rules import LONGEST_DURATION
 from .rules import problems_of
 from .tasks import HorsiesTask, P, T
 from .unique_keys import problems_of_unique
@@ -69,7 +70,7 @@ class HorsiesBackend(BaseTaskBackend):
             raise InvalidTask(f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on.")
         if isinstance(task.run_after, timedelta):
             # The framework documents a delay here but can't judge one; the copy is validated as it is made.
-            if not timedelta() <= task.run_after <= timedelta(seconds=conf.LONGEST_DURATION):
+            if not timedelta() <= task.run_after <= timedelta(seconds=LONGEST_DURATION):
                 raise InvalidTask(
                     f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on."
                 )

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, Literal
 
 from django.conf import settings
-from django.utils.module_loading import import_string
 
-from .rates import RATE_ALLOWED, Rate
-from .results import RESERVED_CODES
-from .retries import is_code
-
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_DURATION: Final = re.compile(r"(\d+)\s*([smhdw])")
-
-#: Seconds in a hundred years.
-LONGEST_DURATION: Final = 100 * 365 * 86_400
-
-DURATION_ALLOWED: Final = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0 (delete at once) or None (keep)'
-
-#: What a queue or a call says about its retention if it says nothing.
-INHERIT: Final = "inherit"
+from .option_rules import (
+    BOOLEAN,
+    DURATION_ALLOWED,
+    INHERIT,
+    MAPPER,
+    MAX_CONCURRENCY,
+    MIDDLEWARE,
+    PRIORITY,
+    RATE_LIMIT,
+    RETENTION,
+    WAIT,
+    WEIGHT,
+    Rule,
+    milliseconds,
+    one_of,
+    parse_duration,
+    seconds,
+    text,
+    whole,
+)
+from .rates import Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,140 +49,24 @@ class Problem:
         return f"{self.path} is {self.value!r}; allowed: {self.allowed}."
 
 
-def problems_of_mapper(mapper: Any) -> Iterator[str]:
-    """Yield a sentence for each entry of an exception mapper that can't be."""
-    if not isinstance(mapper, Mapping):
-        yield f"exception_mapper is {mapper!r}; allowed: a dict of exception class to error code."
-        return
-    for kind, code in mapper.items():
-        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            yield f"exception_mapper has the key {kind!r}; allowed: exception classes."
-        if not is_code(code) or code in RESERVED_CODES:
-            yield f"exception_mapper has the code {code!r}; allowed: a text that is not one of the library's own codes."
-
-
-def parse_duration(value: object) -> timedelta | None:
-    """Return a duration given as seconds, as a timedelta, or as text like ``"7d"``. Raises ValueError."""
-    if value is None or (isinstance(value, timedelta) and value >= timedelta()):
-        return value
-    seconds: float | None = None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = value
-    elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        seconds = int(match[1]) * _UNITS[match[2]]
-    if seconds is not None and 0 <= seconds <= LONGEST_DURATION:
-        return timedelta(seconds=seconds)
-    raise ValueError(f"{value!r} is not a duration; allowed: {DURATION_ALLOWED}.")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What may stand in a key, in words and as a function that returns the parsed value or raises ValueError."""
-
-    allowed: str
-    parse: Callable[[object], Any]
-
-
 def _option(default: object, rule: Rule) -> Any:
     return field(default=default, metadata={"rule": rule})
-
-
-def _whole(low: int, high: int, *, none: str = "") -> Rule:
-    def parse(value: object) -> int | None:
-        if none and value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ValueError
-        return value
-
-    return Rule(f"a whole number from {low} to {high}" + (f", or None ({none})" if none else ""), parse)
-
-
-def _seconds(low: float, high: float, *, none: str = "") -> Rule:
-    def parse(value: object) -> float | None:
-        if none and value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise ValueError
-        return float(value)
-
-    return Rule(f"{low:g} to {high:g} (seconds)" + (f", or None ({none})" if none else ""), parse)
-
-
-def _one_of(*allowed: object) -> Rule:
-    def parse(value: object) -> object:
-        if not any(value is item or (isinstance(value, str) and value == item) for item in allowed):
-            raise ValueError
-        return value
-
-    return Rule(" or ".join(repr(item) for item in allowed), parse)
-
-
-def _text(what: str, pattern: str) -> Rule:
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError
-        return value
-
-    return Rule(what, parse)
-
-
-def _exception_mapper(value: object) -> dict[type[BaseException], str]:
-    if not isinstance(value, Mapping):
-        raise ValueError
-    mapper = {import_string(key) if isinstance(key, str) else key: code for key, code in value.items()}
-    if any(True for _ in problems_of_mapper(mapper)):
-        raise ValueError
-    return mapper
-
-
-def _middleware(value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(map(_is_dotted, value)):
-        raise ValueError
-    return tuple(value)
-
-
-def _is_dotted(value: object) -> bool:
-    return isinstance(value, str) and "." in value.strip(".")
-
-
-_BOOLEAN: Final = _one_of(True, False)
-_MAPPER: Final = Rule(
-    "a dict of exception class, or its dotted path, to an error code that is not one of the library's own",
-    _exception_mapper,
-)
-_MIDDLEWARE: Final = Rule("a list of dotted paths, the outermost first", _middleware)
-_RETENTION: Final = Rule(DURATION_ALLOWED, parse_duration)
-
-
-def _wait(value: object) -> timedelta | None:
-    if (wait := parse_duration(value)) is not None and wait < timedelta(seconds=1):
-        raise ValueError
-    return wait
-
-
-_WAIT: Final = Rule('seconds, at least 1, a timedelta, a text like "90s", "12h", "7d", or None (never)', _wait)
-
-
-def _milliseconds(low: int, high: int) -> Rule:
-    rule = _whole(low, high)
-    return Rule(f"{rule.allowed} (milliseconds)", rule.parse)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
     """When a silent worker's tasks are taken from it (rows S3-20 … S3-27)."""
 
-    auto_requeue_stale_claimed: bool = _option(True, _BOOLEAN)
-    claimed_stale_threshold_ms: int = _option(120_000, _milliseconds(1_000, 3_600_000))
-    claimer_heartbeat_interval_ms: int = _option(30_000, _milliseconds(100, 120_000))
-    auto_fail_stale_running: bool = _option(True, _BOOLEAN)
-    running_stale_threshold_ms: int = _option(300_000, _milliseconds(1_000, 7_200_000))
-    runner_heartbeat_interval_ms: int = _option(30_000, _milliseconds(100, 120_000))
-    check_interval_ms: int = _option(30_000, _milliseconds(100, 600_000))
-    heartbeat_retention_hours: int | None = _option(24, _whole(1, 8_760, none="keep"))
+    auto_requeue_stale_claimed: bool = _option(True, BOOLEAN)
+    claimed_stale_threshold_ms: int = _option(120_000, milliseconds(1_000, 3_600_000))
+    claimer_heartbeat_interval_ms: int = _option(30_000, milliseconds(100, 120_000))
+    auto_fail_stale_running: bool = _option(True, BOOLEAN)
+    running_stale_threshold_ms: int = _option(300_000, milliseconds(1_000, 7_200_000))
+    runner_heartbeat_interval_ms: int = _option(30_000, milliseconds(100, 120_000))
+    check_interval_ms: int = _option(30_000, milliseconds(100, 600_000))
+    heartbeat_retention_hours: int | None = _option(24, whole(1, 8_760, none="keep"))
     # Whoever pauses a workflow may need any time to look at it, so nothing is ended unless asked for.
-    paused_workflow_auto_cancel_after: timedelta | None = _option(None, _WAIT)
+    paused_workflow_auto_cancel_after: timedelta | None = _option(None, WAIT)
 
     @property
     def silent_after(self) -> float:
@@ -202,10 +91,10 @@ class RecoveryOptions:
 class RetentionOptions:
     """How long ended tasks are kept."""
 
-    completed: timedelta | None = _option(timedelta(days=7), _RETENTION)
-    failed: timedelta | None = _option(timedelta(days=30), _RETENTION)
-    cancelled: timedelta | None = _option(timedelta(days=30), _RETENTION)
-    expired: timedelta | None = _option(timedelta(days=30), _RETENTION)
+    completed: timedelta | None = _option(timedelta(days=7), RETENTION)
+    failed: timedelta | None = _option(timedelta(days=30), RETENTION)
+    cancelled: timedelta | None = _option(timedelta(days=30), RETENTION)
+    expired: timedelta | None = _option(timedelta(days=30), RETENTION)
 
     def kept(self, state: str) -> timedelta | None:
         """How long a task is kept that ended in ``state``; None for ever."""
@@ -224,16 +113,6 @@ def _queue_retention(value: object) -> Any:
     if not value.keys() <= RetentionOptions.__dataclass_fields__.keys():
         raise ValueError
     return {state: parse_duration(kept) for state, kept in value.items()}
-
-
-def _rate_limit(value: object) -> Rate | None:
-    return None if value is None else Rate.parse(value)
-
-
-PRIORITY: Final = _whole(-100, 100)
-WEIGHT: Final = _whole(1, 1_000)
-MAX_CONCURRENCY: Final = _whole(0, 1_000_000, none="no limit")
-RATE_LIMIT: Final = Rule(f"{RATE_ALLOWED}, or None (no limit)", _rate_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,54 +144,54 @@ class WorkerOptions:
     """What ``horsies_worker`` does unless a flag or an environment variable says otherwise."""
 
     # One process uses one core for Python code; more of them are a choice about memory.
-    processes: int = _option(1, _whole(1, 256))
+    processes: int = _option(1, whole(1, 256))
     # Tasks mostly wait for something else, so some more than there are cores.
-    threads: int = _option(8, _whole(1, 1_000))
-    async_slots: int = _option(100, _whole(1, 100_000))
+    threads: int = _option(8, whole(1, 1_000))
+    async_slots: int = _option(100, whole(1, 100_000))
     # A prefetched task hides from other workers and from tasks of higher priority.
-    prefetch: int = _option(0, _whole(0, 10_000))
+    prefetch: int = _option(0, whole(0, 10_000))
     # At most so many short tasks are started before there is a slot for them, if that comes within milliseconds.
-    start_ahead: int = _option(128, _whole(0, 5_000))
+    start_ahead: int = _option(128, whole(0, 5_000))
     # Seconds between two looks of an idle worker that nobody can wake; five times as long where LISTEN wakes it.
-    poll_interval: float = _option(1.0, _seconds(0.01, 3_600))
-    max_tasks_per_child: int | None = _option(None, _whole(1, 1_000_000_000, none="never replaced"))
+    poll_interval: float = _option(1.0, seconds(0.01, 3_600))
+    max_tasks_per_child: int | None = _option(None, whole(1, 1_000_000_000, none="never replaced"))
     # A runner that takes more memory than this is replaced, once its tasks are done.
-    max_memory_mb: int | None = _option(None, _whole(16, 1_000_000_000, none="never replaced"))
+    max_memory_mb: int | None = _option(None, whole(16, 1_000_000_000, none="never replaced"))
     # Seconds; as long as Kubernetes waits before it kills.
-    shutdown_timeout: float = _option(30.0, _seconds(0, 86_400))
+    shutdown_timeout: float = _option(30.0, seconds(0, 86_400))
     # Seconds that a body may run whose task sets no timeout; a long body that beats is no error by itself.
-    task_timeout: float | None = _option(None, _seconds(0.001, 31_536_000, none="no limit"))
+    task_timeout: float | None = _option(None, seconds(0.001, 31_536_000, none="no limit"))
     # Seconds from the end of its time that a body gets to stop, before its runner is given up for it.
-    timeout_grace: float = _option(5.0, _seconds(0.1, 3_600))
+    timeout_grace: float = _option(5.0, seconds(0.1, 3_600))
     # Between the queues: by each task's own priority, or one queue before the other, or by shares.
-    order: Literal["priority", "strict", "weighted"] = _option("priority", _one_of("priority", "strict", "weighted"))
+    order: Literal["priority", "strict", "weighted"] = _option("priority", one_of("priority", "strict", "weighted"))
     # Seconds after which a queue that waits behind others of higher priority gets a part of the claims.
-    aging: float | None = _option(None, _seconds(1, 31_536_000, none="never"))
-    reaper: bool = _option(True, _BOOLEAN)
-    scheduler: bool = _option(True, _BOOLEAN)
+    aging: float | None = _option(None, seconds(1, 31_536_000, none="never"))
+    reaper: bool = _option(True, BOOLEAN)
+    scheduler: bool = _option(True, BOOLEAN)
     # Runners share the memory of all that is imported. Not for code that keeps a thread or a socket from its import.
-    fork: bool = _option(True, _BOOLEAN)
-    name: str = _option("", _text("at most 24 letters, digits, '.', '_' or '-'", r"[\w.-]{0,24}"))
+    fork: bool = _option(True, BOOLEAN)
+    name: str = _option("", text("at most 24 letters, digits, '.', '_' or '-'", r"[\w.-]{0,24}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The OPTIONS of one backend alias."""
 
-    database: str = _option("default", _text("an alias of DATABASES", r".+"))
-    serializer: Literal["json", "rich"] = _option("json", _one_of("json", "rich"))
+    database: str = _option("default", text("an alias of DATABASES", r".+"))
+    serializer: Literal["json", "rich"] = _option("json", one_of("json", "rich"))
     queues: Mapping[str, QueueOptions] = field(default_factory=dict)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     # Exception class, or its dotted path, to error code; a task's own mapper is asked first.
-    exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": _MAPPER})
+    exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": MAPPER})
     # Dotted paths; they are imported by who first sends a task, or runs one.
-    middleware: tuple[str, ...] = field(default=(), metadata={"rule": _MIDDLEWARE})
+    middleware: tuple[str, ...] = field(default=(), metadata={"rule": MIDDLEWARE})
     # Bytes of JSON: what is larger belongs into storage, and its key into the task.
-    max_payload_bytes: int | None = _option(16 * 1024 * 1024, _whole(1_024, 250_000_000, none="no limit"))
+    max_payload_bytes: int | None = _option(16 * 1024 * 1024, whole(1_024, 250_000_000, none="no limit"))
     # Tells the schedules of this project from those of others in one database; the settings' package by default.
-    project: str = _option("", _text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
+    project: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from .conf import LONGEST_DURATION
+from .option_rules import LONGEST_DURATION
 from .serializers import clean_text
 
 #: What a row holds of a key.

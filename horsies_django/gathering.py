@@ -1,7 +1,7 @@
 """Gathering: calls with one key become the items of one task, which is due later.
 
-A key has one open group at most: a task that was never claimed. Whoever adds a call holds the row's lock, so the size
-is exact; the first claim closes the group for good, and the next call opens another one.
+A key has one open group in a queue at most: a task that was never claimed. Whoever adds a call holds the row's lock, so
+the size is exact; the first claim closes the group for good, and the next call opens another one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from django.db import IntegrityError, models, transaction
+from django.db import models, transaction
 from django.db.models import Case, F, TextField, Value, When
 from django.db.models.functions import Cast, Least, Now
 
@@ -24,16 +24,13 @@ from .dry import is_dry
 from .expressions import FromNow
 from .gather import Gather
 from .ids import uuid7
-from .inserts import Insert
+from .inserts import Insert, can_leave_out, columns_of
 from .serializers import decode_call
 from .tasks import HorsiesTask
 from .waking import wake_after_commit
 
 if TYPE_CHECKING:
     from .worker.run import Run
-
-#: Times that a group is looked for anew which others open, or workers claim, at the same moment.
-_TRIES: Final = 20
 
 #: What of a send is about one task alone.
 _NOT_SHARED: Final = ("unique_key", "task_id", "run_after", "good_until")
@@ -98,26 +95,22 @@ class _Group:
     def add(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
         """Put calls into the open group of a key, and into new ones once that is full."""
         joined: list[Joined] = []
-        tries = _TRIES
+        # It has no end but its own: each turn that gets nowhere is one in which another sender got on.
         while rest := calls[len(joined) :]:
-            try:
-                with transaction.atomic(using=self.database):
-                    joined += self._append(key, rest) or self._open(key, rest)
-            except IntegrityError:
-                tries -= 1  # another has opened it; or it is something else, which this raises in the end
-                if not tries:
-                    raise
+            joined += self._append(key, rest) or self._open(key, rest)
         return joined
 
     def _append(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
+        """Add calls to the group that is open, as many as it has room for; none if there is no such group."""
         from .models import Task
         from .models.task_item import add_items
 
-        rows = Task.objects.using(self.database).gathering(self.task_name, key)
-        locked = rows.lock(skip=False).values_list("pk", "item_count", "queue_name", "is_async").first()
+        queue, is_async = self.columns["queue_name"], self.columns["is_async"]
+        rows = Task.objects.using(self.database).gathering(self.task_name, queue, key)
+        locked = rows.lock(skip=False).values_list("pk", "item_count").first()
         if locked is None:
             return []
-        task_id, count, queue, is_async = locked
+        task_id, count = locked
         calls = calls[: max(0, self.gather.max_size - count)]
         add_items(self.database, task_id, count, calls)
         is_full = count + len(calls) >= self.gather.max_size
@@ -127,7 +120,7 @@ class _Group:
         return [Joined(task_id, is_new=False)] * len(calls)
 
     def _open(self, key: str, calls: Sequence[dict[str, Any]]) -> list[Joined]:
-        from .models import Task
+        """Open a group with calls, as many as it has room for; with none if another has opened one by now."""
         from .models.task_item import add_items
 
         task_id, calls = uuid7(), calls[: self.gather.max_size]
@@ -135,11 +128,20 @@ class _Group:
         waits = [seconds for seconds in (self.gather.age, self.gather.silence) if seconds is not None]
         times = _CLOSED if is_full else {"group_key": key, "deferred": True, "enqueued_at": FromNow(min(waits))}
         values = {**self.columns, "id": task_id, "is_fed": True, "item_count": len(calls), **times}
-        Insert(Task, values, self.database).run(self.database)
+        if not self._is_inserted(values):
+            return []
         add_items(self.database, task_id, 0, calls)
         queue, is_async = self.columns["queue_name"], self.columns["is_async"]
         wake_after_commit(self.database, queue, later=not is_full, is_async=is_async)
         return [Joined(task_id, is_new=place == 0) for place in range(len(calls))]
+
+    def _is_inserted(self, values: Mapping[str, Any]) -> bool:
+        from .models import Task
+
+        # Where an INSERT can't leave out a row there is no partial index either, so nothing is in its way.
+        found = columns_of(Task, ["id"], self.database)
+        insert = Insert(Task, values, self.database, returning=found, if_free=can_leave_out(self.database))
+        return insert.run(self.database) is not None
 
     def _put_off(self) -> dict[str, Any]:
         """What the latest call writes of when a group is due: never later than its first one allows."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Self
 
-from .conf import LONGEST_DURATION, MAX_CONCURRENCY, PRIORITY, WEIGHT, QueueOptions, Rule, parse_duration
+from .conf import QueueOptions
+from .option_rules import LONGEST_DURATION, MAX_CONCURRENCY, PRIORITY, WEIGHT, Rule, parse_duration
 from .rates import RATE_ALLOWED, Rate
 
 logger = logging.getLogger("horsies_django.worker")

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from .compat import DEFAULT_TASK_BACKEND_ALIAS
-from .conf import parse_duration
+from .option_rules import parse_duration
 
 if TYPE_CHECKING:
     from .workflows.engine.repairing import Repaired

@@ -24,7 +24,8 @@ from django.db.models.functions import Coalesce
 from django.db.models.sql.compiler import SQLCompiler
 
 from .compat import task_backends
-from .conf import DURATION_ALLOWED, INHERIT, LONGEST_DURATION, Options, parse_duration
+from .conf import Options
+from .option_rules import DURATION_ALLOWED, INHERIT, LONGEST_DURATION, parse_duration
 from .states import TASK_TERMINAL_STATES, TaskStatus
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from . import limits
 from .calls import parameters_of
-from .conf import problems_of_mapper
 from .gather import Gather
+from .option_rules import problems_of_mapper
 from .retention import stored_retention
 from .retries import MAX_RETRIES, RetryPolicy
 from .serializers import clean_text

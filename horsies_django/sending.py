@@ -74,15 +74,37 @@ def draft_of(
     own: Mapping[str, Any] | None = None,
 ) -> Draft:
     """Return the row of a call, checked. Raises as above."""
+    arguments, key = checked(options, task, args, kwargs)
+    return drafted(options, task, arguments, key, with_row=with_row, own=own)
+
+
+def checked(
+    options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Arguments, str | None]:
+    """Return the arguments of a call and, if its task is unique, its key. Raises as above."""
     calls = Calls.of(task, options)
-    limit = limits.terms_of(task)
-    arguments = (calls.limited if limit else calls.arguments)(args, kwargs)
+    arguments = (calls.limited if limits.terms_of(task) else calls.arguments)(args, kwargs)
+    if task.unique is None:
+        return arguments, None
+    return arguments, task.unique_key or key_of(task, calls, arguments, args, kwargs)
+
+
+def drafted(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    arguments: Arguments,
+    key: str | None,
+    *,
+    with_row: bool = False,
+    own: Mapping[str, Any] | None = None,
+) -> Draft:
+    """Return the row of a call that is checked."""
+    calls = Calls.of(task, options)
     values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
     values |= own or {}
     values |= limits.gating(arguments.limit_key, values)
     if task.unique is not None:
-        values |= {"unique_key": task.unique_key or key_of(task, calls, arguments, args, kwargs)}
-        values |= task.unique.columns(task.run_after)
+        values |= {"unique_key": key, **task.unique.columns(task.run_after)}
     return Draft(
         options.database,
         calls,
@@ -92,7 +114,7 @@ def draft_of(
         has_own=bool(own) or arguments.limit_key is not None,
         has_given_id=task.task_id is not None,
         unique=task.unique,
-        limit=limit,
+        limit=limits.terms_of(task),
     )
 
 
@@ -136,9 +158,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     if task.gather is not None:
         given = [((), kwargs) for kwargs in calls]
         return [joined.id for joined in gathering.join(options, task, given, columns)]
-    for name in ("unique_key", "task_id"):
-        if (value := getattr(task, name)) is not None:
-            raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
+    check_for_many(task)
     checks, database = Calls.of(task, options), options.database
     limit = limits.terms_of(task)
     check = checks.limited if limit else checks.arguments
@@ -161,6 +181,13 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
         wake = wake_of(columns)
         waking.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return ids
+
+
+def check_for_many(task: HorsiesTask[..., Any]) -> None:
+    """Raise ValueError for an option that is for one call alone."""
+    for name in ("unique_key", "task_id"):
+        if (value := getattr(task, name)) is not None:
+            raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
 
 
 def _taken(calls: Iterable[Arguments], limit: int, room: int) -> list[Arguments]:

@@ -17,10 +17,10 @@ from .compat import (
     FrameworkTask,
     InvalidTask,
 )
-from .conf import INHERIT
 from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
+from .option_rules import INHERIT
 from .retries import ANY_CODE, RetryPolicy
 from .task_options import Backoff, ConcurrencyKey, Sensitive, TaskOptions
 from .unique import Unique

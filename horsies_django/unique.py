@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, Self
 from django.db.models import DateTimeField, Value
 from django.db.models.functions import Greatest
 
-from .conf import parse_duration
 from .expressions import FromNow
+from .option_rules import parse_duration
 from .states import TASK_LIVE_STATES, TaskStatus
 
 #: A number of seconds, a timedelta, or a text like ``"1h"``.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from ..conf import parse_duration
 from ..expressions import FromNow
 from ..models.transitions import TaskQuerySet
+from ..option_rules import parse_duration
 from ..walking import grounds
 from ..walking.walk import Walk
 from .states import State, ground_of, in_states, states_of

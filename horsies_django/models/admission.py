@@ -6,13 +6,14 @@ workers hold. So a worker that dies leaves nothing behind that would have to be 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, transaction
-from django.db.models import CharField
+from django.db.models import CharField, F
 from django.db.models.functions import Now
 
 from .. import postgres
@@ -23,6 +24,10 @@ from .statements import Selection, Statement
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
+
+#: Milliseconds for which somebody else's claim from a queue is waited for. Who came back later instead would find it
+#: locked again: two workers then claim a quarter less.
+MOMENT: Final = 30
 
 _NAME: Final = Blank("name")
 _READ: Final = ("name", "paused", *COLUMNS, "tokens")
@@ -72,20 +77,22 @@ class Admission:
         self._queues = Queue.objects.using(tasks.db)
         self._connection = connections[tasks.db]
         self._rules_of = rules_of
+        self._waits = self._connection.vendor == "postgresql"
         name = Given(_NAME, CharField(max_length=100))
         # Else Django writes no SELECT … FOR UPDATE.
         with transaction.atomic(using=tasks.db):
-            self._row = Selection(self._queues.filter(name=name).lock(), (*_READ, SecondsUntil("refilled_at"), Now()))
+            row = self._queues.filter(name=name).lock(skip=not self._waits)
+            self._row = Selection(row, (*_READ, SecondsUntil("refilled_at"), Now()))
         held = Statement.select(tasks.rows().active().filter(queue_name=name).order_by().values_list("pk"))
         count = Statement(f"SELECT COUNT(*) FROM ({held.sql}) AS held", held.params)  # noqa: S608  # the ORM's
-        is_prepared = self._connection.vendor == "postgresql"
-        self._lock = self._row.statement.settled() if is_prepared else self._row.statement
-        self._count = count.settled() if is_prepared else count
+        self._lock = self._row.statement.settled() if self._waits else self._row.statement
+        self._count = count.settled() if self._waits else count
 
     def ask(self, names: Iterable[str]) -> dict[str, Admitted]:
         """Lock these queues until the transaction ends, and return what each has to give.
 
-        One that somebody else has locked is missing: who just claims from it is done in a moment.
+        Who just claims from one is done in a moment, which PostgreSQL waits for. One that is locked for longer is
+        missing, or on PostgreSQL an OperationalError that ends the transaction (:func:`postgres.is_lock_timeout`).
         """
         asked = {name: self._of(name) for name in sorted(names)}
         return {name: admitted for name, admitted in asked.items() if admitted is not None}
@@ -116,7 +123,8 @@ class Admission:
             postgres.preparing_cursor(self._connection) as lock,
             postgres.preparing_cursor(self._connection) as count,
         ):
-            lock.execute(self._lock.sql, self._lock.filled(given))
+            with postgres.waiting_for_locks(self._connection, MOMENT):
+                lock.execute(self._lock.sql, self._lock.filled(given))
             count.execute(self._count.sql, self._count.filled(given))
             rows = self._row.fetched(lock)
             return (rows[0], count.fetchone()[0]) if rows else None
@@ -135,3 +143,17 @@ def spend(database: str, taken: Iterable[Admitted]) -> None:
         if admitted.tokens is not None:
             row = Queue.objects.using(database).filter(name=admitted.name)
             row.update(tokens=admitted.tokens, refilled_at=admitted.now)
+
+
+def give_back(held: TaskQuerySet) -> int:
+    """Give back the tokens of these tasks, which a worker holds and will not begin; return how many those are.
+
+    To be called in the transaction that hands them back, and before it does. A bucket that holds more than its burst
+    then is full: it is looked at when it is next claimed from.
+    """
+    queues = Queue.objects.using(held.db).filter(tokens__isnull=False)
+    names = held.filter(queue_name__in=queues.values("name")).lock(skip=False).values_list("queue_name", flat=True)
+    counts = Counter(names)
+    for name, count in sorted(counts.items()):
+        queues.filter(name=name).update(tokens=F("tokens") + count)
+    return counts.total()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Self
 
-from django.db.models import Case, Exists, OuterRef, Q, When
+from django.db.models import Case, Exists, F, OuterRef, Q, When
 from django.db.models.functions import Now
 
 from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
@@ -47,8 +47,8 @@ class Interventions(TaskViews):
         """Give PENDING tasks another queue, another priority or both; return how many.
 
         Their time, and with it their place among others of that priority, stays. A task whose backend does not have
-        that queue is left alone. Raises ValueError, saying what is allowed, for a queue that no backend has and for a
-        priority out of range.
+        that queue is left alone; an open group of gathered calls is closed when it leaves its queue. Raises ValueError,
+        saying what is allowed, for a queue that no backend has and for a priority out of range.
         """
         if queue_name is None and priority is None:
             raise ValueError("move() needs queue_name, priority or both.")
@@ -56,7 +56,8 @@ class Interventions(TaskViews):
         rows = self.pending()
         if queue_name is not None:
             rows = rows.filter(backend__in=backends_with(queue_name))
-            values["queue_name"] = queue_name
+            stays = When(queue_name=queue_name, then=F("group_key"))
+            values |= {"queue_name": queue_name, "group_key": Case(stays)}
         if priority is not None:
             values["priority"] = checked_priority(priority)
         count = rows.update(**values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db import connections, models
+from django.db import DEFAULT_DB_ALIAS, connections, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
@@ -67,12 +67,14 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         """The rows that say more than whether a queue is paused."""
         return self.filter(IS_RULED)
 
-    def lock(self) -> QueueQuerySet:
-        """Lock the rows, without those that others have locked. SQLite has no such clause: one writes there."""
+    def lock(self, *, skip: bool = True) -> QueueQuerySet:
+        """Lock the rows; with ``skip``, without those that others have locked.
+
+        SQLite has no such clause: one writes there.
+        """
         features = connections[self.db].features
-        return self.select_for_update(
-            skip_locked=features.has_select_for_update_skip_locked, no_key=features.has_select_for_no_key_update
-        )
+        skip = skip and features.has_select_for_update_skip_locked
+        return self.select_for_update(skip_locked=skip, no_key=features.has_select_for_no_key_update)
 
 
 class Queue(models.Model):
@@ -126,6 +128,18 @@ class Queue(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save it, and tell workers once that is committed."""
+        super().save(*args, **kwargs)
+        wake_after_commit(self._state.db or DEFAULT_DB_ALIAS, ANY_QUEUE)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """Delete it, and tell workers once that is committed."""
+        alias = kwargs.get("using") or self._state.db or DEFAULT_DB_ALIAS
+        deleted = super().delete(*args, **kwargs)
+        wake_after_commit(alias, ANY_QUEUE)
+        return deleted
 
     def clean(self) -> None:
         """Say beside each field what may stand there."""

@@ -58,14 +58,20 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         return count
 
     def disable(self, by: str = DisabledBy.OPERATOR) -> int:
-        """Let them run no more; return how many were enabled. What has been sent goes on."""
+        """Let them run no more; return how many it has changed. What has been sent goes on.
+
+        Those that are disabled for another reason are marked too where an operator says so, for that is to last.
+        """
+        is_to_be = Q(enabled=True)
+        if by == DisabledBy.OPERATOR:
+            is_to_be |= ~Q(disabled_by=by)
         values = {"enabled": False, "disabled_by": by, "next_run_at": None, "next_slot_at": None}
-        return self.filter(enabled=True).update(**values, updated_at=Now())
+        return self.filter(is_to_be).update(**values, updated_at=Now())
 
     def run_now(self) -> list[Handle]:
         """Send each of them now, enabled or not; return the handles. Their next runs stay when they are.
 
-        Raises what a send raises, with the schedule's name; those before it are sent.
+        Raises what a send raises, with a note that names the schedule; those before it are sent.
         """
         from ..schedules.firing import run_now
 
@@ -148,6 +154,8 @@ class Schedule(models.Model):
     source = models.CharField(
         _("source"), max_length=100, default="", blank=True, editable=False, help_text=_("Empty: made by hand.")
     )
+    # What the code said last, None if it has no such schedule: where that is as it was, the operator's word stands.
+    declared_enabled = models.BooleanField(_("enabled by the code"), null=True, blank=True, editable=False)
 
     next_run_at = models.DateTimeField(_("next run"), null=True, blank=True, editable=False)
     next_slot_at = models.DateTimeField(_("next slot"), null=True, blank=True, editable=False)

@@ -74,7 +74,10 @@ class Task(models.Model):
         _("unique no longer than"), null=True, blank=True, help_text=_("The next sender may take its key then.")
     )
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
-    gated = models.BooleanField(_("gated"), default=False, help_text=_("Its limit key has no place for it yet."))
+    # The database has the default too: while a release is rolled out, processes insert that know of no such column.
+    gated = models.BooleanField(
+        _("gated"), default=False, db_default=False, help_text=_("Its limit key has no place for it yet.")
+    )
     group_key = models.CharField(
         _("group"),
         max_length=255,
@@ -187,7 +190,7 @@ class Task(models.Model):
             ),
             # A claim's number only grows: one that was claimed is never open again, whatever becomes of it.
             models.UniqueConstraint(
-                fields=["task_name", "group_key"],
+                fields=["task_name", "queue_name", "group_key"],
                 condition=Q(status=TaskStatus.PENDING, claim=0, group_key__isnull=False),
                 name="horsies_key_has_one_open_group",
             ),

@@ -113,9 +113,9 @@ class TaskViews(models.QuerySet["Task"]):
         """The tasks that have these unique keys, one each at most."""
         return self.filter(HOLDS_ITS_KEY, unique_key__in=unique_keys)
 
-    def gathering(self, task_name: str, key: str) -> Self:
+    def gathering(self, task_name: str, queue_name: str, key: str) -> Self:
         """The open group of this key: no worker has ever claimed it, so calls may still join."""
-        return self.pending().filter(task_name=task_name, group_key=key, claim=0)
+        return self.pending().filter(task_name=task_name, queue_name=queue_name, group_key=key, claim=0)
 
     def overdue(self) -> Self:
         """PENDING tasks whose ``good_until`` has passed."""

@@ -72,8 +72,12 @@ class Workflow(models.Model):
     success_policy = models.JSONField(_("success policy"), null=True, blank=True)
     output_index = models.PositiveIntegerField(_("output"), null=True, blank=True)
 
+    # The database has the default too: while a release is rolled out, processes insert that know of no such column.
     is_batch = models.BooleanField(
-        _("batch"), default=False, help_text=_("Its first node stands for calls that are added to it.")
+        _("batch"),
+        default=False,
+        db_default=False,
+        help_text=_("Its first node stands for calls that are added to it."),
     )
 
     root_id = models.UUIDField(_("root"))

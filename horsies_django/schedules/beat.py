@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from django.db import Error, close_old_connections, connections
@@ -19,8 +18,10 @@ from ..bell import Stop
 from ..conf import Options
 from ..expressions import SecondsUntil
 from ..models.schedule import Schedule, ScheduleQuerySet
+from .firing import UnknownTarget, told
 from .moments import asked, aware
 from .passing import Passed, pass_due
+from .patience import Patience
 from .project import project_of
 from .syncing import SyncReport, sync
 
@@ -37,10 +38,22 @@ BATCH: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """A schedule that could not be sent for now: its slot is as it was."""
+
+    schedule: str
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.schedule}: left for later: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
 class BeatReport:
-    """What one look came to: the slots that were passed, and the seconds until the next one, as far as is known."""
+    """What one look came to: slots that were passed, schedules that were left, and the seconds until the next look."""
 
     passed: tuple[Passed, ...] = ()
+    left: tuple[Left, ...] = ()
     pause: float = INTERVAL
 
     def __str__(self) -> str:
@@ -56,6 +69,7 @@ class Beat:
         self._interval = INTERVAL if interval is None else interval
         self._project = project_of(options)
         self._stopped = Stop()
+        self._patience = Patience()
         self._is_synced = False
         self._is_away = False
 
@@ -75,11 +89,26 @@ class Beat:
         One that can't be sent does not keep the others from theirs. Where nothing is due it costs one statement.
         """
         pause = self._pause()
-        if pause <= 0:
-            passed = self._pass_all()
-            pause = self._pause() if passed else SHORT_PAUSE
-            return BeatReport(tuple(passed), min(max(pause, 0.0), self._interval))
-        return BeatReport(pause=min(pause, self._interval))
+        if pause > 0:
+            return BeatReport(pause=min(pause, self._interval))
+        passed, left = self._pass_all()
+        pause = self._pause() if passed or left else SHORT_PAUSE
+        return BeatReport(tuple(passed), tuple(left), min(max(pause, 0.0), self._interval))
+
+    def run_all(self) -> BeatReport:
+        """Look until nothing is due any more that this one can send; return what all the looks came to."""
+        passed: list[Passed] = []
+        left: dict[str, Left] = {}
+        while True:
+            report = self.run_once()
+            is_news = report.passed or any(one.schedule not in left for one in report.left)
+            passed += report.passed
+            left |= {one.schedule: one for one in report.left}
+            if not is_news or report.pause > 0 or self._stopped.is_set:
+                break
+        for one in passed:
+            left.pop(one.schedule, None)
+        return BeatReport(tuple(passed), tuple(left.values()), report.pause)
 
     def run(self) -> None:
         """Look until stopped."""
@@ -101,7 +130,7 @@ class Beat:
         if self._is_away:
             logger.info("the database is back: what is due is sent")
             self._is_away = False
-        if report.passed:
+        if report.passed or report.left:
             close_old_connections()  # receivers and builders of workflows have theirs
         return report.pause
 
@@ -113,27 +142,38 @@ class Beat:
         )
         if is_unplanned:
             return 0.0
-        return self._interval if seconds is None else float(seconds)
+        return min(self._interval if wait is None else float(wait) for wait in (seconds, self._patience.seconds()))
 
-    def _pass_all(self) -> list[Passed]:
+    def _pass_all(self) -> tuple[list[Passed], list[Left]]:
         unplanned, due = self._served.unplanned(), self._served.next_up().filter(next_run_at__lte=Now())
         passed: list[Passed] = []
-        for key, run_at, now in [
-            row for rows in (due, unplanned) for row in rows.values_list("pk", "next_run_at", Now())[:BATCH]
+        left: list[Left] = []
+        for key, name, run_at, now in [
+            row for rows in (due, unplanned) for row in rows.values_list("pk", "name", "next_run_at", Now())[:BATCH]
         ]:
-            if not self._stopped.is_set:
-                passed += self._pass(key, run_at, aware(now))
-        return passed
+            try:
+                for one in pass_due(self._rows, key, run_at, aware(now)):
+                    passed.append(one)
+                    if self._stopped.is_set:
+                        break
+            except Exception as error:  # noqa: BLE001  # told there
+                left.append(self._put_off(key, name, error))
+            else:
+                self._patience.forget(key)
+            if self._stopped.is_set:
+                break
+        return passed, left
 
-    def _pass(self, key: Any, run_at: datetime | None, now: datetime) -> list[Passed]:
-        try:
-            return pass_due(self._rows, key, run_at, now)
-        except Exception as error:
-            # The slot is as it was. If the others can be asked for, it is not for want of a database.
-            if isinstance(error, Error) and not connections[self._options.database].is_usable():
-                raise
-            logger.exception("schedule id=%s could not be sent, and will be tried again", key)
-            return []
+    def _put_off(self, key: Any, name: str, error: Exception) -> Left:
+        """Let a schedule alone for a while. Raises the error if the others can't be asked for either."""
+        if isinstance(error, Error) and not connections[self._options.database].is_usable():
+            raise error
+        is_new = self._patience.put_off(key)
+        if not isinstance(error, UnknownTarget):
+            logger.error("schedule %r could not be sent, and will be tried again", name, exc_info=error)
+        elif is_new:
+            logger.warning("schedule %r is left to others for now, what it sends is not to be found: %s", name, error)
+        return Left(name, str(error) if isinstance(error, UnknownTarget) else told(error))
 
     @property
     def _rows(self) -> ScheduleQuerySet:
@@ -141,4 +181,6 @@ class Beat:
 
     @property
     def _served(self) -> ScheduleQuerySet:
-        return self._rows.served(self._backend, self._project)
+        served = self._rows.served(self._backend, self._project)
+        waiting = self._patience.waiting()
+        return served.exclude(pk__in=waiting) if waiting else served

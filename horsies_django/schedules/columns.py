@@ -26,6 +26,7 @@ def columns_of(declared: Declared, own: Mapping[str, Any]) -> dict[str, Any]:
     is_task = isinstance(declared.what, HorsiesTask)
     return {
         **own,
+        "declared_enabled": own["enabled"],
         "start_at": stored(own["start_at"]),
         "end_at": stored(own["end_at"]),
         "backend": declared.backend,

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from ..backend import HorsiesBackend, config_of
@@ -21,7 +21,11 @@ from ..workflows.workflow import Workflow
 from .moments import aware, database_now
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ..models import Schedule
+    from ..models.transitions import TaskQuerySet
+    from ..models.workflow import WorkflowQuerySet
 
 Handle: TypeAlias = TaskHandle[Any] | WorkflowHandle[Any]
 
@@ -31,6 +35,9 @@ TASK_OPTIONS: Final = frozenset(
 )
 WORKFLOW_OPTIONS: Final = frozenset({"queue_name", "priority", "unique_key", "good_for"})
 
+#: Characters of an error that a row keeps.
+ERROR_LENGTH: Final = 2_000
+
 
 class Call(NamedTuple):
     """A task with the options of the schedule, and its arguments."""
@@ -38,6 +45,13 @@ class Call(NamedTuple):
     task: HorsiesTask[..., Any]
     args: list[Any]
     kwargs: dict[str, Any]
+
+
+Prepared: TypeAlias = Call | Workflow[Any]
+
+
+class UnknownTarget(Exception):
+    """This process has no task, or workflow, of that name; another may."""
 
 
 def call_of(row: Schedule, now: datetime) -> Call:
@@ -65,23 +79,49 @@ def workflow_of(row: Schedule, now: datetime) -> Workflow[Any]:
     return workflow.with_options(**options) if options else workflow
 
 
-def send(row: Schedule, now: datetime) -> Handle:
-    """Send what a row says in the current transaction and return the handle; the row's columns are not written."""
-    if row.task_name is not None:
-        call = call_of(row, now)
-        backend = task_backends[row.backend]
-        assert isinstance(backend, HorsiesBackend)
-        return backend.send(call.task, call.args, call.kwargs, own={"schedule_id": row.pk})
-    return workflow_of(row, now).start(schedule_id=row.pk)
+def find(row: Schedule) -> None:
+    """Look for what a row names. Raises :class:`UnknownTarget` if this process has no such task or workflow."""
+    try:
+        if row.task_name is not None:
+            resolve(row.task_name)
+        else:
+            definition_at(str(row.workflow_name))
+    except Exception as error:
+        raise UnknownTarget(told(error)) from error
+
+
+def prepare(row: Schedule, now: datetime) -> Prepared:
+    """Return what a row sends; a workflow is built here, by its project's code. Raises what that raises."""
+    return workflow_of(row, now) if row.task_name is None else call_of(row, now)
+
+
+def send(row: Schedule, prepared: Prepared) -> Handle:
+    """Send it in the current transaction and return the handle; the row's columns are not written."""
+    if isinstance(prepared, Workflow):
+        return prepared.start(schedule_id=row.pk)
+    backend = task_backends[row.backend]
+    assert isinstance(backend, HorsiesBackend)
+    return backend.send(prepared.task, prepared.args, prepared.kwargs, own={"schedule_id": row.pk})
 
 
 def run_now(row: Schedule) -> Handle:
-    """Send what a row says now, and note that. Its next run stays when it is."""
+    """Send what a row says now, and note that. Its next run stays when it is.
+
+    Raises what a send raises, with a note that names the schedule.
+    """
     database = config_of(row.backend).database
-    with transaction.atomic(using=database):
-        handle = send(row, database_now(database))
-        mine = type(row).objects.using(database).filter(pk=row.pk)
-        mine.update(last_run_at=Now(), run_count=F("run_count") + 1, last_error="", updated_at=Now(), **last_id(handle))
+    mine = type(row).objects.using(database).filter(pk=row.pk)
+    try:
+        prepared = prepare(row, database_now(database))
+        with transaction.atomic(using=database):
+            # In the beat's order, first the schedule and then what it sends, or they would wait for each other.
+            mine.locked(skip=False).values_list("pk").first()
+            handle = send(row, prepared)
+            counted = {"last_run_at": Now(), "run_count": F("run_count") + 1, **last_id(handle)}
+            mine.update(last_error="", updated_at=Now(), **counted)
+    except Exception as error:
+        error.add_note(f"schedule {row.name!r} could not be run")
+        raise
     return handle
 
 
@@ -91,29 +131,43 @@ def last_id(handle: Handle) -> dict[str, Any]:
 
 
 def is_unfinished(row: Schedule) -> bool:
-    """Whether the run before lives."""
-    from ..models import Task, Workflow
-    from ..states import TASK_LIVE_STATES
-
-    database = config_of(row.backend).database
-    if row.task_name is not None:
-        last = Task.objects.using(database).filter(pk=row.last_task_id, status__in=TASK_LIVE_STATES)
-        return row.last_task_id is not None and last.exists()
-    return row.last_workflow_id is not None and (
-        Workflow.objects.using(database).live().filter(pk=row.last_workflow_id).exists()
-    )
+    """Whether a run of it lives, whoever has sent it."""
+    return (_live_tasks(row) if row.task_name is not None else _live_workflows(row)).exists()
 
 
 def cancel_previous(row: Schedule) -> None:
-    """Cancel the run before, also if it runs."""
-    from ..models import Task
-
+    """Cancel each of its runs that lives, also if it runs."""
     if row.task_name is not None:
-        last = Task.objects.using(config_of(row.backend).database).filter(pk=row.last_task_id)
-        last.cancel(include_running=True)
-    else:
-        assert row.last_workflow_id is not None
-        WorkflowHandle[Any](row.last_workflow_id, backend=row.backend).cancel(include_running=True)
+        _live_tasks(row).cancel(include_running=True)
+        return
+    for key in _live_workflows(row).values_list("pk", flat=True):
+        WorkflowHandle[Any](key, backend=row.backend).cancel(include_running=True)
+
+
+def _live_tasks(row: Schedule) -> TaskQuerySet:
+    from ..models import Task
+    from ..states import TASK_LIVE_STATES
+
+    live = Task.objects.using(config_of(row.backend).database).filter(status__in=TASK_LIVE_STATES)
+    return live.filter(_is_run_of(row, row.last_task_id))
+
+
+def _live_workflows(row: Schedule) -> WorkflowQuerySet:
+    from ..models import Workflow
+
+    live = Workflow.objects.using(config_of(row.backend).database).live()
+    return live.filter(_is_run_of(row, row.last_workflow_id))
+
+
+def _is_run_of(row: Schedule, last_id: UUID | None) -> Q:
+    """Select its runs; the last may be another's, whose unique key it has met."""
+    is_mine = Q(schedule_id=row.pk)
+    return is_mine if last_id is None else is_mine | Q(pk=last_id)
+
+
+def told(error: Exception) -> str:
+    """Return an error as a row keeps it."""
+    return f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
 
 
 def _options(row: Schedule, allowed: frozenset[str], now: datetime) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""Passing: one schedule's due slots are sent, or left out, and its next run is set, in one transaction."""
+"""Passing: one schedule's due slots, each sent, or left out, in one transaction with the next run that is set."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import Error, transaction
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
@@ -24,11 +24,11 @@ logger = logging.getLogger("horsies_django.scheduler")
 #: Seconds after which a slot counts as missed: a restart of the scheduler takes less.
 MISSED_AFTER: Final = 60.0
 
-#: Slots of one schedule that one transaction makes up for.
-SLOTS_PER_TRANSACTION: Final = 100
+#: Slots of one schedule that one look makes up for.
+SLOTS_OF_A_LOOK: Final = 100
 
-#: Characters of an error that a row keeps.
-ERROR_LENGTH: Final = 2_000
+#: What is sent follows from these: where one of them has changed meanwhile, it is prepared anew.
+PREPARED_BY: Final = ("backend", "task_name", "workflow_name", "args", "kwargs", "options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,48 +48,51 @@ class Passed:
 
 
 class Lost(Exception):
-    """Somebody else has passed the slot."""
+    """Somebody else has passed the slot, or is at it."""
 
 
-def pass_due(rows: ScheduleQuerySet, key: Any, run_at: datetime | None, now: datetime) -> list[Passed]:
-    """Pass what is due of one schedule, if its next run is still ``run_at``; return what became of each slot.
+def pass_due(rows: ScheduleQuerySet, key: Any, run_at: datetime | None, now: datetime) -> Iterator[Passed]:
+    """Pass what is due of one schedule, if its next run is still ``run_at``; yield what became of each slot.
 
-    What would fail again is noted in the row, and its slots are left behind. Raises django.db.Error for what may go
-    well another time: then nothing has happened.
+    Each slot has a transaction of its own, and none is open while a project's code builds what is sent. A slot that
+    would fail again is left behind, with the error in the row. Raises OperationalError or InterfaceError for what may
+    go well another time, and :class:`firing.UnknownTarget` for what another process may know: then the slot stays.
     """
+    row = _mine(rows, key, run_at).first()
+    if row is None:
+        return
+    slots = _readable(row)
     try:
-        with transaction.atomic(using=rows.db):
-            row = _mine(rows, key, run_at).locked().first()
-            return [] if row is None else _pass(rows, row, now)
+        if slots is None or run_at is None:
+            row.plan(now)
+            _write(rows, row, run_at, {"last_error": row.last_error if slots is None else ""})
+        else:
+            yield from _pass_all(rows, row, slots, now)
     except Lost:
-        return []
-    except Error as error:
-        if not is_refusal(error):
+        return
+
+
+def _pass_all(rows: ScheduleQuerySet, row: Schedule, slots: Slots, now: datetime) -> Iterator[Passed]:
+    due, last = _due(row, slots, now)
+    try:
+        if due:
+            firing.find(row)
+    except firing.UnknownTarget as error:
+        if (now - aware(row.next_run_at)).total_seconds() <= MISSED_AFTER:  # type: ignore[operator]
             raise
-        return _give_up(rows, key, run_at, now, error)
-    except Exception as error:  # noqa: BLE001  # builders of workflows are a user's, and so are modules of tasks
-        return _give_up(rows, key, run_at, now, error)
+        due, last_error = [], str(error)
+        logger.error("schedule %r can't be sent, its slots up to %s are left out: %s", row.name, last, error)
+    else:
+        last_error = ""
+    if not due:
+        yield _leave(rows, row, slots, last, last_error)
+    for slot in due:
+        passed, row = _pass(rows, row, slots, slot, now)
+        yield passed
 
 
 def _mine(rows: ScheduleQuerySet, key: Any, run_at: datetime | None) -> ScheduleQuerySet:
     return rows.filter(pk=key, enabled=True).planned_for(run_at)
-
-
-def _pass(rows: ScheduleQuerySet, row: Schedule, now: datetime) -> list[Passed]:
-    run_at = row.next_run_at
-    passed: list[Passed] = []
-    values: dict[str, Any] = {"last_error": ""}
-    slots = _readable(row)
-    if slots is None or run_at is None:
-        row.plan(now)
-        values = {"last_error": row.last_error}
-    else:
-        due, last = _due(row, slots, now)
-        passed = [_fire(row, slot, now) for slot in due] or [Passed(row.name, last)]
-        row.plan_for(slots, slots.after(last))
-        values |= {"last_slot_at": stored(last)} | _counted(row, passed)
-    _write(rows, row, run_at, values)
-    return passed
 
 
 def _readable(row: Schedule) -> Slots | None:
@@ -104,30 +107,66 @@ def _due(row: Schedule, slots: Slots, now: datetime) -> tuple[Sequence[datetime]
     planned = slots.slot_of(aware(row.next_run_at), aware(row.next_slot_at))
     assert planned is not None
     most = row.max_catch_up_runs if row.catch_up == CatchUp.ALL else 1
-    found = slots.missed(planned, now, most)[:SLOTS_PER_TRANSACTION]
+    found = slots.missed(planned, now, most)[:SLOTS_OF_A_LOOK]
     is_late = (now - slots.due_at(found[-1])).total_seconds() > MISSED_AFTER
     return ([] if row.catch_up == CatchUp.NONE and is_late else found), found[-1]
 
 
-def _fire(row: Schedule, slot: datetime, now: datetime) -> Passed:
-    if row.overlap != Overlap.ALLOW and firing.is_unfinished(row):
-        if row.overlap == Overlap.SKIP:
-            logger.info("schedule %r skips its slot %s: the run before has not finished", row.name, slot)
-            return Passed(row.name, slot)
-        firing.cancel_previous(row)
-    handle = firing.send(row, now)
-    for name, value in firing.last_id(handle).items():
-        setattr(row, name, value)
+def _pass(
+    rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime, now: datetime
+) -> tuple[Passed, Schedule]:
+    """Send a slot, or leave it behind; return what became of it, and the row as it is then."""
+    try:
+        if row.overlap == Overlap.SKIP and firing.is_unfinished(row):
+            return _skip(rows, row, slots, slot), row
+        return _send(rows, row, slots, slot, firing.prepare(row, now))
+    except Lost:
+        raise
+    except Exception as error:
+        # Builders of workflows are a project's, and so are modules of tasks.
+        if isinstance(error, OperationalError | InterfaceError) and not is_refusal(error):
+            raise
+        told = firing.told(error)
+        logger.error("schedule %r can't be sent, its slot %s is left out: %s", row.name, slot.isoformat(), told)
+        return _leave(rows, row, slots, slot, told), row
+
+
+def _send(
+    rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime, prepared: firing.Prepared
+) -> tuple[Passed, Schedule]:
+    with transaction.atomic(using=rows.db):
+        fresh = _mine(rows, row.pk, row.next_run_at).locked().first()
+        if fresh is None or any(getattr(fresh, name) != getattr(row, name) for name in PREPARED_BY):
+            raise Lost
+        if fresh.overlap != Overlap.ALLOW and firing.is_unfinished(fresh):
+            if fresh.overlap == Overlap.SKIP:
+                return _skip(rows, fresh, slots, slot), fresh
+            firing.cancel_previous(fresh)
+        handle = firing.send(fresh, prepared)
+        last = firing.last_id(handle)
+        for name, value in last.items():
+            setattr(fresh, name, value)
+        counted = {"last_run_at": Now(), "run_count": F("run_count") + 1, **last}
+        _move(rows, fresh, slots, slot, {"last_error": "", **counted})
     logger.info("schedule %r has sent its slot %s: id=%s", row.name, slot.isoformat(), handle.id)
-    return Passed(row.name, slot, handle)
+    return Passed(row.name, slot, handle), fresh
 
 
-def _counted(row: Schedule, passed: Sequence[Passed]) -> dict[str, Any]:
-    count = sum(one.handle is not None for one in passed)
-    if not count:
-        return {}
-    ids = {"last_task_id": row.last_task_id, "last_workflow_id": row.last_workflow_id}
-    return {"last_run_at": Now(), "run_count": F("run_count") + count, **ids}
+def _skip(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime) -> Passed:
+    logger.info("schedule %r skips its slot %s: the run before has not finished", row.name, slot.isoformat())
+    return _leave(rows, row, slots, slot)
+
+
+def _leave(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime, error: str = "") -> Passed:
+    """Leave slots behind, up to this one, and say why in the row."""
+    _move(rows, row, slots, slot, {"last_error": error})
+    return Passed(row.name, slot, error=error)
+
+
+def _move(rows: ScheduleQuerySet, row: Schedule, slots: Slots, slot: datetime, values: dict[str, Any]) -> None:
+    run_at = row.next_run_at
+    row.plan_for(slots, slots.after(slot))
+    _write(rows, row, run_at, {"last_slot_at": stored(slot), **values})
 
 
 def _write(rows: ScheduleQuerySet, row: Schedule, run_at: datetime | None, values: dict[str, Any]) -> None:
@@ -135,22 +174,3 @@ def _write(rows: ScheduleQuerySet, row: Schedule, run_at: datetime | None, value
     planned = {**row.planned, "enabled": row.enabled, "disabled_by": row.disabled_by}
     if not _mine(rows, row.pk, run_at).update(**planned, **values, updated_at=Now()):
         raise Lost
-
-
-def _give_up(
-    rows: ScheduleQuerySet, key: Any, run_at: datetime | None, now: datetime, error: Exception
-) -> list[Passed]:
-    """Leave slots behind that can't be sent, and say so in the row."""
-    told = f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
-    try:
-        with transaction.atomic(using=rows.db):
-            row = _mine(rows, key, run_at).locked().first()
-            if row is None:
-                return []
-            due, last = _due(row, row.slots, now)
-            row.plan_for(row.slots, row.slots.after(last))
-            _write(rows, row, run_at, {"last_error": told, "last_slot_at": stored(last)})
-    except Lost:
-        return []
-    logger.error("schedule %r can't be sent, %d slots are left out: %s", row.name, len(due), told)
-    return [Passed(row.name, last, error=told)]

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 _TICK: Final = timedelta(microseconds=1)
 _SECOND: Final = timedelta(seconds=1)
+_YEAR: Final = timedelta(days=365)
+
+#: Where slots of a cron line are looked at for how close they are, and how many.
+_SAMPLE: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_SAMPLES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +61,12 @@ class Slots:
         return replace(slots, anchor=planned or aware(row.last_slot_at) or slots.start_at)
 
     def due_at(self, slot: datetime) -> datetime:
-        """Return when a slot is run: some seconds later if there is jitter, the same for whoever asks."""
+        """Return when a slot is run: later by its jitter, the same for whoever asks, but not past the end."""
         if not self.jitter:
             return slot
         drawn = hashlib.blake2b(f"{self.name}\0{slot.timestamp():.6f}".encode(), digest_size=6).digest()
-        return slot + timedelta(seconds=self.jitter * int.from_bytes(drawn) / 2**48)
+        run_at = slot + timedelta(seconds=self.jitter * int.from_bytes(drawn) / 2**48)
+        return run_at if self.end_at is None else max(slot, min(run_at, self.end_at))
 
     def slot_of(self, run_at: datetime | None, slot: datetime | None) -> datetime | None:
         """Return the slot of a planned run; the time itself if somebody has put it elsewhere."""
@@ -73,6 +79,18 @@ class Slots:
     def upcoming(self, now: datetime, n: int) -> list[datetime]:
         """Return the next ``n`` slots after ``now``, fewer if the schedule ends before."""
         return list(itertools.islice(self._from(now), n))
+
+    def shortest_gap(self) -> float:
+        """Return the least seconds between two slots, whatever its window: of a year the first are looked at.
+
+        With less jitter than that no slot is due before the one that it comes after.
+        """
+        if isinstance(self.pattern, Every):
+            return self.pattern.total
+        free = replace(self, start_at=None, end_at=None)
+        year = itertools.takewhile(lambda slot: slot < _SAMPLE + _YEAR, free._from(_SAMPLE))
+        gaps = (later - earlier for earlier, later in itertools.pairwise(itertools.islice(year, _SAMPLES)))
+        return min(gaps, default=_YEAR).total_seconds()
 
     def missed(self, first: datetime, now: datetime, n: int) -> list[datetime]:
         """Return the latest ``n`` slots from ``first`` on that are due ``now``, in order.

@@ -58,7 +58,11 @@ def sync(options: Options, backend: str) -> SyncReport:
     created = _create(rows, new, project)
     changed = sum(_change(rows, known[name], declared) for name, declared in wanted.items() if name in known)
     declared_names = {str(declared.name) for declared in declarations}
-    gone = [row.pk for row in known.values() if row.backend == backend and row.name not in declared_names]
+    gone = [
+        row.pk
+        for row in known.values()
+        if row.backend == backend and row.name not in declared_names and row.declared_enabled is not None
+    ]
     report = SyncReport(created, changed, _disable(rows, gone))
     logger.log(logging.INFO if any((created, changed, report.disabled)) else logging.DEBUG, "%s", report)
     return report
@@ -111,13 +115,20 @@ def _change(rows: ScheduleQuerySet, row: Schedule, declared: Declared) -> bool:
 
 def _changes(row: Schedule, columns: Mapping[str, Any]) -> dict[str, Any]:
     changes = {name: value for name, value in columns.items() if not _is_same(getattr(row, name), value)}
-    if changes.get("enabled"):
-        # What an operator has disabled stays so; and what had no slot left has none until its timing is another.
-        is_replanned = bool(changes.keys() & set(PLANNED_BY) - {"enabled"})
-        has_to_stay = row.disabled_by == DisabledBy.OPERATOR
-        if has_to_stay or (row.disabled_by in (DisabledBy.END, DisabledBy.TIMING) and not is_replanned):
-            del changes["enabled"]
+    if "enabled" in changes and not _is_to_be_switched(row, changes):
+        del changes["enabled"]
     return changes
+
+
+def _is_to_be_switched(row: Schedule, changes: Mapping[str, Any]) -> bool:
+    """Whether the code says to enable or disable a row, and what an operator has said does not stand against it."""
+    says_so_now = "declared_enabled" in changes
+    if not changes["enabled"]:
+        return says_so_now
+    if row.disabled_by in (DisabledBy.END, DisabledBy.TIMING):
+        # What had no slot left has none until its timing is another.
+        return bool(changes.keys() & set(PLANNED_BY) - {"enabled"})
+    return says_so_now and row.disabled_by != DisabledBy.OPERATOR
 
 
 def _planned(row: Schedule, changes: Mapping[str, Any], alias: str) -> dict[str, Any]:
@@ -133,10 +144,13 @@ def _planned(row: Schedule, changes: Mapping[str, Any], alias: str) -> dict[str,
 
 
 def _disable(rows: ScheduleQuerySet, gone: list[Any]) -> int:
-    return sum(
-        rows.filter(pk__in=gone[place : place + BATCH]).disable(by=DisabledBy.CODE)
-        for place in range(0, len(gone), BATCH)
-    )
+    """Disable those that were there until now; one that an operator enables later goes on."""
+    count = 0
+    for place in range(0, len(gone), BATCH):
+        mine = rows.filter(pk__in=gone[place : place + BATCH])
+        count += mine.disable(by=DisabledBy.CODE)
+        mine.update(declared_enabled=None)
+    return count
 
 
 def _is_same(stored: Any, given: Any) -> bool:

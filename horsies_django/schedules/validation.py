@@ -19,7 +19,7 @@ from .choices import CatchUp, Overlap
 from .firing import TASK_OPTIONS, WORKFLOW_OPTIONS, call_of, workflow_of
 from .moments import aware
 from .patterns import parse
-from .slots import zone_of
+from .slots import Slots, zone_of
 
 if TYPE_CHECKING:
     from ..models import Schedule
@@ -74,6 +74,18 @@ def _policies(row: Schedule) -> Iterator[Problem]:
     is_number = isinstance(jitter, int | float) and not isinstance(jitter, bool) and math.isfinite(jitter)
     if not (is_number and 0 <= jitter <= MOST_JITTER):
         yield "jitter", f"jitter is {jitter!r}; allowed: 0 to {MOST_JITTER} (seconds)."
+    elif jitter:
+        yield from _jitter(row)
+
+
+def _jitter(row: Schedule) -> Iterator[Problem]:
+    """With more than that, a slot would be passed before the one that it comes after, and that one be lost."""
+    try:
+        gap = Slots(parse(row.timing), zone_of(row.timezone), skip_nonexistent=row.skip_nonexistent).shortest_gap()
+    except ValueError:
+        return  # told of the timing itself
+    if row.jitter >= gap:
+        yield "jitter", f"jitter is {row.jitter!r}; allowed: less than {gap:g} (seconds), the time between two slots."
 
 
 def _columns(row: Schedule) -> Iterator[Problem]:

@@ -13,9 +13,10 @@ from django.db import Error, transaction
 
 from .. import __version__, postgres, retention
 from ..models import Heartbeat, Limit, Queue, Task, Worker
+from ..models.admission import give_back
 from ..models.admitting import NO_ONE, Admitted, admit, idle
 from ..models.attempt import AttemptError
-from ..models.claims import ClaimedTask, Ended, Runner
+from ..models.claims import ClaimedTask, Ended, Held, Runner
 from ..models.exchange import Exchange, exchange_of
 from ..models.gates import KEYS
 from ..models.survey import Survey
@@ -52,11 +53,13 @@ class View:
     is_dismissed: bool = False
     gates_in: float | None = None
     is_held_back: bool = False  # more is due, in queues whose limits keep it for now
+    is_promising: bool = True  # not all of these queues refused when they were last asked
 
     @property
     def anything(self) -> bool:
         """Whether there is something to claim."""
-        return any(self.due) or any(after is not None and after <= 0 for after in (self.deferred_in, self.gates_in))
+        comes = any(after is not None and after <= 0 for after in (self.deferred_in, self.gates_in))
+        return comes or (self.is_promising and any(self.due))
 
 
 class Lost(NamedTuple):
@@ -111,7 +114,10 @@ class Books:
             names = self.shares.sorted(lane.is_async, served, surveyed.now)
             due.append(self.shares.open(names))
             is_held_back = is_held_back or self.shares.is_hopeful(set(names).difference(due[-1]))
-        return View(tuple(due), surveyed.deferred_in, surveyed.is_dismissed, surveyed.gates_in, is_held_back)
+        is_promising = any(map(self.shares.promises, due))
+        return View(
+            tuple(due), surveyed.deferred_in, surveyed.is_dismissed, surveyed.gates_in, is_held_back, is_promising
+        )
 
     def ease(self) -> None:
         """Somebody has changed something of queues: what is known of them counts no more."""
@@ -269,13 +275,20 @@ class Books:
 
     def hand_back(self, claims: Sequence[ClaimedTask]) -> None:
         """Give back what was started and has not begun."""
+        self._give_tokens_back(claims, TaskStatus.RUNNING)
         self._tasks().unstart(claims)
         self._follow(claims)
         wake_after_commit(self._plan.database, ANY_QUEUE)
 
     def release(self, claims: Sequence[ClaimedTask]) -> None:
         """Give back what was claimed and not started."""
+        self._give_tokens_back(claims, TaskStatus.CLAIMED)
         self._tasks().release(claims)
+
+    def _give_tokens_back(self, claims: Collection[Held], status: TaskStatus) -> None:
+        """Let others have the tokens of what has not begun: who sleeps until there is one is told."""
+        if self.shares.has_rates and give_back(self._tasks().held(claims, status)):
+            wake_after_commit(self._plan.database, ANY_QUEUE)
 
     def give_up(self) -> int:
         """Put back everything that this worker still runs, as its policy says for a crash."""
@@ -299,9 +312,10 @@ class Books:
         held = self._tasks().held_by(self._runner.worker_id).values_list("pk", "claim", "status")
         lost = [row for row in held if row[:2] not in mine]
         tasks = self._tasks()
-        for status, give_back in ((TaskStatus.RUNNING, tasks.unstart), (TaskStatus.CLAIMED, tasks.release)):
+        for status, hand_back in ((TaskStatus.RUNNING, tasks.unstart), (TaskStatus.CLAIMED, tasks.release)):
             if claims := [Lost(key, claim) for key, claim, found in lost if found == status]:
-                give_back(claims)
+                self._give_tokens_back(claims, status)
+                hand_back(claims)
                 door.follow(self._plan.database, [claim.task_id for claim in claims])
 
     def transaction(self) -> transaction.Atomic:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 
+from .. import postgres
 from ..models import Queue
-from ..models.admission import spend
+from ..models.admission import Admitted, spend
 from ..models.claims import ClaimedTask, Ended
 from ..models.exchange import Exchange
 from ..models.transitions import TaskQuerySet
@@ -23,21 +24,13 @@ def exchange(
     shares: Shares, tasks: TaskQuerySet, lane: Lane, way: Exchange, ends: Sequence[Ended], room: int
 ) -> list[ClaimedTask]:
     """Store successes and start what is next up for a lane."""
-    queues = shares.open(lane.queues)
-    # What ends may make place for what begins.
-    if ends and not (queues and shares.is_roomy(shares.limited(queues))):
+    if ends:  # what ends may make place for what begins; and nobody has to wait while it is stored
         way.run(ends, 0, ())
-        ends = ()
 
     def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
-        nonlocal ends
-        stored, ends = ends, ()
-        return way.run(stored, room, queues, most)
+        return way.run((), room, queues, most)
 
-    claims = _share(shares, tasks, lane, queues, room, take)
-    if ends:  # nothing was to be asked for
-        way.run(ends, 0, ())
-    return claims
+    return _share(shares, tasks, lane, shares.open(lane.queues), room, take)
 
 
 def prefetch(
@@ -67,6 +60,8 @@ def prefetch(
 def _share(
     shares: Shares, tasks: TaskQuerySet, lane: Lane, queues: Sequence[str], room: int, take: Take
 ) -> list[ClaimedTask]:
+    if not queues:
+        return []
     limited = shares.limited(queues)
 
     def take_of(names: Sequence[str], room: int) -> list[ClaimedTask]:
@@ -79,10 +74,16 @@ def _share(
                 admitted[name].take(count)
         return claims
 
-    with transaction.atomic(using=tasks.db):
-        admitted = shares.admission(tasks).ask(limited) if limited else {}
-        known = [name for name in queues if name not in limited or name in admitted]
-        claims = shares.claim(lane.is_async, known, room, take_of)
-        spend(tasks.db, [admitted[name] for name in {claim.queue_name for claim in claims} if name in admitted])
+    admitted: dict[str, Admitted] = {}
+    claims: list[ClaimedTask] = []
+    try:
+        with transaction.atomic(using=tasks.db):
+            admitted = shares.admission(tasks).ask(limited) if limited else {}
+            known = [name for name in queues if name not in limited or name in admitted]
+            claims = shares.claim(lane.is_async, known, room, take_of)
+            spend(tasks.db, [admitted[name] for name in {claim.queue_name for claim in claims} if name in admitted])
+    except OperationalError as error:
+        if admitted or not postgres.is_lock_timeout(error):
+            raise
     shares.judge(lane.is_async, limited, admitted)
     return claims

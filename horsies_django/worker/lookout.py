@@ -44,6 +44,14 @@ class Lookout:
         return self._allowance.has_room() and self._cadence.cannot_wait(is_asked=self.is_asked)
 
     @property
+    def is_due_first(self) -> bool:
+        """Whether to look before the next claim, so that it goes by what queues said a second ago at most.
+
+        A busy worker hears of other queues so; one that was just woken may have looked long ago.
+        """
+        return any(lane.hot and lane.room for lane in self._lanes) and self.cannot_wait
+
+    @property
     def is_due(self) -> bool:
         """Whether to look: when the cadence says so, and from time to time even if the slots are never idle."""
         if any(lane.hot and lane.room for lane in self._lanes):

@@ -113,13 +113,12 @@ class Pump:
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
-        is_busy = any(lane.hot for lane in self._lanes)
         self._hear(self._inbox.take(self._wait()))
         self._mind()
         if time.monotonic() >= self._outbox.unblock_at:
             self._outbox.unblock()
-        if is_busy and self._lookout.cannot_wait:
-            self._try(self._look)  # a busy worker claims from the queues that it knows of: let it know of others
+        if self._lookout.is_due_first:
+            self._try(self._look)
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
         if time.monotonic() >= self._shows_at:

@@ -22,7 +22,7 @@ from .plan import Plan
 #: vain doubles them. An end in that queue is told, so the longest is for what was never told, or got lost.
 BUSY: Final = 0.002
 FULL: Final = 0.025
-LONGEST: Final = 1.0
+LONGEST: Final = 3.0
 #: Where nobody is told anything.
 LONGEST_UNTOLD: Final = 0.2
 
@@ -45,6 +45,7 @@ class Shares:
         self._aging = plan.aging
         self._rules: dict[str, QueueRules] = {}
         self._limited: frozenset[str] = frozenset()
+        self._stopped: frozenset[str] = frozenset()
         self._barred: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
         self._refused: dict[str, set[bool]] = {}
@@ -63,6 +64,7 @@ class Shares:
             return False
         self._rules = rules
         self._limited = frozenset(name for name, rule in rules.items() if rule.is_limited)
+        self._stopped = frozenset(name for name, rule in rules.items() if rule.max_concurrency == 0)
         self.ease()
         return True
 
@@ -95,19 +97,28 @@ class Shares:
             self._admission = Admission(tasks, self.read)
         return self._admission
 
+    @property
+    def has_rates(self) -> bool:
+        """Whether any queue has a limit of starts a time."""
+        return any(self._rules[name].rate is not None for name in self._limited)
+
     # What has to wait.
 
     def open(self, queues: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these queues that need not wait."""
-        if not self._barred:
+        """Return those of these queues that need not wait: one in which nothing may begin waits for other rules."""
+        if not (self._barred or self._stopped):
             return tuple(queues)
         now = time.monotonic()
         self._barred = {name: until for name, until in self._barred.items() if until > now}
-        return tuple(name for name in queues if name not in self._barred)
+        return tuple(name for name in queues if name not in self._barred and name not in self._stopped)
+
+    def promises(self, queues: Iterable[str]) -> bool:
+        """Whether any of these queues may have something to give: not one that refused when it was last asked."""
+        return any(name not in self._pauses for name in queues)
 
     def is_hopeful(self, queues: Iterable[str]) -> bool:
         """Whether any of these queues is to go on by itself: not one that nothing may begin in."""
-        return any(rules.max_concurrency != 0 for name in queues if (rules := self._rules.get(name)))
+        return any(name in self._rules and name not in self._stopped for name in queues)
 
     @property
     def opens_at(self) -> float:
@@ -132,10 +143,6 @@ class Shares:
             limit = answer.rules.max_concurrency
             is_roomy = limit is not None and answer.places is not None and answer.places * 2 > limit
             (self._roomy.add if is_roomy else self._roomy.discard)(name)
-
-    def is_roomy(self, queues: Iterable[str]) -> bool:
-        """Whether each of these queues had more than half of its places free when it was last claimed from."""
-        return self._roomy.issuperset(queues)
 
     def _wait(self, name: str, first: float) -> None:
         pause = self._pauses[name] = max(first, min(self._pauses.get(name, 0.0) * 2, self.longest))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from ..calls import Callee
-from ..conf import LONGEST_DURATION
+from ..option_rules import LONGEST_DURATION
 from ..serializers import clean_text
 from . import circles
 from .blueprint import NodeBlueprint, SourceIndex

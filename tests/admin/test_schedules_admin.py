@@ -15,6 +15,7 @@ from django.utils.html import strip_tags
 
 from horsies_django import Workflow as Definition
 from horsies_django.admin.schedules import words
+from horsies_django.admin.schedules.verbs import RUN_NOW
 from horsies_django.admin.schedules.words import words_of
 from horsies_django.expressions import FromNow
 from horsies_django.models import Schedule, Task, Workflow
@@ -267,7 +268,7 @@ def test_saving_does_not_enable_what_was_disabled_meanwhile(staff):
 
 
 def test_q05_a_schedule_of_the_code_is_not_edited_and_says_where_it_stands(staff):
-    schedule = make(source="shop", kwargs={"password": "hunter2"})
+    schedule = make(source="shop", declared_enabled=True, kwargs={"password": "hunter2"})
     client = staff(*RIGHTS, *VERBS)
 
     html = page(client, schedule)
@@ -442,6 +443,15 @@ def test_what_can_not_be_run_is_told_with_its_reason_and_does_not_stop_others(st
     assert "tests.jobs.tasks" in html
     assert Task.objects.get().schedule_id == sound.pk
     assert "gone" in Schedule.objects.get(pk=gone.pk).last_error
+
+
+def test_what_can_not_be_run_keeps_its_error_to_itself_and_the_others_count():
+    for name in ("a", "b", "c"):
+        make(name)
+    Schedule.objects.filter(name="b").update(task_name="no.such")
+
+    assert RUN_NOW.act(Schedule.objects.all()) == Task.objects.count() == 2
+    assert dict(Schedule.objects.exclude(last_error="").values_list("name", "last_error")).keys() == {"b"}
 
 
 def test_one_that_is_late_and_one_with_an_error_say_so_on_their_pages(staff):

@@ -4,9 +4,17 @@ import os
 import signal
 
 import pytest
+from django.db import connection, connections, transaction
 from django.db.models import Max, Min
 
 from horsies_django.models import Queue, Task, TaskAttempt
+from horsies_django.models.claims import Runner
+from horsies_django.worker.ahead import Ahead
+from horsies_django.worker.books import Books
+from horsies_django.worker.executors import InlineExecutor
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.lanes import Lane
+from horsies_django.worker.plan import Plan
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -48,6 +56,29 @@ def test_of_a_queue_with_a_limit_no_more_run_at_once_in_all_workers_together(wor
 
     wait_until(lambda: Task.objects.completed().count() == 47)
     assert most_at_once(ran()) <= 3
+
+
+def test_who_keeps_the_row_of_a_queue_locked_holds_up_that_queue_alone(worker):
+    if connection.vendor == "sqlite":
+        return  # no row locks there
+    row = Queue.objects.named("limited")
+    row.set(max_concurrency=3)
+    other = connections["default"].copy()
+    try:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM horsies_queues WHERE name = 'limited' FOR UPDATE")
+        limited = tasks.noop.using(queue_name="limited").send()
+        worker("--threads", "2", "-v0")
+
+        for _ in range(20):
+            assert tasks.noop.using(queue_name="free").send().get(timeout=20).is_ok()
+        assert limited.status() == "PENDING"
+    finally:
+        other.rollback()
+        other.close()
+
+    assert limited.get(timeout=20).is_ok()
 
 
 def test_a_worker_that_is_killed_leaves_no_place_taken(manage, worker, tmp_path):
@@ -148,3 +179,42 @@ def test_coroutines_and_functions_share_the_places_of_a_queue(worker):
     wait_until(lambda: Task.objects.completed().count() == 40)
 
     assert most_at_once(ran()) <= 2
+
+
+def test_the_tokens_of_prefetched_tasks_that_never_began_come_back(worker, tmp_path):
+    gate = tmp_path / "gate"
+    Queue.objects.named("default").set(rate_limit="10/h")
+    tasks.hold.send_many({"key": "held", "gate": str(gate)} for _ in range(10))
+    first = worker("--threads", "1", "--prefetch", "20", "-v0")
+    wait_until(lambda: Entry.objects.count() == 1 and running() == 10)
+    second = worker("--threads", "10", "-v0")
+
+    first.signal(signal.SIGTERM)
+
+    wait_until(lambda: Entry.objects.count() == 10, what="another worker begins the other nine at once")
+    gate.touch()
+    assert first.wait(20) == 0
+    wait_until(lambda: Task.objects.completed().count() == 10)
+    assert second.process.poll() is None
+
+
+def test_the_tokens_of_tasks_that_were_started_and_never_began_come_back():
+    row = Queue.objects.named("default")
+    row.set(rate_limit="10/h")
+    books = Books(Plan.of("default"), Runner("me", "host", 1))
+    lane = Lane(False, 10, 0, InlineExecutor(Inbox().put), Ahead(10, 0))
+    tasks.noop.send_many({} for _ in range(12))
+    lane.know(*books.look([lane]).due)
+    claims = books.exchange(lane, [], 10)
+    assert len(claims) == 10
+    assert row.get().tokens < 1
+
+    with transaction.atomic():
+        books.hand_back(claims[:4])
+        books.hand_back(claims[:4])  # they are held no more: that is no news
+    assert 4 <= row.get().tokens < 5
+    with transaction.atomic():
+        books.hand_back_unknown(claims[6:])
+
+    assert 6 <= row.get().tokens < 7
+    assert Task.objects.pending().count() == 8

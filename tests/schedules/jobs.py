@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from horsies_django import RetryPolicy, Workflow, WorkflowDefinition, task
+from django.db import DatabaseError, connection
+
+from horsies_django import RetryPolicy, Unique, Workflow, WorkflowDefinition, task
 
 
 @task(timeout=30, priority=3, retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["*"]))
 def report(day: str = "today", copies: int = 1) -> str:
     return day * copies
+
+
+@task(unique=Unique(on_conflict="raise"))
+def alone() -> None: ...
 
 
 class Import(WorkflowDefinition[Any]):
@@ -34,3 +40,22 @@ class Refusing(WorkflowDefinition[Any]):
 
     class Meta:
         definition_key = "tests.schedules.refusing"
+
+
+class Asking(WorkflowDefinition[Any]):
+    """One whose builder asks the database for what is not there, and makes do without."""
+
+    was_in_a_transaction: bool | None = None
+
+    @classmethod
+    def build_with(cls) -> Workflow[Any]:
+        cls.was_in_a_transaction = connection.in_atomic_block
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT number FROM of_no_table")
+        except DatabaseError:
+            pass
+        return Workflow("asking", [report.node()()])
+
+    class Meta:
+        definition_key = "tests.schedules.asking"

@@ -1,10 +1,11 @@
 """The beat: each slot once, with all that its task says; catching up, overlaps, errors."""
 
 import threading
+import time
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, ProgrammingError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.backend import config_of
@@ -15,7 +16,7 @@ from horsies_django.schedules.moments import database_now
 from horsies_django.states import TaskStatus
 from tests.conftest import wait_until
 from tests.schedules.conftest import make, put_back
-from tests.schedules.jobs import report
+from tests.schedules.jobs import Asking, report
 
 REPORT = "tests.schedules.jobs.report"
 
@@ -103,6 +104,20 @@ def test_of_thousands_of_missed_slots_each_is_run_by_several_transactions_c_07(b
 
 
 @pytest.mark.django_db
+def test_of_missed_slots_those_that_fail_are_left_out_alone_c_07_c_09(beat):
+    make("alone", timing="every:60", catch_up="all", task="tests.schedules.jobs.alone")
+    put_back(150)
+
+    sent, *others = beat.run_once().passed
+
+    assert Task.objects.get().pk == sent.handle.id
+    assert ["UniqueKeyHeld" in one.error or "alone" in one.error for one in others] == [True, True]
+    row = Schedule.objects.get()
+    assert (row.run_count, row.last_slot_at) == (1, others[-1].slot)
+    assert row.last_error in [one.error for one in others]
+
+
+@pytest.mark.django_db
 def test_a_slot_that_is_seconds_late_counts_as_missed_for_nobody(beat):
     make(catch_up="none")
     put_back(passing.MISSED_AFTER / 2)
@@ -154,6 +169,50 @@ def test_cancel_previous_cancels_the_run_before_q_06(beat):
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("what", [{"task_name": REPORT}, {"workflow_name": "tests.schedules.import"}])
+def test_a_run_now_hides_no_run_that_lives_from_the_overlap_q_06(beat, what):
+    row = Schedule.objects.create(name="s", timing="every:3600", overlap="skip", **what)
+    kind = Task if row.task_name else Workflow
+    put_back(10)
+    beat.run_once()
+    (by_hand,) = Schedule.objects.all().run_now()
+    by_hand.cancel()
+
+    put_back(10)
+    (skipped,) = beat.run_once().passed
+    assert (skipped.handle, kind.objects.count()) == (None, 2)
+
+    Schedule.objects.all().run_now()
+    Schedule.objects.update(overlap="cancel_previous")
+    put_back(10)
+    (sent,) = beat.run_once().passed
+    assert kind.objects.exclude(pk=sent.handle.id).filter(status="CANCELLED").count() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(not connection.features.has_select_for_update, reason="SQLite locks no rows")
+def test_a_run_now_and_the_beat_lock_in_one_order(beat):
+    row = make(options={"unique_key": "alone"})
+    put_back(10)
+    thread = threading.Thread(target=lambda: (Schedule.objects.all().run_now(), connections.close_all()))
+    with transaction.atomic():
+        Schedule.objects.filter(pk=row.pk).locked().get()
+        thread.start()
+        wait_until(_is_waited_for)
+        assert Task.objects.count() == 0
+        assert firing.send(row, firing.prepare(row, database_now("default")))
+    thread.join(10)
+
+    assert Task.objects.count() == 1
+
+
+def _is_waited_for():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return cursor.fetchone()[0] > 0
+
+
+@pytest.mark.django_db
 def test_overlap_looks_at_workflows_too_q_06(beat):
     row = Schedule.objects.create(
         name="w", timing="every:3600", workflow_name="tests.schedules.import", overlap="cancel_previous"
@@ -179,7 +238,7 @@ def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other_c_09_scenar
         name="refusing", timing="every:3600", workflow_name="tests.schedules.refusing", kwargs={"source": "none"}
     )
     make("well")
-    put_back(10)
+    put_back(passing.MISSED_AFTER + 10)
 
     passed = {one.schedule: one for one in beat.run_once().passed}
 
@@ -196,6 +255,28 @@ def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other_c_09_scenar
 
 
 @pytest.mark.django_db
+def test_what_a_scheduler_can_not_find_is_left_to_others_for_a_minute_c_09(beat):
+    make("newer", task="tests.jobs.of_the_next_deploy.task")
+    Schedule.objects.create(name="theirs", timing="every:3600", workflow_name="of.another.project")
+    make("well")
+    put_back(passing.MISSED_AFTER / 2)
+    planned = set(Schedule.objects.exclude(name="well").values_list("next_run_at", "last_error"))
+
+    report = beat.run_once()
+
+    assert [one.schedule for one in report.passed] == ["well"]
+    assert {one.schedule for one in report.left} == {"newer", "theirs"}
+    assert set(Schedule.objects.exclude(name="well").values_list("next_run_at", "last_error")) == planned
+
+    put_back(passing.MISSED_AFTER + 10, name__in=["newer", "theirs"])
+    passed = Beat(config_of("default"), "default").run_once().passed
+
+    assert ["of_the_next_deploy" in one.error for one in passed].count(True) == 1
+    assert ["of.another.project" in one.error for one in passed].count(True) == 1
+    assert not Schedule.objects.filter(last_error="", run_count=0).exists()
+
+
+@pytest.mark.django_db
 def test_a_good_run_clears_the_error_of_the_one_before(beat):
     make(last_error="old")
     put_back(10)
@@ -206,7 +287,7 @@ def test_a_good_run_clears_the_error_of_the_one_before(beat):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_transient_error_leaves_the_slot_for_the_next_look_and_the_others_alone_c_09(beat, monkeypatch):
+def test_a_transient_error_leaves_the_slot_for_a_later_look_and_the_others_alone_c_09(beat, monkeypatch):
     make("first", task=REPORT)
     make("second")
     put_back(20, name="first")
@@ -214,17 +295,70 @@ def test_a_transient_error_leaves_the_slot_for_the_next_look_and_the_others_alon
     planned = Schedule.objects.get(name="first").next_run_at
     send = firing.send
 
-    def is_away(row, now):
+    def is_away(row, prepared):
         if row.name == "first":
             raise OperationalError("deadlock")
-        return send(row, now)
+        return send(row, prepared)
 
     monkeypatch.setattr(firing, "send", is_away)
-    assert [one.schedule for one in beat.run_once().passed] == ["second"]
+    report = beat.run_once()
+    assert [one.schedule for one in report.passed] == ["second"]
+    assert [str(one) for one in report.left] == ["first: left for later: OperationalError: deadlock"]
     assert Schedule.objects.get(name="first").next_run_at == planned
 
     monkeypatch.undo()
-    assert [one.schedule for one in beat.run_once().passed] == ["first"]
+    wait_until(lambda: [one.schedule for one in beat.run_once().passed] == ["first"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_fails_for_now_is_tried_less_and_less_often(beat, monkeypatch):
+    make()
+    put_back(10)
+    tries = []
+
+    def is_away(row, prepared):
+        tries.append(row)
+        raise OperationalError("deadlock")
+
+    monkeypatch.setattr(firing, "send", is_away)
+    began = time.monotonic()
+    wait_until(lambda: beat.run_once().pause < 0 or time.monotonic() > began + 1)
+
+    assert 2 <= len(tries) <= 4  # at 0.0, 0.1, 0.3 and 0.7 seconds
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_error_of_the_database_that_would_come_again_skips_its_slot_c_09(beat, monkeypatch):
+    make()
+    put_back(10)
+
+    def is_odd(row, prepared):
+        if connection.vendor == "sqlite":  # which calls it an operational error
+            raise ProgrammingError("of_no_table")
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT number FROM of_no_table")
+
+    monkeypatch.setattr(firing, "send", is_odd)
+    (passed,) = beat.run_once().passed
+
+    row = Schedule.objects.get()
+    assert "of_no_table" in passed.error
+    assert (row.last_error, row.last_slot_at) == (passed.error, passed.slot)
+    assert row.next_run_at > database_now("default")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_workflow_is_built_in_no_transaction_so_its_builder_may_fail_at_a_query_q_01(beat):
+    row = Schedule.objects.create(name="w", timing="every:3600", workflow_name="tests.schedules.asking")
+    put_back(10)
+
+    (passed,) = beat.run_once().passed
+    assert Asking.was_in_a_transaction is False
+    assert Workflow.objects.get().pk == passed.handle.id
+
+    Asking.was_in_a_transaction = None
+    Schedule.objects.filter(pk=row.pk).run_now()
+    assert Asking.was_in_a_transaction is False
 
 
 @pytest.mark.django_db
@@ -298,8 +432,8 @@ def test_of_two_that_see_a_slot_due_one_sends_it_q_01_s4_56(beat):
     rows, now = Schedule.objects.all(), database_now("default")
     planned = Schedule.objects.get().next_run_at
 
-    first = passing.pass_due(rows, row.pk, planned, now)
-    second = passing.pass_due(rows, row.pk, planned, now)
+    first = list(passing.pass_due(rows, row.pk, planned, now))
+    second = list(passing.pass_due(rows, row.pk, planned, now))
 
     assert (len(first), second) == (1, [])
     assert Task.objects.count() == 1

@@ -1,11 +1,16 @@
 """``horsies_scheduler``, and the beat in a worker."""
 
+from datetime import timedelta
+
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from horsies_django import Every, schedule
+from horsies_django.expressions import FromNow
 from horsies_django.models import Schedule, Task
+from horsies_django.schedules import beat, passing
+from horsies_django.schedules.moments import database_now
 from tests.conftest import wait_until
 from tests.jobs.tasks import noop
 from tests.schedules.conftest import make, put_back
@@ -24,6 +29,26 @@ def test_once_syncs_sends_what_is_due_and_prints_it_s4_54(capsys):
     assert f"id={Task.objects.get().pk}" in out
     assert "1 sent" in out
     assert Schedule.objects.filter(name="declared").exists()
+
+
+@pytest.mark.django_db
+def test_once_sends_all_that_is_due_however_much_it_is_s4_54(capsys):
+    slots, rows = passing.SLOTS_OF_A_LOOK + 20, beat.BATCH + 20
+    make("missed", timing="every:60", catch_up="all", max_catch_up_runs=1_000)
+    put_back(60 * slots + 30)
+    planned = database_now("default") - timedelta(seconds=10)
+    Schedule.objects.bulk_create(
+        [
+            Schedule(name=f"s{number}", timing="every:86400", task_name=noop.module_path, next_run_at=planned)
+            for number in range(rows)
+        ]
+    )
+
+    call_command("horsies_scheduler", once=True)
+
+    assert f"{slots + 1 + rows} sent" in capsys.readouterr().out
+    assert Task.objects.count() == slots + 1 + rows
+    assert not Schedule.objects.filter(next_run_at__lte=FromNow(0)).exists()
 
 
 @pytest.mark.django_db

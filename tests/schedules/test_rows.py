@@ -51,6 +51,16 @@ def test_run_now_is_an_ordinary_send_that_moves_no_next_run_q_06():
     assert not Schedule.objects.get(name="workflow").enabled
 
 
+def test_run_now_names_the_schedule_that_can_not_be_sent():
+    make("odd")
+    Schedule.objects.update(kwargs={"nope": 1})
+
+    with pytest.raises(TypeError) as raised:
+        Schedule.objects.all().run_now()
+
+    assert raised.value.__notes__ == ["schedule 'odd' could not be run"]
+
+
 def test_saving_another_timing_works_the_next_run_out_anew_and_nothing_else_does_s4_48():
     row = make(timing="every:3600")
     planned = row.next_run_at
@@ -166,3 +176,15 @@ def test_what_is_right_is_clean_and_sends_nothing():
     Schedule(name="b", timing="every:60", workflow_name="tests.schedules.import").clean()
 
     assert not Task.objects.exists()
+
+
+@pytest.mark.parametrize(("timing", "jitter", "most"), [("every:60", 60, 60), ("cron:*/5 * * * *", 600, 300)])
+def test_jitter_as_long_as_the_time_between_two_slots_is_refused_for_it_would_lose_some(timing, jitter, most):
+    row = Schedule(name="s", task_name="tests.jobs.tasks.noop", timing=timing, jitter=jitter)
+
+    with pytest.raises(ValidationError) as raised:
+        row.full_clean()
+    assert f"less than {most} " in raised.value.message_dict["jitter"][0]
+
+    row.jitter = most - 1
+    row.full_clean()

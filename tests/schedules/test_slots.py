@@ -128,6 +128,28 @@ def test_jitter_is_the_same_for_whoever_asks_and_another_for_each_slot():
     assert max(delays) - min(delays) > 20
 
 
+def test_jitter_runs_past_no_end():
+    slots = Slots(parse("every:60"), ZoneInfo("UTC"), "a", jitter=50, end_at=utc(2026, 1, 1, 0, 10, 1))
+
+    assert slots.due_at(utc(2026, 1, 1, 0, 10)) == slots.end_at
+    assert slots.due_at(utc(2026, 1, 1, 0, 9)) < slots.end_at
+
+
+@pytest.mark.parametrize(
+    ("timing", "gap"),
+    [
+        ("every:90", 90),
+        ("cron:* * * * *", 60),
+        ("cron:*/7 * * * *", 240),
+        ("cron:0 9 * * *", 82_800),  # where clocks are put forward
+        ("cron:0 0 1 * *", 2_419_200),
+        ("cron:0 0 29 2 *", 31_536_000),
+    ],
+)
+def test_the_shortest_time_between_two_slots_is_known(timing, gap):
+    assert Slots(parse(timing), ZoneInfo("Europe/Berlin"), anchor=utc(2026, 1, 1)).shortest_gap() == gap
+
+
 def test_a_cron_line_of_every_second_is_looked_up_at_once_also_far_back():
     slots = Slots(parse("cron:* * * * * *"), ZoneInfo("Europe/Berlin"))
     now = utc(2026, 6, 1)

@@ -127,6 +127,54 @@ def test_what_an_operator_has_disabled_stays_so(beat):
     assert (row.timing, row.enabled, row.disabled_by, row.next_run_at) == ("every:21600", False, "OPERATOR", None)
 
 
+@pytest.mark.parametrize("why", ["CODE", "END", "TIMING"])
+def test_what_an_operator_disables_that_was_disabled_already_stays_so_too(beat, why):
+    schedule("a", noop, Every(hours=5))
+    beat.sync()
+    declarations.by_place.clear()
+    beat.sync()
+    Schedule.objects.update(disabled_by=why)
+
+    assert Schedule.objects.disable() == 1
+    assert Schedule.objects.disable() == 0
+    schedule("a", noop, Every(hours=6))
+    beat.sync()
+
+    row = Schedule.objects.get()
+    assert (row.timing, row.enabled, row.disabled_by) == ("every:21600", False, "OPERATOR")
+
+
+def test_what_an_operator_has_enabled_stays_so_until_the_code_says_another_thing(beat):
+    schedule("a", noop, Every(hours=5), enabled=False)
+    beat.sync()
+    assert Schedule.objects.enable() == 1
+
+    beat.sync()
+    redeclared("a", noop, Every(hours=6), enabled=False)
+    beat.sync()
+    row = Schedule.objects.get()
+    assert (row.enabled, row.timing) == (True, "every:21600")
+    assert row.next_run_at is not None
+
+    redeclared("a", noop, Every(hours=6))
+    beat.sync()
+    redeclared("a", noop, Every(hours=6), enabled=False)
+    beat.sync()
+    row = Schedule.objects.get()
+    assert (row.enabled, row.disabled_by, row.next_run_at) == (False, "CODE", None)
+
+
+def test_what_an_operator_has_enabled_that_is_gone_from_the_code_goes_on(beat):
+    schedule("a", noop, Every(hours=5))
+    beat.sync()
+    declarations.by_place.clear()
+    assert beat.sync().disabled == 1
+    Schedule.objects.enable()
+
+    assert beat.sync().disabled == 0
+    assert Schedule.objects.get().enabled
+
+
 def test_one_that_has_come_to_its_end_goes_on_with_another_window_alone(beat):
     schedule("a", noop, Every(hours=5), end_at=utc(2026, 1, 1))
     beat.sync()

@@ -9,7 +9,6 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -23,7 +22,6 @@ from ...durations import lasting
 from ...models import Queue, Task
 from ...models.queue import QueueQuerySet
 from ...queue_rules import COLUMNS
-from ...waking import ANY_QUEUE, wake_after_commit
 from ..acting.verbs import Verb
 from ..base import queue_database
 from ..links import Links
@@ -134,7 +132,6 @@ class QueueAdmin(LiveAdmin):
             QueueQuerySet(Queue, using=queue_database()).named(obj.name).set(**edited)
         else:
             obj.save(using=queue_database())
-            wake_after_commit(queue_database() or DEFAULT_DB_ALIAS, ANY_QUEUE)
 
     def delete_model(self, request: HttpRequest, obj: Queue) -> None:
         """Delete it unless somebody has paused it since the page was opened."""

@@ -16,7 +16,6 @@ from django.utils.translation import ngettext
 
 from ...expressions import SecondsUntil
 from ...models import Schedule
-from ...schedules.choices import DisabledBy
 from ..base import queue_database
 from ..lists.search import is_unreadable
 from ..workflows.event_form import PayloadField
@@ -64,7 +63,7 @@ class ScheduleAdmin(SchedulePage):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Who has that right may delete one on its page, unless code declares it, which would make it anew."""
-        may_go = isinstance(obj, Schedule) and (not obj.source or obj.disabled_by == DisabledBy.CODE)
+        may_go = isinstance(obj, Schedule) and (not obj.source or obj.declared_enabled is None)
         return self._has_right(request, "delete") and may_go
 
     def _has_right(self, request: HttpRequest, name: str) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.db import DatabaseError
+from django.db import OperationalError
 from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ...models.schedule import ScheduleQuerySet
+from ...schedules.choices import DisabledBy
+from ...schedules.firing import told
 from ..acting.verbs import Verb
 
 #: Errors that are told at once.
@@ -17,14 +19,18 @@ _TOLD: Final = 3
 
 
 def _run(rows: ScheduleQuerySet) -> int:
-    """Send them; what can't be sent keeps why."""
+    """Send each of them; what can't be sent keeps why, and stops no other."""
+    return sum(_is_run(rows.rows().filter(pk=key)) for key in rows.order_by("pk").values_list("pk", flat=True))
+
+
+def _is_run(row: ScheduleQuerySet) -> bool:
     try:
-        return len(rows.run_now())
-    except DatabaseError:
+        return bool(row.run_now())
+    except OperationalError:
         raise
     except Exception as error:  # noqa: BLE001  # what builds a workflow is a project's own code
-        rows.update(last_error=f"{type(error).__name__}: {error}")
-        return 0
+        row.update(last_error=told(error))
+        return False
 
 
 def _why_not_run(rows: QuerySet[Any]) -> str:
@@ -49,7 +55,7 @@ DISABLE: Final = Verb(
     label_of_many=_("Disable selected schedules"),
     act=ScheduleQuerySet.disable,
     told=lambda count: ngettext("%d schedule is disabled.", "%d schedules are disabled.", count) % count,
-    fits=lambda schedule: schedule.enabled,
+    fits=lambda schedule: schedule.enabled or schedule.disabled_by == DisabledBy.CODE,
     watched=("enabled",),
 )
 

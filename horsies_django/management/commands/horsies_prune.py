@@ -8,9 +8,9 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from horsies_django.conf import parse_duration
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Task, Workflow
+from horsies_django.option_rules import parse_duration
 from horsies_django.reaper.by_hand import prune, prune_older_than
 from horsies_django.states import TASK_TERMINAL_STATES, TaskStatus
 from horsies_django.tables import check_tables

@@ -13,10 +13,10 @@ from django.db import DatabaseError
 
 from horsies_django.backend import HorsiesBackend
 from horsies_django.compat import DEFAULT_TASK_QUEUE_NAME
-from horsies_django.conf import INHERIT
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Queue
 from horsies_django.models.queue import QueueQuerySet
+from horsies_django.option_rules import INHERIT
 from horsies_django.queue_rules import COLUMNS, parse_rules
 from horsies_django.queue_words import standings
 from horsies_django.tables import check_tables

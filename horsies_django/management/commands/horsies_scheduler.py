@@ -53,9 +53,9 @@ class Command(BaseCommand):
                 beat.run()
                 return
             self.stdout.write(str(beat.sync()))
-            report = beat.run_once()
-        for passed in report.passed:
-            self.stdout.write(str(passed))
+            report = beat.run_all()
+        for one in (*report.passed, *report.left):
+            self.stdout.write(str(one))
         self.stdout.write(str(report))
-        if any(passed.error for passed in report.passed):
+        if report.left or any(passed.error for passed in report.passed):
             raise CommandError("A schedule could not be sent.", returncode=1)

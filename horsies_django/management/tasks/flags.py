@@ -12,11 +12,11 @@ from django.core.management.base import CommandParser
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
-from horsies_django.conf import parse_duration
 from horsies_django.ids import as_uuid
 from horsies_django.inspecting import State
 from horsies_django.inspecting.inspector import PAGE
 from horsies_django.inspecting.which import Which
+from horsies_django.option_rules import parse_duration
 
 #: Stands for the ids on standard input.
 STDIN: Final = "-"
