@@ -1,0 +1,76 @@
+"""Commands that do one turn of a loop, or loop until they are stopped."""
+
+from __future__ import annotations
+
+import signal
+from abc import abstractmethod
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from horsies_django.conf import Options
+from horsies_django.framework import own_logging
+from horsies_django.management.variables import flag_or_variable, positive_seconds
+from horsies_django.tables import check_tables
+from horsies_django.worker.connection import own_connection
+from horsies_django.worker.console import log_to_console
+from horsies_django.worker.plan import horsies_backend
+
+
+class Loop(Protocol):
+    """What runs until it is stopped."""
+
+    def run(self) -> None:
+        """Go on until stopped."""
+
+    def stop(self) -> None:
+        """End soon; may be called from a signal handler."""
+
+
+L = TypeVar("L", bound=Loop)
+
+
+class LoopCommand(BaseCommand, Generic[L]):
+    """``--once``, ``--interval`` and ``--backend``, on a connection of its own."""
+
+    role: ClassVar[str]  # of horsies_<role>
+    once_help: ClassVar[str]
+    interval_help: ClassVar[str]
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take the three flags."""
+        parser.add_argument("--once", action="store_true", help=self.once_help)
+        parser.add_argument("--interval", metavar="SECONDS", help=self.interval_help)
+        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
+
+    def handle(self, *args: Any, once: bool, interval: str | None, backend: str | None, **options: Any) -> None:
+        """Read the flags, or their variables, and do it. Raises CommandError."""
+        log_to_console(options["verbosity"])
+        command = f"horsies_{self.role}"
+        try:
+            _, alias = flag_or_variable(command, "backend", backend, str)
+            settings = horsies_backend(alias or "default").config
+            seconds = positive_seconds(*flag_or_variable(command, "interval", interval, str))
+        except (ValueError, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=2) from error
+        try:
+            check_tables(settings.database)
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
+        loop = self.loop(settings, alias or "default", seconds)
+        with own_logging(), own_connection(settings.database, self.role):
+            if once:
+                self.once(loop)
+                return
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: loop.stop())
+            loop.run()
+
+    @abstractmethod
+    def loop(self, options: Options, backend: str, interval: float | None) -> L:
+        """Return what loops."""
+
+    @abstractmethod
+    def once(self, loop: L) -> None:
+        """Do one turn and print what it did. Raises CommandError for what could not be done."""
