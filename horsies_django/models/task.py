@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..ids import uuid7
-from ..states import TASK_TERMINAL_STATES, TaskStatus
+from ..states import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from .transitions import TaskQuerySet
 from .views import HOLDS_ITS_KEY, IS_ADMITTED, IS_HELD
 
@@ -163,6 +163,12 @@ class Task(models.Model):
                 fields=["schedule_id", "id"],
                 condition=Q(schedule_id__isnull=False),
                 name="horsies_task_schedule",
+            ),
+            # Whether a run of a schedule is still going on is asked at each of its slots.
+            models.Index(
+                fields=["schedule_id"],
+                condition=Q(status__in=sorted(TASK_LIVE_STATES), schedule_id__isnull=False),
+                name="horsies_task_run_of_schedule",
             ),
             models.Index(
                 fields=["kept_until"],

@@ -90,3 +90,26 @@ def test_a_scheduler_stops_when_it_is_told_to(manage):
 
     assert process.wait() == 0
     assert "Traceback" not in process.output
+
+
+@pytest.mark.django_db
+def test_whether_a_run_goes_on_is_asked_of_the_live_ones_alone_however_many_there_were(beat):
+    if connection.vendor != "postgresql":
+        pytest.skip("the plan is PostgreSQL's")
+    row = make(overlap="skip")
+    Task.objects.bulk_create(
+        Task(task_name="gone", status="COMPLETED", completed_at=database_now("default"), schedule_id=row.pk)
+        for _ in range(3_000)
+    )
+    put_back(5)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE horsies_tasks")
+
+    with CaptureQueriesContext(connection) as captured:
+        (passed,) = beat.run_once().passed
+
+    assert passed.handle is not None
+    asked, *_ = (query["sql"] for query in captured if '"horsies_tasks"."schedule_id" = ' in query["sql"])
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {asked}")
+        assert "horsies_task_run_of_schedule" in str(cursor.fetchall())
