@@ -29,6 +29,9 @@ _TRIES: Final = 50
 #: What a call that replaces another leaves as it is.
 _KEPT: Final = frozenset({"id", "unique_key", "unique_until", "unique_expires_at"})
 
+#: What a call with no limit says of it.
+_UNLIMITED: Final[Mapping[str, Any]] = {"limit_key": None, "gated": False}
+
 #: What was of the arguments that are replaced.
 _ANEW: Final[Mapping[str, Any]] = {"retry_count": 0, "next_retry_at": None, "progress": None, "checkpoint": None}
 
@@ -89,7 +92,8 @@ def _released(rows: TaskQuerySet) -> None:
 
 def _replaced(draft: Draft, unique: Unique, holder: TaskRow, rows: TaskQuerySet) -> Sent | None:
     """Give a task that waits the arguments, options and time of this call; None if it waits no more."""
-    values = {name: value for name, value in draft.values.items() if name not in _KEPT}
+    given = {name: value for name, value in draft.values.items() if name not in _KEPT}
+    values = {**_UNLIMITED, **given}
     if not rows.update(**_ANEW, **values | _times(values, unique)):
         return None
     admit_after_commit(draft.database, [holder.limit_key, draft.values.get("limit_key")], draft.limit)
@@ -105,12 +109,10 @@ def _times(values: Mapping[str, Any], unique: Unique) -> dict[str, Any]:
     due = values.get("run_after")
     if unique.delay is not None and unique.limit is not None:
         due = Least(FromNow(unique.delay.total_seconds()), F("sent_at") + Value(unique.limit))
-    deferred: Any = values.get("deferred", False)
     return {
         "run_after": due,
         "enqueued_at": Least(F("enqueued_at"), Now()) if due is None else due,
-        # What waits for a place under a limit waits on.
-        "deferred": Case(When(gated=True, then=True), default=deferred, output_field=BooleanField()),
+        "deferred": values.get("deferred", False),
     }
 
 

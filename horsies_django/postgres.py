@@ -5,15 +5,17 @@ The only module that speaks to psycopg.
 
 from __future__ import annotations
 
+import functools
 import selectors
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
-from django.db import Error, connections
+from django.db import Error, connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
+from django.db.models.sql import InsertQuery
 
 from .inserts import Piece
 
@@ -163,6 +165,31 @@ def records(types: Mapping[str, str], text: str) -> Piece:
     """Return a source of rows ``sent`` with columns of these types, in one parameter: a JSON array of objects."""
     columns = ", ".join(f'"{name}" {type_}' for name, type_ in types.items())
     return Piece(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
+
+
+def insert_or_lock(alias: str, rows: Sequence[models.Model], name: str) -> None:
+    """Insert rows of one model in their order; where another has the place of one, lock that before the next.
+
+    ``name`` is of the constraint, of one column under a condition, that says which place that is; no two of the rows
+    may have the same. ``DO NOTHING`` would pass over the other row and lock nothing.
+    """
+    model = type(rows[0])
+    query = InsertQuery(model)
+    query.insert_values(list(model._meta.concrete_fields), list(rows))
+    ((insert, params),) = query.get_compiler(using=alias).as_sql()
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"{insert} {_or_lock(alias, model, name)}", params)
+
+
+@functools.cache
+def _or_lock(alias: str, model: type[models.Model], name: str) -> str:
+    constraint = next(one for one in model._meta.constraints if one.name == name)
+    assert isinstance(constraint, models.UniqueConstraint)
+    created = str(constraint.create_sql(model, connections[alias].schema_editor()))
+    # Word for word, with no parameters: PostgreSQL has to see that it is this index.
+    condition = created.partition(" WHERE ")[2]
+    column, table = (connections[alias].ops.quote_name(name) for name in (constraint.fields[0], model._meta.db_table))
+    return f"ON CONFLICT ({column}) WHERE {condition} DO UPDATE SET {column} = {table}.{column} WHERE false"
 
 
 def ping(alias: str, worker_id: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from django.db import connections, models, transaction
 from django.db.models import Q
@@ -34,25 +34,29 @@ class LimitQuerySet(models.QuerySet["Limit"]):
         locked: LimitQuerySet = self.select_for_update(skip_locked=has_skip).annotate(clock=Now())
         return locked
 
-    def taken(self, key: str, terms: Terms | None, otherwise: Callable[[], Terms]) -> Limit | None:
-        """Lock the limit of a key and return it; None if somebody else holds it.
+    def taken(
+        self, keys: Collection[str], terms: Terms | None, otherwise: Callable[[Collection[str]], Mapping[str, Terms]]
+    ) -> tuple[list[Limit], frozenset[str]]:
+        """Lock the limits of some keys; return them and the keys of those that somebody else holds.
 
-        ``terms`` are what its task says now; without them they stay as they are, and a limit that there is none of yet
-        is made with those of ``otherwise``. Inside a transaction; where there are no row locks, that is the lock.
+        ``terms`` are what their task says now; without them they stay as they are, and a limit that there is none of
+        yet is made with those of ``otherwise``. Inside a transaction; where there are no row locks, that is the lock.
         """
-        rows = self.filter(pk=key)
-        if (limit := rows.lock().first()) is None:
-            if rows.exists():
-                return None
-            known = terms or otherwise()
-            self.bulk_create(
-                [Limit(key=key, max_concurrency=known.max_concurrency, rate=known.rate)], ignore_conflicts=True
-            )
-            return rows.lock().first()
-        if terms and terms != limit.terms:
-            limit.max_concurrency, limit.rate = terms
-            rows.update(max_concurrency=limit.max_concurrency, rate=limit.rate)
-        return limit
+        # In the order of their keys: two that make the same ones must not wait for each other.
+        rows = self.filter(pk__in=keys).order_by("pk")
+        found = list(rows.lock())
+        if missing := set(keys).difference(limit.pk for limit in found):
+            missing -= set(self.filter(pk__in=missing).values_list("pk", flat=True))
+        if missing:
+            ordered = sorted(missing)
+            said = dict.fromkeys(ordered, terms) if terms else otherwise(ordered)
+            self.bulk_create([Limit(key=key, **said[key]._asdict()) for key in ordered], ignore_conflicts=True)
+            found += rows.filter(pk__in=missing).lock()
+        if terms and (stale := [limit for limit in found if limit.terms != terms]):
+            self.filter(pk__in=[limit.pk for limit in stale]).update(**terms._asdict())
+            for limit in stale:
+                limit.max_concurrency, limit.rate = terms
+        return found, frozenset(keys).difference(limit.pk for limit in found)
 
     def due(self) -> LimitQuerySet:
         """Limits at which it is time to look again."""
@@ -125,7 +129,7 @@ class Limit(models.Model):
         rate = self.bucket
         return rate is None or self.tokens_now(rate) >= rate.burst
 
-    def spent(self, tokens: float) -> dict[str, Any]:
-        """Return what to write once so many tokens are left."""
+    def spend(self, tokens: float) -> None:
+        """Set that so many tokens are left."""
         # Of two transactions the later one may have the earlier clock.
-        return {"tokens": tokens, "refilled_at": max(filter(None, (self.now, self.refilled_at)))}
+        self.tokens, self.refilled_at = tokens, max(filter(None, (self.now, self.refilled_at)))

@@ -14,10 +14,11 @@ from django.db import Error, transaction
 from .. import __version__, postgres, retention
 from ..models import Heartbeat, Limit, Queue, Task, Worker
 from ..models.admission import give_back
+from ..models.admitting import NO_ONE, Admitted, admit, idle
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Held, Runner
 from ..models.exchange import Exchange, exchange_of
-from ..models.gates import KEYS, Admitted, admit
+from ..models.gates import KEYS
 from ..models.survey import Survey
 from ..models.transitions import TaskQuerySet
 from ..models.worker import Answer, WorkerQuerySet
@@ -240,9 +241,10 @@ class Books:
         due = Limit.objects.using(self._plan.database).due()
         return set(due.order_by("next_at").values_list("pk", flat=True)[:KEYS])
 
-    def admit(self, key: str) -> Admitted:
-        """Let in at a gate, if nobody else is there."""
-        return admit(self._plan.database, key)
+    def admit(self, keys: Collection[str]) -> Admitted:
+        """Let in at the gates of these keys where somebody waits and nobody else is letting in."""
+        waits = set(keys) - idle(self._plan.database, keys)
+        return admit(self._plan.database, waits) if waits else NO_ONE
 
     def undefer(self) -> int:
         """Let what has become due be claimed, by whom it may."""

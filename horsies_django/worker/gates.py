@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
-from ..models.gates import Admitted
+from ..models.admitting import GATES, Admitted
 from .allowance import Allowance
 from .books import Books
 from .lanes import Lane
 from .plan import Plan
 
-#: Gates that are looked at in one turn: bodies end meanwhile.
-AT_ONCE: Final = 20
+#: Seconds of one turn, after which nothing more is begun: bodies end meanwhile.
+TURN: Final = 0.005
+
+#: Of how many such times one is for gates at which many wait for their turn, while there are bodies to mind.
+SHARE: Final = 5
 
 #: Seconds until the next try at a gate where somebody else is letting in.
 PAUSE: Final = 0.005
@@ -35,7 +39,8 @@ class Gates:
         self._lanes = lanes
         self._allowance = allowance
         self._due_at = due_at
-        self._keys: set[str] = set()
+        self._keys: dict[str, None] = {}
+        self._rests_until = float("-inf")
         self.next = float("inf")
 
     def __bool__(self) -> bool:
@@ -49,20 +54,27 @@ class Gates:
 
     def put(self, keys: Iterable[str | None]) -> None:
         """Look at these soon."""
-        if some := {key for key in keys if key is not None}:
+        if some := {key: None for key in keys if key is not None}:
             self._keys |= some
-            self.next = time.monotonic()
+            self.next = min(self.next, max(self._rests_until, time.monotonic()))
 
     def open(self) -> int:
         """Let in at some of them; return how many were let in."""
-        total = 0
-        for key in sorted(self._keys)[:AT_ONCE]:
-            admitted = self._books.admit(key)
-            if not admitted.is_busy:
-                self._keys.discard(key)
-                total += admitted.lanes.total()
-                self._tell(admitted)
-        self.next = time.monotonic() + PAUSE if self._keys else float("inf")
+        began = now = time.monotonic()
+        total, busy = 0, dict[str, None]()
+        while self._keys and now < began + TURN:
+            some = list(islice(self._keys, GATES))
+            admitted = self._books.admit(some)
+            for key in some:
+                del self._keys[key]
+            busy |= dict.fromkeys(admitted.busy)
+            total += admitted.lanes.total()
+            self._tell(admitted)
+            now = time.monotonic()
+        is_minding = any(lane.running for lane in self._lanes)
+        self._rests_until = now + (now - began) * (SHARE - 1) if self._keys and is_minding else now
+        self._keys |= busy
+        self.next = max(self._rests_until, now + PAUSE if busy else now) if self._keys else float("inf")
         return total
 
     def _tell(self, admitted: Admitted) -> None:

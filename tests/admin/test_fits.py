@@ -17,7 +17,7 @@ from tests.admin.pages import pages_of
 from tests.conftest import ROOT, database_url
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from horsies_django.models import Workflow as Row
 from tests.admin.makers import made
 from tests.admin.test_permissions import Place, do, do_to_selected, named
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 VERBS = [(model, verb) for model in (Task, Row) for verb in admin.site._registry[model].verbs]
 GONE = "No event can be sent to workflows whose backend is no HorsiesBackend of TASKS any more: gone."

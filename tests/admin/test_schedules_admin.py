@@ -283,11 +283,14 @@ def test_q05_a_schedule_of_the_code_is_not_edited_and_says_where_it_stands(staff
     assert Schedule.objects.get().timing == schedule.timing
 
 
-def test_one_that_is_gone_from_the_code_can_be_deleted(staff):
+def test_one_that_is_gone_from_the_code_can_be_disabled_for_good_and_deleted(staff):
     schedule = make(source="shop")
     Schedule.objects.disable("CODE")
 
-    staff(*RIGHTS).post(address(schedule, "delete"), {"post": "yes"})
+    client = staff(*RIGHTS, *VERBS)
+    assert "1 schedule is disabled." in do(client, schedule, "disable").content.decode()
+    assert Schedule.objects.get().disabled_by == "OPERATOR"
+    client.post(address(schedule, "delete"), {"post": "yes"})
 
     assert not Schedule.objects.exists()
 

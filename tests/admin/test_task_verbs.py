@@ -19,7 +19,7 @@ from horsies_django.models import Heartbeat, Task, TaskAttempt, Workflow, Workfl
 from horsies_django.walking import extent
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 LIST = "/admin/horsies_django/task/"
 RIGHTS = {

@@ -22,7 +22,7 @@ from horsies_django.workflows.handle import WorkflowHandle
 from tests.workflows.bodies import Silent, fail, give, noted, try_, try_item
 from tests.workflows.running import children, die, ran, states, value
 
-pytestmark = pytest.mark.django_db  # with ``drain``, transactions and all
+pytestmark = [pytest.mark.django_db, pytest.mark.once]  # with ``drain``, transactions and all
 
 LIST = "/admin/horsies_django/workflow/"
 VERBS = ("pause", "resume", "cancel", "retry", "send_event")

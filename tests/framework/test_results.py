@@ -21,6 +21,8 @@ from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.framework import jobs
 
+pytestmark = pytest.mark.once
+
 READY, RUNNING, FAILED, SUCCESSFUL = (TaskResultStatus[name] for name in ("READY", "RUNNING", "FAILED", "SUCCESSFUL"))
 
 

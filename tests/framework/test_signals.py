@@ -21,6 +21,8 @@ from horsies_django.models import Task
 from tests.framework import jobs
 from tests.framework.conftest import SIGNALS
 
+pytestmark = pytest.mark.once
+
 READY, RUNNING, FAILED, SUCCESSFUL = (TaskResultStatus[name] for name in ("READY", "RUNNING", "FAILED", "SUCCESSFUL"))
 
 

@@ -8,6 +8,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from horsies_django import Unique
 from horsies_django.conf import Options
 from horsies_django.models import Limit, Task, gates
 from horsies_django.models.claims import Ended, Runner
@@ -204,6 +205,36 @@ def test_a_place_is_kept_by_what_goes_back_and_left_by_what_expires():
     assert (admitted("a"), gated("a")) == (2, 0)
 
 
+def test_what_is_past_its_deadline_keeps_nobody_out_until_the_reaper_comes(other_connection):
+    late = [limited.two_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(2)]
+    limited.two_of.send("a")
+    assert abs(Limit.objects.get().next_at - Task.objects.get(pk=late[0].id).good_until) < timedelta(seconds=1)
+    with CaptureQueriesContext(connection) as captured:
+        limited.two_of.send("a")
+    assert len(captured) == 2  # its time is set: no lock
+
+    rows = Task.objects.filter(pk__in=[one.id for one in late])
+    rows.update(good_until=timezone.now() - timedelta(seconds=1))
+    Limit.objects.update(next_at=timezone.now())
+    with transaction.atomic():
+        list(rows.filter(pk=late[0].id).select_for_update())  # somebody has begun it at the last moment, say
+        assert other_connection(lambda: gates.admit_all("default", [TWO + "a"])) == 1
+    assert gates.admit_all("default", [TWO + "a"]) == 1
+
+    assert len(claim()) == 2
+    assert not Limit.objects.filter(next_at__isnull=False).exists()
+
+
+def test_a_call_behind_one_with_a_deadline_has_it_looked_at_then_whenever_it_was_sent():
+    limited.one_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a")
+    assert Limit.objects.get().next_at is None
+
+    limited.one_of.send("a")
+
+    after = Limit.objects.get().next_at - Task.objects.exclude(good_until=None).get().good_until
+    assert timedelta(0) <= after < timedelta(seconds=5)
+
+
 def test_what_a_sender_or_a_worker_did_not_live_to_do_the_reaper_does(monkeypatch):
     monkeypatch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
     for key in ["a", "b", "a", "a"]:
@@ -251,6 +282,25 @@ def test_a_unique_task_that_is_replaced_goes_to_the_gate_of_its_new_key():
     one = Task.objects.get(kwargs={}, args=["one", "b"])
     assert (one.limit_key, one.gated) == ("tests.jobs.limited.latest:b", True)
     assert Task.objects.gated().get() == one  # and the place that it had is another's
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_task_that_is_replaced_by_a_call_without_a_key_is_of_no_limit_any_more(is_later):
+    limited.one_of.send("a")
+    job = limited.one_of.with_options(unique=Unique(by=("task",), on_conflict="replace"))
+    (job.with_options(run_after=timedelta(hours=1)) if is_later else job).send("a")
+
+    job.send("")
+
+    row = Task.objects.get(args=[""])
+    assert (row.limit_key, row.gated, row.deferred) == (None, False, False)
+    assert Task.objects.admitted().count() == 1
+    assert len(claim()) == 2
+
+    job.send("a")
+    job.with_options(run_after=timedelta(hours=1)).send("")
+    row = Task.objects.scheduled().get()
+    assert (row.limit_key, row.gated, row.deferred) == (None, False, True)
 
 
 def test_a_rate_lets_in_its_burst_and_then_one_by_one():
@@ -316,7 +366,7 @@ def test_a_deep_gate_is_read_by_its_index():
     Task.objects.filter(pk=claim(1)[0].task_id).update(status="COMPLETED", completed_at=timezone.now())
 
     with CaptureQueriesContext(connection) as captured:
-        assert gates.admit("default", TWO + "a").lanes.total() == 1
+        assert gates.admit("default", [TWO + "a"]).lanes.total() == 1
 
     if connection.vendor == "postgresql":
         chosen = [
@@ -328,6 +378,19 @@ def test_a_deep_gate_is_read_by_its_index():
         assert "horsies_task_gated" in plan
         assert "Sort" not in plan
     assert len(captured) <= 8, [query["sql"] for query in captured]
+
+
+def test_many_gates_are_opened_with_the_statements_of_one():
+    keys = [TWO + key for key in ["one", *(f"{number:03}" for number in range(gates.GATES))]]
+    limited.two_of.send_many({"key": key.removeprefix(TWO)} for key in keys * 3)
+
+    def statements(some):
+        with CaptureQueriesContext(connection) as captured:
+            assert gates.admit("default", some).lanes.total() == 2 * len(some)
+        return len(captured)
+
+    assert statements(keys[1:]) == statements(keys[:1])
+    assert Task.objects.gated().count() == len(keys)
 
 
 @pytest.fixture

@@ -32,8 +32,10 @@ def test_once_syncs_sends_what_is_due_and_prints_it_s4_54(capsys):
 
 
 @pytest.mark.django_db
-def test_once_sends_all_that_is_due_however_much_it_is_s4_54(capsys):
-    slots, rows = passing.SLOTS_OF_A_LOOK + 20, beat.BATCH + 20
+def test_once_sends_all_that_is_due_however_much_it_is_s4_54(capsys, monkeypatch):
+    monkeypatch.setattr(passing, "SLOTS_OF_A_LOOK", 5)
+    monkeypatch.setattr(beat, "BATCH", 10)
+    slots, rows = 17, 32
     make("missed", timing="every:60", catch_up="all", max_catch_up_runs=1_000)
     put_back(60 * slots + 30)
     planned = database_now("default") - timedelta(seconds=10)

@@ -58,6 +58,8 @@ VALUES = st.recursive(
     max_leaves=12,
 )
 
+pytestmark = pytest.mark.once
+
 
 def shape(value):
     """The value with the type of each part, for 1 == True == 1.0."""

@@ -88,6 +88,38 @@ def test_many_calls_by_many_at_once_neither_wait_for_each_other_nor_double(trans
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="one writes there at a time")
+def test_many_calls_that_replace_each_other_do_not_wait_for_each_other(transactional_db):
+    job, names = (
+        jobs.note.with_options(unique=Unique.debounce(60, by=("name",))),
+        [f"n{number}" for number in range(90)],
+    )
+    turned = [names, names[::-1], names[40:] + names[:40], names[::2] + names[1::2]]
+
+    def send(number):
+        # What the others have not inserted yet, what they have, and what they are about to.
+        for turn in range(6):
+            some = [f"{turn // 3} {name}" for name in turned[number][turn * 5 :]]
+            job.send_many({"name": name, "text": f"{number} {turn}"} for name in some)
+
+    found = at_once(4, send)
+
+    assert found == [None] * 4
+    assert Task.objects.count() == 180
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="one writes there at a time")
+def test_more_calls_than_are_read_at_a_time_do_not_wait_for_each_other(transactional_db):
+    job, names = unique(), [f"n{number:06}" for number in range(10_400)]
+
+    found = at_once(2, lambda number: job.send_many({"name": name} for name in (names if number else names[::-1])))
+
+    assert all(isinstance(one, list) for one in found), found
+    assert Task.objects.count() == len(names)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["replace", "debounce"])
 def test_no_last_call_is_lost_while_workers_take_them(worker, senders, name):
     """Each writes before it sends, so that a body which begins after a call sees what was written before it."""

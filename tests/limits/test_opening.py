@@ -1,0 +1,68 @@
+"""What a worker spends on gates."""
+
+import time
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from horsies_django.ids import uuid7
+from horsies_django.models import Task, gates
+from horsies_django.worker.ahead import Ahead
+from horsies_django.worker.allowance import Allowance
+from horsies_django.worker.books import Books
+from horsies_django.worker.executors import InlineExecutor
+from horsies_django.worker.gates import Gates
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.lanes import Lane
+from horsies_django.worker.plan import Plan
+from horsies_django.worker.run import Run
+from horsies_django.worker.watch import Watch
+from tests.jobs import limited
+from tests.limits.test_gates import RUNNER, TWO, claim, complete
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
+    keys = [TWO + f"{number:03}" for number in range(gates.GATES)]
+    limited.two_of.send_many({"key": key.removeprefix(TWO)} for key in keys)
+    gates.admit_all("default", keys)
+    books = Books(Plan.of("default"), RUNNER)
+    complete(claim(len(keys)))
+
+    with CaptureQueriesContext(connection) as captured:
+        assert books.admit(keys).lanes.total() == 0
+    assert len(captured) == 1
+
+    for _ in range(3):
+        limited.two_of.send(keys[-1].removeprefix(TWO))
+    Task.objects.filter(gated=False).update(status="COMPLETED", completed_at=timezone.now())
+    assert books.admit(keys).lanes.total() == 1
+
+
+def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
+    keys = [TWO + f"{number:03}" for number in range(gates.GATES * 3)]
+    limited.two_of.send_many({"key": key.removeprefix(TWO)} for key in keys)
+    plan = Plan.of("default")
+    lane = Lane(False, 4, 0, InlineExecutor(Inbox().put), Ahead(4, 0))
+    allowance = Allowance(plan, [lane], Watch(plan, [lane]))
+    several = Gates(plan, Books(plan, RUNNER), [lane], allowance, due_at=lambda moment: None)
+    monkeypatch.setattr("horsies_django.worker.gates.TURN", 1e-9)  # one transaction
+
+    several.put(keys)
+    assert several.open() == gates.GATES
+    assert several.is_due  # there is nothing else to do
+
+    lane.running[(uuid7(), 1)] = Run(claim(1)[0], plan.options, RUNNER)
+    began = time.monotonic()
+    assert several.open() == gates.GATES
+    took = time.monotonic() - began
+    assert several.next - time.monotonic() > 2 * took
+    soonest = several.next
+    several.put([TWO + "another"])
+    assert several.next == soonest
+    assert several.open() == gates.GATES
+    several.open()
+    assert not several
