@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Seconds after which a limit that nobody has a task for any more is forgotten.
 REMEMBERED: Final = 86_400.0
 
-#: Limits that are forgotten at once.
+#: Limits that are looked at in one transaction.
 FORGOTTEN: Final = 500
 
 
@@ -64,12 +64,22 @@ class LimitQuerySet(models.QuerySet["Limit"]):
 
     def forget(self, tasks: TaskQuerySet) -> int:
         """Delete limits that have had no task for a day and whose bucket is full again; return how many."""
-        with transaction.atomic(using=self.db):
-            old = self.filter(admitted_at__lt=FromNow(-REMEMBERED)).order_by("admitted_at").lock()[:FORGOTTEN]
-            idle = {one.pk for one in old if one.is_full}
-            for rows in (tasks.gated(), tasks.admitted()):
-                idle -= set(rows.filter(limit_key__in=idle).values_list("limit_key", flat=True)) if idle else set()
-            return self.filter(pk__in=idle).delete()[0] if idle else 0
+        total, last = 0, ""
+        while True:
+            with transaction.atomic(using=self.db):
+                # By key, so that what has to stay is passed once, and not found again and again. An index of times
+                # would cost each admission an entry.
+                rows = self.filter(pk__gt=last, admitted_at__lt=FromNow(-REMEMBERED)).order_by("pk")
+                old = list(rows.lock()[:FORGOTTEN])
+                total += self._forget({one.pk for one in old if one.is_full}, tasks)
+            if len(old) < FORGOTTEN:
+                return total
+            last = old[-1].pk
+
+    def _forget(self, idle: set[str], tasks: TaskQuerySet) -> int:
+        for rows in (tasks.gated(), tasks.admitted()):
+            idle -= set(rows.filter(limit_key__in=idle).values_list("limit_key", flat=True)) if idle else set()
+        return self.filter(pk__in=idle).delete()[0] if idle else 0
 
 
 class Limit(models.Model):

@@ -8,7 +8,7 @@ claimed, so that whatever comes from an older claim, even of the same worker, ma
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 from uuid import UUID
 
@@ -323,14 +323,25 @@ class TaskQuerySet(Interventions):
         limited = dead.limit_keys()
         count = door.retry(dead.filter(workflow_id__isnull=False))
         dead = dead.filter(workflow_id__isnull=True)
-        count += dead.filter(unique_key__isnull=True)._revive()
-        for key in list(dead.filter(unique_key__isnull=False).order_by("pk").values_list("pk", flat=True)):
-            with suppress(IntegrityError), transaction.atomic(using=self.db):
-                count += dead.filter(pk=key)._revive()
+        count += dead.keyless_again()._revive()
+        keys = dead.first_to_hold_again()
+        for start in range(0, len(keys), BATCH):
+            count += dead._revive_among_others(keys[start : start + BATCH])
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
             admit_after_commit(self.db, limited)
         return count
+
+    def _revive_among_others(self, keys: Sequence[UUID]) -> int:
+        """Revive tasks that hold unique keys then, but for those whose key another has taken meanwhile."""
+        try:
+            with transaction.atomic(using=self.db):
+                return self.filter(pk__in=keys)._revive()
+        except IntegrityError:
+            if len(keys) == 1:
+                return 0
+        half = len(keys) // 2
+        return self._revive_among_others(keys[:half]) + self._revive_among_others(keys[half:])
 
     def _revive(self) -> int:
         return self._move(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final, Self
+from uuid import UUID
 
 from django.db import connections, models
 from django.db.models import Exists, OuterRef, Q
@@ -39,6 +40,9 @@ HOLDS_ITS_KEY: Final = Q(unique_key__isnull=False) & (
     | Q(_in(UniqueUntil.SUCCESS), unique_until=UniqueUntil.SUCCESS.value)
     | Q(unique_until=UniqueUntil.PERIOD.value)
 )
+
+#: By these a task holds no key once it has begun, whatever becomes of it.
+_GIVEN_UP: Final = [UniqueUntil.STARTED.value, UniqueUntil.RELEASED.value]
 
 
 class TaskViews(models.QuerySet["Task"]):
@@ -112,6 +116,23 @@ class TaskViews(models.QuerySet["Task"]):
     def holding(self, *unique_keys: str) -> Self:
         """The tasks that have these unique keys, one each at most."""
         return self.filter(HOLDS_ITS_KEY, unique_key__in=unique_keys)
+
+    def keyless_again(self) -> Self:
+        """Of tasks that have ended, those that would hold no unique key if they waited again."""
+        return self.filter(Q(unique_key__isnull=True) | Q(unique_until__in=_GIVEN_UP))
+
+    def first_to_hold_again(self) -> list[UUID]:
+        """Of tasks that have ended, those that could hold their unique keys again, all of them at the same time.
+
+        Of those with one key the oldest, and none if another task holds it.
+        """
+        keyed = self.filter(unique_key__isnull=False).exclude(unique_until__in=_GIVEN_UP)
+        others = self.model._base_manager.using(self.db).exclude(pk=OuterRef("pk"))
+        free = keyed.filter(~Exists(others.filter(HOLDS_ITS_KEY, unique_key=OuterRef("unique_key"))))
+        firsts: dict[str, UUID] = {}
+        for key, task_id in free.order_by("pk").values_list("unique_key", "pk"):
+            firsts.setdefault(str(key), task_id)
+        return list(firsts.values())
 
     def gathering(self, task_name: str, queue_name: str, key: str) -> Self:
         """The open group of this key: no worker has ever claimed it, so calls may still join."""

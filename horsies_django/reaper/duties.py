@@ -69,8 +69,7 @@ def open_gates(options: Options, refused: Refused) -> Batch:
 
 def forget_limits(options: Options, refused: Refused) -> Batch:
     """Limits that nobody has had a task for in a day are deleted."""
-    count = Limit.objects.using(options.database).forget(_tasks(options))
-    return Batch(count, count)
+    return Batch(0, Limit.objects.using(options.database).forget(_tasks(options)))  # all that there were
 
 
 def requeue_batch(stale: TaskQuerySet, refused: Refused) -> Batch:

@@ -8,7 +8,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django import Unique
+from horsies_django import Unique, models
 from horsies_django.conf import Options
 from horsies_django.models import Limit, Task, gates
 from horsies_django.models.claims import Ended, Runner
@@ -340,6 +340,20 @@ def test_a_limit_that_is_idle_for_a_day_is_forgotten_and_one_in_use_is_not():
     run_pass(Options())
 
     assert sorted(Limit.objects.values_list("pk", flat=True)) == ["tests.jobs.limited.often:c", TWO + "b"]
+
+
+def test_limits_that_have_to_stay_are_in_nobodys_way(monkeypatch):
+    monkeypatch.setattr(models.limit, "FORGOTTEN", 2)
+    long_ago = timezone.now() - timedelta(days=30)
+    spent = {"rate": "1/60d", "tokens": 0.0, "refilled_at": long_ago, "admitted_at": long_ago}
+    Limit.objects.bulk_create(Limit(key=f"{place}-{n}", **spent) for n in range(5) for place in ("first", "last"))
+    recent = timezone.now() - timedelta(days=2)
+    Limit.objects.bulk_create(Limit(key=f"idle-{n}", max_concurrency=1, admitted_at=recent) for n in range(5))
+
+    run_pass(Options())
+
+    assert Limit.objects.count() == 10
+    assert not Limit.objects.filter(rate=None).exists()
 
 
 def test_a_sender_to_a_full_key_takes_no_lock():

@@ -77,7 +77,7 @@ def test_a_queue_in_which_nothing_may_begin_leaves_a_worker_idle(worker, tmp_pat
     rate = (tally.stat().st_size - before) / 6
 
     print(f"{rate:.1f} statements a second")
-    assert rate <= 6  # most of them say that it lives; it was 20
+    assert rate <= 6  # most of them say that it lives; it was 11 and 14
     gate.touch()
     Queue.objects.named("default").set(max_concurrency=1)
     wait_until(lambda: Task.objects.completed().count() == 3, 4)

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from horsies_django import TaskStatus, Unique, UniqueConflict
 from horsies_django.models import Task
+from tests.jobs import limited
 from tests.unique import jobs
 
 pytestmark = pytest.mark.django_db
@@ -131,12 +132,12 @@ def test_what_a_worker_has_taken_is_followed_by_another_unless_it_is_held_until_
 
 
 def test_what_waits_for_a_place_under_a_limit_waits_on():
-    REPLACE.send("a", "one")
-    Task.objects.update(gated=True, deferred=True)
+    job = limited.one_of.with_options(unique=Unique(by=("key",), on_conflict="replace"))
+    job.send("a")
 
-    REPLACE.send("a", "two")
+    job.send("a")
 
-    assert Task.objects.get().deferred is True
+    assert Task.objects.values_list("limit_key", "gated", "deferred").get() == (f"{job.module_path}:a", True, True)
 
 
 # Debounce and throttle.
