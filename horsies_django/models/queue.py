@@ -39,16 +39,20 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         self.bulk_create([Queue(name=name)], ignore_conflicts=True)
         return self.filter(name=name)
 
+    def update(self, **values: Any) -> int:
+        """Update the rows and, where that changes what holds for the queues, tell workers once it is committed."""
+        count = super().update(**values)
+        if count and values.keys() & {"paused", *COLUMNS}:
+            wake_after_commit(self.db, ANY_QUEUE)
+        return count
+
     def pause(self) -> int:
         """Let workers claim nothing more from these queues; return how many were not paused. What runs goes on."""
         return self.filter(paused=False).update(paused=True)
 
     def resume(self) -> int:
         """Let workers claim from these queues again, at once; return how many were paused."""
-        count = self.filter(paused=True).update(paused=False)
-        if count:
-            wake_after_commit(self.db, ANY_QUEUE)
-        return count
+        return self.filter(paused=True).update(paused=False)
 
     def set(self, **rules: object) -> int:
         """Say what holds for these queues in all workers, within a second; return how many there are.
@@ -59,9 +63,7 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         >>> Queue.objects.named("emails").set(max_concurrency=5, rate_limit="100/m")  # doctest: +SKIP
         1
         """
-        count = self.update(**parse_rules(rules))
-        wake_after_commit(self.db, ANY_QUEUE)
-        return count
+        return self.update(**parse_rules(rules))
 
     def ruled(self) -> QueueQuerySet:
         """The rows that say more than whether a queue is paused."""

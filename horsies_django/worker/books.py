@@ -124,6 +124,11 @@ class Books:
         self.shares.ease()
         self._learn_at = float("-inf")
 
+    @property
+    def doubts_rules(self) -> bool:
+        """Whether what is known of queues counts no more."""
+        return self._learn_at == float("-inf")
+
     def _learn(self, *, is_ruled: bool) -> None:
         """Read what rows of queues say, if any says anything, and nobody has just done so."""
         if is_ruled and time.monotonic() < self._learn_at:

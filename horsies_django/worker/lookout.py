@@ -43,13 +43,15 @@ class Lookout:
         """Whether to look although there is enough to do."""
         return self._allowance.has_room() and self._cadence.cannot_wait(is_asked=self.is_asked)
 
-    @property
-    def is_due_first(self) -> bool:
-        """Whether to look before the next claim, so that it goes by what queues said a second ago at most.
+    def is_due_first(self, *, was_busy: bool) -> bool:
+        """Whether to look before the next claim.
 
-        A busy worker hears of other queues so; one that was just woken may have looked long ago.
+        What queues say may have changed; and a busy worker claims from the queues that it knows of: it is to hear of
+        others. Who was just woken claims at once.
         """
-        return any(lane.hot and lane.room for lane in self._lanes) and self.cannot_wait
+        if self._books.doubts_rules:
+            return self._allowance.has_room()
+        return was_busy and self.cannot_wait
 
     @property
     def is_due(self) -> bool:

@@ -113,11 +113,12 @@ class Pump:
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
+        was_busy = any(lane.hot for lane in self._lanes)
         self._hear(self._inbox.take(self._wait()))
         self._mind()
         if time.monotonic() >= self._outbox.unblock_at:
             self._outbox.unblock()
-        if self._lookout.is_due_first:
+        if self._lookout.is_due_first(was_busy=was_busy):
             self._try(self._look)
         if time.monotonic() >= self._outbox.look_at:
             self._try(self._admit)
