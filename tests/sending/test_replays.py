@@ -50,7 +50,7 @@ def at_once(count, act):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     return found
 
 
