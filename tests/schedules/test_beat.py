@@ -349,7 +349,9 @@ def test_an_error_of_the_database_that_would_come_again_skips_its_slot_c_09(beat
 
 @pytest.mark.django_db(transaction=True)
 def test_a_workflow_is_built_in_no_transaction_so_its_builder_may_fail_at_a_query_q_01(beat):
-    row = Schedule.objects.create(name="w", timing="every:3600", workflow_name="tests.schedules.asking")
+    row = Schedule.objects.create(
+        name="w", timing="every:3600", workflow_name="tests.schedules.asking", kwargs={"asks": True}
+    )
     put_back(10)
 
     (passed,) = beat.run_once().passed
