@@ -15,8 +15,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-#: The tests that have a PostgreSQL of their own when all are run: about half of the work.
-APART: Final = ("tests/workflows", "tests/admin", "tests/figures", "tests/state_machine", "tests/commands")
+#: The tests that have a PostgreSQL of their own when all are run, about a third of the work each.
+APART: Final = {
+    "workflows and the admin": ["workflows", "admin", "figures", "state_machine", "commands", "batches"],
+    "sending, schedules and limits": [
+        *("contract", "framework", "gathering", "inspecting", "limits", "middleware"),
+        *("queues", "schedules", "sending", "signals", "unique", "waiting"),
+    ],
+}
 
 #: pytest's exit status when it has found no tests.
 NOTHING_THERE: Final = 5
@@ -83,7 +89,7 @@ class Suite:
 def main() -> int:
     """Run all at the same time, for they wait more than they work, and return the first failure.
 
-    The whole suite is halved on PostgreSQL, which alone has the tests that are marked as ``once``.
+    On PostgreSQL, which alone has the tests that are marked as ``once``, the whole suite runs in parts.
     """
     arguments = sys.argv[1:]
     is_whole = not any(os.path.exists(argument.split("::")[0]) for argument in arguments)
@@ -94,9 +100,10 @@ def main() -> int:
         first = stack.enter_context(postgres())
         rest: list[str] = []
         if is_whole and "DATABASE_URL" not in os.environ:
-            own = [*arguments, *APART]
-            suites.append(Suite("PostgreSQL, of workflows and the admin", stack.enter_context(postgres()), own))
-            rest = [f"--ignore={folder}" for folder in APART]
+            for name, folders in APART.items():
+                own = [*arguments, *(f"tests/{folder}" for folder in folders)]
+                suites.append(Suite(f"PostgreSQL, of {name}", stack.enter_context(postgres()), own))
+                rest += [f"--ignore=tests/{folder}" for folder in folders]
         print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
         statuses = [suite.wait() for suite in [Suite("PostgreSQL", first, [*arguments, *rest], is_seen=True), *suites]]
     if NOTHING_THERE in statuses and 0 in statuses:  # by -k, say, a part may have none
