@@ -166,7 +166,8 @@ class Pages:
         if self._has_search():
             keys = [str(key) for key in rows_of(self.model)[:2]]
             unknown = ["00000000-0000-7000-8000-000000000000"]
-            yield from ({"q": term} for term in [*keys, keys[0].replace("-", ""), *unknown, *TERMS])
+            plain = [key.replace("-", "") for key in keys[:1]]
+            yield from ({"q": term} for term in [*keys, *plain, *unknown, *TERMS])
 
     def _has_search(self) -> bool:
         return any("q" in form.fields for form in self._read({}).forms)
