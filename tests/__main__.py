@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-#: The tests that have a PostgreSQL of their own when all are run, about a third of the work each.
+#: The tests that have a PostgreSQL of their own when all are run, about a third of the work each; together they have
+#: an SQLite of their own.
 APART: Final = {
     "workflows and the admin": ["workflows", "admin", "figures", "state_machine", "commands", "batches"],
     "sending, schedules and limits": [
@@ -89,21 +90,25 @@ class Suite:
 def main() -> int:
     """Run all at the same time, for they wait more than they work, and return the first failure.
 
-    On PostgreSQL, which alone has the tests that are marked as ``once``, the whole suite runs in parts.
+    The whole suite runs in parts. PostgreSQL alone has the tests that are marked as ``once``.
     """
     arguments = sys.argv[1:]
     is_whole = not any(os.path.exists(argument.split("::")[0]) for argument in arguments)
     if "-m" not in arguments:
         arguments = ["-m", "not slow", *arguments]
+    parts = {name: [f"tests/{folder}" for folder in folders] for name, folders in APART.items()} if is_whole else {}
+    apart = [folder for folders in parts.values() for folder in folders]
+    rest = [f"--ignore={folder}" for folder in apart]
     with ExitStack() as stack:
-        suites = [Suite("SQLite", stack.enter_context(sqlite()), _without_once(arguments))]
+        suites = [Suite("SQLite", stack.enter_context(sqlite()), [*_without_once(arguments), *rest])]
+        if apart:
+            own = [*_without_once(arguments), *apart]
+            suites.append(Suite("SQLite, of all that is apart", stack.enter_context(sqlite()), own))
         first = stack.enter_context(postgres())
-        rest: list[str] = []
-        if is_whole and "DATABASE_URL" not in os.environ:
-            for name, folders in APART.items():
-                own = [*arguments, *(f"tests/{folder}" for folder in folders)]
-                suites.append(Suite(f"PostgreSQL, of {name}", stack.enter_context(postgres()), own))
-                rest += [f"--ignore=tests/{folder}" for folder in folders]
+        if "DATABASE_URL" in os.environ:
+            parts, rest = {}, []
+        for name, folders in parts.items():
+            suites.append(Suite(f"PostgreSQL, of {name}", stack.enter_context(postgres()), [*arguments, *folders]))
         print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
         statuses = [suite.wait() for suite in [Suite("PostgreSQL", first, [*arguments, *rest], is_seen=True), *suites]]
     if NOTHING_THERE in statuses and 0 in statuses:  # by -k, say, a part may have none
