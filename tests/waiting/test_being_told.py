@@ -186,8 +186,12 @@ def test_while_nobody_waits_workers_tell_nobody(worker):
         wait_until(lambda: Task.objects.completed().count() == 20)
         unasked = line.hear(0)
 
-        line.say(postgres.CHANNEL, [postgres.WAITING])
-        told = wait_until(lambda: tasks.noop.send() and line.hear(0.2))
+        def told_of():
+            line.say(postgres.CHANNEL, [postgres.WAITING])  # a worker may not listen yet
+            tasks.noop.send()
+            return line.hear(0.2)
+
+        told = wait_until(told_of)
 
     assert unasked == []
     assert told

@@ -83,6 +83,13 @@ def shown(result):
     return result.ok if result.is_ok() else result.err.error_code
 
 
+def hears(line):
+    """Say that somebody waits, and return whether a worker tells of an end: one may not listen yet as it registers."""
+    line.say(postgres.CHANNEL, [postgres.WAITING])
+    jobs.nothing.send()
+    return line.hear(0.2)
+
+
 def is_told(line, handle):
     """Whether this end was told of."""
     return ends.mark(handle.id) in set().union(*map(ends.loads, line.hear(0.05)))
@@ -125,8 +132,7 @@ def test_w_72_get_returns_what_a_worker_has_brought_it_to(worker, hearing, get):
 
 def test_w_72_who_waits_is_told_within_milliseconds(worker, line, get):
     worker("--processes", "2", "-v0", runners=2)
-    line.say(postgres.CHANNEL, [postgres.WAITING])  # who waited before they came says so again in four seconds only
-    wait_until(lambda: jobs.nothing.send() and line.hear(0.2))
+    wait_until(lambda: hears(line))  # who waited before they came says so again in four seconds only
     late = []
 
     for number in range(5):
@@ -142,8 +148,7 @@ def test_w_72_who_waits_is_told_of_what_bodies_did(worker, line):
     worker("-v0")
     paused = Workflow("paused", bodies.stop.node()(how="pause") >> bodies.give.node()())
     cancelled = Workflow("cancelled", bodies.stop.node()(how="cancel") >> bodies.give.node()())
-    line.say(postgres.CHANNEL, [postgres.WAITING])
-    wait_until(lambda: jobs.nothing.send() and line.hear(0.2))
+    wait_until(lambda: hears(line))
 
     for workflow in (paused, cancelled):
         handle = workflow.start()
