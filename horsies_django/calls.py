@@ -177,6 +177,15 @@ class Calls(Callee):
         arguments = self.arguments(args, kwargs)
         return arguments._replace(limit_key=limits.key_of(self._task, self.parameters, args, kwargs))
 
+    def limit_key_so_far(self, kwargs: Mapping[str, Any], later: Set[str]) -> str | None:
+        """Return the limit key of a call whose parameters ``later`` are given when it is made; None without a limit.
+
+        Raises what :func:`~.limits.key_so_far` raises.
+        """
+        if not limits.terms_of(self._task):
+            return None
+        return limits.key_so_far(self._task, self.parameters, kwargs, later)
+
     @functools.cached_property
     def columns(self) -> Mapping[str, Any]:
         """The values of the row's columns, beside its arguments, that are not the model's defaults."""

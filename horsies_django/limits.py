@@ -7,7 +7,7 @@ of the task together. The key stands on the row as its scope, by default the tas
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -73,6 +73,20 @@ def key_of(
     return f"{scope}:{text}"
 
 
+def key_so_far(
+    task: HorsiesTask[..., Any], parameters: Parameters, kwargs: Mapping[str, Any], later: Set[str]
+) -> str | None:
+    """Return the limit key of a call whose parameters ``later`` are given when it is made.
+
+    Raises ValueError if the key may need one of those, and as :func:`key_of`.
+    """
+    key = task.concurrency_key
+    if key is not None and (unknown := sorted(later if callable(key) else later & set(_names_in(key)))):
+        problem = f"concurrency_key of {task.module_path} needs {', '.join(unknown)}, known only when the call begins"
+        raise ValueError(f"{problem}; allowed: a key of arguments that are given before.")
+    return key_of(task, parameters, (), kwargs)
+
+
 def _formatted(
     key: str,
     task: HorsiesTask[..., Any],
@@ -81,7 +95,7 @@ def _formatted(
     kwargs: Mapping[str, Any],
 ) -> str:
     context = (None,) if task.takes_context else ()
-    bound = parameters.signature.bind(*context, *args, **kwargs)
+    bound = parameters.signature.bind_partial(*context, *args, **kwargs)
     bound.apply_defaults()
     try:
         return key.format_map(bound.arguments)
@@ -130,11 +144,17 @@ def _problem_of_key(key: str | Callable[..., str | None], task: HorsiesTask[...,
     if not isinstance(key, str) or not key:
         return "; allowed: a text like 'customer-{customer_id}', a callable with the task's arguments, or None."
     try:
-        names = [name for _, name, _, _ in Formatter().parse(key) if name is not None]
+        names = _names_in(key)
     except ValueError as error:
         return f", which is no format: {error}."
     known = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
     for name in names:
-        if (first := name.split(".")[0].split("[")[0]) not in known:
-            return f", which names {first!r}; allowed: the parameters {', '.join(known) or '(none)'}."
+        if name not in known:
+            return f", which names {name!r}; allowed: the parameters {', '.join(known) or '(none)'}."
     return None
+
+
+def _names_in(key: str) -> list[str]:
+    """The parameters that a format string names. Raises ValueError for what is none."""
+    fields = [name for _, name, _, _ in Formatter().parse(key) if name is not None]
+    return [name.split(".")[0].split("[")[0] for name in fields]

@@ -8,10 +8,10 @@ from uuid import UUID
 
 from .. import headers
 from ..backend import config_of
-from ..calls import Callee
+from ..calls import Calls
 from ..compat import InvalidTask
 from ..tasks import HorsiesTask
-from ..workflows.blueprint import TASK_COLUMNS
+from ..workflows.blueprint import CALL_COLUMNS
 from ..workflows.mistakes import shown
 from ..workflows.nodes import MapNode, TaskNode
 from ..workflows.states import Join
@@ -23,6 +23,8 @@ RESULTS: Final = "results"
 
 #: Parameters that every node of a workflow may have (see workflows/feeding.py).
 _OF_NODES: Final = frozenset({"workflow_meta", "workflow_ctx"})
+
+_NONE: Final[frozenset[str]] = frozenset()
 
 Columns = dict[str, Any]
 
@@ -51,7 +53,9 @@ class CallsOfBatch:
         callee = _callee(terms)
         named = self._with_id(callee, _named(callee, args, kwargs))
         later = _OF_NODES & callee.parameters.by_name - named.keys()
-        return {**self._columns(terms), "kwargs": callee.arguments_so_far(named, later).kwargs}
+        arguments = callee.arguments_so_far(named, later)
+        limit_key = callee.limit_key_so_far(named, _NONE)
+        return {**self._columns(terms), "kwargs": arguments.kwargs, "limit_key": limit_key}
 
     def callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
         """Return the columns of a callback: a task, or ``task.node(…)(…)`` with options and arguments of its own.
@@ -65,13 +69,15 @@ class CallsOfBatch:
         callee = _callee(terms)
         kwargs = self._with_id(callee, node.kwargs)
         is_fed = has_results and RESULTS in callee.parameters.by_name and RESULTS not in kwargs
-        later = _OF_NODES & callee.parameters.by_name - kwargs.keys() | ({RESULTS} if is_fed else set())
+        fed = frozenset({RESULTS}) if is_fed else _NONE
+        later = _OF_NODES & callee.parameters.by_name - kwargs.keys() | fed
         arguments = callee.arguments_so_far(kwargs, later)
-        return {**self._columns(terms), "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if is_fed else {}}
+        columns = {**self._columns(terms), "limit_key": callee.limit_key_so_far(kwargs, fed)}
+        return {**columns, "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if is_fed else {}}
 
     def head(self) -> Columns:
         """Return the columns of the node that stands for all calls."""
-        nothing = dict.fromkeys(TASK_COLUMNS)
+        nothing = dict.fromkeys(CALL_COLUMNS)
         same = {"backend": self.alias, "queue_name": "default", "priority": 0, "is_async": False, "max_retries": 0}
         return {**nothing, **same, "rich": self._options.serializer == "rich", "kwargs": {}, "values_from": {}}
 
@@ -88,7 +94,7 @@ class CallsOfBatch:
             raise InvalidTask(f"{node.label}: " + " ".join(problem for _, problem in flaws))
         return terms
 
-    def _with_id(self, callee: Callee, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_id(self, callee: Calls, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         wants_id = BATCH_ID in callee.parameters.by_name and BATCH_ID not in kwargs
         return {**kwargs, BATCH_ID: self._batch_id} if wants_id else dict(kwargs)
 
@@ -98,7 +104,7 @@ def many(calls: CallsOfBatch, task: Any, given: Iterable[Mapping[str, Any]]) -> 
     return [calls.call(task, (), kwargs) for kwargs in given]
 
 
-def _named(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _named(callee: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return all arguments by name, as a node has them. Raises TypeError for one that has none."""
     named = dict(kwargs)
     own = callee.parameters.own
@@ -113,8 +119,8 @@ def _named(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> di
     return named
 
 
-def _callee(terms: Terms) -> Callee:
-    assert terms.callee is not None  # there is something to call
+def _callee(terms: Terms) -> Calls:
+    assert isinstance(terms.callee, Calls)  # of a task
     return terms.callee
 
 

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from ..exceptions import BatchEnded
 from ..models import Workflow, WorkflowTask
 from ..workflows.control import locked
-from ..workflows.engine import beginning, inserting
+from ..workflows.engine import beginning, inserting, limiting
 from ..workflows.engine.advance import Advance
 from ..workflows.engine.nodes import NodeRows, read
 from ..workflows.states import NodeKind, WorkflowStatus, WorkflowTaskStatus
@@ -57,6 +57,7 @@ def start(
             )
         nodes = [{"workflow_id": batch_id, "task_index": index, **node} for index, node in enumerate(nodes)]
         inserting.insert(database, nodes)
+        limiting.let_in_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
         advance = Advance.on(database)
         head_rows = advance.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX)
         head_rows.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())

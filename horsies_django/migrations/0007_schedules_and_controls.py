@@ -168,6 +168,11 @@ class Migration(migrations.Migration):
             name='schedule_id',
             field=models.PositiveBigIntegerField(blank=True, help_text='The schedule that has started it.', null=True, verbose_name='schedule'),
         ),
+        migrations.AddField(
+            model_name='workflowtask',
+            name='limit_key',
+            field=models.CharField(blank=True, max_length=255, null=True, verbose_name='limit key'),
+        ),
         migrations.AlterField(
             model_name='queue',
             name='max_concurrency',

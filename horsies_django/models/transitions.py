@@ -289,7 +289,9 @@ class TaskQuerySet(Interventions):
     def cancel_quietly(self) -> int:
         """PENDING, CLAIMED → CANCELLED for tasks of a workflow that takes them back itself."""
         possible = lifecycle.CANCEL.is_possible
-        return self.filter(possible)._cancel(possible)
+        rows = self.filter(possible)
+        with rows.leaving():
+            return rows._cancel(possible)
 
     def _cancel(self, possible: Q) -> int:
         """Cancel these, which are in states where that is possible. Where somebody listens, batch by batch."""

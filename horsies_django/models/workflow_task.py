@@ -14,7 +14,7 @@ from ..workflows.states import Join, NodeKind, WorkflowTaskStatus
 class WorkflowTask(models.Model):
     """A node of one run of a workflow. Only the engine changes it.
 
-    From ``task_name`` to ``metadata`` it has the columns of the task that it is to have. How many of the nodes that it
+    From ``task_name`` to ``limit_key`` it has the columns of the task that it is to have. How many of the nodes that it
     waits for are still open, and how many have completed, is counted here as they end, so the end of one never looks at
     the others.
     """
@@ -91,6 +91,7 @@ class WorkflowTask(models.Model):
     retention = models.DurationField(_("retention"), null=True, blank=True)
     good_until = models.DateTimeField(_("good until"), null=True, blank=True)
     metadata = models.JSONField(_("metadata"), null=True, blank=True)
+    limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
 
     started_at = models.DateTimeField(_("started at"), null=True, blank=True)
     completed_at = models.DateTimeField(_("completed at"), null=True, blank=True)

@@ -31,7 +31,7 @@ from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
-from ..workflows.door import Door
+from ..workflows.door import Door, Made
 from . import announcing, claiming
 from .lanes import Lane
 from .outcome import Outcome
@@ -197,10 +197,9 @@ class Books:
         """Lock the workflows of these nodes' tasks; return those whose workflow somebody else has locked."""
         return self._door.blocked(outcomes)
 
-    def advance(self, outcomes: Sequence[Outcome]) -> dict[UUID, tuple[str, bool]]:
-        """Do what follows from these ends of nodes' tasks.
+    def advance(self, outcomes: Sequence[Outcome]) -> Made:
+        """Do what follows from these ends of nodes' tasks; return what is there then.
 
-        Return the tasks that are there then for workers to claim, each with its queue and whether it is a coroutine's.
         Raises :class:`~..workflows.door.Stuck`.
         """
         return self._door.ended([outcome.run.task_id for outcome in outcomes])

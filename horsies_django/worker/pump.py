@@ -311,7 +311,7 @@ class Pump:
         if tick.beat:
             self._next_beat = time.monotonic() + self._beat_every
         self._settle(tick)
-        self._gates.put(outcome.claim.limit_key for outcome in ended)
+        self._gates.put([*(outcome.claim.limit_key for outcome in ended), *tick.limit_keys])
         self._lookout.is_asked = self._lookout.is_asked or tick.doubted  # what was handed back can be claimed anew
         if tick.stored or tick.claimed or tick.handed_back:
             # Who is to leave once nothing is due has to look after the last thing that it did.

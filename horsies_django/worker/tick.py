@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -27,6 +27,7 @@ class Tick:
 
     began: float = field(default_factory=time.monotonic)
     stored: Sequence[Outcome] = ()
+    limit_keys: Collection[str] = ()  # of nodes that have begun with that
     blocked: Sequence[Outcome] = ()
     claimed: int = 0
     beat: bool = False

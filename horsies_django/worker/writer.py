@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Final
 from uuid import UUID
@@ -70,7 +70,7 @@ class Writer:
                     self._write_rarities([end for end in ends if not end.is_success], noted, tick)
                 if nodes:  # what follows from their ends is to be claimed with the rest
                     successes = self._store(successes)
-                    fresh = self._advance([outcome for outcome in nodes if outcome not in tick.blocked])
+                    fresh = self._advance([outcome for outcome in nodes if outcome not in tick.blocked], tick)
                 for lane in self._turns if is_rare else self._next_turn():
                     if self._fill(lane, tick, successes):
                         successes = []
@@ -104,16 +104,16 @@ class Writer:
             self._books.exchange(self._lanes[0], successes, 0)
         return []
 
-    def _advance(self, nodes: Sequence[Outcome]) -> dict[UUID, tuple[str, bool]]:
-        """Do what follows from the ends of nodes' tasks; return the tasks that are there with that."""
-        fresh = self._books.advance(nodes)
+    def _advance(self, nodes: Sequence[Outcome], tick: Tick) -> Mapping[UUID, tuple[str, bool]]:
+        """Do what follows from the ends of nodes' tasks; return the tasks that can be claimed with that."""
+        fresh, tick.limit_keys = self._books.advance(nodes)
         for lane in self._lanes:
             for queue, is_async in set(fresh.values()):
                 if lane.is_async == is_async and self._plan.serves(queue):
                     lane.heat(queue)
         return fresh
 
-    def _tell_others(self, fresh: dict[UUID, tuple[str, bool]], tick: Tick) -> None:
+    def _tell_others(self, fresh: Mapping[UUID, tuple[str, bool]], tick: Tick) -> None:
         """Tell other workers of those of these tasks that this one has not claimed at once."""
         mine = {claim.task_id for _, started in tick.started for claim in started}
         self._books.tell_others(lane for task_id, lane in fresh.items() if task_id not in mine)

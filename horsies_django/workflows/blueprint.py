@@ -30,10 +30,13 @@ TASK_COLUMNS: Final = (
     "metadata",
 )
 
+#: The same, and the key of the limit by key that it has with its arguments.
+CALL_COLUMNS: Final = (*TASK_COLUMNS, "limit_key")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBlueprint:
-    """A node. Its columns from ``task_name`` to ``metadata`` are those of its task's row, as a send would have them.
+    """A node. Its columns from ``task_name`` to ``limit_key`` are those of its task's row, as a send would have them.
 
     The nodes of subworkflows, sleeps and events have no ``task_name``.
     """
@@ -54,6 +57,7 @@ class NodeBlueprint:
     retention: timedelta | None = None
     good_until: datetime | None = None
     metadata: Mapping[str, Any] | None = None
+    limit_key: str | None = None
     waits_for: tuple[int, ...] = ()
     dependents: tuple[int, ...] = ()
     args_from: Mapping[str, SourceIndex] = field(default_factory=dict)

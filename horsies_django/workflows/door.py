@@ -6,9 +6,9 @@ A workflow's row is locked before any of its tasks is (P-03). Workers never wait
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from django.db import Error, transaction
@@ -26,6 +26,13 @@ logger = logging.getLogger("horsies_django.workflows")
 
 class Stuck(Exception):
     """What follows from the ends of some tasks can't be done, for their workflows' rows are damaged."""
+
+
+class Made(NamedTuple):
+    """Tasks that can be claimed, each with its queue and whether it is a coroutine's; gates at which others wait."""
+
+    tasks: Mapping[UUID, tuple[str, bool]]
+    limit_keys: Collection[str]
 
 
 class _Ended(Protocol):
@@ -56,11 +63,11 @@ class Door:
         there = set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
         return [end for end in ends if end.claim.workflow_id in there]
 
-    def ended(self, ids: Collection[UUID]) -> dict[UUID, tuple[str, bool]]:
+    def ended(self, ids: Collection[UUID]) -> Made:
         """Do what follows from the ends of these tasks, whose workflows are locked.
 
-        Return the tasks that were made with that, each with its queue and whether it is a coroutine's. It is the
-        worker's to tell others of those that it does not claim itself. Raises :class:`Stuck`.
+        Return what was made with that. It is the worker's to tell others of those tasks that it does not claim itself,
+        and to look at the gates. Raises :class:`Stuck`.
         """
         from .engine.advance import Advance
 
@@ -71,7 +78,7 @@ class Door:
             if _is_away(error):
                 raise
             raise Stuck from error
-        return advance.enqueued
+        return Made(advance.enqueued, advance.limit_keys)
 
 
 def lock(database: str, root: UUID) -> None:

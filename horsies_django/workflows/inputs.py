@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from ..calls import Callee
+from ..calls import Callee, Calls
 from . import kinds
 from .mistakes import Flaw, MistakeCode, shown
 from .nodes import CallNode, MapNode, Node, Source, SubWorkflowNode, TaskNode, nodes_in
@@ -20,11 +20,12 @@ _ANYTHING: Final = kinds.Taker()
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of a node, as a blueprint has them, and what is wrong with them."""
+    """The inputs of a node, as a blueprint has them, the limit that they share, and what is wrong with them."""
 
     kwargs: str
     param: str | None
     flaws: tuple[Flaw, ...]
+    limit_key: str | None = None
 
 
 def inputs_of(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
@@ -46,14 +47,23 @@ def inputs_of(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[Nod
         flaws += _params_for_nothing(node, node.kwargs.keys() | later)
         return Inputs("{}", None, tuple(flaws))
     try:
-        return Inputs(
-            callee.arguments_so_far(cast("dict[str, Any]", node.kwargs), later).kwargs_text, param, tuple(flaws)
-        )
+        kwargs = callee.arguments_so_far(cast("dict[str, Any]", node.kwargs), later).kwargs_text
     except (TypeError, ValueError) as error:
         found = list(_flaws(node, callee, later))
         if not found and not node.args:  # each argument is right by itself; all together may be too many bytes
             found = [(MistakeCode.NOT_SERIALIZABLE, str(error))]
         return Inputs("{}", param, (*flaws, *found))
+    limit_key = _limit_key(node, callee, later - {CTX_PARAM, META_PARAM}, flaws)
+    return Inputs(kwargs, param, tuple(flaws), limit_key)
+
+
+def _limit_key(node: CallNode[Any], callee: Callee, later: Set[str], flaws: list[Flaw]) -> str | None:
+    if isinstance(callee, Calls):
+        try:
+            return callee.limit_key_so_far(node.kwargs, later)
+        except (TypeError, ValueError) as error:
+            flaws.append((MistakeCode.INVALID_OPTION, str(error)))
+    return None
 
 
 def _given_later(node: CallNode[Any], param: str | None, callee: Callee) -> Set[str]:

@@ -62,7 +62,7 @@ def _blueprint(index: int, node: Node[Any], outline: Outline, terms: TermsOfNode
 def _call(index: int, node: CallNode[Any], callee: Callee, outline: Outline, flaws: list[Flaw]) -> dict[str, Any]:
     inputs = inputs_of(node, callee, partial(outline.sources_of, index))
     flaws += inputs.flaws
-    values: dict[str, Any] = {"kwargs": inputs.kwargs}
+    values: dict[str, Any] = {"kwargs": inputs.kwargs, "limit_key": inputs.limit_key}
     if node.args_from or node.values_from or node.workflow_ctx_from is not None:
         values |= _sources(node, outline)
     if isinstance(node, MapNode):

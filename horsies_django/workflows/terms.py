@@ -10,7 +10,6 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
-from .. import limits
 from ..backend import config_of
 from ..calls import Callee, Calls
 from ..compat import (
@@ -89,9 +88,6 @@ class TermsOfNodes:
             for name, instead in _PER_SEND.items()
             if (value := getattr(task, name)) is not None
         ]
-        if limit := limits.terms_of(task):
-            problem = f"its task has max_concurrency={limit.max_concurrency!r} and rate_limit={limit.rate!r}"
-            flaws.append((MistakeCode.INVALID_OPTION, f"{problem}; allowed: a task without, that sends this one."))
         options = {**self._inherited, **node.options}
         for name, problem in list(_wrong_options(task, options)):
             flaws.append((_CODES.get(name, MistakeCode.INVALID_OPTION), problem))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horsies_django import Gather, InvalidWorkflow, Workflow, task
+from horsies_django import Gather, task
 from horsies_django.calls import parameters_of
 from horsies_django.compat import InvalidTask
 from horsies_django.limits import key_of
@@ -86,11 +86,6 @@ def test_a_bad_option_is_named_when_the_task_is_made(options, said):
 def test_a_call_without_a_good_key_is_refused_where_it_is_sent(of, args, error, said):
     with pytest.raises(error, match=said):
         key(of, *args)
-
-
-def test_a_node_of_a_workflow_can_have_no_limit_and_the_workflow_says_so():
-    with pytest.raises(InvalidWorkflow, match="its task has max_concurrency=2 and rate_limit=None; allowed: a task"):
-        Workflow("limited", limited.two_of.node()(key="a"))
 
 
 def test_gathered_calls_can_have_no_limit():

@@ -15,10 +15,10 @@ from django.db.models.functions import Cast, Coalesce, Now
 from ...expressions import FromMap, FromNow
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...serializers import dumps
-from ..blueprint import TASK_COLUMNS
+from ..blueprint import CALL_COLUMNS
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowTaskStatus
-from . import inserting
+from . import inserting, limiting
 from .ending import err, skip
 from .enqueuing import BUILDING, Lane, enqueue, internal
 from .nodes import IS_NEUTRAL, Node, NodeRows, Settled, among
@@ -44,9 +44,12 @@ def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
     by_kind: dict[str, dict[int, Lane]] = defaultdict(dict)
     for node in ready:
         kind = "undecided" if node.is_undecided else node.kind
+        if kind == NodeKind.TASK and node.limit_key is not None:
+            kind = "limited"
         by_kind[kind][node.pk] = (node.queue_name, node.is_async and kind == NodeKind.TASK)
     enqueue(turn, by_kind["undecided"], **internal(f"{_HERE}.decide"))
     enqueue(turn, by_kind[NodeKind.TASK])
+    limiting.enqueue(turn, by_kind["limited"])
     enqueue(turn, by_kind[NodeKind.SUBWORKFLOW], **BUILDING)
     _sleep(turn, by_kind[NodeKind.SLEEP])
     return _wait_for_events(turn, by_kind[NodeKind.EVENT]) + _expand(turn, by_kind[NodeKind.MAP])
@@ -146,7 +149,7 @@ def _make_items(turn: Turn, node: WorkflowTask, items: Sequence[Any]) -> None:
     first = workflow.node_count
     is_long = len(node.node_id) > _LONGEST_NAME  # cut, it might be that of another one
     name = f"{node.node_id[:_LONGEST_NAME]}~{node.task_index}" if is_long else node.node_id
-    common = {name: getattr(node, name) for name in TASK_COLUMNS}
+    common = {name: getattr(node, name) for name in CALL_COLUMNS}
     inserting.insert(
         database,
         [
@@ -172,8 +175,11 @@ def _make_items(turn: Turn, node: WorkflowTask, items: Sequence[Any]) -> None:
         status=WorkflowTaskStatus.RUNNING, started_at=Now(), open_deps=count, ok_deps=0, bad_deps=0
     )
     rows = nodes.filter(workflow=workflow, map_index=node.task_index, status=WorkflowTaskStatus.PENDING)
-    lane = (node.queue_name, node.is_async)
-    enqueue(turn, dict.fromkeys(rows.order_by("task_index").values_list("pk", flat=True), lane))
+    keys = rows.order_by("task_index").values_list("pk", flat=True)
+    if node.limit_key is None:
+        enqueue(turn, dict.fromkeys(keys, (node.queue_name, node.is_async)))
+    else:
+        limiting.enqueue(turn, keys)
 
 
 def collect(nodes: NodeRows, maps: Sequence[Node]) -> list[Settled]:

@@ -69,6 +69,7 @@ class Node:
     open_ctx: int
     queue_name: str
     is_async: bool
+    limit_key: str | None
 
     def after(self, ends: Iterable[Settled]) -> Node:
         """Return it after some of what it waits for has ended."""
@@ -127,6 +128,7 @@ COLUMNS: Final = (
     "open_ctx",
     "queue_name",
     "is_async",
+    "limit_key",
 )
 
 

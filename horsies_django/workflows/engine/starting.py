@@ -10,9 +10,9 @@ from uuid import UUID
 from django.db.models.functions import Now
 
 from ...models import Workflow, WorkflowTask
-from ..blueprint import TASK_COLUMNS, NodeBlueprint, WorkflowBlueprint
+from ..blueprint import CALL_COLUMNS, NodeBlueprint, WorkflowBlueprint
 from ..states import WorkflowStatus
-from . import inserting
+from . import inserting, limiting
 from .advance import Advance
 
 
@@ -54,6 +54,7 @@ def insert(
     )
     workflow.save(using=database, force_insert=True)
     inserting.insert(database, [_node(workflow, node, headers) for node in blueprint.nodes])
+    limiting.let_in_after_commit(database, {(node.limit_key, node.task_name) for node in blueprint.nodes})
     advance = Advance.on(database)
     roots = advance.nodes.filter(workflow=workflow, waits_for=[])
     advance.after([], list(roots.values_list("pk", flat=True)))
@@ -78,7 +79,7 @@ def _node(workflow: Workflow, node: NodeBlueprint, headers: Mapping[str, Any] | 
 _SAME: Final = (
     "node_id",
     "kind",
-    *TASK_COLUMNS,
+    *CALL_COLUMNS,
     "waits_for",
     "dependents",
     "args_from",

@@ -13,12 +13,14 @@ from .phrases import Phrases
 class Turn:
     """``enqueued`` are the tasks that were made, each with its queue and whether it is a coroutine's.
 
-    Workers are told of them, unless ``is_quiet``: then who takes the turn does so.
+    Those that wait at the gates of ``limit_keys`` are not among them. Workers are told, and gates looked at, after the
+    commit, unless ``is_quiet``: then who takes the turn does so.
     """
 
     phrases: Phrases
     is_quiet: bool = False
     enqueued: dict[UUID, tuple[str, bool]] = field(default_factory=dict)
+    limit_keys: set[str] = field(default_factory=set)
 
     @property
     def database(self) -> str:

@@ -1,0 +1,44 @@
+"""Limiting: nodes whose task has limits by key, which wait at the gates of their keys."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+from django.db.models import F, Value
+
+from ... import limits
+from ...ids import uuid7s
+from ...limits import Terms
+from ...models import gates
+from .nodes import among
+from .turn import Turn
+
+_GATED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "gated": Value(True), "deferred": Value(True)}
+
+
+def enqueue(turn: Turn, keys: Collection[int]) -> None:
+    """PENDING, READY → ENQUEUED for the nodes with these keys, whose tasks are let in as there is room for them."""
+    if not keys:
+        return
+    turn.phrases.enqueue(dict(zip(keys, uuid7s(len(keys)), strict=True)), _GATED)
+    nodes = turn.nodes.filter(among(turn.database, keys)).order_by()
+    said = list(nodes.values_list("limit_key", "task_name").distinct())
+    if turn.is_quiet:
+        turn.limit_keys.update(limit_key for limit_key, _ in said if limit_key is not None)
+    else:
+        let_in_after_commit(turn.database, said)
+
+
+def let_in_after_commit(database: str, said: Iterable[tuple[str | None, str | None]]) -> None:
+    """Look at these gates once the current transaction has committed: limit keys, each with the path of its task.
+
+    What the code says of them now counts from then on, also for nodes that begin later.
+    """
+    by_terms: dict[Terms, list[str]] = defaultdict(list)
+    for limit_key, path in said:
+        if limit_key is not None and path is not None:
+            by_terms[limits.declared(path)].append(limit_key)
+    for terms, limit_keys in by_terms.items():
+        gates.admit_after_commit(database, limit_keys, terms)
