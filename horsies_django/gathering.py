@@ -25,6 +25,7 @@ from .expressions import FromNow
 from .gather import Gather
 from .ids import uuid7
 from .inserts import Insert, can_leave_out, columns_of
+from .retries import RetryPolicy
 from .serializers import decode_call
 from .tasks import HorsiesTask
 from .waking import wake_after_commit
@@ -32,8 +33,19 @@ from .waking import wake_after_commit
 if TYPE_CHECKING:
     from .worker.run import Run
 
+#: Nothing of a call has run before it has joined, so that is no double if a worker dies over it.
+_AGAIN: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["*"])
+
+#: The columns of a call that is sent for later (A3-16): until it joins, a task with its own arguments and no items.
+WAITING: Final[Mapping[str, Any]] = {
+    "is_fed": True,
+    "is_async": False,
+    "max_retries": _AGAIN.max_retries,
+    "retry_policy": _AGAIN.as_json(),
+}
+
 #: What of a send is about one task alone.
-_NOT_SHARED: Final = ("unique_key", "task_id", "run_after", "good_until")
+_NOT_SHARED: Final = ("unique_key", "task_id", "good_until")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +69,12 @@ def join(
     """
     gather = task.gather
     assert gather is not None  # or who asks?
-    _check(task)
     checks, by_key = Calls.of(task, options), dict[str, list[int]]()
     given: list[Arguments] = []
     for args, kwargs in calls:
-        if args:
-            raise TypeError(f"{task.module_path} takes keyword arguments only, for its calls are gathered.")
-        given.append(checks.item(kwargs))
-        by_key.setdefault(gather.key(kwargs), []).append(len(given) - 1)
+        arguments, key = checked(checks, task, args, kwargs)
+        given.append(arguments)
+        by_key.setdefault(key, []).append(len(given) - 1)
     if is_dry():
         return [Joined(uuid7(), is_new=False) for _ in given]
     found: dict[int, Joined] = {}
@@ -77,10 +87,17 @@ def join(
     return [found[place] for place in range(len(given))]
 
 
-def _check(task: HorsiesTask[..., Any]) -> None:
+def checked(
+    calls: Calls, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Arguments, str]:
+    """Return a call as an item has it, and the key of its group. Raises as :func:`join`."""
+    assert task.gather is not None  # or who asks?
     for name in _NOT_SHARED:
         if (value := getattr(task, name)) is not None:
             raise InvalidTask(f"{name} is {value!r}; allowed: None, for the calls of {task.module_path} are gathered.")
+    if args:
+        raise TypeError(f"{task.module_path} takes keyword arguments only, for its calls are gathered.")
+    return calls.item(kwargs), task.gather.key(kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +176,13 @@ _CLOSED: Final[dict[str, Any]] = {"group_key": None, "enqueued_at": Now(), "defe
 
 
 def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
-    """Return the argument of a body whose calls were gathered: the list of them, in the order they came in."""
+    """Return the argument of a body whose calls were gathered: the list of them, in the order they came in.
+
+    Nothing, if none were: then it is a call that was sent for later, and has to join now.
+    """
     from .models import TaskItem
 
     items = TaskItem.objects.using(run.database).filter(task=run.task_id).order_by("position")
     texts = items.values_list(Cast("kwargs", TextField()), flat=True)
     calls = [decode_call([], json.loads(text), rich=run.claim.rich)[1] for text in texts]
-    return {parameters_of(task.func, task.takes_context).own[0]: calls}
+    return {parameters_of(task.func, task.takes_context).own[0]: calls} if calls else {}

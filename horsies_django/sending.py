@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 from uuid import UUID
@@ -48,14 +48,16 @@ def insert(
     ``own`` are values of columns for this call alone, over those that all calls of the task have.
 
     The task with the same ``task_id``, or one that holds its unique key, may stand in for a new one; a call that is
-    gathered joins the open group of its key (see :mod:`~horsies_django.gathering`). Raises PayloadMismatch if there is
-    another call under its ``task_id``, UniqueConflict, and what :meth:`Calls.arguments` and :func:`headers.along`
-    raise.
+    gathered joins the open group of its key (see :mod:`~horsies_django.gathering`), or does so once its ``run_after``
+    has come. Raises PayloadMismatch if there is another call under its ``task_id``, UniqueConflict, and what
+    :meth:`Calls.arguments`, :func:`gathering.checked` and :func:`headers.along` raise.
     """
     if options.middleware:
         own = {**travelling(options, task), **(own or {})}
     if task.gather is not None:
-        return _join(options, task, args, kwargs, with_row=with_row, own=own)
+        if task.run_after is None:
+            return _join(options, task, args, kwargs, with_row=with_row, own=own)
+        own = {**(own or {}), **gathering.WAITING}
     draft = draft_of(options, task, args, kwargs, with_row=with_row, own=own)
     if is_dry():
         return draft.imagined()
@@ -83,10 +85,17 @@ def checked(
 ) -> tuple[Arguments, str | None]:
     """Return the arguments of a call and, if its task is unique, its key. Raises as above."""
     calls = Calls.of(task, options)
-    arguments = (calls.limited if limits.terms_of(task) else calls.arguments)(args, kwargs)
+    arguments = _check_of(task, calls)(args, kwargs)
     if task.unique is None:
         return arguments, None
     return arguments, task.unique_key or key_of(task, calls, arguments, args, kwargs)
+
+
+def _check_of(task: HorsiesTask[..., Any], calls: Calls) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
+    """Return what checks the arguments of a call of this task."""
+    if task.gather is not None:
+        return lambda args, kwargs: gathering.checked(calls, task, args, kwargs)[0]
+    return calls.limited if limits.terms_of(task) else calls.arguments
 
 
 def drafted(
@@ -155,13 +164,15 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
     ``task_id``, and what :meth:`Calls.arguments` raises.
     """
     columns = travelling(options, task)
-    if task.gather is not None:
+    if task.gather is not None and task.run_after is not None:
+        columns |= gathering.WAITING
+    elif task.gather is not None:
         given = [((), kwargs) for kwargs in calls]
         return [joined.id for joined in gathering.join(options, task, given, columns)]
     check_for_many(task)
     checks, database = Calls.of(task, options), options.database
     limit = limits.terms_of(task)
-    check = checks.limited if limit else checks.arguments
+    check = _check_of(task, checks)
     checked = (check((), kwargs) for kwargs in calls)
     ahead = _taken(checked, CALLS_AHEAD, TEXT_AHEAD)
     if not ahead:

@@ -26,7 +26,7 @@ from ..serializers import decode_call
 from ..states import TaskStatus
 from ..tasks import HorsiesTask
 from ..workflows import door, feeding
-from . import announcing, chain, console, verdict
+from . import announcing, chain, console, joining, verdict
 from .outcome import Outcome
 from .run import Run
 
@@ -174,7 +174,10 @@ def _prepare(run: Run) -> _Call:
                 kwargs |= feeding.arguments(run, task)
         elif claim.is_fed:
             with waiting_for_database():
-                kwargs |= gathering.arguments(run, task)
+                gathered = gathering.arguments(run, task)
+            if not gathered:
+                return _Call(joining.join, [], {"call": kwargs})
+            kwargs |= gathered
     except Snooze:
         raise
     except Exception as error:

@@ -12,13 +12,16 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from horsies_django import Gather, TaskStatus, task
+from horsies_django import Gather, TaskStatus, reclaim, task
 from horsies_django.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt, TaskItem, Worker
 from tests.conftest import wait_until
 from tests.gathering import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+LATER = datetime.timedelta(hours=1)
 
 
 def calls_of(handle):
@@ -36,6 +39,91 @@ def test_a3_71_calls_with_one_key_are_one_task_that_runs_when_it_is_full(drain):
     assert len({handle.id for handle in handles}) == 1
     assert [handle.value(timeout=0) for handle in handles] == [[0, 1, 2]] * 3
     assert not any(handle.replayed for handle in handles)
+
+
+def come():
+    """The time of all that waits for one has come."""
+    Task.objects.scheduled().update(enqueued_at=Now(), run_after=Now())
+
+
+def group_of(handle):
+    return Task.objects.get(pk=handle.value(timeout=0))
+
+
+def test_a3_16_a_call_for_later_joins_the_group_of_its_key_once_its_time_has_come(drain):
+    late = jobs.three.schedule(LATER, key="a", value=9)
+    first = jobs.three.send(key="a", value=1)
+    drain()
+    assert (late.status(), calls_of(first)) == (TaskStatus.PENDING, [{"key": "a", "value": 1}])
+
+    Task.objects.filter(pk=late.id).update(enqueued_at=Now())
+    drain()
+    jobs.three.send(key="a", value=3)
+    drain()
+
+    assert group_of(late).pk == first.id
+    assert first.value(timeout=0) == [1, 9, 3]
+
+
+def test_a3_16_many_calls_for_later_open_a_group_and_one_of_a_coroutine_does_too(drain):
+    many = jobs.three.with_options(run_after=LATER).send_many({"key": "a", "value": value} for value in range(4))
+    two = [jobs.coroutine.with_options(run_after=LATER).send(value=value) for value in (5, 6)]
+    assert (Task.objects.scheduled().count(), TaskItem.objects.count()) == (6, 0)
+
+    come()
+    drain()
+
+    groups = Counter(group_of(handle).pk for handle in many)
+    assert sorted(groups.values()) == [1, 3]
+    assert [group_of(handle).is_async for handle in two] == [True, True]
+    assert sorted(Task.objects.get(pk=group_of(two[0]).pk).result["ok"]) == [1, 5, 6]
+
+
+def test_a3_73_a_call_for_later_takes_its_queue_and_its_options_along(drain):
+    sent = jobs.three.with_options(
+        queue_name="emails", priority=7, timeout=9, retention=60, metadata={"tenant": "acme"}
+    )
+    late = sent.schedule(LATER, key="a", value=1)
+
+    come()
+    drain()
+
+    group = group_of(late)
+    assert (group.queue_name, group.priority, group.timeout, group.metadata) == ("emails", 7, 9.0, {"tenant": "acme"})
+    assert (group.retention, group.max_retries) == (datetime.timedelta(seconds=60), 0)
+
+
+def test_a_call_for_later_whose_time_has_passed_joins_at_once_and_one_that_is_cancelled_never_does(drain):
+    past = jobs.three.with_options(run_after=timezone.now() - LATER).send(key="a", value=1)
+    never = jobs.three.schedule(LATER, key="a", value=2)
+    assert never.cancel()
+
+    come()
+    drain()
+
+    assert calls_of_group(past) == [{"key": "a", "value": 1}]
+
+
+def calls_of_group(handle):
+    return list(TaskItem.objects.filter(task=handle.value(timeout=0)).values_list("kwargs", flat=True))
+
+
+@pytest.mark.slow
+def test_a3_16_calls_for_later_join_once_each_whoever_is_killed_meanwhile(worker):
+    count = 150
+    at_once = jobs.three.with_options(run_after=datetime.timedelta())
+    late = at_once.send_many({"key": "a", "value": value} for value in range(count))
+    first = worker("--threads", "4")
+    wait_until(lambda: TaskItem.objects.exists())
+    os.killpg(first.process.pid, signal.SIGKILL)
+    assert TaskItem.objects.count() < count
+
+    worker("--threads", "4")
+    joins = Task.objects.filter(pk__in=[handle.id for handle in late])
+    wait_until(lambda: reclaim(0.5) >= 0 and joins.completed().count() == count, limit=60)
+
+    calls = TaskItem.objects.values_list("kwargs", flat=True)
+    assert sorted(call["value"] for call in calls) == list(range(count))
 
 
 def test_calls_with_other_keys_are_other_tasks(drain):
@@ -254,7 +342,8 @@ def test_a_gather_that_can_not_be_is_refused_as_it_is_made(fields, words):
         (lambda: jobs.three.send(key=" ", value=1), "the key of a call is ' '"),
         (lambda: jobs.three.send(key="x" * 300, value=1), "a text of 1 to 255 characters"),
         (lambda: jobs.three.send(key="x", value=object()), "argument 'value'"),
-        (lambda: jobs.three.schedule(60, key="x", value=1), "run_after is"),
+        (lambda: jobs.three.schedule(60, key=" ", value=1), "the key of a call is ' '"),
+        (lambda: jobs.three.with_options(run_after=LATER).send_many([{"value": 1}]), "needs 'key', which is not among"),
         (lambda: jobs.three.with_options(unique_key="u").send(key="x", value=1), "unique_key is 'u'; allowed: None"),
         (
             lambda: jobs.three.with_options(good_until=timezone.now()).send(key="x", value=1),

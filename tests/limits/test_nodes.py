@@ -155,7 +155,9 @@ def test_a_key_of_what_another_node_gives_is_refused():
     called = limited.one_of.node()(key=first)
 
     for node, path in ((fed, "two_of"), (mapped, "two_of"), (called, "one_of")):
-        with pytest.raises(InvalidWorkflow, match=f"concurrency_key of tests.jobs.limited.{path} needs key, known only"):
+        with pytest.raises(
+            InvalidWorkflow, match=f"concurrency_key of tests.jobs.limited.{path} needs key, known only"
+        ):
             Workflow("limited", [first, node])
     assert not Entry.objects.exists()
 

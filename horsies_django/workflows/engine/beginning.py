@@ -175,7 +175,7 @@ def _make_items(turn: Turn, node: WorkflowTask, items: Sequence[Any]) -> None:
         status=WorkflowTaskStatus.RUNNING, started_at=Now(), open_deps=count, ok_deps=0, bad_deps=0
     )
     rows = nodes.filter(workflow=workflow, map_index=node.task_index, status=WorkflowTaskStatus.PENDING)
-    keys = rows.order_by("task_index").values_list("pk", flat=True)
+    keys = list(rows.order_by("task_index").values_list("pk", flat=True))
     if node.limit_key is None:
         enqueue(turn, dict.fromkeys(keys, (node.queue_name, node.is_async)))
     else:
