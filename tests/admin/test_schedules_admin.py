@@ -119,7 +119,8 @@ def test_the_list_says_what_runs_when_and_how_it_went(staff):
     make(run_count=3, last_error="TypeError: odd")
     Schedule.objects.update(next_run_at=FromNow(7_500), last_run_at=FromNow(-150))
     make("old", timing="every:300", source="shop")
-    Schedule.objects.filter(name="old").disable("CODE")
+    make("off", timing="every:300", source="shop", declared_enabled=False)
+    Schedule.objects.filter(name__in=["old", "off"]).disable("CODE")
 
     found = cells(staff("view_schedule"))
 
@@ -129,6 +130,7 @@ def test_the_list_says_what_runs_when_and_how_it_went(staff):
     assert re.match(r"\d min ago \d{4}-", found["nightly"]["shown_last"])
     assert (found["nightly"]["shown_count"], found["nightly"]["shown_error"]) == ("3", "TypeError: odd")
     assert (found["old"]["shown_state"], found["old"]["shown_next"]) == ("gone from the code", "-")
+    assert found["off"]["shown_state"] == "disabled by the code"
 
 
 def test_the_list_is_filtered_by_state_trouble_and_where_a_schedule_is_kept(staff):

@@ -14,7 +14,7 @@ from ...schedules.choices import DisabledBy
 #: Who has disabled it.
 DISABLED: Final = {
     DisabledBy.OPERATOR: _("disabled by an operator"),
-    DisabledBy.CODE: _("gone from the code"),
+    DisabledBy.CODE: _("disabled by the code"),
     DisabledBy.END: _("ended"),
     DisabledBy.TIMING: _("can't be read"),
 }
@@ -25,7 +25,9 @@ def state_of(schedule: Any) -> SafeString:
     if schedule.enabled:
         return format_html('<span class="horsies-alive">{}</span>', _("enabled"))
     kind = "silent" if schedule.disabled_by == DisabledBy.TIMING else "paused"
-    return format_html('<span class="horsies-{}">{}</span>', kind, DISABLED.get(schedule.disabled_by) or _("disabled"))
+    is_gone = schedule.disabled_by == DisabledBy.CODE and schedule.declared_enabled is None
+    words = _("gone from the code") if is_gone else DISABLED.get(schedule.disabled_by) or _("disabled")
+    return format_html('<span class="horsies-{}">{}</span>', kind, words)
 
 
 def is_late(schedule: Any) -> bool:
