@@ -97,7 +97,20 @@ def checked(
             raise InvalidTask(f"{name} is {value!r}; allowed: None, for the calls of {task.module_path} are gathered.")
     if args:
         raise TypeError(f"{task.module_path} takes keyword arguments only, for its calls are gathered.")
-    return calls.item(kwargs), task.gather.key(kwargs)
+    item, key = calls.item(kwargs), task.gather.key(kwargs)
+    if task.run_after is not None and (stored := _key_once_stored(calls, task.gather, item)) != key:
+        problem = f"the key of a call for later is {key!r}, and {stored} once the call is stored"
+        raise ValueError(f"Gather: {problem}; allowed: a key that stays the same.")
+    return item, key
+
+
+def _key_once_stored(calls: Calls, gather: Gather, item: Arguments) -> str:
+    """Return the key that a call for later has when it joins; what stands for it, if it has none then."""
+    kwargs = decode_call([], json.loads(item.kwargs_text), rich=calls.columns["rich"])[1]
+    try:
+        return gather.key(kwargs)
+    except Exception as error:  # noqa: BLE001  # of a project's own callable
+        return repr(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,9 @@ def _problem_of_key(key: str | Callable[..., str | None], task: HorsiesTask[...,
 
 
 def _names_in(key: str) -> list[str]:
-    """The parameters that a format string names. Raises ValueError for what is none."""
-    fields = [name for _, name, _, _ in Formatter().parse(key) if name is not None]
-    return [name.split(".")[0].split("[")[0] for name in fields]
+    """The parameters that a format string names, also in its specs. Raises ValueError for what is none."""
+    names: list[str] = []
+    for _, name, spec, _ in Formatter().parse(key):
+        if name is not None:
+            names += [name.split(".")[0].split("[")[0], *_names_in(spec or "")]
+    return names

@@ -374,8 +374,8 @@ class TaskQuerySet(Interventions):
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
-        """Let others in, after the commit, for those of these rows that have a place and end meanwhile."""
-        limited = self.filter(deferred=False).limit_keys()
+        """Let others in, after the commit, for those of these rows that end and have a place, or get one before."""
+        limited = self.limit_keys()
         yield
         admit_after_commit(self.db, limited)
 

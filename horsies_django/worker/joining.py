@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .. import sending
+from django.db import OperationalError, connections
+
+from .. import postgres, sending
 from ..context import TaskContext
+from ..exceptions import Snooze
 from ..framework import resolve
 from ..models import Task
 from ..tasks import HorsiesTask, task
 
 #: The columns that the group has of a call that opens it.
-_OPENS_WITH: Final = ("queue_name", "priority", "timeout", "retention", "metadata")
+_OPENS_WITH: Final = ("backend", "queue_name", "priority", "timeout", "retention", "metadata")
+
+#: Milliseconds that a slot waits for a group that a sender's transaction holds, and seconds until the next try.
+MOMENT: Final = 100
+AGAIN: Final = 0.2
 
 
 @task(takes_context=True, atomic=True)
 def join(context: TaskContext, call: dict[str, Any]) -> str:
     """Add a call whose time has come to the open group of its key; return the id of the group's task.
 
-    It is one transaction with its own end, so the call is in one group, once.
+    It is one transaction with its own end, so the call is in one group, once. Raises Snooze while somebody holds the
+    group.
     """
     run = context.run
     found = resolve(run.claim.task_name)
     if not isinstance(found, HorsiesTask):
         raise TypeError(f"{run.claim.task_name} is no task of horsies_django any more: its call can't be sent.")
     own = Task.objects.using(run.database).values(*_OPENS_WITH).get(pk=run.task_id)
-    return str(sending.insert(run.options, found, (), call, own=own).id)
+    try:
+        with postgres.waiting_for_locks(connections[run.database], MOMENT):
+            return str(sending.insert(run.options, found, (), call, own=own).id)
+    except OperationalError as error:
+        if not postgres.is_lock_timeout(error):
+            raise
+        raise Snooze(AGAIN) from error

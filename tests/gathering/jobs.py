@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import time
 from pathlib import Path
@@ -35,6 +36,20 @@ def busy(items: list[dict[str, Any]]) -> list[Any]:
 @task(gather=Gather("all", max_size=10, max_delay=0.4))
 def soon(items: list[dict[str, Any]]) -> list[Any]:
     return [item["value"] for item in items]
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@task(gather=Gather("{kind}", max_size=3, max_delay=LONG))
+def by_kind(items: list[dict[str, Any]]) -> int:
+    return len(items)
+
+
+@task(gather=Gather(lambda colour, **_: colour.value, max_size=3, max_delay=LONG))
+def by_colour(items: list[dict[str, Any]]) -> int:
+    return len(items)
 
 
 @task(gather=Gather("all", max_size=1_000, max_delay=None, quiet=0.6))

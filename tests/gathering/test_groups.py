@@ -1,6 +1,7 @@
 """Calls that are gathered by key until a size, an age or a quiet time, and then handed to one run as a list."""
 
 import datetime
+import enum
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ from horsies_django.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt, TaskItem, Worker
 from tests.conftest import wait_until
 from tests.gathering import jobs
+from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -106,6 +108,69 @@ def test_a_call_for_later_whose_time_has_passed_joins_at_once_and_one_that_is_ca
 
 def calls_of_group(handle):
     return list(TaskItem.objects.filter(task=handle.value(timeout=0)).values_list("kwargs", flat=True))
+
+
+def test_a3_73_a_call_for_later_takes_its_backend_along(drain, settings):
+    settings.TASKS = {**settings.TASKS, "other": settings.TASKS["default"]}
+    late = jobs.three.using(backend="other").schedule(LATER, key="a", value=1)
+
+    come()
+    drain()
+
+    assert group_of(late).backend == "other"
+
+
+@pytest.mark.parametrize(
+    ("send", "words"),
+    [
+        (lambda late: late(jobs.by_kind, kind=Text.RED), "is 'Text.RED', and red once the call is stored"),
+        (lambda late: late(jobs.by_kind, kind=(1, 2)), "allowed: a key that stays the same"),
+        (lambda late: late(jobs.by_colour, colour=Text.RED), "has no attribute 'value'"),
+    ],
+)
+def test_a_call_for_later_with_another_key_once_it_is_stored_is_refused(send, words):
+    with pytest.raises(ValueError, match="the key of a call for later") as caught:
+        send(lambda task, **call: task.schedule(LATER, **call))
+
+    assert words in str(caught.value)
+    send(lambda task, **call: task.send(**call))
+    assert Task.objects.get().item_count == 1
+
+
+class Text(str, enum.Enum):  # noqa: UP042  # not StrEnum: format() gives the name of one of these
+    RED = "red"
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="one transaction writes at a time here")
+def test_a_call_for_later_holds_no_slot_while_a_sender_holds_its_group(worker):
+    first = jobs.mail.send(customer_id=1, text="x")
+    is_held, is_enough = threading.Event(), threading.Event()
+
+    def hold():
+        try:
+            with transaction.atomic():
+                jobs.mail.send(customer_id=1, text="y")
+                is_held.set()
+                is_enough.wait(60)
+        finally:
+            connection.close()
+
+    sender = threading.Thread(target=hold)
+    sender.start()
+    try:
+        assert is_held.wait(20)
+        late = jobs.mail.with_options(run_after=datetime.timedelta())
+        many = late.send_many({"customer_id": 1, "text": text} for text in "ab")
+        worker("--threads", "1", "--shutdown-timeout", "1")
+        assert [tasks.noop.send().get(timeout=20).is_ok() for _ in range(3)] == [True] * 3
+        assert not any(handle.status().is_terminal for handle in many)
+    finally:
+        is_enough.set()
+        sender.join(20)
+
+    assert [handle.value(timeout=20) for handle in many] == [str(first.id)] * 2
+    assert sorted(call["text"] for call in calls_of(first)) == ["a", "b", "x", "y"]
+    assert set(Task.objects.filter(pk__in=[handle.id for handle in many]).values_list("attempt", flat=True)) <= {1}
 
 
 @pytest.mark.slow

@@ -67,6 +67,15 @@ def test_an_end_makes_room_for_the_next_in_the_order_of_claims():
     assert [one.task_id for one in claim()] == [late]
 
 
+def test_the_gate_of_one_that_is_cancelled_is_looked_at_for_it_may_be_let_in_meanwhile():
+    first, second, third = (limited.one_of.send("a") for _ in range(3))
+    Task.objects.filter(pk=first.id).delete()  # which nobody hears of
+
+    second.cancel()
+
+    assert Task.objects.admitted().get().pk == third.id
+
+
 def test_a_call_with_no_key_waits_for_nobody():
     limited.one_of.send("a")
     limited.one_of.send("a")

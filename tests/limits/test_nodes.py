@@ -3,7 +3,7 @@
 import pytest
 
 from horsies_django import Batch, InvalidWorkflow, Workflow, task
-from horsies_django.models import Limit, Task, WorkflowTask
+from horsies_django.models import Limit, Task, WorkflowTask, gates
 from tests.conftest import wait_until
 from tests.jobs import limited
 from tests.jobs.models import Entry
@@ -22,6 +22,10 @@ def keys(count: int) -> list[str]:
 @task
 def is_wanted(key: str = "a") -> bool:
     return True
+
+
+@task(concurrency_key="{key:>{width}}", max_concurrency=2)
+def padded(key: str, width: int = 3) -> None: ...
 
 
 @task(max_concurrency=2)
@@ -148,17 +152,30 @@ def test_what_the_code_says_of_a_limit_counts_also_for_nodes_that_begin_later():
     assert Limit.objects.get(key=f"{TWO}:a").max_concurrency == 2
 
 
+def test_nodes_whose_code_says_no_limit_any_more_leave_that_of_others_as_it_is():
+    keys = [str(place) for place in range(gates.ON_THE_SPOT + 5)]
+    handle = Workflow("limited", [limited.two_of.node(node_id=key)(key=key) for key in keys]).start()
+    gates.admit_all("default", Limit.objects.values_list("pk", flat=True))
+    handle.pause()
+    WorkflowTask.objects.update(task_name=f"{__name__}.is_wanted")
+
+    handle.resume()
+
+    assert set(Limit.objects.values_list("max_concurrency", flat=True)) == {2}
+
+
 def test_a_key_of_what_another_node_gives_is_refused():
     first = keys.node()(count=1)
-    fed = limited.two_of.node()(key=first)
-    mapped = limited.two_of.map(over=first, param="key")
-    called = limited.one_of.node()(key=first)
+    refused = [
+        (limited.two_of.node()(key=first), "tests.jobs.limited.two_of needs key"),
+        (limited.two_of.map(over=first, param="key"), "tests.jobs.limited.two_of needs key"),
+        (limited.one_of.node()(key=first), "tests.jobs.limited.one_of needs key"),
+        (padded.node()(key="a", width=is_wanted.node()()), "padded needs width"),
+    ]
 
-    for node, path in ((fed, "two_of"), (mapped, "two_of"), (called, "one_of")):
-        with pytest.raises(
-            InvalidWorkflow, match=f"concurrency_key of tests.jobs.limited.{path} needs key, known only"
-        ):
-            Workflow("limited", [first, node])
+    for node, said in refused:
+        with pytest.raises(InvalidWorkflow, match=f"concurrency_key of .*{said}, known only when the call begins"):
+            Workflow("limited", [first, node, *node.waits_for])
     assert not Entry.objects.exists()
 
 

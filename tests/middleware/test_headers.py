@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured
+from django.db.models.functions import Now
 from django.utils import timezone, translation
 
 from horsies_django import Batch, Workflow
@@ -220,3 +221,19 @@ def test_a_schedule_sends_its_own_metadata_with_the_headers_of_who_runs_it(sende
 
     stored = Task.objects.get(pk=handle.id)
     assert (stored.schedule_id, stored.metadata) == (row.pk, AWAY | {"team": "billing", "shown": "schedule"})
+
+
+def test_a_call_for_later_takes_its_headers_along_and_only_the_run_of_its_group_is_one_of_bodies(drain, middleware):
+    middleware("outer", *layers.TRAVELLING)
+    with translation.override("de"):
+        late = gathered.three.schedule(60, key="a", value=1)
+    Task.objects.update(enqueued_at=Now(), run_after=Now())
+
+    drain()
+    gathered.three.send_many([{"key": "a", "value": value} for value in (2, 3)])
+    drain()
+
+    group = Task.objects.get(pk=late.value(timeout=0))
+    assert (group.result, group.metadata) == ({"ok": [1, 2, 3]}, Task.objects.get(pk=late.id).metadata)
+    assert group.metadata["language"] == "de"
+    assert [call.id for call in layers.calls] == [group.pk]

@@ -41,4 +41,5 @@ def let_in_after_commit(database: str, said: Iterable[tuple[str | None, str | No
         if limit_key is not None and path is not None:
             by_terms[limits.declared(path)].append(limit_key)
     for terms, limit_keys in by_terms.items():
-        gates.admit_after_commit(database, limit_keys, terms)
+        # Of one whose code says nothing of a limit, or is not here, what is known of the limit stays.
+        gates.admit_after_commit(database, limit_keys, terms or None)
