@@ -107,5 +107,5 @@ def test_starts_by_key_stay_within_their_rate_with_two_workers(worker):
             for last in range(first + 1, count):
                 # In any time t no more than the burst and what came in meanwhile; each began a little after it came in.
                 assert last - first + 1 <= 4 * 2 + 20 * (began[last] - began[first])
-        assert began[-1] - began[0] >= (count - 4) / 20 * 0.9
+        assert began[-1] - began[0] >= (count - 4) / 20 * 0.5  # without a limit: at once; the first may begin late
     assert Limit.objects.filter(next_at__isnull=False).count() <= 2
