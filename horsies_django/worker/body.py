@@ -80,7 +80,7 @@ async def arun(run: Run) -> Outcome:
 def _value(run: Run, call: _Call) -> Any:
     context = [_context(run)] if call.task.takes_context else []
     is_async = inspect.iscoroutinefunction(call.task.func)
-    if run.options.middleware and call.task is not joining.join:  # which is no body of theirs
+    if run.options.middleware and call.task.func is not joining.join:  # which is no body of theirs
         body = partial(call.task.func, *context, *call.args, **call.kwargs)
         if is_async:
             return async_to_sync(run.wait_for)(_within_chain(run, call, body))
@@ -176,7 +176,7 @@ def _prepare(run: Run) -> _Call:
             with waiting_for_database():
                 gathered = gathering.arguments(run, task)
             if not gathered:
-                return _Call(joining.join, [], {"call": kwargs})
+                return _Call(joining.task_on(claim.backend), [], {"call": kwargs})
             kwargs |= gathered
     except Snooze:
         raise

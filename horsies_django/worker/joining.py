@@ -21,7 +21,11 @@ MOMENT: Final = 100
 AGAIN: Final = 0.2
 
 
-@task(takes_context=True, atomic=True)
+def task_on(backend: str) -> HorsiesTask[..., Any]:
+    """Return the task that is run in the place of a call's own, on its backend: there may be none called default."""
+    return task(takes_context=True, atomic=True, backend=backend)(join)
+
+
 def join(context: TaskContext, call: dict[str, Any]) -> str:
     """Add a call whose time has come to the open group of its key; return the id of the group's task.
 
