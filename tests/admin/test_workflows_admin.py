@@ -19,6 +19,7 @@ from horsies_django.admin.workflows.admin import WorkflowAdmin
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
 from horsies_django.workflows.handle import WorkflowHandle
+from tests.jobs import limited
 from tests.workflows.bodies import Silent, fail, give, noted, try_, try_item
 from tests.workflows.running import children, die, ran, states, value
 
@@ -321,6 +322,16 @@ def test_the_table_says_why_a_node_waits(staff, drain):
 
     for text in ("Waits for the event “approved”.", "Sleeps until ", "Waits for the end of 2 nodes."):
         assert text in html
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_table_says_that_a_node_waits_for_a_place_of_its_limit(staff):
+    nodes = [limited.one_of.node(node_id=f"n{place}")(key="a") for place in range(3)]
+
+    html = page(staff("view_workflow"), Workflow("limited", nodes).start())
+
+    assert html.count("Its task waits for a place.") == 2
+    assert html.count("Its task waits for a worker.") == 1
 
 
 def test_a_completed_run_says_by_which_case_of_its_policy_though_nodes_failed(staff, drain):

@@ -40,6 +40,7 @@ _LISTED: Final = (
     "task__max_retries",
     "task__started_at",
     "task__next_retry_at",
+    "task__gated",
 )
 
 

@@ -63,7 +63,7 @@ def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:
         return _("Its task is tried again at %s.") % at(node["task__next_retry_at"], exactly=False)
     if node["kind"] == NodeKind.SUBWORKFLOW:
         return _("A worker is to build its subworkflow.")
-    return _("Its task waits for a worker.")
+    return _("Its task waits for a place.") if node["task__gated"] else _("Its task waits for a worker.")
 
 
 def _running(workflow: Workflow, node: Mapping[str, Any]) -> str:
