@@ -18,10 +18,10 @@ from typing import Final
 #: The tests that have a PostgreSQL of their own when all are run, about a third of the work each; together they have
 #: an SQLite of their own.
 APART: Final = {
-    "workflows and the admin": ["workflows", "admin", "figures", "state_machine", "commands", "batches"],
+    "workflows and the admin": ["workflows", "admin"],
     "sending, schedules and limits": [
-        *("contract", "framework", "gathering", "inspecting", "limits", "middleware"),
-        *("queues", "schedules", "sending", "signals", "unique", "waiting"),
+        *("batches", "commands", "contract", "figures", "framework", "gathering", "inspecting", "limits", "middleware"),
+        *("queues", "schedules", "sending", "signals", "state_machine", "unique", "waiting"),
     ],
 }
 
