@@ -98,19 +98,21 @@ def checked(
     if args:
         raise TypeError(f"{task.module_path} takes keyword arguments only, for its calls are gathered.")
     item, key = calls.item(kwargs), task.gather.key(kwargs)
-    if task.run_after is not None and (stored := _key_once_stored(calls, task.gather, item)) != key:
-        problem = f"the key of a call for later is {key!r}, and {stored} once the call is stored"
-        raise ValueError(f"Gather: {problem}; allowed: a key that stays the same.")
+    if task.run_after is not None:
+        _check_it_stays(key, calls, task.gather, item)
     return item, key
 
 
-def _key_once_stored(calls: Calls, gather: Gather, item: Arguments) -> str:
-    """Return the key that a call for later has when it joins; what stands for it, if it has none then."""
+def _check_it_stays(key: str, calls: Calls, gather: Gather, item: Arguments) -> None:
+    """Raise ValueError for the key of a call for later that would be another, or none, when the call joins."""
     kwargs = decode_call([], json.loads(item.kwargs_text), rich=calls.columns["rich"])[1]
+    problem = f"Gather: the key of a call for later is {key!r}, and once the call is stored it"
     try:
-        return gather.key(kwargs)
-    except Exception as error:  # noqa: BLE001  # of a project's own callable
-        return repr(error)
+        stored = gather.key(kwargs)
+    except Exception as error:  # of a project's own callable
+        raise ValueError(f"{problem} can't be told: {error!r}; allowed: a key that stays the same.") from error
+    if stored != key:
+        raise ValueError(f"{problem} is {stored!r}; allowed: a key that stays the same.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def test_a3_73_a_call_for_later_takes_its_backend_along(drain, settings):
 @pytest.mark.parametrize(
     ("send", "words"),
     [
-        (lambda late: late(jobs.by_kind, kind=Text.RED), "is 'Text.RED', and red once the call is stored"),
+        (lambda late: late(jobs.by_kind, kind=Text.RED), "is 'Text.RED', and once the call is stored it is 'red'"),
         (lambda late: late(jobs.by_kind, kind=(1, 2)), "allowed: a key that stays the same"),
         (lambda late: late(jobs.by_colour, colour=Text.RED), "has no attribute 'value'"),
     ],
