@@ -52,7 +52,7 @@ def by_colour(items: list[dict[str, Any]]) -> int:
     return len(items)
 
 
-@task(gather=Gather("all", max_size=1_000, max_delay=None, quiet=0.6))
+@task(gather=Gather("all", max_size=1_000, max_delay=None, quiet=2))
 def quiet(items: list[dict[str, Any]]) -> int:
     return len(items)
 
