@@ -209,11 +209,12 @@ async def astuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str
     return "at last"
 
 
-@task(timeout=0.3, retry_policy=TIMEOUTS)
-def stuck_once(key: str) -> int:
-    leave(key)
-    if count(key) == 1:
+@task(takes_context=True, timeout=0.3, retry_policy=TIMEOUTS)
+def stuck_once(context, key: str) -> int:
+    if context.attempt == 1:
+        leave_whatever_comes(key)
         sleep_in_c(FOREVER)
+    leave(key)
     return count(key)
 
 

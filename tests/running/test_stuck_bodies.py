@@ -98,8 +98,8 @@ def test_s4_28_a_stuck_body_is_retried_where_the_policy_lists_the_timeout(worker
     worker(*GRACE)
 
     handle = jobs.stuck_once.send("twice")
-    entry("twice")
-    Task.objects.filter(pk=handle.id).update(timeout=30)  # for the second attempt: the machine may be busy
+    # The second attempt is to have time, however busy the machine is.
+    wait_until(lambda: Task.objects.filter(pk=handle.id, retry_count=1).update(timeout=30))
 
     assert handle.value(timeout=30) == 2
     assert outcomes(handle) == [(1, "FAILED", "TASK_TIMEOUT", True), (2, "COMPLETED", "", False)]
