@@ -119,7 +119,8 @@ def test_a_body_whose_claim_was_taken_away_leaves_nothing(worker, manage, tmp_pa
     os.kill(pid, signal.SIGSTOP)
     try:
         wait_until(
-            lambda: manage("horsies_reaper", "--once", **fast).wait() == 0 and handle.status() is TaskStatus.FAILED
+            lambda: manage("horsies_reaper", "--once", **fast).wait() == 0 and handle.status() is TaskStatus.FAILED,
+            limit=60,
         )
     finally:
         gate.touch()

@@ -2,7 +2,7 @@
 
 import os
 import signal
-import time
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def test_scenario_38_however_a_body_ends_its_process_it_has_its_attempt_and_the_
         pid = Entry.objects.get(key=name).pid
         assert (attempt.outcome, attempt.error_code, attempt.pid) == (outcome, code, pid), name
     assert {handle.info().attempt for handle in between} == {1}
-    assert Worker.objects.count() == 1
+    wait_until(lambda: Worker.objects.count() == 1)
     assert process.process.poll() is None
 
 
@@ -86,7 +86,7 @@ def test_scenario_38_only_the_runner_of_such_a_body_is_replaced(worker, gate):
 
 
 def all_have_run_once(count):
-    wait_until(lambda: not Task.objects.filter(status__in=TASK_LIVE_STATES).exists(), limit=40)
+    wait_until(lambda: not Task.objects.filter(status__in=TASK_LIVE_STATES).exists(), limit=80)
     assert Entry.objects.count() == Entry.objects.values("key").distinct().count() == count
     assert set(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED")}
 
@@ -124,7 +124,7 @@ def test_scenario_39_a_limit_below_what_an_idle_runner_takes_still_lets_tasks_ru
     """Each runner does something before it is replaced: else none ever would, and they would come and go for ever."""
     worker("--max-memory-mb", "16")
 
-    assert tasks.add.send(1).value(timeout=10) == 2
+    assert tasks.add.send(1).value(timeout=20) == 2
 
 
 # Runners that can't start.
@@ -137,19 +137,18 @@ def test_scenario_40_a_runner_that_can_not_start_is_tried_less_and_less_often_an
     handle = tasks.flaky.send("waits", 0)
     (folder / "runner").touch()
     process = manage("horsies_worker", **fragile)
-    died_at = []
-    for number in range(1, 5):
-        wait_until(lambda number=number: process.output.count("runner died") >= number)
-        died_at.append(time.monotonic())
+    wait_until(lambda: process.output.count("runner died") >= 5, limit=60)
 
-    pauses = [later - earlier for earlier, later in pairwise(died_at)]
-    assert pauses[-1] > pauses[0] + 0.5
+    # By its own words' times; and a start may take long on a busy machine, so not one of the first is believed alone.
+    died_at = [datetime.fromisoformat(line[:23]) for line in process.output.splitlines() if "runner died" in line]
+    pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(died_at)]
+    assert pauses[3] > min(pauses[:2]) + 0.5
     assert "these settings can't be read" in process.output
     row = Task.objects.get(pk=handle.id)
     assert (row.status, row.attempt, row.retry_count, row.claim) == (TaskStatus.PENDING, 0, 0, 0)
     (folder / "runner").unlink()
 
-    assert handle.get(timeout=20).is_ok(), "once runners can start again, they do"
+    assert handle.get(timeout=40).is_ok(), "once runners can start again, they do"
     process.signal(signal.SIGTERM)
     assert process.wait(20) == 0
 
@@ -174,6 +173,8 @@ def test_scenario_77_no_two_processes_share_a_connection(worker):
     for _ in range(4):
         tasks.add.send(1).value(timeout=20)
     pids = [process.process.pid, *Worker.objects.values_list("pid", flat=True)]
+    if connection.vendor == "postgresql":
+        wait_until(lambda: all(map(sockets_of, pids)))  # the reaper may not have come to its first pass
 
     sockets = [sockets_of(pid) for pid in pids]
 
@@ -198,7 +199,7 @@ def test_scenario_79_a_reaper_that_raises_ends_its_worker_with_exit_status_1(wor
 
     (folder / "reaper").touch()
 
-    assert process.wait(20) == 1
+    assert process.wait(40) == 1
     assert "the reaper is broken" in process.output
     assert not Worker.objects.exists(), "its runners have left in order"
 
@@ -208,7 +209,7 @@ def test_scenario_79_a_reaper_of_its_own_that_raises_ends_with_a_status_that_is_
 
     process = manage("horsies_reaper", "--interval", "0.2", **fragile)
 
-    assert process.wait(20) != 0
+    assert process.wait(40) != 0
     assert "the reaper is broken" in process.output
 
 

@@ -3,6 +3,7 @@
 import time
 from contextlib import contextmanager
 from datetime import timedelta
+from statistics import median
 
 import pytest
 from django.db import connection
@@ -116,11 +117,11 @@ def test_scenario_22_what_is_sent_while_nobody_listens_is_found_as_soon_as_someb
 
     assert end_connections(PUMPS) == 1
     missed = tasks.noop.send()
-    assert missed.get(timeout=10).is_ok()
+    assert missed.get(timeout=20).is_ok()
 
     wait_until(lambda: listeners() == 1)
-    assert tasks.noop.send().get(timeout=5).is_ok()
-    assert "LISTEN was lost" in process.output or "not to be had" in process.output
+    assert tasks.noop.send().get(timeout=20).is_ok()
+    wait_until(lambda: "LISTEN was lost" in process.output or "not to be had" in process.output)
 
 
 def test_scenario_23_the_poll_finds_what_nobody_has_told_of(worker):
@@ -129,12 +130,16 @@ def test_scenario_23_the_poll_finds_what_nobody_has_told_of(worker):
     worker("--poll-interval", str(poll))
     tasks.noop.send().get(timeout=20)
     wait_until(lambda: listeners() == 1)
-    now = timezone.now()
+    took = []
 
     for _ in range(3):
-        key = uuid7()
+        key, now = uuid7(), timezone.now()
         Task.objects.bulk_create([Task(pk=key, task_name=tasks.noop.module_path, sent_at=now, enqueued_at=now)])
-        wait_until(lambda key=key: Task.objects.get(pk=key).status == TaskStatus.COMPLETED, limit=poll * 5 * 1.2 + 1)
+        since = time.monotonic()
+        wait_until(lambda key=key: Task.objects.get(pk=key).status == TaskStatus.COMPLETED)
+        took.append(time.monotonic() - since)
+
+    assert median(took) < poll * 5 * 1.2 + 1
 
 
 def test_scenario_23_a_delayed_row_that_nobody_has_told_of_is_found_too(worker):
@@ -145,5 +150,5 @@ def test_scenario_23_a_delayed_row_that_nobody_has_told_of_is_found_too(worker):
         task_name=tasks.noop.module_path, sent_at=now, enqueued_at=now + timedelta(seconds=1), deferred=True
     )
 
-    wait_until(lambda: Task.objects.get(pk=row.pk).status == TaskStatus.COMPLETED, limit=5)
+    wait_until(lambda: Task.objects.get(pk=row.pk).status == TaskStatus.COMPLETED, limit=15)
     assert Task.objects.get(pk=row.pk).started_at >= row.enqueued_at

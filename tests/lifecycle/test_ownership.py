@@ -116,20 +116,21 @@ def test_scenario_26_a_body_does_not_begin_while_the_database_can_not_be_asked(d
 
 @pytest.mark.slow
 def test_scenario_27_what_waits_behind_a_body_for_ever_is_given_back_though_its_worker_beats(worker, gate):
-    worker("--threads", "1", "--prefetch", "1", **SHORTEST)
+    # No reaper may take it for a silence that a busy machine has made.
+    worker("--threads", "1", "--prefetch", "1", "--no-reaper", **SHORTEST)
     tasks.hold.send("in the way", str(gate))
     wait_until(lambda: Entry.objects.exists())
     handle = tasks.write.send("behind it")
     wait_until(lambda: handle.status() == TaskStatus.CLAIMED)
-    since = time.monotonic()
-    holder = Task.objects.get(pk=handle.id).claimed_by_worker_id
-    worker("--threads", "1", **SHORTEST)
+    before = Task.objects.get(pk=handle.id)
+    holder = before.claimed_by_worker_id
+    worker("--threads", "1", "--no-reaper", **SHORTEST)
 
-    wait_until(lambda: handle.status() == TaskStatus.COMPLETED, limit=20)
-    assert 8 < time.monotonic() - since < 15  # ten thresholds
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED, limit=40)
     row = Task.objects.get(pk=handle.id)
+    assert 8 < (row.claimed_at - before.claimed_at).total_seconds() < 18  # ten thresholds
     assert row.claimed_by_worker_id != holder
     assert (row.attempt, row.retry_count, row.attempts.count()) == (1, 0, 1)
     beats = Heartbeat.objects.filter(task_id=handle.id, role="claimer", sender_id=holder)
-    assert beats.count() >= 10, "no silence made a reaper take it"
+    assert beats.count() >= 10, "it was not silent"
     gate.touch()

@@ -16,11 +16,12 @@ from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.lifecycle import jobs
+from tests.reaping.silence import grow_old
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: A worker that learns within two seconds that another one is dead.
-QUICK = {"TEST_STALE_MS": "1500", "TEST_BEAT_MS": "500", "TEST_CHECK_MS": "200"}
+#: A worker that learns soon that another one is dead, once that has been silent for long.
+QUICK = {"TEST_CHECK_MS": "200"}
 
 
 def pid_of(key, count=1):
@@ -50,6 +51,7 @@ def test_scenario_3_4_5_a_whole_worker_is_killed_and_another_one_recovers_its_ta
 
     os.killpg(doomed.process.pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(runner))
+    grow_old()
     worker("--threads", "2", **QUICK)
     gate.touch()
 
@@ -110,7 +112,7 @@ def test_scenario_9_a_body_longer_than_the_grace_is_ended_in_bound_and_run_again
     process.signal(signal.SIGTERM)
 
     assert process.wait(20) == 0
-    assert 1 <= time.monotonic() - began < 7
+    assert 1 <= time.monotonic() - began < 15
     assert not is_alive(runner)
     assert (again.status(), claimed.status()) == (TaskStatus.PENDING, TaskStatus.PENDING)
     assert attempts_of(again) == [CRASHED]
@@ -131,7 +133,7 @@ def test_scenario_10_a_second_sigterm_ends_at_once_and_hands_back_what_was_in_ha
     process.signal(signal.SIGTERM)
 
     assert process.wait(20) == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert not is_alive(runner)
     assert (again.status(), claimed.status()) == (TaskStatus.PENDING, TaskStatus.PENDING)
     assert attempts_of(again) == [CRASHED]
@@ -147,7 +149,7 @@ def test_scenario_8_sigterm_is_heard_whatever_thread_of_the_supervisor_it_comes_
 
     assert ctypes.CDLL(None).tgkill(main, other, signal.SIGTERM) == 0
 
-    assert process.wait(10) == 0
+    assert process.wait(20) == 0
 
 
 @pytest.mark.slow
@@ -161,6 +163,7 @@ def test_scenario_15_a_worker_that_comes_back_from_a_long_pause_does_not_overwri
         os.kill(pid, signal.SIGSTOP)
     try:
         Task.objects.filter(pk=handle.id).update(args=["again", str(gates[1])])
+        grow_old()
         worker(**QUICK)
         second = pid_of("again", 2)
         gates[0].touch()

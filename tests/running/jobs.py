@@ -8,10 +8,11 @@ import datetime
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connection, transaction
 
 from horsies_django import Discard, Retry, RetryPolicy, Snooze, task
 from horsies_django.exceptions import TaskInterrupt
@@ -55,6 +56,18 @@ def spin(seconds: float = FOREVER) -> str:
 
 @task
 async def aspin(seconds: float = FOREVER) -> str:
+    await asyncio.sleep(seconds)
+    return "in time"
+
+
+@task(timeout=30)
+def unhurried(seconds: float) -> str:
+    loop(seconds)
+    return "in time"
+
+
+@task(timeout=30)
+async def aunhurried(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return "in time"
 
@@ -162,25 +175,46 @@ def usleep(seconds: float) -> None:
 CALLS: dict[str, Callable[[float], None]] = {"sleep": sleep_in_c, "usleep": usleep}
 
 
+def leave_whatever_comes(key: str) -> None:
+    """Leave an entry though the limit may pass meanwhile, on a busy machine: the body is to be stuck none the less."""
+    while True:
+        try:
+            if not count(key):
+                leave(key)
+            return
+        except TaskInterrupt:
+            connection.close()
+
+
 @task
 def stuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str:
-    leave(key)
+    leave_whatever_comes(key)
     CALLS[call](seconds)
+    return "at last"
+
+
+@task
+def stuck_until(key: str, fifo: str) -> str:
+    """Be in one call of C until somebody opens the other end."""
+    leave_whatever_comes(key)
+    os.close(os.open(fifo, os.O_RDONLY))
     return "at last"
 
 
 @task
 async def astuck(key: str, call: str = "sleep", seconds: float = FOREVER) -> str:
-    await sync_leave(key)
+    with suppress(asyncio.CancelledError):
+        await sync_leave(key)
     CALLS[call](seconds)
     return "at last"
 
 
-@task(timeout=0.3, retry_policy=TIMEOUTS)
-def stuck_once(key: str) -> int:
-    leave(key)
-    if count(key) == 1:
+@task(takes_context=True, timeout=0.3, retry_policy=TIMEOUTS)
+def stuck_once(context, key: str) -> int:
+    if context.attempt == 1:
+        leave_whatever_comes(key)
         sleep_in_c(FOREVER)
+    leave(key)
     return count(key)
 
 
@@ -548,6 +582,7 @@ async def leave_a_thread_with_the_row(context, gate: str) -> None:
     def work():
         with transaction.atomic():
             context.save({"page": 1})
+            Path(gate).with_suffix(".locked").touch()
             limit = time.monotonic() + 30
             while not Path(gate).exists() and time.monotonic() < limit:
                 time.sleep(0.02)

@@ -13,12 +13,13 @@ from horsies_django.models import Task, TaskAttempt, Worker
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
 from tests.jobs.tasks import write
+from tests.reaping.silence import grow_old
 from tests.running import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: Beats so quick that a worker which is stopped for two seconds looks dead.
-HASTY = {"TEST_STALE_MS": "1500", "TEST_BEAT_MS": "300", "TEST_CHECK_MS": "300"}
+#: A worker whose reaper looks often.
+WATCHFUL = {"TEST_CHECK_MS": "300"}
 
 
 def keys(prefix=""):
@@ -124,7 +125,7 @@ def test_76_a_running_task_is_cancelled_at_once_and_its_body_told_soon(worker):
     for handle in handles.values():
         assert_cancelled(handle)
     for kind, (_, told) in BODIES.items():
-        assert entry(f"{kind} {told}", limit=10).at - at < 2, kind
+        assert entry(f"{kind} {told}").at - at < 5, kind
     # All slots are free, so the bodies have ended.
     after = [jobs.spin.send(0.3) for _ in synchronous] + [jobs.aspin.send(0.3) for _ in asynchronous]
     assert {handle.value(timeout=20) for handle in after} == {"in time"}
@@ -139,23 +140,30 @@ def test_a_body_with_a_context_that_does_not_look_is_interrupted_after_two_secon
     worker()
     handle = jobs.deaf.send("it")
     entry("it began")
+    before = time.time()
     handle.cancel(include_running=True)
-    at = time.time()
+    after = time.time()
 
-    assert 1.9 < entry("it TaskRevoked").at - at < 4.5
+    told = entry("it TaskRevoked").at
+    assert told - before > 1.9
+    assert told - after < 10
 
     assert_cancelled(handle)
 
 
-def test_76_the_late_result_of_a_body_that_nothing_interrupts_is_dropped(worker):
+def test_76_the_late_result_of_a_body_that_nothing_interrupts_is_dropped(worker, tmp_path):
     worker("--threads", "1")
-    handle = jobs.stuck.send("in C", "sleep", 1.2)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    handle = jobs.stuck_until.send("in C", str(fifo))
     entry("in C")
 
     assert handle.cancel(include_running=True)
 
     assert_cancelled(handle)
+    other_end = os.open(fifo, os.O_RDWR)
     assert write.send("after").get(timeout=20).is_ok()  # one thread: the other body has ended
+    os.close(other_end)
     assert_cancelled(handle)
 
 
@@ -190,7 +198,7 @@ def test_a_task_that_is_cancelled_and_retried_at_once_is_rid_of_its_old_body(wor
     assert handle.retry()
     wait_until(lambda: Entry.objects.filter(key="it began").count() == 2)
 
-    entry("it 1 TaskRevoked", limit=5)
+    entry("it 1 TaskRevoked")
     (tmp_path / "gate").touch()
     assert handle.value(timeout=20) == "attempt 2"
 
@@ -295,22 +303,23 @@ def test_76_no_task_runs_after_its_cancel_was_reported(worker, include_running):
 @pytest.mark.slow
 def test_bodies_whose_tasks_a_reaper_has_taken_away_are_told(worker, tmp_path):
     """One for good, the other for another attempt, which the same runner claims as soon as it is awake again."""
-    worker("--threads", "3", **HASTY)
+    worker("--threads", "3", **WATCHFUL)
     lost, retried = jobs.tidy.send("lost"), jobs.taken_away.send("retried", str(tmp_path / "gate"))
     pid = entry("lost began").pid
     assert entry("retried began").pid == pid
 
     os.kill(pid, signal.SIGSTOP)
     try:
+        grow_old()
         assert lost.get(timeout=20).err.error_code == "WORKER_CRASHED"
         wait_until(lambda: retried.status() == TaskStatus.PENDING)
     finally:
         os.kill(pid, signal.SIGCONT)
 
-    entry("lost TaskRevoked", limit=5)
-    entry("lost cleaned up", limit=5)
+    entry("lost TaskRevoked")
+    entry("lost cleaned up")
     wait_until(lambda: Entry.objects.filter(key="retried began").count() == 2)
-    entry("retried 1 TaskRevoked", limit=5)
+    entry("retried 1 TaskRevoked")
     (tmp_path / "gate").touch()
     assert retried.value(timeout=20) == "attempt 2"
     assert lost.status() == TaskStatus.FAILED

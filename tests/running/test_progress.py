@@ -35,7 +35,7 @@ def test_progress_is_seen_while_the_body_runs_and_in_the_end(worker, tmp_path):
     handles = [body.send(str(tmp_path / "gate")) for body in (jobs.steps, jobs.asteps)]
     wait_until(lambda: {handle.status() for handle in handles} == {TaskStatus.RUNNING})
 
-    wait_until(lambda: [progress(handle) for handle in handles] == [note(1, 3, "first")] * 2, limit=2.5)
+    wait_until(lambda: [progress(handle) for handle in handles] == [note(1, 3, "first")] * 2)
 
     assert handles[0].info().progress == Progress(done=1, total=3, message="first")
     (tmp_path / "gate").touch()

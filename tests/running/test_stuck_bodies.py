@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from django.db import transaction
 
 from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt, Worker
@@ -45,10 +46,12 @@ def test_scenario_14_a_stuck_body_ends_with_its_runner_after_its_siblings_while_
     process = worker(*GRACE, "--threads", "3")
     gate = tmp_path / "gate"
     sibling, asibling = jobs.hold.send("sibling", str(gate)), jobs.ahold.send("asibling", str(gate))
-    stuck = jobs.stuck.with_options(timeout=0.3).send("stuck")
-    also = jobs.stuck.with_options(timeout=0.3).send("also", "usleep")
-    old = entry("stuck").pid
-    assert entry("sibling").pid == entry("asibling").pid == entry("also").pid == old
+    old = entry("sibling").pid
+    assert entry("asibling").pid == old
+    with transaction.atomic():  # one claim takes both
+        stuck = jobs.stuck.with_options(timeout=0.3).send("stuck")
+        also = jobs.stuck.with_options(timeout=0.3).send("also", "usleep")
+    assert entry("stuck").pid == entry("also").pid == old
 
     wait_until(lambda: Worker.objects.count() == 2, what="a fresh runner beside the old one")
     fresh = write.send("fresh")
@@ -95,6 +98,8 @@ def test_s4_28_a_stuck_body_is_retried_where_the_policy_lists_the_timeout(worker
     worker(*GRACE)
 
     handle = jobs.stuck_once.send("twice")
+    # The second attempt is to have time, however busy the machine is.
+    wait_until(lambda: Task.objects.filter(pk=handle.id, retry_count=1).update(timeout=30))
 
     assert handle.value(timeout=30) == 2
     assert outcomes(handle) == [(1, "FAILED", "TASK_TIMEOUT", True), (2, "COMPLETED", "", False)]
@@ -115,12 +120,17 @@ def test_what_a_stuck_runner_has_prefetched_goes_to_the_fresh_one_and_burns_no_a
 
 
 def test_a_body_that_comes_back_after_its_grace_is_charged_once(worker, tmp_path):
-    worker(*GRACE)
+    process = worker(*GRACE)
     sibling = jobs.hold.send("sibling", str(tmp_path / "gate"))
     old = entry("sibling").pid
-    stuck = jobs.stuck.with_options(timeout=0.3).send("stuck", "sleep", 1.5)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    stuck = jobs.stuck_until.with_options(timeout=0.3).send("stuck", str(fifo))
+    wait_until(lambda: "task can't be stopped" in process.output)
 
+    other_end = os.open(fifo, os.O_RDWR)
     assert stuck.get(timeout=20).err.error_code == "TASK_TIMEOUT"
+    os.close(other_end)
 
     assert sibling.status() == TaskStatus.RUNNING
     (tmp_path / "gate").touch()
@@ -144,12 +154,12 @@ def test_a_worker_with_a_stuck_body_stops_when_it_is_told_to(worker):
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_drain_leaves_a_stuck_body_behind_and_runs_the_rest(manage, processes):
-    stuck = jobs.stuck.with_options(timeout=0.3).send("stuck", "sleep", 1.5)
+    stuck = jobs.stuck.with_options(timeout=0.3).send("stuck", "sleep", 5)
     rest = [jobs.spin.send(0.01) for _ in range(5)]
 
     process = manage("horsies_worker", "--drain", "--threads", "1", "--processes", processes, *GRACE)
 
-    assert process.wait(40) == 0, process.output
+    assert process.wait(60) == 0, process.output
     assert stuck.get(0).err.error_code == "TASK_TIMEOUT"
     assert outcomes(stuck) == TIMED_OUT
     assert [handle.status() for handle in rest] == [TaskStatus.COMPLETED] * 5

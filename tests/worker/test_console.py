@@ -205,6 +205,7 @@ def test_many_lines_are_written_in_few_pieces_each_of_whole_lines(terminal, monk
     assert [int(line.split()[-1]) for line in "".join(pieces).splitlines()] == list(range(1_000))
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of a thread that another test has left
 def test_a_fork_does_not_write_what_its_parent_will(terminal):
     stream = terminal()
     console.say("task a", is_last=False)

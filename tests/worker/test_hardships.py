@@ -17,7 +17,8 @@ from tests.jobs.models import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-FAST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "200", "TEST_CHECK_MS": "200"}
+#: Beats that come soon, and a worker that nobody takes for dead if it stands still for a moment.
+FAST = {"TEST_STALE_MS": "60000", "TEST_BEAT_MS": "200", "TEST_CHECK_MS": "200"}
 
 
 def test_a_task_that_is_claimed_anew_while_its_old_body_runs_has_two_slots(worker, tmp_path):
@@ -64,7 +65,9 @@ def test_a_row_that_is_deleted_while_it_runs_costs_its_neighbours_nothing(worker
     wait_until(lambda: Entry.objects.count() == 2)
 
     Task.objects.filter(pk=gone.id).delete()
-    wait_until(lambda: Heartbeat.objects.filter(task_id=stays.id).count() >= 5)
+    beats = Heartbeat.objects.filter(task_id=stays.id)
+    before = beats.count()
+    wait_until(lambda: beats.count() >= before + 5)
     gate.touch()
 
     assert stays.value(timeout=20) == "stays"
@@ -94,10 +97,11 @@ def test_a_due_row_that_somebody_locks_does_not_keep_an_idle_worker_busy(worker,
         other.set_autocommit(False)
         with other.cursor() as cursor:
             cursor.execute("SELECT 1 FROM horsies_tasks WHERE id = %s FOR UPDATE", [handle.id])
+        began = time.monotonic()
         worker(COUNT_STATEMENTS=str(tally))
         settled = time.monotonic() + 3
         wait_until(lambda: time.monotonic() > settled)
-        assert tally.stat().st_size < 600
+        assert tally.stat().st_size < 200 * (time.monotonic() - began)
     finally:
         other.rollback()
         other.close()

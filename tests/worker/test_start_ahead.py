@@ -2,10 +2,11 @@
 
 import os
 import signal
-from datetime import timedelta
+from statistics import median
 
 import pytest
-from django.db.models import F
+from django.db.models import F, IntegerField
+from django.db.models.functions import Cast
 
 from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt
@@ -61,7 +62,7 @@ def test_what_is_ahead_of_a_long_task_goes_back_to_other_workers(worker, gate):
     worker("--threads", "2")
 
     wait_until(lambda: Entry.objects.count() == 2)
-    wait_until(lambda: running().count() == 2, limit=5)
+    wait_until(lambda: running().count() == 2)
 
     waiting = Task.objects.filter(pk__in=[handle.id for handle in handles], status=TaskStatus.PENDING)
     assert waiting.count() == 28
@@ -73,19 +74,21 @@ def test_what_is_ahead_of_a_long_task_goes_back_to_other_workers(worker, gate):
 
 def test_a_stop_gives_back_what_has_not_begun(worker, gate):
     tasks.noop.send_many({} for _ in range(MANY))
-    tasks.hold.send("in the way", str(gate))
+    held = tasks.hold.send("in the way", str(gate))
     tasks.noop.send_many({} for _ in range(MANY))
     process = worker("--threads", "1")
     wait_until(lambda: Entry.objects.exists())
 
     process.signal(signal.SIGTERM)
-    wait_until(lambda: running().count() == 1, limit=5)
+    wait_until(lambda: running().count() == 1)
     gate.touch()
 
     assert process.wait(20) == 0
     assert not running().exists()
     assert not Task.objects.pending().exclude(attempt=0, claimed_by_worker_id=None).exists()
-    assert TaskAttempt.objects.count() == Task.objects.completed().count() > MANY
+    assert held.status() == TaskStatus.COMPLETED
+    # Of those before it some may have been given back too, if the thread stood still.
+    assert TaskAttempt.objects.count() == Task.objects.completed().count()
 
 
 def test_a_dead_runners_tasks_whose_bodies_had_not_begun_burn_no_attempt(worker):
@@ -96,19 +99,23 @@ def test_a_dead_runners_tasks_whose_bodies_had_not_begun_burn_no_attempt(worker)
     worker("--threads", "1")
 
     wait_until(lambda: Task.objects.completed().filter(pk__in=behind).count() == MANY, limit=40)
-    assert killer.get(5).err.error_code == "WORKER_CRASHED"
+    assert killer.get(20).err.error_code == "WORKER_CRASHED"
     assert not TaskAttempt.objects.filter(task__in=behind).exclude(attempt=1, outcome="COMPLETED").exists()
 
 
 def test_the_start_in_the_table_is_hardly_before_the_body_begins(worker):
     """By the database's clock; the body's own is the same machine's."""
     worker("--threads", "2")
+    some = 9
+    for number in range(some):
+        tasks.noop.send_many({} for _ in range(2 * MANY // some))
+        tasks.write.send(str(number))
     tasks.noop.send_many({} for _ in range(MANY))
-    tasks.write.send("one of them")
-    tasks.noop.send_many({} for _ in range(MANY))
-    wait_until(lambda: Task.objects.completed().count() == 2 * MANY + 1)
+    wait_until(lambda: not Task.objects.exclude(status=TaskStatus.COMPLETED).exists())
 
-    began = Entry.objects.get().at
-    attempt = TaskAttempt.objects.get(task__task_name="tests.jobs.tasks.write")
-    assert timedelta(seconds=began - attempt.started_at.timestamp()) < timedelta(seconds=0.5)
+    starts = TaskAttempt.objects.filter(task__task_name="tests.jobs.tasks.write").order_by("task_id")
+    begins = Entry.objects.annotate(number=Cast("key", IntegerField())).order_by("number")
+    early = [entry.at - attempt.started_at.timestamp() for attempt, entry in zip(starts, begins, strict=True)]
+    assert len(early) == some
+    assert median(early) < 0.5  # a machine that stands still for a moment does so for one claim's
     assert not TaskAttempt.objects.filter(finished_at__lt=F("started_at")).exists()
