@@ -217,7 +217,7 @@ def test_a_place_is_kept_by_what_goes_back_and_left_by_what_expires():
 def test_what_is_past_its_deadline_keeps_nobody_out_until_the_reaper_comes(other_connection):
     late = [limited.two_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(2)]
     limited.two_of.send("a")
-    assert abs(Limit.objects.get().next_at - Task.objects.get(pk=late[0].id).good_until) < timedelta(seconds=1)
+    assert abs(Limit.objects.get().next_at - Task.objects.get(pk=late[0].id).good_until) < timedelta(seconds=5)
     with CaptureQueriesContext(connection) as captured:
         limited.two_of.send("a")
     assert len(captured) == 2  # its time is set: no lock
@@ -323,7 +323,7 @@ def test_a_rate_lets_in_its_burst_and_then_one_by_one():
         gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
         return not Task.objects.gated().exists()
 
-    wait_until(look, limit=5)
+    wait_until(look)
     assert len(claim()) == 2
     look()
     assert Limit.objects.get().next_at is None
@@ -424,6 +424,6 @@ def other_connection():
     if connection.vendor == "sqlite":
         pytest.skip("one transaction writes at a time here")
     pool = ThreadPoolExecutor(1)
-    yield lambda call: pool.submit(call).result(10)
-    pool.submit(connections.close_all).result(10)
+    yield lambda call: pool.submit(call).result(30)
+    pool.submit(connections.close_all).result(30)
     pool.shutdown()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horsies_django import ContractCode, OperationalCode, OutcomeCode, TaskStatus
+from horsies_django import ContractCode, OperationalCode, OutcomeCode, RetryPolicy, TaskStatus
 from horsies_django.models import Task
 from horsies_django.worker import chain
 from tests.jobs.models import Entry
@@ -111,7 +111,8 @@ def test_what_a_middleware_raises_the_body_raised(drain, middleware, job, name, 
 @pytest.mark.once
 def test_what_a_middleware_raises_goes_by_the_policy_of_the_task(drain, middleware):
     middleware("failing_before")
-    handle = jobs.look_at_the_second.send()
+    policy = RetryPolicy.fixed([3_600], auto_retry_for=["*"], jitter=False)
+    handle = jobs.look_at_the_second.with_options(retry_policy=policy).send()
 
     drain()
 
@@ -186,13 +187,16 @@ def test_round_an_atomic_task_it_is_inside_of_the_transaction(drain, middleware)
 )
 def test_a_time_limit_meets_a_body_through_all_that_is_round_it(drain, middleware, job, names):
     middleware(*names)
-    handle = job.send()
 
-    drain()
+    def all_were_round_it():
+        layers.seen.clear()
+        handle = job.send()
+        drain()
+        assert handle.get(0).err.error_code == OutcomeCode.TASK_TIMEOUT
+        assert not [entry for entry in layers.seen if entry.endswith("out")]
+        return [entry for entry in layers.seen if entry.endswith("in")] == [f"{name} in" for name in names]
 
-    assert handle.get(0).err.error_code == OutcomeCode.TASK_TIMEOUT
-    assert [entry for entry in layers.seen if entry.endswith("in")] == [f"{name} in" for name in names]
-    assert not [entry for entry in layers.seen if entry.endswith("out")]
+    assert any(all_were_round_it() for _ in range(3))  # on a busy machine the time may be up before the body begins
 
 
 @pytest.mark.once

@@ -2,10 +2,10 @@
 
 import os
 import signal
+from itertools import pairwise
 
 import pytest
 from django.db import connection, connections, transaction
-from django.db.models import Max, Min
 
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claims import Runner
@@ -20,6 +20,10 @@ from tests.jobs import tasks
 from tests.jobs.models import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+#: Seconds within which a worker surely obeys: one, and some in which the machine stands still.
+SOON = 5
 
 
 def most_at_once(spans):
@@ -109,19 +113,19 @@ def test_a_limit_of_0_stops_a_queue_and_a_higher_one_lets_it_go_on_within_a_seco
 
     Queue.objects.named("default").set(max_concurrency=2)
 
-    wait_until(lambda: Task.objects.completed().count() == 6, 3)
+    wait_until(lambda: Task.objects.completed().count() == 6, SOON)
 
 
 def test_pausing_and_resuming_hold_within_a_second(worker):
     worker("-v0", "--poll-interval", "0.5")
     Queue.objects.named("default").pause()
     tasks.noop.send()
-    tasks.noop.using(queue_name="other").send().get(timeout=10)
+    tasks.noop.using(queue_name="other").send().get(timeout=20)
     assert Task.objects.pending().count() == 1
 
     Queue.objects.named("default").resume()
 
-    wait_until(lambda: not Task.objects.pending().exists(), 3)
+    wait_until(lambda: not Task.objects.pending().exists(), SOON)
 
 
 def test_at_a_rate_limit_tasks_begin_evenly_whatever_the_number_of_workers(worker):
@@ -129,16 +133,18 @@ def test_at_a_rate_limit_tasks_begin_evenly_whatever_the_number_of_workers(worke
     tasks.noop.send_many({} for _ in range(65))
 
     worker("--processes", "2", "--threads", "8", "-v0", runners=2)
-    wait_until(lambda: Task.objects.completed().count() == 65)
+    wait_until(lambda: Task.objects.completed().count() == 65, 60)
 
-    begun = TaskAttempt.objects.aggregate(first=Min("started_at"), last=Max("started_at"))
-    took = (begun["last"] - begun["first"]).total_seconds()
-    print(f"5 and 60 at 20 a second took {took:.2f} s")
-    assert 2.9 <= took <= 6
     starts = sorted(TaskAttempt.objects.values_list("started_at", flat=True))
+    pauses = sorted((later - earlier).total_seconds() for earlier, later in pairwise(starts))
+    took = sum(pauses)
+    print(f"5 and 60 at 20 a second took {took:.2f} s")
+    # Who stands still with tokens begins a burst late; and who stands still three times makes three long pauses.
+    assert took >= (65 - 2 * 5) / 20 - 0.1
+    assert sum(pauses[:-3]) <= 6
     for number, start in enumerate(starts):
         within = sum(1 for other in starts[number:] if (other - start).total_seconds() < 1)
-        assert within <= 5 + 20 + 1
+        assert within <= 2 * 5 + 20 + 1
 
 
 def test_a_limit_of_the_settings_holds_until_the_row_says_otherwise(drain, settings):

@@ -6,9 +6,10 @@ import pytest
 from django.db import connection
 
 from horsies_django.models import Queue, Task
+from horsies_django.worker.books import LEARNT_FOR
 from tests.conftest import wait_until
 from tests.jobs import tasks
-from tests.queues.test_limits import most_at_once, ran
+from tests.queues.test_limits import SOON, most_at_once, ran
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,7 +31,7 @@ def test_a_limit_that_update_wrote_holds_for_an_idle_worker_a_second_later(worke
     time.sleep(IDLE)
 
     Queue.objects.filter(name="default").update(**rules)
-    time.sleep(1)
+    time.sleep(2.5)  # a second, and the worker may stand still for one
     tasks.nap.send_many({"seconds": 0.3} for _ in range(4))
 
     if "rate_limit" in rules:
@@ -46,6 +47,8 @@ def test_saving_and_deleting_a_row_tells_idle_workers(worker):
     worker("-v0", *LONG_POLL)
     Queue.objects.create(name="default", max_concurrency=0)
     Queue.objects.create(name="other", max_concurrency=0)
+    tasks.noop.using(queue_name="free").send().get(timeout=20)
+    time.sleep(LEARNT_FOR)  # who is told nothing goes for as long by what it had learnt just before
     tasks.noop.send()
     tasks.noop.using(queue_name="other").send()
     tasks.noop.using(queue_name="free").send().get(timeout=20)
@@ -54,10 +57,10 @@ def test_saving_and_deleting_a_row_tells_idle_workers(worker):
     row = Queue.objects.get(name="default")
     row.max_concurrency = 1
     row.save()
-    wait_until(lambda: Task.objects.completed().count() == 2, 3)
+    wait_until(lambda: Task.objects.completed().count() == 3, SOON)
     Queue.objects.get(name="other").delete()
 
-    wait_until(lambda: Task.objects.completed().count() == 3, 3)
+    wait_until(lambda: Task.objects.completed().count() == 4, SOON)
 
 
 @pytest.mark.slow
@@ -80,4 +83,4 @@ def test_a_queue_in_which_nothing_may_begin_leaves_a_worker_idle(worker, tmp_pat
     assert rate <= 6  # most of them say that it lives; it was 11 and 14
     gate.touch()
     Queue.objects.named("default").set(max_concurrency=1)
-    wait_until(lambda: Task.objects.completed().count() == 3, 4)
+    wait_until(lambda: Task.objects.completed().count() == 3)

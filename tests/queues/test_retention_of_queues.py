@@ -62,8 +62,8 @@ def test_a_worker_learns_of_it_while_it_runs(worker):
 
     def ends_anew():
         handle = tasks.add.send(1)
-        handle.get(timeout=10)
+        handle.get(timeout=20)
         task = Task.objects.get(pk=handle.id)
         return (task.kept_until - task.completed_at) < timedelta(hours=2)
 
-    wait_until(ends_anew, 5)
+    wait_until(ends_anew)

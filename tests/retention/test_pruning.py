@@ -107,8 +107,8 @@ def test_what_somebody_has_locked_waits():
 
     thread = Thread(target=hold)
     thread.start()
-    locked.wait(20)
     try:
+        assert locked.wait(20)
         assert prune_tasks(options(), Refused()).done == 2
     finally:
         done.set()
@@ -269,7 +269,7 @@ def test_a_beat_that_still_counts_is_kept(settings):
 def test_s2_02_to_s2_07_the_states_that_asynq_knows(drain):
     scheduled = tasks.noop.schedule(3_600)
     due = tasks.noop.send()
-    retrying = tasks.fixed.send("retrying")
+    retrying = jobs.failing_for_now.send()
     done, dead = jobs.plain.send(), jobs.failing.send()
     Task.objects.filter(pk__in=[due.id]).update(queue_name="elsewhere")
     drain(exclude_queues="elsewhere")

@@ -37,7 +37,7 @@ def test_once_sends_all_that_is_due_however_much_it_is_s4_54(capsys, monkeypatch
     monkeypatch.setattr(beat, "BATCH", 10)
     slots, rows = 17, 32
     make("missed", timing="every:60", catch_up="all", max_catch_up_runs=1_000)
-    put_back(60 * slots + 30)
+    put_back(60 * slots + 5)
     planned = database_now("default") - timedelta(seconds=10)
     Schedule.objects.bulk_create(
         [

@@ -286,11 +286,14 @@ def test_what_happens_in_a_real_worker_is_told_by_whoever_brought_it_about(worke
     said.touch()
     listening = {"DJANGO_SETTINGS_MODULE": "tests.signals.settings", "SIGNALS_FILE": str(said)}
     worker("--threads", "1", "--prefetch", "1", TEST_CHECK_MS="200", **listening)
-    expired = jobs.succeed.with_options(good_until=past()).send()
-    dead, again, retried = jobs.die.send(), jobs.die_once.send("once"), jobs.fail.send()
 
     def lines():
         return sorted(line.replace("task_", "", 1) for line in Path(said).read_text().splitlines())
+
+    expired = jobs.succeed.with_options(good_until=past()).send()
+    retried = jobs.fail.send()
+    wait_until(lambda: len(lines()) >= 2)  # what a runner has to tell goes with it when it is killed
+    dead, again = jobs.die.send(), jobs.die_once.send("once")
 
     expected = sorted(
         [
@@ -303,7 +306,7 @@ def test_what_happens_in_a_real_worker_is_told_by_whoever_brought_it_about(worke
             f"retrying {retried.id} {{}}",
         ]
     )
-    wait_until(lambda: len(lines()) >= len(expected), what="seven signals")
+    wait_until(lambda: len(lines()) >= len(expected), limit=60, what="seven signals")
     assert lines() == expected
 
 

@@ -6,16 +6,13 @@ import signal
 import pytest
 from django.db import connection
 
-from horsies_django import TaskStatus, Unique, UniqueConflict
+from horsies_django import TaskStatus, Unique, UniqueConflict, reclaim
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
 from tests.running.jobs import leave
 from tests.sending.test_replays import at_once
 from tests.unique import jobs
-
-#: Beats so quick that a worker which was killed is found dead within two seconds.
-HASTY = {"TEST_STALE_MS": "1500", "TEST_BEAT_MS": "300", "TEST_CHECK_MS": "300"}
 
 
 @pytest.fixture
@@ -145,7 +142,7 @@ def test_no_last_call_is_lost_while_workers_take_them(worker, senders, name):
 def test_one_that_comes_back_from_a_killed_worker_does_not_stand_in_the_way_of_its_successor(worker, tmp_path):
     gate = tmp_path / "gate"
     first = jobs.hold_until_started.send("a", str(gate))
-    doomed = worker("--threads", "1", **HASTY)
+    doomed = worker("--threads", "1")
     wait_until(lambda: Entry.objects.filter(key="begun a").exists())
     second = jobs.hold_until_started.send("a", str(gate))
     assert (second.replayed, jobs.hold_until_started.send("a", str(gate))) == (False, second)
@@ -153,7 +150,8 @@ def test_one_that_comes_back_from_a_killed_worker_does_not_stand_in_the_way_of_i
     os.killpg(doomed.process.pid, signal.SIGKILL)
     doomed.wait()
     gate.touch()
-    worker("--threads", "1", **HASTY)
+    wait_until(lambda: reclaim(0.5) == 1)  # no thresholds of a reaper: who stands still for as long is no dead one
+    worker("--threads", "1")
 
     wait_until(lambda: not Task.objects.exclude(status=TaskStatus.COMPLETED).exists(), limit=40)
     rows = Task.objects.in_bulk()
