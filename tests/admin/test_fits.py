@@ -67,7 +67,7 @@ def test_with_the_queue_in_another_database_everything_is_read_and_written_there
         env={**os.environ, "DATABASE_URL": database_url(), "OTHER_DATABASE": str(tmp_path / "default.sqlite3")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

@@ -106,7 +106,7 @@ class TestALanguage:
         # There the project of these settings can't be imported, unless it is installed to be edited.
         environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
         subprocess.run(
-            [*command, "--no-obsolete"], cwd=copy, env=environment, check=True, capture_output=True, timeout=60
+            [*command, "--no-obsolete"], cwd=copy, env=environment, check=True, capture_output=True, timeout=240
         )
 
         found = polib.pofile(str(copy / "locale" / language / "LC_MESSAGES" / "django.po"))

@@ -297,9 +297,9 @@ def zoo(transactional_db):
         "plain": (make(kwargs={"word": "ä needle 100%_"}), now | {"due"}, {"args", "quote"}),
         "late": (make("jobs.two", enqueued_at=NOW - timedelta(hours=1)), now | {"due", "overdue", "task"}, {"name"}),
         "past": (make(good_until=NOW - timedelta(minutes=1)), now | {"overdue"}, set()),
-        "later": (make(deferred=True, enqueued_at=NOW + timedelta(hours=1)), now | {"scheduled"}, set()),
+        "later": (make(deferred=True, enqueued_at=NOW + timedelta(days=1)), now | {"scheduled"}, set()),
         "again": (
-            make(deferred=True, enqueued_at=NOW + timedelta(hours=1), next_retry_at=NOW, attempt=1, retry_count=1),
+            make(deferred=True, enqueued_at=NOW + timedelta(days=1), next_retry_at=NOW, attempt=1, retry_count=1),
             now | {"retrying", "retried"},
             set(),
         ),

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 import horsies_django
-from horsies_django import SuccessCase, SuccessPolicy, TaskHandle
+from horsies_django import RetryPolicy, SuccessCase, SuccessPolicy, TaskHandle
 from horsies_django.admin.acting import matching
 from horsies_django.ids import uuid7s
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Workflow, WorkflowTask
@@ -169,7 +169,8 @@ def test_a_worker_that_waits_hears_of_what_runs_now(staff, worker):
 
 
 def test_a_retry_that_runs_now_stays_a_retry(drain):
-    handle = tasks.fixed.send("now")
+    policy = RetryPolicy.fixed([3_600, 3_600], auto_retry_for=["DOWN"], jitter=False)
+    handle = tasks.fixed.with_options(retry_policy=policy).send("now")
     drain()
     assert state(handle)["next_retry_at"] > timezone.now()
 

@@ -9,7 +9,7 @@ from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django import Workflow, sleep, wait_for_event
+from horsies_django import RetryPolicy, Workflow, sleep, wait_for_event
 from horsies_django.expressions import FromNow
 from horsies_django.models import Heartbeat, Queue, Task, Worker, WorkflowTask
 from horsies_django.reasons import ReasonCode, reasons_of, reasons_of_node
@@ -72,7 +72,8 @@ def test_it_is_not_due():
 
 
 def test_it_waits_for_another_attempt(drain):
-    handle = tasks.fixed.send("k")
+    policy = RetryPolicy.fixed([3_600], auto_retry_for=["DOWN"], jitter=False)
+    handle = tasks.fixed.with_options(retry_policy=policy).send("k")
     drain()
     worker_row()
 

@@ -77,7 +77,9 @@ def start() -> webdriver.Chrome:
     for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,900", "--lang=en"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    started.set_script_timeout(180)  # axe looks at all of a large page
+    return started
 
 
 class Browser:
@@ -172,7 +174,19 @@ class Browser:
     def click(self, label: str) -> None:
         """Click the button or the link that says this."""
         xpath = f'//button[normalize-space()="{label}"] | //a[normalize-space()="{label}"] | //input[@value="{label}"]'
-        self.driver.find_element(By.XPATH, xpath).click()
+        self.click_on(By.XPATH, xpath)
+
+    def click_on(self, by: str, what: str) -> None:
+        """Click what is found so; a page that keeps itself fresh may put another in its place just then."""
+
+        def clicked() -> bool:
+            try:
+                self.driver.find_element(by, what).click()
+            except StaleElementReferenceException:
+                return False
+            return True
+
+        wait_until(clicked)
 
     def choose(self, action: str, *keys: Any) -> None:
         """Tick these rows of a list and carry an action out."""
@@ -202,10 +216,17 @@ class Browser:
     def _tab_until(self, is_there: Callable[[WebElement], bool], what: str, limit: int) -> None:
         for _ in range(limit):
             self.press(Keys.TAB)
-            if is_there(self.driver.switch_to.active_element):
+            if self._is_focused(is_there):
                 assert self.driver.execute_script(_SHOWS_FOCUS), f"the focus on {what!r} can't be seen"
                 return
         pytest.fail(f"Tab does not lead to {what!r} within {limit} steps")
+
+    def _is_focused(self, is_there: Callable[[WebElement], bool]) -> bool:
+        while True:
+            try:
+                return is_there(self.driver.switch_to.active_element)
+            except StaleElementReferenceException:
+                pass  # the page has just put another in its place, which has the focus now
 
     # What nobody may find.
 

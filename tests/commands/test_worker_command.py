@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_wrong_usage_exits_2_and_names_the_flag_the_value_and_what_is_allowed(manage, arguments, words):
     process = manage("horsies_worker", *arguments)
 
-    assert process.wait(20) == 2
+    assert process.wait() == 2
     assert all(word in process.output for word in words), process.output
     assert "Traceback" not in process.output
 
@@ -36,7 +36,7 @@ def test_wrong_usage_exits_2_and_names_the_flag_the_value_and_what_is_allowed(ma
 def test_an_unknown_queue_is_wrong_usage(manage):
     process = manage("horsies_worker", "--drain", "--queues", "emials", TEST_QUEUES="emails,default,modules")
 
-    assert process.wait(20) == 2
+    assert process.wait() == 2
     assert "emials" in process.output
     assert "default, emails, modules" in process.output
 
@@ -46,7 +46,7 @@ def test_an_environment_variable_stands_in_for_a_flag_and_a_flag_wins(manage):
     by_variable = manage("horsies_worker", "--drain", HORSIES_WORKER_THREADS="3")
     by_flag = manage("horsies_worker", "--drain", "--threads", "5", HORSIES_WORKER_THREADS="3")
 
-    assert (by_variable.wait(20), by_flag.wait(20)) == (0, 0)
+    assert (by_variable.wait(), by_flag.wait()) == (0, 0)
     assert "threads=3" in by_variable.output
     assert "threads=5" in by_flag.output
 
@@ -58,7 +58,7 @@ def test_switches_and_names_have_variables_too(manage):
     quiet = manage("horsies_worker", "--drain", HORSIES_WORKER_QUEUES="default", HORSIES_WORKER_NO_REAPER="1")
     wrong = manage("horsies_worker", "--drain", HORSIES_WORKER_NO_REAPER="maybe")
 
-    assert (quiet.wait(20), wrong.wait(20)) == (0, 2)
+    assert (quiet.wait(), wrong.wait()) == (0, 2)
     assert handle.status() == TaskStatus.PENDING
     assert "HORSIES_WORKER_NO_REAPER" in wrong.output
     assert "'maybe'" in wrong.output
@@ -68,7 +68,7 @@ def test_switches_and_names_have_variables_too(manage):
 def test_a_bad_environment_variable_is_named(manage):
     process = manage("horsies_worker", "--drain", HORSIES_WORKER_THREADS="lots")
 
-    assert process.wait(20) == 2
+    assert process.wait() == 2
     assert "HORSIES_WORKER_THREADS" in process.output
     assert "lots" in process.output
 
@@ -78,7 +78,7 @@ def test_each_start_and_end_and_retry_is_a_line_with_id_name_queue_attempt_and_d
     retried = tasks.flaky.send("lines", 1)
 
     process = manage("horsies_worker", "--drain")
-    process.wait(20)
+    process.wait()
 
     for handle, word, attempt in (
         (good, "started", 1),
@@ -101,7 +101,7 @@ def test_each_start_and_end_and_retry_is_a_line_with_id_name_queue_attempt_and_d
 def test_the_help_names_every_flag_of_the_contract(manage):
     process = manage("horsies_worker", "--help")
 
-    assert process.wait(20) == 0
+    assert process.wait() == 0
     for flag in (
         "--queues --exclude-queues --backend --processes --threads --async-slots --prefetch --poll-interval --once "
         "--drain --max-tasks-per-child --shutdown-timeout --no-reaper --no-scheduler --name"
@@ -115,7 +115,7 @@ def test_quiet_is_quiet(manage):
 
     process = manage("horsies_worker", "--drain", "-v0")
 
-    assert process.wait(20) == 0
+    assert process.wait() == 0
     assert process.output == ""
 
 
@@ -124,7 +124,7 @@ def test_two_processes_drain_and_exit_0(manage):
 
     process = manage("horsies_worker", "--drain", "--processes", "2")
 
-    assert process.wait(30) == 0
+    assert process.wait() == 0
     assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
 
 
@@ -133,7 +133,7 @@ def test_two_processes_drain_and_exit_0(manage):
 def test_a_bad_interval_of_the_reaper_is_wrong_usage(manage, interval):
     process = manage("horsies_reaper", "--interval", interval)
 
-    assert process.wait(20) == 2
+    assert process.wait() == 2
     assert "positive number of seconds" in process.output
 
 
@@ -144,5 +144,5 @@ def test_the_reaper_runs_passes_until_sigterm_and_exits_0(manage):
 
     process.signal()
 
-    assert process.wait(20) == 0
+    assert process.wait() == 0
     assert "expired overdue tasks: 1" in process.output
