@@ -22,9 +22,10 @@ def wait_until(condition: Callable[[], Any], limit: float = 20.0, what: str = ""
     """Return the condition's first true value; fail when ``limit`` seconds have passed."""
     deadline = time.monotonic() + limit
     while True:
+        is_last = time.monotonic() > deadline  # asked first: if this process stands still, it looks once more
         if value := condition():
             return value
-        if time.monotonic() > deadline:
+        if is_last:
             pytest.fail(f"not within {limit} s: {what or condition}")
         time.sleep(0.01)
 
@@ -137,9 +138,10 @@ def worker(manage: Callable[..., Process]) -> Callable[..., Process]:
     from horsies_django.models import Worker
 
     def start(*flags: str, runners: int = 1, **environment: str) -> Process:
-        before = Worker.objects.count()
+        before = list(Worker.objects.values_list("pk", flat=True))  # some of them may leave meanwhile
         process = manage("horsies_worker", *flags, **environment)
-        wait_until(lambda: Worker.objects.count() >= before + runners or process.process.poll() is not None)
+        new = Worker.objects.exclude(pk__in=before)
+        wait_until(lambda: new.count() >= runners or process.process.poll() is not None, 60, "the worker is registered")
         assert process.process.poll() is None, process.stop()
         return process
 

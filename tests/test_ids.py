@@ -42,7 +42,7 @@ def test_ids_grow_strictly_in_the_order_in_which_threads_make_them():
     lock, start, made = Lock(), Barrier(8), []
 
     def work(_):
-        start.wait(10)
+        start.wait(60)
         for _ in range(2_000):
             with lock:
                 made.append(uuid7())
@@ -58,7 +58,7 @@ def test_threads_that_race_make_no_id_twice_and_each_sees_its_own_grow():
     start = Barrier(8)
 
     def work(_):
-        start.wait(10)
+        start.wait(60)
         return [uuid7() for _ in range(5_000)]
 
     with ThreadPoolExecutor(8) as pool:
@@ -84,7 +84,7 @@ def test_threads_that_race_for_many_at_once_share_no_id():
     start = Barrier(4)
 
     def work(_):
-        start.wait(10)
+        start.wait(60)
         return [one for _ in range(20) for one in (*uuid7s(500), uuid7())]
 
     with ThreadPoolExecutor(4) as pool:

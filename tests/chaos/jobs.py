@@ -8,6 +8,7 @@ import time
 
 from horsies_django import RetryPolicy, task
 from tests.chaos import ledger
+from tests.jobs import tasks
 from tests.jobs.models import Entry
 
 #: Enough retries that a task runs out of them only if something is wrong, or if its luck is very bad.
@@ -73,9 +74,7 @@ def work(key: str, seconds: float) -> str:
     return key
 
 
-@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False))
-def work_again(key: str, seconds: float) -> str:
-    """The same, and once more if its worker dies."""
-    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
-    time.sleep(seconds)
-    return key
+#: Waits for its gate, and once more if its worker dies.
+hold_again = tasks.hold.with_options(
+    retry_policy=RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
+)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from datetime import timedelta
 from itertools import pairwise
 
@@ -18,7 +19,12 @@ from tests.jobs.models import Entry
 #: Seconds between what two machines take for now and may still agree.
 TOLERANCE = timedelta(seconds=1)
 
-SMALLEST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
+#: What a busy machine may add to everything: far less than a clock is off.
+SLACK = 15
+
+#: Beats and checks come often. To a clock that is off each worker would look dead at once; to one that is right none
+#: does that only stands still for a moment.
+OFTEN = {"TEST_STALE_MS": "5000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
 
 
 @pytest.fixture(params=[-600, 600], ids=["ten minutes slow", "ten minutes fast"])
@@ -48,11 +54,13 @@ def times(model):
     return [time for row in model.objects.values_list(*names) for time in row if time is not None]
 
 
-def test_24_every_time_in_the_tables_is_the_databases(skewed):
-    before = timezone.now()
-    process = skewed("--prefetch", "1", "--threads", "1", **SMALLEST)
-    handles = jobs.work.send_many({"key": str(number), "seconds": 0.7} for number in range(2))
+def test_24_every_time_in_the_tables_is_the_databases(skewed, tmp_path):
+    before, gate = timezone.now(), tmp_path / "gate"
+    process = skewed("--prefetch", "1", "--threads", "1", **OFTEN)
+    handles = tasks.hold.send_many({"key": str(number), "gate": str(gate)} for number in range(2))
     handles += [tasks.fail.send(), tasks.flaky.send("flaky", 1)]
+    wait_until(lambda: Heartbeat.objects.values("role").distinct().count() == 2, what="beats, of both kinds")
+    gate.touch()
     wait_until(lambda: ended().count() == len(handles))
     ran = list(Entry.objects.values_list("at", flat=True))
     assert process.process.poll() is None
@@ -71,13 +79,13 @@ def test_24_a_retry_comes_when_its_policy_says(skewed):
     skewed()
     handle = tasks.fixed.send("fixed")
 
-    wait_until(lambda: handle.status() == TaskStatus.FAILED)
+    wait_until(lambda: handle.status() == TaskStatus.FAILED, limit=2 * SLACK + 10)
 
     starts = list(TaskAttempt.objects.order_by("attempt").values_list("started_at", flat=True))
     waits = [(later - earlier).total_seconds() for earlier, later in pairwise(starts)]
     assert len(waits) == 2
-    assert 1.0 <= waits[0] < 2.5
-    assert 2.0 <= waits[1] < 3.5
+    assert 1.0 <= waits[0] < 1.0 + SLACK
+    assert 2.0 <= waits[1] < 2.0 + SLACK
 
 
 def test_24_a_delayed_task_starts_when_it_is_due(skewed):
@@ -87,43 +95,48 @@ def test_24_a_delayed_task_starts_when_it_is_due(skewed):
     wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
 
     row = Task.objects.get(pk=handle.id)
-    assert timedelta() <= row.started_at - row.enqueued_at < timedelta(seconds=1)
+    assert timedelta() <= row.started_at - row.enqueued_at < timedelta(seconds=SLACK)
 
 
 def test_24_good_until_is_judged_by_the_databases_clock(skewed):
     late = tasks.noop.with_options(good_until=timezone.now() + timedelta(seconds=0.2), run_after=timedelta(seconds=1))
-    in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(seconds=60), run_after=timedelta(seconds=1))
+    in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(minutes=5), run_after=timedelta(seconds=1))
     handles = [late.send(), in_time.send()]
 
-    skewed(**SMALLEST)
+    skewed(**OFTEN)
 
     wait_until(lambda: all(handle.status().is_terminal for handle in handles))
     assert [handle.status() for handle in handles] == [TaskStatus.EXPIRED, TaskStatus.COMPLETED]
 
 
 @pytest.mark.slow
-def test_24_no_worker_looks_dead_to_one_whose_clock_differs(worker, skewed):
-    worker("--threads", "2", **SMALLEST)
-    skewed("--threads", "2", **SMALLEST)
-    handles = jobs.work.send_many({"key": str(number), "seconds": 4} for number in range(4))
+def test_24_no_worker_looks_dead_to_one_whose_clock_differs(worker, skewed, tmp_path):
+    worker("--threads", "2", **OFTEN)
+    skewed("--threads", "2", **OFTEN)
+    gate = tmp_path / "gate"
+    handles = tasks.hold.send_many({"key": str(number), "gate": str(gate)} for number in range(4))
+    wait_until(lambda: Entry.objects.count() == 4, what="all have begun")
+
+    time.sleep(3)  # some checks of each
+    gate.touch()
 
     wait_until(lambda: ended().count() == 4)
-
     assert Entry.objects.values("pid").distinct().count() == 2, "both had some"
     assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
     assert TaskAttempt.objects.count() == 4
 
 
 @pytest.mark.slow
-def test_24_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed):
-    doomed = worker("--no-reaper", **SMALLEST)
-    handle = jobs.work_again.send("recovered", 8.0)  # longer than a worker takes to start
+def test_24_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed, tmp_path):
+    doomed, gate = worker("--no-reaper", **OFTEN), tmp_path / "gate"
+    handle = jobs.hold_again.send("recovered", str(gate))
     wait_until(lambda: Entry.objects.exists())
-    skewed(**SMALLEST)
+    skewed(**OFTEN)
 
     os.killpg(doomed.process.pid, signal.SIGKILL)
 
-    wait_until(lambda: Entry.objects.count() == 2)  # by its own clock it would be ten minutes off
+    wait_until(lambda: Entry.objects.count() == 2, limit=6 + SLACK)  # by its own clock it would be ten minutes off
+    gate.touch()
     wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
     assert list(TaskAttempt.objects.order_by("attempt").values_list("outcome", flat=True)) == [
         "WORKER_FAILURE",
@@ -138,10 +151,10 @@ def test_24_a_delay_counts_from_the_databases_now_whatever_the_senders_clock_say
         patch.setattr(timezone, "now", lambda: true_now() + timedelta(seconds=skew))
         handle = tasks.noop.schedule(1.0)
 
-    wait_until(lambda: handle.status() == TaskStatus.COMPLETED, limit=5)
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
 
     row = Task.objects.get(pk=handle.id)
-    assert timedelta(seconds=1) <= row.started_at - row.sent_at < timedelta(seconds=2)
+    assert timedelta(seconds=1) <= row.started_at - row.sent_at < timedelta(seconds=1 + SLACK)
 
 
 @pytest.mark.slow
@@ -153,6 +166,6 @@ def test_24_a_time_is_kept_whatever_the_senders_clock_says(worker, skew, monkeyp
         patch.setattr(timezone, "now", lambda: true_now() + timedelta(seconds=skew))
         handle = tasks.noop.schedule(due)
 
-    wait_until(lambda: handle.status() == TaskStatus.COMPLETED, limit=15)
+    wait_until(lambda: handle.status() == TaskStatus.COMPLETED)
 
-    assert timedelta() <= Task.objects.get(pk=handle.id).started_at - due < timedelta(seconds=1)
+    assert timedelta() <= Task.objects.get(pk=handle.id).started_at - due < timedelta(seconds=SLACK)

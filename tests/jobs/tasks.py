@@ -53,7 +53,7 @@ async def awrite(key: str) -> str:
 async def ameet(key: str, others: int) -> int:
     """Return once as many bodies as that have come to the same place."""
     await Entry.objects.acreate(key=key)
-    for _ in range(400):
+    for _ in range(1_200):
         if await Entry.objects.filter(key=key).acount() >= others:
             return others
         await asyncio.sleep(0.025)

@@ -5,6 +5,7 @@ import time
 import pytest
 from django.db import connection, transaction
 
+from horsies_django import waking
 from horsies_django.models import Task
 from horsies_django.waking import QUIET
 from tests.sending import jobs
@@ -38,6 +39,12 @@ def heard(transactional_db):
         yield payloads
 
 
+@pytest.fixture
+def long_quiet(monkeypatch):
+    """What was said is not said again in this test, however slowly it runs."""
+    monkeypatch.setattr(waking, "QUIET", 600)
+
+
 def on_a_queue_of_its_own(request):
     """The limiter remembers what this process has said of a queue."""
     return jobs.triple.with_options(queue_name=request.node.name[:90])
@@ -59,7 +66,7 @@ def test_a_call_for_later_is_told_as_one(heard, request):
     assert heard() == [f"+{job.queue_name}"]
 
 
-def test_a_call_in_a_transaction_is_told_when_that_has_committed(heard, request):
+def test_a_call_in_a_transaction_is_told_when_that_has_committed(heard, request, long_quiet):
     job = on_a_queue_of_its_own(request)
 
     with transaction.atomic():

@@ -110,7 +110,7 @@ def test_any_rich_value_comes_back_from_a_row(value):
 
 
 @given(st.text(st.sampled_from("\0\ud800\udfffé\\ux0") | st.characters(), max_size=60), st.integers(1, 40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_cleaned_text_is_one_that_every_database_takes_with_its_end_kept(text, limit):
     cleaned = clean_text(text, limit)
 
