@@ -15,6 +15,7 @@ from horsies_django import TaskHandle, postgres
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.jobs import tasks
+from tests.waiting.telling import all_tell, backends, ears
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,17 +44,6 @@ def asked(transactional_db):
     connection_created.disconnect(watch)
 
 
-def backends(condition):
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND ({condition})")
-        return [pid for (pid,) in cursor.fetchall()]
-
-
-def ears():
-    """The connections over which processes are told."""
-    return backends("application_name = 'horsies ear'")
-
-
 def terminate(pids):
     with connection.cursor() as cursor:
         for pid in pids:
@@ -70,7 +60,9 @@ def since_the_end(handle):
 
 @pytest.mark.parametrize("get", [TaskHandle.get, async_to_sync(TaskHandle.aget)])
 def test_who_waits_is_told_within_milliseconds(worker, get):
-    worker("--processes", "2", "-v0", runners=2)
+    worker("--processes", "2", "-v0", "--name", "w", runners=2)
+    with postgres.Line("default", postgres.ENDED, "test") as line:
+        wait_until(lambda: all_tell(line, 2))
     late = []
 
     for number in range(9):
@@ -83,15 +75,16 @@ def test_who_waits_is_told_within_milliseconds(worker, get):
 
 
 class Waiters:
-    """Threads that wait, and when each of them knew."""
+    """Threads that wait, when each of them began to, and when it knew."""
 
     def __init__(self, handles):
-        self.knew = {}
+        self.began, self.knew = {}, {}
         self.threads = [threading.Thread(target=self.wait, args=(handle,), daemon=True) for handle in handles]
         for thread in self.threads:
             thread.start()
 
     def wait(self, handle):
+        self.began[handle.id] = time.time()
         try:
             if TaskHandle(handle.id).get(60).is_ok():
                 self.knew[handle.id] = time.time()
@@ -118,13 +111,15 @@ def test_a_thousand_threads_that_wait_cost_one_listener(worker, asked):
     seconds = time.monotonic() - start
 
     ended = {row.pk: row.completed_at.timestamp() for row in Task.objects.filter(pk__in=knew)}
-    late = median(knew[key] - ended[key] for key in ended)
+    late = median(knew[key] - max(ended[key], waiters.began[key]) for key in ended)
     print(f"{len(connections)} connections, {len(asked)} queries in {seconds:.1f} s, told after {late * 1000:.1f} ms")
     assert len(knew) == 1_000
     assert len(listeners) == 1
     assert len(connections) <= 3  # this one's, the leader's, and that of one who leads no more
     assert len(asked) < 2 * seconds / 0.01
-    assert late < 1  # a thousand threads take turns; how soon one of few is told is asked above
+    # A thousand threads take turns, and all of them stand still with this process; but nobody waits for another to take
+    # the lead, which takes five seconds. How soon one of few is told is asked above.
+    assert late < 3
 
 
 @pytest.mark.slow
@@ -141,7 +136,10 @@ def test_a_thousand_coroutines_that_wait_cost_one_listener(worker):
     async def all_wait():
         waits = asyncio.gather(*(wait(handle) for handle in handles))
         await asyncio.sleep(1.5)
-        return ears_of_another_thread(), await waits
+        async with asyncio.timeout(20):
+            while not (found := ears_of_another_thread()):  # it has stood still meanwhile
+                await asyncio.sleep(0.01)
+        return found, await waits
 
     def ears_of_another_thread():
         found = []
@@ -159,13 +157,14 @@ def test_a_thousand_coroutines_that_wait_cost_one_listener(worker):
 def test_the_listener_goes_when_nobody_waits_any_more(worker):
     worker("-v0")
     (handle,) = later(0.5)
+    waiters = Waiters([handle])
 
-    assert handle.get(20).is_ok()
-    had = ears()
+    had = wait_until(ears)
 
+    assert set(waiters.join()) == {handle.id}
     assert len(had) == 1
-    wait_until(lambda: not ears(), limit=5)
-    wait_until(lambda: not any(thread.name == "horsies-ear" for thread in threading.enumerate()), limit=5)
+    wait_until(lambda: not ears())
+    wait_until(lambda: not any(thread.name == "horsies-ear" for thread in threading.enumerate()))
 
 
 def test_a_listener_that_is_lost_costs_no_answer(worker):
@@ -180,6 +179,7 @@ def test_a_listener_that_is_lost_costs_no_answer(worker):
 
 
 def test_while_nobody_waits_workers_tell_nobody(worker):
+    wait_until(lambda: not ears())  # one of before lingers, and may say so once more
     worker("-v0")
     with postgres.Line("default", postgres.ENDED, "test") as line:
         handles = tasks.noop.send_many([{}] * 20)

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 from django.db import connection
 
-from horsies_django import Join, Workflow
+from horsies_django import Join, RetryPolicy, Workflow
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.states import TASK_TERMINAL_STATES
 from tests.workflows import bodies
@@ -101,7 +101,8 @@ def test_w_42_a_last_node_ends_in_a_paused_workflow(drain):
 
 
 def test_w_42_a_retry_that_waits_is_taken_back(drain):
-    handle = ran(Workflow("pause", {"one": bodies.try_again.node()(key="again", fails=1)}), drain)
+    policy = RetryPolicy.fixed([60], auto_retry_for=["NOT_YET"])
+    handle = ran(Workflow("pause", {"one": bodies.try_.node(retry_policy=policy)(key="again", fails=1)}), drain)
 
     handle.pause()
     assert states(handle) == {"one": "READY"}

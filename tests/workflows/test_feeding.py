@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from horsies_django import Join, NodeKey, Workflow
+from horsies_django import Join, NodeKey, RetryPolicy, Workflow
 from tests.workflows import bodies
-from tests.workflows.running import codes, ran, states, times, value, wait_and_drain
+from tests.workflows.running import codes, make_due, ran, states, times, value, wait_and_drain
 
 
 def test_w_12_p_04_values_and_results(drain):
@@ -163,10 +163,12 @@ def test_w_72_a_result_before_its_end_is_not_ready(drain):
 
 
 def test_w_35_a_retry_keeps_the_node_open(drain):
-    handle = ran(Workflow("again", {"one": bodies.try_again.node()(key="again", fails=1)}), drain)
+    policy = RetryPolicy.fixed([60], auto_retry_for=["NOT_YET"])
+    handle = ran(Workflow("again", {"one": bodies.try_.node(retry_policy=policy)(key="again", fails=1)}), drain)
 
     assert states(handle)["one"] in ("RUNNING", "ENQUEUED")  # a body of less than 20 ms is not shown as running
-    wait_and_drain(handle, drain)
+    make_due()
+    drain()
     assert value(handle, "one") == 2
 
 

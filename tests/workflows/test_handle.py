@@ -23,6 +23,7 @@ from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows.making import wait_for_event
 from tests.asking import asking_for
 from tests.conftest import wait_until
+from tests.waiting.telling import all_tell, ears
 from tests.workflows import bodies, jobs
 from tests.workflows.running import children, codes, ran, states
 
@@ -83,13 +84,6 @@ def shown(result):
     return result.ok if result.is_ok() else result.err.error_code
 
 
-def hears(line):
-    """Say that somebody waits, and return whether a worker tells of an end: one may not listen yet as it registers."""
-    line.say(postgres.CHANNEL, [postgres.WAITING])
-    jobs.nothing.send()
-    return line.hear(0.2)
-
-
 def is_told(line, handle):
     """Whether this end was told of."""
     return ends.mark(handle.id) in set().union(*map(ends.loads, line.hear(0.05)))
@@ -131,8 +125,8 @@ def test_w_72_get_returns_what_a_worker_has_brought_it_to(worker, hearing, get):
 
 
 def test_w_72_who_waits_is_told_within_milliseconds(worker, line, get):
-    worker("--processes", "2", "-v0", runners=2)
-    wait_until(lambda: hears(line))  # who waited before they came says so again in four seconds only
+    worker("--processes", "2", "-v0", "--name", "w", runners=2)
+    wait_until(lambda: all_tell(line, 2))
     late = []
 
     for number in range(5):
@@ -145,14 +139,14 @@ def test_w_72_who_waits_is_told_within_milliseconds(worker, line, get):
 
 
 def test_w_72_who_waits_is_told_of_what_bodies_did(worker, line):
-    worker("-v0")
+    worker("-v0", "--name", "w")
     paused = Workflow("paused", bodies.stop.node()(how="pause") >> bodies.give.node()())
     cancelled = Workflow("cancelled", bodies.stop.node()(how="cancel") >> bodies.give.node()())
-    wait_until(lambda: hears(line))
 
     for workflow in (paused, cancelled):
+        wait_until(lambda: all_tell(line, 1))  # it tells for ten seconds
         handle = workflow.start()
-        wait_until(lambda handle=handle: is_told(line, handle), limit=8)
+        wait_until(lambda handle=handle: is_told(line, handle))
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel"])
@@ -161,7 +155,7 @@ def test_w_72_who_waits_is_told_of_what_another_process_did(manage, get, how):
     script = f"from horsies_django import WorkflowHandle; WorkflowHandle('{handle.id}').{how}()"
     process = manage("shell", "-v0", "-c", script)
 
-    result = get(handle, 30)
+    result = get(handle, 60)
 
     assert process.wait() == 0, process.output
     assert shown(result) == {"pause": "WORKFLOW_PAUSED", "cancel": "WORKFLOW_CANCELLED"}[how]
@@ -174,17 +168,17 @@ def test_w_72_each_end_is_told_once_and_after_its_commit(line):
     with transaction.atomic():
         assert paused.pause()
         before = is_told(line, paused)
-    after = is_told(line, paused)
+    after = wait_until(lambda: is_told(line, paused))
     with transaction.atomic():
         assert cancelled.cancel()
         transaction.set_rollback(True)
     undone = is_told(line, cancelled)
     cancelled.cancel()
-    again = is_told(line, cancelled)
+    again = wait_until(lambda: is_told(line, cancelled))
     call_command("horsies_reaper", once=True, verbosity=0)
 
     assert (before, after, undone, again) == (False, True, False, True)
-    assert is_told(line, expired)
+    wait_until(lambda: is_told(line, expired))
 
 
 def test_w_72_a_tree_is_told_of_in_one_breath(line, drain):
@@ -193,11 +187,12 @@ def test_w_72_a_tree_is_told_of_in_one_breath(line, drain):
 
     assert handle.cancel()
 
-    (payload,) = line.hear(1)
+    (payload,) = wait_until(lambda: line.hear(1))
     assert ends.loads(payload) == {ends.mark(one.id) for one in (handle, *children(handle))}
 
 
 def test_w_72_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):
+    wait_until(lambda: not ears())  # one of another test's lingers, and may say once more that somebody waits
     worker("-v0")
     handles = [one().start() for _ in range(5)]
     wait_until(lambda: all(handle.status() == "COMPLETED" for handle in handles))

@@ -12,10 +12,11 @@ from django.db.models.functions import Now
 from horsies_django import OnError, RetryPolicy, Workflow, wait_for_event
 from horsies_django.models import Task
 from horsies_django.models import Workflow as WorkflowRow
+from horsies_django.recovery import recover_stuck_workflows
 from horsies_django.workflows.engine import repairing
 from horsies_django.workflows.lifecycle import NODE_CHANGES, WORKFLOW_CHANGES
 from tests.workflows import bodies
-from tests.workflows.running import ran, states, step, wait_and_drain
+from tests.workflows.running import end_unheard, ran, states, step, wait_and_drain
 
 TABLES = {"horsies_workflows": WORKFLOW_CHANGES, "horsies_workflow_tasks": NODE_CHANGES}
 
@@ -92,6 +93,10 @@ def test_every_change_in_the_tables_is_made_and_no_other(seen, drain):
     handle.retry()
     drain()
     ran(Workflow("called off", [bodies.give.node()()]), Task.objects.cancel)
+    # One that ends before it is shown as running, be this machine as slow as it may.
+    Workflow("unheard", {"unheard": bodies.give.node()()}).start()
+    end_unheard("unheard", status="COMPLETED", result={"ok": 1})
+    recover_stuck_workflows()
     # Stopped before it began, in each of the ways, and going on.
     for stop in ("cancel", overdue):
         handle = Workflow("stopped", {"a": bodies.give.node()()}).start()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from horsies_django import InvalidWorkflow, Workflow
 from horsies_django.workflows.mistakes import MistakeCode
 from tests.workflows import jobs
-from tests.workflows.test_graph import graphs, is_acyclic
+from tests.workflows.test_graph import TIMELESS, graphs, is_acyclic
 
 WAYS = ("waits_for", "value", "result", "list", "flow", "none", "none", "none")
 
@@ -25,6 +25,7 @@ def sources(ways, index, way):
 
 
 @given(edges(), st.randoms(use_true_random=False))
+@TIMELESS
 def test_every_edge_is_found_and_where_it_comes_from(graph, random):
     size, ways = graph
     nodes = []
@@ -56,6 +57,7 @@ def test_every_edge_is_found_and_where_it_comes_from(graph, random):
 
 
 @given(graphs())
+@TIMELESS
 def test_a_workflow_is_refused_for_a_cycle_if_and_only_if_there_is_one(waits_for):
     nodes = [jobs.nothing.node()() for _ in waits_for]
     flows = [nodes[source] >> nodes[index] for index, found in enumerate(waits_for) for source in found]

@@ -110,4 +110,10 @@ def test_ten_thousand_nodes_are_built_in_half_a_second():
         assert len(blueprint.nodes[0].waits_for) == 10_000
         return time.process_time() - began
 
-    assert min(build() for _ in range(3)) < 0.5
+    def base():
+        """Take a sixth of a second where that half second was asked for."""
+        began = time.process_time()
+        assert sum(len(str(number)) + hash(str(number)) % 2 for number in range(750_000)) > 0
+        return time.process_time() - began
+
+    assert min(build() / base() for _ in range(3)) < 3
