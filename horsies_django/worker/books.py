@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.db import Error, transaction
@@ -67,6 +67,10 @@ class Lost(NamedTuple):
 
     task_id: UUID
     claim: int
+    workflow_id: UUID | None
+
+
+C = TypeVar("C", ClaimedTask, Lost)
 
 
 class Books:
@@ -195,7 +199,12 @@ class Books:
 
     def blocked(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Lock the workflows of these nodes' tasks; return those whose workflow somebody else has locked."""
-        return self._door.blocked(outcomes)
+        blocked = self._blocked([outcome.claim for outcome in outcomes])
+        return [outcome for outcome in outcomes if outcome.claim.workflow_id in blocked]
+
+    def _blocked(self, claims: Sequence[ClaimedTask | Lost]) -> set[UUID]:
+        roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
+        return self._door.blocked(roots) if roots else set()
 
     def advance(self, outcomes: Sequence[Outcome]) -> Made:
         """Do what follows from these ends of nodes' tasks; return what is there then.
@@ -259,7 +268,8 @@ class Books:
         # One that was taken away and claimed anew is there twice: the later claim counts.
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest)
-        self._follow([claim for claim in latest if claim.task_id not in may])
+        nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
+        door.follow(self._plan.database, nodes)
         return [claim for claim in latest if claim.task_id in may]
 
     def exchange(self, lane: Lane, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
@@ -277,17 +287,29 @@ class Books:
         """Claim for a lane, and return what has started and what was prefetched."""
         return claiming.prefetch(self.shares, self._tasks(), lane, self._runner.worker_id)
 
-    def hand_back(self, claims: Sequence[ClaimedTask]) -> None:
-        """Give back what was started and has not begun."""
-        self._give_tokens_back(claims, TaskStatus.RUNNING)
-        self._tasks().unstart(claims)
-        self._follow(claims)
-        wake_after_commit(self._plan.database, ANY_QUEUE)
+    def hand_back(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
+        """Give back what was started and has not begun; return those that have to wait with that."""
+        return self._let_go(claims, TaskStatus.RUNNING)
 
-    def release(self, claims: Sequence[ClaimedTask]) -> None:
-        """Give back what was claimed and not started."""
-        self._give_tokens_back(claims, TaskStatus.CLAIMED)
-        self._tasks().release(claims)
+    def release(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
+        """Give back what was claimed and not started; return those that have to wait with that."""
+        return self._let_go(claims, TaskStatus.CLAIMED)
+
+    def _let_go(self, claims: Sequence[C], status: TaskStatus, *, at_last: bool = False) -> list[C]:
+        """Let these be claimed anew, but for those that are returned: somebody else has locked their workflow.
+
+        Who pauses or cancels it does not see yet that they are to be claimed anew, and would leave them to run. That is
+        better, at last, than to be taken for bodies that have crashed.
+        """
+        blocked = self._blocked(claims)
+        free = [claim for claim in claims if claim.workflow_id not in blocked]
+        gone = claims if at_last else free
+        self._give_tokens_back(gone, status)
+        tasks = self._tasks()
+        (tasks.unstart if status is TaskStatus.RUNNING else tasks.release)(gone)
+        door.ended(self._plan.database, [claim.task_id for claim in free if claim.workflow_id is not None])
+        wake_after_commit(self._plan.database, ANY_QUEUE)
+        return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
 
     def _give_tokens_back(self, claims: Collection[Held], status: TaskStatus) -> None:
         """Let others have the tokens of what has not begun: who sleeps until there is one is told."""
@@ -299,28 +321,18 @@ class Books:
         held = self._tasks().held_by(self._runner.worker_id)
         return recover_all(held, overrun=Overrun(self._plan.task_timeout))
 
-    def _follow(self, claims: Sequence[ClaimedTask]) -> None:
-        """Do what follows for workflows from what has become of these tasks: one may have been stopped meanwhile.
-
-        Here tasks are locked before their workflow: one that somebody else has locked is left to repair.
-        """
-        door.follow(self._plan.database, [claim.task_id for claim in claims if claim.workflow_id is not None])
-
     def holds_anything(self) -> bool:
         """Whether the table says that this worker holds a task."""
         return self._tasks().held_by(self._runner.worker_id).exists()
 
-    def hand_back_unknown(self, known: Collection[ClaimedTask]) -> None:
+    def hand_back_unknown(self, known: Collection[ClaimedTask], *, at_last: bool = False) -> None:
         """Give back what the table says this worker holds and it does not know of: a commit's answer was lost."""
         mine = {(claim.task_id, claim.claim) for claim in known}
-        held = self._tasks().held_by(self._runner.worker_id).values_list("pk", "claim", "status")
-        lost = [row for row in held if row[:2] not in mine]
-        tasks = self._tasks()
-        for status, hand_back in ((TaskStatus.RUNNING, tasks.unstart), (TaskStatus.CLAIMED, tasks.release)):
-            if claims := [Lost(key, claim) for key, claim, found in lost if found == status]:
-                self._give_tokens_back(claims, status)
-                hand_back(claims)
-                door.follow(self._plan.database, [claim.task_id for claim in claims])
+        held = self._tasks().held_by(self._runner.worker_id).values_list("status", "pk", "claim", "workflow_id")
+        lost = [(status, Lost(*row)) for status, *row in held if tuple(row[:2]) not in mine]
+        for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
+            if claims := [claim for found, claim in lost if found == status]:
+                self._let_go(claims, status, at_last=at_last)
 
     def transaction(self) -> transaction.Atomic:
         """The transaction of a tick."""

@@ -44,6 +44,9 @@ SURE: Final = 0.5
 #: Seconds between two ticks at least, while the slots have enough to do.
 GATHERING: Final = 0.002
 
+#: Seconds until the next try to hand back tasks whose workflow somebody has locked.
+HELD_UP: Final = 0.05
+
 #: Seconds for which a body runs until its node is shown as running.
 SHOWN_AFTER: Final = 0.02
 
@@ -84,6 +87,7 @@ class Pump:
         self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
         self._next_beat = time.monotonic() + self._beat_every
         self._ticked_at = float("-inf")
+        self._hands_back_at = 0.0
         self._unshown: list[Run] = []
         self._done = False
 
@@ -159,7 +163,8 @@ class Pump:
         may = self._allowance.may_claim
         starts = any(lane.startable for lane in self._lanes)
         claims = may and any(lane.hot and lane.room for lane in self._lanes)
-        to_say = self._writer.in_doubt or self._outbox.is_ready or self._hands_back
+        hands_back = self._hands_back and time.monotonic() >= self._hands_back_at
+        to_say = self._writer.in_doubt or self._outbox.is_ready or hands_back
         return to_say or starts or claims or time.monotonic() >= self._next_beat
 
     @property
@@ -183,6 +188,8 @@ class Pump:
             self._gates.next,
             time.monotonic() + LONGEST_WAIT,
         ]
+        if self._hands_back:
+            moments.append(self._hands_back_at)
         if self._allowance.stop_by is not None:
             moments.append(self._allowance.stop_by)
         moments += [lane.gives_back_at for lane in self._lanes]
@@ -335,14 +342,15 @@ class Pump:
         for lane in tick.cooled:
             self._lookout.is_asked = self._lookout.is_asked or lane.knows_not_all
             lane.cool()
-        for lane in tick.handed_back:
-            self._allowance.claimed -= len(lane.withdrawn)
-            lane.withdrawn.clear()
+        for lane, kept in tick.handed_back:
+            self._allowance.claimed -= len(lane.withdrawn) - len(kept)
+            lane.withdrawn[:] = kept
         for lane, prefetched in tick.prefetched:
             if len(prefetched) > len(lane.prefetched):
                 lane.moved_at = time.monotonic()
             lane.prefetched.clear()
             lane.prefetched.extend(prefetched)
+        self._hands_back_at = time.monotonic() + HELD_UP if self._hands_back else 0.0
 
     def _tell(self, ended: Sequence[Outcome]) -> None:
         for outcome in ended:
@@ -381,7 +389,7 @@ class Pump:
         has_withdrawn = any(lane.withdrawn for lane in self._lanes)  # those bodies never began: that is no crash
         if self._writer.in_doubt or has_withdrawn:
             with self._books.transaction():
-                self._books.hand_back_unknown(self._writer.known())
+                self._books.hand_back_unknown(self._writer.known(), at_last=True)
         count = self._books.give_up()
         logger.warning("worker gave up id=%s tasks=%d: put back as if it had crashed", self._runner.worker_id, count)
         return True

@@ -36,4 +36,4 @@ class Tick:
     started: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
     prefetched: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)
     cooled: list[Lane] = field(default_factory=list)
-    handed_back: list[Lane] = field(default_factory=list)
+    handed_back: list[tuple[Lane, list[ClaimedTask]]] = field(default_factory=list)  # and what has to wait with that

@@ -139,12 +139,10 @@ class Writer:
         Return whether ``successes`` were stored with that.
         """
         if lane.withdrawn:
-            self._books.hand_back(lane.withdrawn)
-            tick.handed_back.append(lane)
+            tick.handed_back.append((lane, self._books.hand_back(lane.withdrawn)))
         if not self._allowance.may_claim or lane.stall(self._longest_wait):
             if lane.prefetched:
-                self._books.release(list(lane.prefetched))
-                tick.prefetched.append((lane, []))
+                tick.prefetched.append((lane, self._books.release(list(lane.prefetched))))
             return False
         if startable := lane.startable:
             tick.started.append((lane, self._books.start(startable)))

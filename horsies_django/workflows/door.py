@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from django.db import Error, transaction
@@ -17,7 +17,6 @@ from ..refusals import is_refusal
 from .states import WorkflowTaskStatus
 
 if TYPE_CHECKING:
-    from ..models.claims import ClaimedTask
     from ..models.transitions import TaskQuerySet
 
 
@@ -35,14 +34,6 @@ class Made(NamedTuple):
     limit_keys: Collection[str]
 
 
-class _Ended(Protocol):
-    @property
-    def claim(self) -> ClaimedTask: ...
-
-
-E = TypeVar("E", bound=_Ended)
-
-
 class Door:
     """The door of one worker, whose connection keeps what is said through it."""
 
@@ -52,16 +43,14 @@ class Door:
         self._database = database
         self._phrases = Phrases(database)
 
-    def blocked(self, ends: Sequence[E]) -> list[E]:
-        """Lock the workflows that these tasks are nodes of; return those whose workflow somebody else has locked."""
+    def blocked(self, roots: Collection[UUID]) -> set[UUID]:
+        """Lock these workflows; return those that somebody else has locked."""
         from ..models import Workflow
 
-        roots = {end.claim.workflow_id for end in ends if end.claim.workflow_id is not None}
-        missing = roots - self._phrases.lock(roots)
+        missing = set(roots) - self._phrases.lock(roots)
         # One that is not there any more blocks nobody.
         workflows = Workflow.objects.using(self._database)
-        there = set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
-        return [end for end in ends if end.claim.workflow_id in there]
+        return set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
 
     def ended(self, ids: Collection[UUID]) -> Made:
         """Do what follows from the ends of these tasks, whose workflows are locked.

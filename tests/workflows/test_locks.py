@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 
 import pytest
 from django.db import connection, transaction
@@ -81,23 +83,107 @@ def test_p_03_what_somebody_has_locked_for_long_is_not_tried_all_the_time(worker
     assert 1 < tries < 50  # in a second
 
 
-def test_w_42_what_was_started_ahead_of_its_slot_is_taken_back_by_a_pause(worker, tmp_path):
-    """Its worker has marked it as running, gives it back as it has not begun, and sees then that it is not to run."""
+@pytest.fixture
+def ahead(worker, tmp_path):
+    """Start 30 nodes at a worker with two slots, which marks more of them as running than have begun."""
     tasks.noop.send_many({} for _ in range(600))  # so that it learns to start ahead
     gate = tmp_path / "gate"
     nodes = [tasks.hold.node()(key=str(number), gate=str(gate)) for number in range(30)]
-    worker("--threads", "2", "-v0")
+    process = worker("--threads", "2", "-v0")
     wait_until(lambda: Task.objects.filter(status="COMPLETED").count() > 400)
     handle = Workflow("ahead", nodes).start()
-    of_it = Task.objects.filter(workflow_id=handle.id)
-    wait_until(lambda: of_it.filter(status="RUNNING").exists())
+    wait_until(lambda: of(handle).filter(status="RUNNING").exists())
+    return handle, gate, process
+
+
+def of(handle):
+    return Task.objects.filter(workflow_id=handle.id)
+
+
+def test_w_42_what_was_started_ahead_of_its_slot_is_taken_back_by_a_pause(ahead):
+    """Its worker has marked it as running, gives it back as it has not begun, and sees then that it is not to run."""
+    handle, gate, _ = ahead
 
     assert handle.pause()
 
-    wait_until(lambda: of_it.filter(status="RUNNING").count() <= 2)
+    wait_until(lambda: of(handle).filter(status="RUNNING").count() <= 2)
     wait_until(lambda: list(handle.tasks().values()).count("READY") >= 28)
-    assert not of_it.filter(status__in=["PENDING", "CLAIMED"]).exists()
+    assert not of(handle).filter(status__in=["PENDING", "CLAIMED"]).exists()
     gate.touch()
     assert handle.resume()
     assert handle.get(20).is_ok()
     assert Entry.objects.count() == 30
+
+
+@pytest.mark.slow
+def test_w_42_it_is_so_while_the_pause_is_not_committed_and_the_worker_gives_it_back(ahead):
+    handle, gate, _ = ahead
+
+    with transaction.atomic():
+        assert handle.pause()
+        before = transactions()
+        wait_until(lambda: transactions() > before + 5)  # it tries
+
+    wait_until(lambda: list(handle.tasks().values()).count("READY") >= 28)
+    assert not of(handle).filter(status__in=["PENDING", "CLAIMED"]).exists()
+    gate.touch()
+    wait_until(lambda: not of(handle).filter(status="RUNNING").exists())
+    assert Entry.objects.count() <= 2
+
+
+@pytest.mark.slow
+def test_w_44_nor_does_it_run_after_a_cancel_that_was_not_committed_meanwhile(ahead):
+    handle, gate, _ = ahead
+
+    with transaction.atomic():
+        assert handle.cancel()
+        before = transactions()
+        wait_until(lambda: transactions() > before + 5)
+
+    wait_until(lambda: of(handle).filter(status__in=["PENDING", "CLAIMED", "RUNNING"]).count() <= 2)
+    gate.touch()
+    wait_until(lambda: not of(handle).filter(status__in=["PENDING", "CLAIMED", "RUNNING"]).exists())
+    assert list(handle.tasks().values()).count("SKIPPED") >= 28
+    assert Entry.objects.count() <= 2
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_told_to_stop_at_once_hands_it_back_whoever_has_locked_its_workflow(ahead):
+    handle, _, process = ahead
+    with transaction.atomic():
+        WorkflowRow.objects.lock([handle.id])
+        wait_until(lambda: Entry.objects.count() == 2)
+
+        process.signal()
+        process.signal()
+        assert process.wait() == 0, process.output
+
+        assert sorted(Counter(of(handle).values_list("status", "attempt")).items()) == [
+            (("PENDING", 0), 28),
+            (("RUNNING", 1), 2),  # those two had begun
+        ]
+
+
+@pytest.mark.parametrize(("verb", "left"), [("pause", "READY"), ("cancel", "SKIPPED")])
+def test_w_42_a_task_that_somebody_has_locked_for_a_moment_is_taken_back_too(verb, left):
+    """As who lets it in at its gate has, or who sees that its time has come."""
+    handle = Workflow("locked", [tasks.noop.node(node_id="one")()]).start()
+    is_held = threading.Event()
+
+    def hold():
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                assert of(handle).lock().get()
+                is_held.set()
+                cursor.execute("SELECT pg_sleep(0.2)")
+        finally:
+            connection.close()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert is_held.wait(20)
+    assert getattr(handle, verb)()
+    holder.join(20)
+
+    assert states(handle) == {"one": left}
+    assert of(handle).get().status == "CANCELLED"

@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
+from django.db import OperationalError, connections, transaction
 from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
+from ... import postgres
 from ...ends import tell_after_commit
 from ...models import Task, Workflow, WorkflowTask
 from ...states import TaskStatus
@@ -17,13 +19,16 @@ from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatu
 from . import ending, finishing
 from .nodes import BEGUN, NodeRows, Settled, among
 
+#: Milliseconds to wait for a task that somebody has locked.
+MOMENT: Final = 500
+
 _NOT_BEGUN: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
 
 
 def abandon(nodes: NodeRows, some: NodeRows) -> None:
     """Take back the tasks of ``some`` nodes of paused workflows that have not begun: their nodes are READY again.
 
-    A task that somebody has locked is about to begin or to end, and left to that. So nothing here waits for a task.
+    A task that somebody has locked for longer than a moment is left to that.
     """
     paused = some.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN, workflow__status=WorkflowStatus.PAUSED)
     _take_back(nodes, paused, WorkflowTaskStatus.READY)
@@ -49,12 +54,32 @@ def _take_back(nodes: NodeRows, some: NodeRows, status: WorkflowTaskStatus) -> l
     if not pairs:
         return []
     tasks = Task.objects.using(nodes.db)
-    free = list(tasks.filter(among(nodes.db, pairs), status__in=_NOT_BEGUN).lock().values_list("pk", flat=True))
+    free = _locked(nodes.db, pairs)
     tasks.filter(among(nodes.db, free)).cancel_quietly()
     keys = [pairs[task_id] for task_id in free]
     if status == WorkflowTaskStatus.READY:
         nodes.filter(among(nodes.db, keys)).update(status=status, task_id=None)
     return keys
+
+
+def _locked(database: str, task_ids: Collection[UUID]) -> list[UUID]:
+    """Lock those of these tasks that have not begun, and return which.
+
+    One that somebody has locked is being claimed, as a rule, and has begun a moment later; or its time has just come,
+    or there is room for it at its gate, and then it has not.
+    """
+    waiting = Task.objects.using(database).filter(status__in=_NOT_BEGUN)
+    free = list(waiting.filter(among(database, task_ids)).lock().values_list("pk", flat=True))
+    rest = waiting.filter(among(database, set(task_ids).difference(free)))
+    if len(free) < len(task_ids) and rest.exists():
+        try:
+            with transaction.atomic(using=database), postgres.waiting_for_locks(connections[database], MOMENT):
+                free += rest.lock(skip=False).values_list("pk", flat=True)
+        except OperationalError as error:
+            if not postgres.is_lock_timeout(error):
+                raise
+            free += rest.lock().values_list("pk", flat=True)
+    return free
 
 
 def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
