@@ -27,20 +27,29 @@ Result = TaskResult[Any, TaskError[Any]]
 
 
 def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
-    """Return the arguments of a node's body that come from its workflow."""
-    return arguments_of(run, parameters_of(task.func, task.takes_context).by_name)
+    """Return the arguments of a node's body that come from its workflow.
 
-
-def arguments_of(run: Run, parameters: Set[str]) -> dict[str, Any]:
-    """Return what a node gives that has these parameters."""
-    wanted = {_META, _CONTEXT} & parameters
-    if not (run.claim.is_fed or wanted):
+    None if that builds a subworkflow, which asks for what is for that.
+    """
+    parameters = parameters_of(task.func, task.takes_context).by_name
+    if not (run.claim.is_fed or {_META, _CONTEXT} & parameters):
         return {}
     from ..models import WorkflowTask
+    from .engine.enqueuing import BUILD
 
+    if run.claim.task_name == BUILD:
+        return {}
     nodes = WorkflowTask.objects.using(run.database)
-    node = nodes.select_related("workflow").get(task_id=run.task_id)
+    return arguments_of(nodes.select_related("workflow").get(task_id=run.task_id), parameters)
+
+
+def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
+    """Return what a node gives, read with its workflow, to what has these parameters."""
+    from ..models import WorkflowTask
+
+    wanted = {_META, _CONTEXT} & parameters
     indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _each(source)}
+    nodes = WorkflowTask.objects.using(node._state.db)
     rows = nodes.filter(workflow=node.workflow, task_index__in=indexes | set(node.ctx_from or ()))
     columns = ("task_index", "node_id", "status", Cast("result", TextField()), "rich")
     results, ids = dict[int, Result](), dict[int, str]()

@@ -351,6 +351,25 @@ def test_p_10_a_subworkflow_is_built_again_as_its_policy_says(drain, code):
     assert str(handle.status()) == "COMPLETED"
 
 
+@pytest.mark.parametrize("value", [0, bodies.give.node(node_id="value")(value=0)], ids=["plain", "fed"])
+def test_p_10_a_task_whose_subworkflow_was_built_again_meanwhile_builds_none(drain, value):
+    """A worker may die after it has built one and before that is written: its task runs again, however late."""
+    leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1, value=value)
+    handle = ran(Workflow("top", [leaf, *([value] if value else [])]), drain)
+    first = Task.objects.get(workflow_id=handle.id, task_name__endswith=".build", status="COMPLETED")
+    Task.objects.filter(pk=first.pk).update(status="PENDING", result=None, completed_at=None)
+
+    drain()
+
+    first.refresh_from_db()
+    assert (first.status, first.result) == ("COMPLETED", {"ok": None})
+    assert (states(handle)["leaf"], len(children(handle))) == ("ENQUEUED", 1)
+    make_due()
+    drain()
+    assert str(handle.status()) == "COMPLETED"
+    assert contradictions(handle) == []
+
+
 def test_p_10_a_policy_that_is_used_up_fails_the_node_and_a_retry_begins_anew(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=3)
     handle = ran(Workflow("top", [leaf]), drain)
