@@ -96,6 +96,14 @@ def ahead(worker, tmp_path):
     return handle, gate, process
 
 
+def stop_slowly(stop):
+    """Pause or cancel, in a transaction that is open until the worker has tried to give back what it holds."""
+    with transaction.atomic():
+        assert stop()
+        before = transactions()
+        wait_until(lambda: transactions() > before + 5)
+
+
 def of(handle):
     return Task.objects.filter(workflow_id=handle.id)
 
@@ -119,10 +127,7 @@ def test_w_42_what_was_started_ahead_of_its_slot_is_taken_back_by_a_pause(ahead)
 def test_w_42_it_is_so_while_the_pause_is_not_committed_and_the_worker_gives_it_back(ahead):
     handle, gate, _ = ahead
 
-    with transaction.atomic():
-        assert handle.pause()
-        before = transactions()
-        wait_until(lambda: transactions() > before + 5)  # it tries
+    stop_slowly(handle.pause)
 
     wait_until(lambda: list(handle.tasks().values()).count("READY") >= 28)
     assert not of(handle).filter(status__in=["PENDING", "CLAIMED"]).exists()
@@ -135,10 +140,7 @@ def test_w_42_it_is_so_while_the_pause_is_not_committed_and_the_worker_gives_it_
 def test_w_44_nor_does_it_run_after_a_cancel_that_was_not_committed_meanwhile(ahead):
     handle, gate, _ = ahead
 
-    with transaction.atomic():
-        assert handle.cancel()
-        before = transactions()
-        wait_until(lambda: transactions() > before + 5)
+    stop_slowly(handle.cancel)
 
     wait_until(lambda: of(handle).filter(status__in=["PENDING", "CLAIMED", "RUNNING"]).count() <= 2)
     gate.touch()
