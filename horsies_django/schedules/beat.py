@@ -136,13 +136,14 @@ class Beat:
 
     def _pause(self) -> float:
         """Return the seconds until the next slot; 0 or less if one is due, or is to be worked out."""
+        tries_again_in = self._patience.seconds()  # first: one whose time comes meanwhile is among the slots then
         first = self._served.next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
         seconds, is_unplanned = asked(
             self._options.database, seconds=Subquery(first), is_unplanned=Exists(self._served.unplanned())
         )
         if is_unplanned:
             return 0.0
-        return min(self._interval if wait is None else float(wait) for wait in (seconds, self._patience.seconds()))
+        return min(self._interval if wait is None else float(wait) for wait in (seconds, tries_again_in))
 
     def _pass_all(self) -> tuple[list[Passed], list[Left]]:
         unplanned, due = self._served.unplanned(), self._served.next_up().filter(next_run_at__lte=Now())
