@@ -6,7 +6,6 @@ pytest. Without ``-m`` the tests that are marked as slow are left out: ``python 
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Final
 
 #: The tests that have a PostgreSQL of their own when all are run, about a third of the work each; together they have
@@ -27,12 +25,8 @@ APART: Final = {
     ],
 }
 
-#: pytest's exit statuses when tests have failed, and when it has found none.
-SOME_FAILED: Final = 1
+#: pytest's exit status when it has found no tests.
 NOTHING_THERE: Final = 5
-
-#: More failures than these are not run again: no busy machine makes as many.
-FEW: Final = 3
 
 
 @contextmanager
@@ -72,15 +66,12 @@ def sqlite() -> Iterator[str]:
 class Suite:
     """pytest on one database, beside others; what it says is kept until it is asked for, unless it is to be seen."""
 
-    def __init__(self, name: str, url: str, folder: str, arguments: list[str], *, is_seen: bool = False) -> None:
+    def __init__(self, name: str, url: str, arguments: list[str], *, is_seen: bool = False) -> None:
         self.name = name
         self._kept = None if is_seen else tempfile.TemporaryFile("w+")  # noqa: SIM115  # told at the end
-        self._cache = Path(folder, name)
-        self._command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={self._cache}", *arguments]
-        self._environment = {**os.environ, "DATABASE_URL": url}
         self._process = subprocess.Popen(
-            self._command,
-            env=self._environment,
+            [sys.executable, "-m", "pytest", *arguments],
+            env={**os.environ, "DATABASE_URL": url},
             text=True,
             stdout=self._kept,
             stderr=None if is_seen else subprocess.STDOUT,
@@ -94,16 +85,6 @@ class Suite:
                 kept.seek(0)
                 print(f"\n=== what it said on {self.name} ===\n{kept.read()}", flush=True)
         return status
-
-    def failed(self) -> list[str]:
-        """Return the tests that have failed."""
-        found = self._cache / "v" / "cache" / "lastfailed"
-        return sorted(json.loads(found.read_text())) if found.exists() else []
-
-    def wait_again(self) -> int:
-        """Run what has failed once more, and return the exit status."""
-        print(f"\n=== once more, with nothing beside it, what has failed on {self.name} ===", flush=True)
-        return subprocess.run([*self._command, "--last-failed"], env=self._environment, check=False).returncode
 
 
 def main() -> int:
@@ -119,36 +100,20 @@ def main() -> int:
     apart = [folder for folders in parts.values() for folder in folders]
     rest = [f"--ignore={folder}" for folder in apart]
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="horsies-failed-"))
-        suites = [Suite("SQLite", stack.enter_context(sqlite()), folder, [*_without_once(arguments), *rest])]
+        suites = [Suite("SQLite", stack.enter_context(sqlite()), [*_without_once(arguments), *rest])]
         if apart:
             own = [*_without_once(arguments), *apart]
-            suites.append(Suite("SQLite, of all that is apart", stack.enter_context(sqlite()), folder, own))
+            suites.append(Suite("SQLite, of all that is apart", stack.enter_context(sqlite()), own))
         first = stack.enter_context(postgres())
         if "DATABASE_URL" in os.environ:
             parts, rest = {}, []
         for name, folders in parts.items():
-            url = stack.enter_context(postgres())
-            suites.append(Suite(f"PostgreSQL, of {name}", url, folder, [*arguments, *folders]))
+            suites.append(Suite(f"PostgreSQL, of {name}", stack.enter_context(postgres()), [*arguments, *folders]))
         print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
-        suites.insert(0, Suite("PostgreSQL", first, folder, [*arguments, *rest], is_seen=True))
-        statuses = _what_stays([(suite, suite.wait()) for suite in suites])
+        statuses = [suite.wait() for suite in [Suite("PostgreSQL", first, [*arguments, *rest], is_seen=True), *suites]]
     if NOTHING_THERE in statuses and 0 in statuses:  # by -k, say, a part may have none
         statuses = [status for status in statuses if status != NOTHING_THERE]
     return next(filter(None, statuses), 0)
-
-
-def _what_stays(ended: list[tuple[Suite, int]]) -> list[int]:
-    """Return the statuses once what fails on a busy machine only, a test or two, has had another try."""
-    statuses, fragile = [], []
-    for suite, first in ended:
-        failed = suite.failed() if first == SOME_FAILED else []
-        status = suite.wait_again() if 0 < len(failed) <= FEW else first
-        fragile += failed if status == 0 else []
-        statuses.append(status)
-    if fragile:
-        print("\n=== failed beside the others and passed alone: to be mended ===", *fragile, sep="\n", flush=True)
-    return statuses
 
 
 def _without_once(arguments: list[str]) -> list[str]:
