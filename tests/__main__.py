@@ -90,19 +90,21 @@ class Suite:
 def main() -> int:
     """Run all at the same time, for they wait more than they work, and return the first failure.
 
-    The whole suite runs in parts. PostgreSQL alone has the tests that are marked as ``once``.
+    The whole suite runs in parts. PostgreSQL alone has the tests that are marked as ``once``. Those marked as ``alone``
+    come after all the others, for whatever ran beside them would be measured too.
     """
     arguments = sys.argv[1:]
     is_whole = not any(os.path.exists(argument.split("::")[0]) for argument in arguments)
     if "-m" not in arguments:
         arguments = ["-m", "not slow", *arguments]
+    alone, arguments = _only("alone", arguments), _only("not alone", arguments)
     parts = {name: [f"tests/{folder}" for folder in folders] for name, folders in APART.items()} if is_whole else {}
     apart = [folder for folders in parts.values() for folder in folders]
     rest = [f"--ignore={folder}" for folder in apart]
     with ExitStack() as stack:
-        suites = [Suite("SQLite", stack.enter_context(sqlite()), [*_without_once(arguments), *rest])]
+        suites = [Suite("SQLite", stack.enter_context(sqlite()), [*_only("not once", arguments), *rest])]
         if apart:
-            own = [*_without_once(arguments), *apart]
+            own = [*_only("not once", arguments), *apart]
             suites.append(Suite("SQLite, of all that is apart", stack.enter_context(sqlite()), own))
         first = stack.enter_context(postgres())
         if "DATABASE_URL" in os.environ:
@@ -111,15 +113,17 @@ def main() -> int:
             suites.append(Suite(f"PostgreSQL, of {name}", stack.enter_context(postgres()), [*arguments, *folders]))
         print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
         statuses = [suite.wait() for suite in [Suite("PostgreSQL", first, [*arguments, *rest], is_seen=True), *suites]]
-    if NOTHING_THERE in statuses and 0 in statuses:  # by -k, say, a part may have none
-        statuses = [status for status in statuses if status != NOTHING_THERE]
-    return next(filter(None, statuses), 0)
+        print("\n=== what is measured, on PostgreSQL with nothing beside it ===", flush=True)
+        statuses.append(Suite("PostgreSQL", first, alone, is_seen=True).wait())
+    # By -k, say, a part may have none.
+    told = [status for status in statuses if status != NOTHING_THERE] or statuses
+    return next(filter(None, told), 0)
 
 
-def _without_once(arguments: list[str]) -> list[str]:
-    """Leave out what says the same on any database."""
+def _only(which: str, arguments: list[str]) -> list[str]:
+    """Return the arguments with which pytest runs, of what it would, only the tests with these marks."""
     at = arguments.index("-m") + 1
-    return [*arguments[:at], f"({arguments[at]}) and not once", *arguments[at + 1 :]]
+    return [*arguments[:at], f"({arguments[at]}) and {which}", *arguments[at + 1 :]]
 
 
 if __name__ == "__main__":

@@ -25,16 +25,15 @@ def rate(manage, most):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_with_a_limit_that_does_not_bind_a_queue_drains_at_60_percent_of_its_rate_at_least(manage):
     if connection.vendor != "postgresql":
         return  # the figure is PostgreSQL's
-    ratios = [0.0]
-    while max(ratios) < 0.6 and len(ratios) <= 8:  # what runs beside it may slow down either of two
-        free = rate(manage, None)
-        ratios.append(rate(manage, 1_000) / free)
-        print(f"{free:,.0f} tasks a second without a limit, {ratios[-1]:.0%} of that with one")
+    pairs = [(rate(manage, None), rate(manage, 1_000)) for _ in range(3)]
+    free, limited = map(max, zip(*pairs, strict=True))  # the best of each: a slow one says something of the machine
+    print(f"{free:,.0f} tasks a second without a limit, {limited / free:.0%} of that with one")
 
-    assert max(ratios) >= 0.6
+    assert limited / free >= 0.6
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ def test_an_idle_worker_says_at_most_1_5_statements_a_second_and_2_5_where_nobod
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_two_runners_drain_3_000_no_ops_a_second(manage):
     if connection.vendor == "sqlite":
         return  # the figure is PostgreSQL's
