@@ -21,8 +21,8 @@ from horsies_django import (
 from horsies_django.workflows.nodes import Node
 from tests.jobs.models import Entry
 
-#: Seconds that one body waits for another to come, whose worker may stand still meanwhile.
-PATIENCE = 30.0
+#: Seconds that one body waits, in its slot, for another to come.
+PATIENCE = 5.0
 
 
 @task

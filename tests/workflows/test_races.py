@@ -72,7 +72,7 @@ def test_scenario_56_both_sides_of_a_diamond_end_at_once_in_two_workers(worker, 
     for tree in range(trees):
         nodes = [node for key in keys[tree::trees] for node in racing.diamond(str(tmp_path), key)]
         handles.append(Workflow("diamonds", nodes).start())
-    wait_until(have_ended, 120)
+    wait_until(have_ended, 300)
 
     for process in workers:
         quietly(process)
