@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.chaos import conftest as chaos
 from tests.chaos.cluster import Cluster
-from tests.chaos.conftest import own_cluster, start  # noqa: F401  # fixtures of this folder too
 from tests.faults.network import Host, Proxy
+
+own_cluster, start = chaos.own_cluster, chaos.start
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _listen(address: str, namespace: str | None) -> socket.socket:
-    """Listen in a network namespace, or in this process's own. A namespace belongs to a thread, so another enters it."""
+    """Listen in a network namespace, or in this process's own. A thread of its own enters it."""
     made: list[socket.socket | OSError] = []
 
     def make() -> None:
