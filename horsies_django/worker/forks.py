@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 
 
 def mind_forks() -> None:
@@ -16,15 +17,24 @@ def mind_forks() -> None:
     ``subprocess`` shares neither handlers nor descriptors, and is left alone.
     """
     tether = _Tether() if sys.platform == "linux" else None
+    stops = (signal.SIGTERM, signal.SIGINT)
+    masks = threading.local()
 
-    def after_fork() -> None:
+    def before() -> None:
+        masks.old = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
+
+    def after_in_child() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if tether is not None:
             tether.tie()
+        after()  # last: a signal that came meanwhile would have met the runner's handler, and be lost
 
-    os.register_at_fork(after_in_child=after_fork)
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after_in_child)
 
 
 if sys.platform == "linux":
