@@ -163,6 +163,8 @@ class WorkerOptions:
     task_timeout: float | None = _option(None, seconds(0.001, 31_536_000, none="no limit"))
     # Seconds from the end of its time that a body gets to stop, before its runner is given up for it.
     timeout_grace: float = _option(5.0, seconds(0.1, 3_600))
+    # Seconds for which a runner may stand still before its supervisor kills it, time limits of its bodies apart.
+    stall_timeout: float | None = _option(None, seconds(3, 31_536_000, none="running_stale_threshold_ms"))
     # Between the queues: by each task's own priority, or one queue before the other, or by shares.
     order: Literal["priority", "strict", "weighted"] = _option("priority", one_of("priority", "strict", "weighted"))
     # Seconds after which a queue that waits behind others of higher priority gets a part of the claims.

@@ -30,11 +30,11 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         self.bulk_create([row], ignore_conflicts=True)
 
     def beat(self, worker_id: str, memory: int | None = None) -> Answer:
-        """Note that the worker lives and how many bytes it takes, and return what it is to do.
+        """Note that the worker lives and, if given, how many bytes it takes; return what it is to do.
 
         One statement, but for a worker that is asked to stop.
         """
-        mine, beat = self.filter(pk=worker_id), {"last_beat_at": Now(), "memory": memory}
+        mine, beat = self.filter(pk=worker_id), {"last_beat_at": Now()} | ({} if memory is None else {"memory": memory})
         if mine.filter(stop_requested_at__isnull=True).update(**beat):
             return Answer.GO_ON
         return Answer.STOP if mine.update(**beat) else Answer.GONE

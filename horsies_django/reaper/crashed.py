@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from .. import signalling
 from ..expressions import SecondsUntil
 from ..models import Worker
 from ..models.attempt import AttemptError
-from ..models.claims import Ended, Held, Runner, error_result
+from ..models.claims import Ended, Runner, error_result
 from ..models.gates import admit_after_commit
 from ..models.transitions import TaskQuerySet
 from ..results import OperationalCode, OutcomeCode
@@ -27,7 +26,33 @@ from .batches import Batch, Refused, all_batches, one_batch
 logger = logging.getLogger("horsies_django.reaper")
 
 _CRASHED: Final = "The worker died, or stopped beating, while the task ran."
-_STUCK: Final = "The body ran longer than its time limit and could not be stopped but with its process."
+_STUCK: Final = "The body ran longer than its time limit, and only the end of its process has stopped it."
+
+
+class Lost(NamedTuple):
+    """A task of a worker that is gone, as it was locked."""
+
+    task_id: UUID
+    claim: int
+    status: str
+    worker_id: str | None
+    retry_count: int
+    max_retries: int
+    retry_policy: Any
+    timeout: float | None
+    attempt: int
+    started_in: float | None
+    limit_key: str | None
+
+
+class Evidence(Protocol):
+    """What is known of the bodies of a worker that is gone, beside what its tasks' rows say."""
+
+    def has_begun(self, lost: Lost) -> bool:
+        """Whether the body may have begun; if not, its task goes back with no attempt burnt."""
+
+    def is_over_limit(self, lost: Lost) -> bool:
+        """Whether the body had run longer than its time limit when it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +61,34 @@ class Overrun:
 
     default: float | None
 
-    def charges(self, limit: float | None, seconds: float | None) -> bool:
-        """Whether a body with this limit that began ``seconds`` ago has run too long."""
-        limit = self.default if limit is None else limit
-        return limit is not None and seconds is not None and seconds >= limit
+    def has_begun(self, lost: Lost) -> bool:
+        """Any of them may have."""
+        return True
+
+    def is_over_limit(self, lost: Lost) -> bool:
+        """Whether the task has been RUNNING for longer than its limit."""
+        limit = self.default if lost.timeout is None else lost.timeout
+        return limit is not None and lost.started_in is not None and -lost.started_in >= limit
 
 
-def recover_all(
-    tasks: TaskQuerySet, overrun: Overrun | None = None, has_begun: Callable[[Held], bool] | None = None
-) -> int:
-    """Recover ``tasks`` batch by batch; return how many there were.
-
-    ``has_begun`` says of which of them a body may have begun; the others go back with no attempt burnt.
-    """
-    return all_batches(lambda refused: recover_batch(tasks, refused, overrun, has_begun))
+def recover_all(tasks: TaskQuerySet, evidence: Evidence | None = None) -> int:
+    """Recover ``tasks`` batch by batch; return how many there were."""
+    return all_batches(lambda refused: recover_batch(tasks, refused, evidence))
 
 
-def recover_batch(
-    tasks: TaskQuerySet,
-    refused: Refused,
-    overrun: Overrun | None = None,
-    has_begun: Callable[[Held], bool] | None = None,
-) -> Batch:
+def recover_batch(tasks: TaskQuerySet, refused: Refused, evidence: Evidence | None = None) -> Batch:
     """Recover one batch of ``tasks``.
 
     What was CLAIMED goes back to PENDING, for its body never began (S3-08). What was RUNNING is retried if its policy
-    lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` after an overrun) and has retries left (S3-09), with the policy's delay
-    (S4-31), else it is FAILED (S3-10).
+    lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` for one over its limit) and has retries left (S3-09), with the policy's
+    delay (S4-31), else it is FAILED (S3-10).
+
+    Without ``evidence`` every body may have begun, and none was over its limit.
     """
-    return one_batch(tasks, partial(_recover, overrun=overrun, has_begun=has_begun), refused)
+    return one_batch(tasks, partial(_recover, evidence=evidence), refused)
 
 
-def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[Held], bool] | None) -> int:
+def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
     columns = (
         "pk",
         "claim",
@@ -82,17 +103,17 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
         "limit_key",
     )
     tasks, nodes = door.free(tasks)
-    lost = [_Lost(*row) for row in tasks.lock().values_list(*columns)]
+    lost = [Lost(*row) for row in tasks.lock().values_list(*columns)]
     if unstarted := [one for one in lost if one.status == TaskStatus.CLAIMED]:
         tasks.rows().release(unstarted)
     running = [one for one in lost if one.status == TaskStatus.RUNNING]
-    if has_begun and (untouched := [one for one in running if not has_begun(one)]):
+    if evidence and (untouched := [one for one in running if not evidence.has_begun(one)]):
         tasks.rows().unstart(untouched)
-        running = [one for one in running if has_begun(one)]
+        running = [one for one in running if evidence.has_begun(one)]
     known = Worker.objects.using(tasks.db).in_bulk({one.worker_id or "" for one in lost})
     groups: dict[tuple[str, AttemptOutcome, bool], list[Ended]] = defaultdict(list)
     for one in running:
-        outcome, ended = _ended(one, overrun)
+        outcome, ended = _ended(one, is_over_limit=bool(evidence and evidence.is_over_limit(one)))
         groups[one.worker_id or "", outcome, ended.again_in is not None].append(ended)
         fate = "fails" if ended.again_in is None else "retries"
         logger.warning("task lost id=%s worker=%s: it %s", one.task_id, one.worker_id, fate)
@@ -107,23 +128,9 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
     return len(lost)
 
 
-class _Lost(NamedTuple):
-    task_id: UUID
-    claim: int
-    status: str
-    worker_id: str | None
-    retry_count: int
-    max_retries: int
-    retry_policy: Any
-    timeout: float | None
-    attempt: int
-    started_in: float | None
-    limit_key: str | None
-
-
-def _ended(lost: _Lost, overrun: Overrun | None) -> tuple[AttemptOutcome, Ended]:
+def _ended(lost: Lost, *, is_over_limit: bool) -> tuple[AttemptOutcome, Ended]:
     code, message, outcome = OperationalCode.WORKER_CRASHED.value, _CRASHED, AttemptOutcome.WORKER_FAILURE
-    if overrun and overrun.charges(lost.timeout, None if lost.started_in is None else -lost.started_in):
+    if is_over_limit:
         code, message, outcome = OutcomeCode.TASK_TIMEOUT.value, _STUCK, AttemptOutcome.FAILED
     policy = RetryPolicy.read(lost.retry_policy, lost.task_id) if lost.retry_count < lost.max_retries else None
     again_in = policy.delay(lost.retry_count + 1) if policy and policy.covers(code) else None

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from .lanes import Lane
+from .leaving import Leaving
 from .plan import Plan, Until
-from .tick import Leaving
 from .watch import Watch
 
 
@@ -29,7 +29,7 @@ class Allowance:
     def may_claim(self) -> bool:
         """Whether anything may be claimed."""
         once = self._plan.until is Until.ONE_CLAIM and self.claimed > 0
-        return self.stop_by is None and self.retired is None and not self._is_spent and not once
+        return self.stop_by is None and self.retired is None and not self.is_spent and not once
 
     @property
     def is_over(self) -> bool:
@@ -41,11 +41,19 @@ class Allowance:
         """Why the runner leaves, if it does."""
         if self.stop_by is not None and self.retired is not Leaving.DISMISSED:
             return Leaving.DONE
-        return self.retired or (Leaving.SPENT if self._is_spent else Leaving.DONE)
+        return self.retired or (Leaving.SPENT if self.is_spent else Leaving.DONE)
 
     def has_room(self) -> bool:
         """Whether there is a slot for something, too."""
         return self.may_claim and any(lane.room for lane in self._lanes)
+
+    def wants_relief(self) -> bool:
+        """Whether to have a fresh runner beside this one, which has slots to spare and waits for a long body.
+
+        One whose slots of a kind are all taken is not relieved: with one thread there is one body at a time.
+        """
+        is_waiting = self.is_spent and self.retired is None and self.stop_by is None
+        return is_waiting and any(lane.running for lane in self._lanes) and all(lane.free > 0 for lane in self._lanes)
 
     def room_in(self, lane: Lane) -> int:
         """How many tasks may be claimed for a lane."""
@@ -53,6 +61,7 @@ class Allowance:
         return lane.room if limit is None else min(lane.room, max(0, limit - self.claimed))
 
     @property
-    def _is_spent(self) -> bool:
+    def is_spent(self) -> bool:
+        """Whether the runner has had as many tasks, or takes as much memory, as it may."""
         limit = self._plan.max_tasks_per_child
         return (limit is not None and self.claimed >= limit) or (self._watch.is_too_large and self.claimed > 0)

@@ -1,31 +1,45 @@
-"""Which bodies have begun, in memory that a runner shares with its supervisor.
+"""Memory that a runner shares with its supervisor: which bodies have begun, and whether the runner is still alive.
 
 A task is RUNNING in the table a moment before its body begins. When a runner has died, its supervisor knows from here
-which of its tasks have been touched by user code at all; the others go back as if they had never been claimed.
+which of its tasks user code has touched at all; the others go back as if they had never been claimed. A body that holds
+the interpreter's lock, or a signal that stops the process, stops every thread of the runner, so the runner can't report
+it: the supervisor sees here that the runner's pulse has stopped, and which body is over its time limit.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import struct
+import time
+from dataclasses import dataclass, field
 from tempfile import TemporaryFile
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from ..models.claims import Held
+from .leaving import Leaving
 
-#: Whether the body of a task, under a claim, may have begun.
-HasBegun: TypeAlias = Callable[[Held], bool]
+if TYPE_CHECKING:
+    from ..reaper.crashed import Lost
 
-#: Bytes of a place: a task's id and the number of the claim.
-_PLACE: Final = 24
+#: A place: a task's id, the number of the claim, when the body began, and its time limit in seconds.
+_PLACE: Final = struct.Struct("=16sQdd")
+_KEY: Final = struct.Struct("=16sQ")
+_LIMIT: Final = struct.Struct("=d")
+_LIMIT_AT: Final = _KEY.size + 8
 
 #: Places there are; far more than a runner ever has in hand.
 _PLACES: Final = 10_000
 
-#: Bytes before the first place. The first of them is 1 once a body has begun for which there was none.
-_HEAD: Final = 8
+#: Before the first place: 1 once a body has begun for which there was none; 1 once the worker's row is written; why the
+#: runner leaves, by its number in _LEAVINGS; how many places were ever taken; the last pulse; the last beat.
+_HEAD: Final = struct.Struct("=BBBxIdd")
+_OVERFLOW_AT, _REGISTERED_AT, _LEAVING_AT, _TAKEN_AT, _PULSE_AT, _BEAT_AT = 0, 1, 2, 4, 8, 16
+_COUNT: Final = struct.Struct("=I")
+_MOMENT: Final = struct.Struct("=d")
+
+_LEAVINGS: Final[tuple[Leaving | None, ...]] = (None, *Leaving)
 
 
 def new_memory() -> int:
@@ -41,54 +55,136 @@ def new_memory() -> int:
 
 
 class Begun:
-    """The shared pages. A place that is given back keeps what it says, for that stays true."""
+    """The shared pages: the runner writes, its supervisor reads. Moments are monotonic, in seconds.
 
-    SIZE: Final = _HEAD + _PLACE * _PLACES
+    A place that is given back keeps what it says, for that stays true.
+    """
+
+    SIZE: Final = _HEAD.size + _PLACE.size * _PLACES
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, self.SIZE)
         self._free: list[Place] = []
         self._taken = 0
 
+    # What the runner writes.
+
     def place(self) -> Place:
         """Return a place to mark."""
         if self._free:
             return self._free.pop()
-        self._taken = min(self._taken + 1, _PLACES)
-        return Place(self._memory, self._taken)
+        if self._taken < _PLACES:
+            self._taken += 1
+            _COUNT.pack_into(self._memory, _TAKEN_AT, self._taken)
+            return Place(self._memory, self._taken - 1)
+        return Place(self._memory, _PLACES)
 
     def give_back(self, place: Place | None) -> None:
         """Let another body have the place."""
         if place is not None and place.number < _PLACES:
             self._free.append(place)
 
-    def read(self) -> HasBegun:
-        """Return what there is to know, once the runner is dead."""
-        if self._memory[0]:
-            return lambda held: True
-        marks = {self._memory[start : start + _PLACE] for start in range(_HEAD, self.SIZE, _PLACE)}
-        return lambda held: _mark(held) in marks
+    def pulse(self) -> None:
+        """Note that the interpreter of this process runs."""
+        _MOMENT.pack_into(self._memory, _PULSE_AT, time.monotonic())
+
+    def registered(self) -> None:
+        """Note that the worker's row is written, which is its first beat too."""
+        self._memory[_REGISTERED_AT] = 1
+        self.beaten()
+
+    def beaten(self) -> None:
+        """Note that a beat is written."""
+        _MOMENT.pack_into(self._memory, _BEAT_AT, time.monotonic())
+
+    def leave(self, leaving: Leaving) -> None:
+        """Note why the process ends in order. One that ends without this note has crashed, whatever its status."""
+        self._memory[_LEAVING_AT] = _LEAVINGS.index(leaving)
+
+    # What the supervisor reads.
+
+    @property
+    def last_pulse(self) -> float:
+        """When the interpreter of the runner was last seen to run; 0 until it has started."""
+        return self._moment(_PULSE_AT)
+
+    @property
+    def last_beat(self) -> float:
+        """When the runner last wrote a beat; 0 until it has written its row."""
+        return self._moment(_BEAT_AT)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the runner ever came to work."""
+        return bool(self._memory[_REGISTERED_AT])
+
+    @property
+    def leaving(self) -> Leaving | None:
+        """Why the runner left in order; None if it did not."""
+        return _LEAVINGS[self._memory[_LEAVING_AT]]
+
+    def is_over_limit(self, grace: float) -> bool:
+        """Whether a body has run ``grace`` seconds longer than its time limit."""
+        late = time.monotonic() - grace
+        return any(began + limit <= late for _, _, began, limit in self._places())
+
+    def traces(self, judged_at: float | None = None) -> Traces:
+        """Return what the bodies of a dead runner have left; with ``judged_at``, also which were over their limits."""
+        places = {(key, claim): began + limit for key, claim, began, limit in self._places()}
+        return Traces(places, all_began=bool(self._memory[_OVERFLOW_AT]), judged_at=judged_at)
 
     def close(self) -> None:
         """Let the memory go."""
         self._memory.close()
 
+    def _moment(self, offset: int) -> float:
+        moment: float = _MOMENT.unpack_from(self._memory, offset)[0]
+        return moment
+
+    def _places(self) -> list[tuple[bytes, int, float, float]]:
+        (taken,) = _COUNT.unpack_from(self._memory, _TAKEN_AT)
+        end = _HEAD.size + _PLACE.size * min(taken, _PLACES)
+        return [place for place in _PLACE.iter_unpack(self._memory[_HEAD.size : end]) if place[2]]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """Where one body notes that it begins; the last is for all for whom there is no other."""
+    """Where one body notes that it begins and ends; the last is for all for whom there is no other."""
 
     memory: mmap.mmap
     number: int
 
-    def mark(self, held: Held) -> None:
-        """Note that the body of this claim begins."""
+    def begin(self, held: Held, limit: float | None) -> None:
+        """Note that the body of this claim begins, with a time limit in seconds."""
         if self.number == _PLACES:
-            self.memory[0] = 1
+            self.memory[_OVERFLOW_AT] = 1
         else:
-            start = _HEAD + _PLACE * self.number
-            self.memory[start : start + _PLACE] = _mark(held)
+            limit = math.inf if limit is None else limit
+            _PLACE.pack_into(self.memory, self._start, held.task_id.bytes, held.claim, time.monotonic(), limit)
+
+    def end(self) -> None:
+        """Note that the body has ended: it can't get over its limit any more."""
+        if self.number != _PLACES:
+            _LIMIT.pack_into(self.memory, self._start + _LIMIT_AT, math.inf)
+
+    @property
+    def _start(self) -> int:
+        return _HEAD.size + _PLACE.size * self.number
 
 
-def _mark(held: Held) -> bytes:
-    return held.task_id.bytes + held.claim.to_bytes(8, "big")
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What the memory of a dead runner tells of its bodies: evidence for :func:`~..reaper.crashed.recover_all`."""
+
+    over_at: dict[tuple[bytes, int], float] = field(repr=False)
+    all_began: bool
+    judged_at: float | None
+
+    def has_begun(self, lost: Lost) -> bool:
+        """Whether the body of this task, under this claim, may have begun."""
+        return self.all_began or (lost.task_id.bytes, lost.claim) in self.over_at
+
+    def is_over_limit(self, lost: Lost) -> bool:
+        """Whether the body was over its time limit when the process ended."""
+        over_at = self.over_at.get((lost.task_id.bytes, lost.claim), math.inf)
+        return self.judged_at is not None and over_at <= self.judged_at

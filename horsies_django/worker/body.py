@@ -52,6 +52,8 @@ def run(run: Run) -> Outcome:
         return verdict.returned(run, call.task, _value(run, call))
     except BaseException as error:  # noqa: BLE001  # sys.exit() and KeyboardInterrupt of a body end the body, not us
         return verdict.raised_by(run, call.task if call else None, error)
+    finally:
+        run.end()
 
 
 async def arun(run: Run) -> Outcome:
@@ -75,6 +77,8 @@ async def arun(run: Run) -> Outcome:
         return verdict.returned(run, call.task, value)
     except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to whoever runs it: us
         return verdict.raised_by(run, call.task if call else None, error)
+    finally:
+        run.end()
 
 
 def _value(run: Run, call: _Call) -> Any:

@@ -316,10 +316,10 @@ class Books:
         if self.shares.has_rates and give_back(self._tasks().held(claims, status)):
             wake_after_commit(self._plan.database, ANY_QUEUE)
 
-    def give_up(self) -> int:
-        """Put back everything that this worker still runs, as its policy says for a crash."""
-        held = self._tasks().held_by(self._runner.worker_id)
-        return recover_all(held, overrun=Overrun(self._plan.task_timeout))
+    def give_up(self, still: Collection[ClaimedTask] = ()) -> int:
+        """Put back everything that this worker holds, as its policy says for a crash, but what ``still`` runs."""
+        held = self._tasks().held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
+        return recover_all(held, Overrun(self._plan.task_timeout))
 
     def holds_anything(self) -> bool:
         """Whether the table says that this worker holds a task."""

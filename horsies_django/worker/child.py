@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import threading
 from collections.abc import Sequence
-from functools import partial
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 import django
 from django.apps import apps
 
 if TYPE_CHECKING:
+    from .begun import Begun
     from .inbox import Inbox
 
-#: Exit status of a runner whose supervisor is gone, of one that has run as many tasks as a child may, of one that is
-#: done, of one with a body that could not be stopped, and of one that an operator has asked to go. Not 0, with which a
-#: body may end the process as well.
+#: Exit status of a runner whose supervisor is gone. How others have ended, their supervisor reads from shared memory:
+#: a body may end the process with any status.
 ORPHANED: Final = 70
-SPENT: Final = 71
-DONE: Final = 72
-STUCK: Final = 73
-DISMISSED: Final = 74
-
-#: What a runner writes into the pipe to its supervisor when it takes no more work.
-RETIRING: Final = b"retiring\n"
 
 
 def main(descriptors: Sequence[int] = ()) -> None:
@@ -38,12 +31,13 @@ def main(descriptors: Sequence[int] = ()) -> None:
 
     One that was forked has its ``descriptors``, the pipe and the memory, under other numbers than that line says.
     """
-    # The terminal's Ctrl-C reaches the supervisor too, and its word is what counts.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    voice = _take_voice()
-    if not (line := voice.readline()):
+    # The terminal's Ctrl-C reaches the supervisor too, and its word is what counts. A handler, unlike SIG_IGN, is
+    # not inherited by the programs that bodies start.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    voice = _Voice()
+    if not (line := voice.line()):
         os._exit(ORPHANED)
-    worker_id, verbosity, *numbers, plan = line.rstrip("\n").split(" ", 4)
+    worker_id, verbosity, *numbers, plan = line.split(" ", 4)
     pipe, memory = descriptors or map(int, numbers)
     for inherited in (pipe, memory):
         os.set_inheritable(inherited, False)  # a body's subprocess has no business with it
@@ -54,41 +48,66 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from . import runner
     from .begun import Begun
     from .console import log_to_console
+    from .forks import mind_forks
     from .inbox import Inbox, Word
+    from .leaving import Leaving
     from .plan import Plan
-    from .tick import Leaving
 
     log_to_console(int(verbosity))
+    mind_forks()
     # A body must not be the one to find out that a connection died while its thread had nothing to do.
     for database in connections.settings.values():
         database["CONN_HEALTH_CHECKS"] = True
-    inbox = Inbox()
+    inbox, begun = Inbox(), Begun(memory)
     # A SIGTERM to the whole group comes beside the supervisor's word, so it says no more than that.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Word.STOP))
-    threading.Thread(target=_obey, args=(voice, inbox), name="horsies-control", daemon=True).start()
-    retire = partial(os.write, pipe, RETIRING)
-    leaving = runner.run(Plan.loads(plan), worker_id, inbox, lambda: retire() > 0, Begun(memory))
+    threading.Thread(target=_obey, args=(voice, inbox, begun), name="horsies-control", daemon=True).start()
+
+    def retire(leaving: Leaving) -> bool:
+        return os.write(pipe, f"{leaving}\n".encode()) > 0
+
+    begun.leave(runner.run(Plan.loads(plan), worker_id, inbox, retire, begun))
     # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
     logging.shutdown()
-    statuses = {Leaving.DONE: DONE, Leaving.SPENT: SPENT, Leaving.STUCK: STUCK, Leaving.DISMISSED: DISMISSED}
-    os._exit(statuses[leaving])
+    os._exit(0)
 
 
-def _take_voice() -> IO[str]:
-    """Keep the supervisor's pipe to ourselves: a body's subprocess must neither read its words nor wait for its end."""
-    voice = os.fdopen(os.dup(0), "r")
-    silence = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(silence, 0)
-    os.close(silence)
-    return voice
+class _Voice:
+    """The supervisor's pipe, kept from bodies: a subprocess must neither read its words nor wait for its end."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.dup(0)
+        silence = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(silence, 0)
+        os.close(silence)
+        self._rest = b""
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
+
+    def line(self, timeout: float | None = None) -> str | None:
+        """Return the next line; "" at the end; None if none has come within ``timeout`` seconds."""
+        while b"\n" not in self._rest:
+            if timeout is not None and not self._poll.poll(timeout * 1_000):
+                return None
+            if not (piece := os.read(self._descriptor, 65_536)):
+                return ""
+            self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode()
 
 
-def _obey(voice: IO[str], inbox: Inbox) -> None:
+def _obey(voice: _Voice, inbox: Inbox, begun: Begun) -> None:
+    """Pass on what the supervisor says, and show it meanwhile that this interpreter runs."""
     from .inbox import Word
+    from .stalls import PULSE
 
-    for word in voice:
-        inbox.put(Word[word.strip()])
-    os._exit(ORPHANED)
+    while True:
+        begun.pulse()
+        word = voice.line(PULSE)
+        if word == "":
+            os._exit(ORPHANED)
+        if word is not None:
+            inbox.put(Word[word])
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ class Plan:
     shutdown_timeout: float
     task_timeout: float | None
     timeout_grace: float
+    stall_timeout: float | None
     order: str
     aging: float | None
     reaper: bool
@@ -77,6 +78,17 @@ class Plan:
     def database(self) -> str:
         """The alias of the queue's database."""
         return self.options.database
+
+    @property
+    def beat_interval(self) -> float:
+        """Between two beats of a worker, which beats for what runs and for what is prefetched at once."""
+        recovery = self.options.recovery
+        return min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
+
+    @property
+    def longest_stall(self) -> float:
+        """For how long a runner may stand still before its supervisor kills it."""
+        return self.stall_timeout or self.options.recovery.running_stale_threshold_ms / 1_000
 
     def serves(self, queue_name: str) -> bool:
         """Whether this worker serves the queue; it does serve what is said to be for any."""

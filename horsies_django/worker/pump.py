@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from ..bell import LONGEST_WAIT
+from ..exceptions import TaskInterrupt
 from ..models.claims import ClaimedTask, Runner
 from ..signalling import handing_over
 from ..waking import ANY_QUEUE, Freed, Wake, free_after_commit
@@ -25,6 +27,7 @@ from .cadence import Cadence
 from .gates import Gates
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
+from .leaving import Leaving
 from .listener import Listener
 from .lookout import Lookout
 from .outbox import Outbox
@@ -32,7 +35,8 @@ from .outcome import Outcome
 from .patience import Patience
 from .plan import Plan, Until
 from .run import Run
-from .tick import Leaving, Tick
+from .stopping import stop_bodies
+from .tick import Tick
 from .watch import Watch
 from .writer import Writer
 
@@ -61,7 +65,7 @@ class Pump:
         inbox: Inbox,
         lanes: Sequence[Lane],
         listener: Listener,
-        retire: Callable[[], bool],
+        retire: Callable[[Leaving], bool],
         begun: Begun | None,
     ) -> None:
         self._plan = plan
@@ -83,13 +87,14 @@ class Pump:
         self._try = Patience(
             plan.database, wait=lambda seconds: self._hear(inbox.take(seconds)), doubt=self._writer.doubt
         )
-        recovery = plan.options.recovery
-        self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
-        self._next_beat = time.monotonic() + self._beat_every
+        self._next_beat = time.monotonic() + plan.beat_interval
         self._ticked_at = float("-inf")
         self._hands_back_at = 0.0
         self._unshown: list[Run] = []
         self._done = False
+        self._is_aborted = False
+        #: Whether bodies run on, or could not be stored: their tasks are put back once the process has ended.
+        self.leaves_bodies = False
 
     def run(self) -> Leaving:
         """Register, work until done, hand back what was not begun, and leave; return why."""
@@ -99,16 +104,20 @@ class Pump:
     def _run(self) -> Leaving:
         while not self._try(self._books.register) and self._allowance.stop_by is None:
             pass  # each try waits
+        if self._begun is not None:
+            self._begun.registered()
         while not self._done:
             self.run_once()
-        leaving = self._allowance.leaving
-        # A supervisor recovers what is stuck here once this process is gone; nobody else would.
-        if leaving is not Leaving.STUCK and self._is_holding:
-            self._try(self._give_up)
+        # Where there is a supervisor, it recovers what is left: after the end of this process, and so of the bodies.
+        self.leaves_bodies = self._is_holding and self._begun is not None
+        if self.leaves_bodies:
+            logger.warning("worker leaves tasks to its supervisor id=%s", self._runner.worker_id)
+        elif self._is_holding:
+            self._give_up()
         self._announcer.close(timeout=5.0)
-        if leaving is not Leaving.STUCK:
+        if not self.leaves_bodies:
             self._try(self._books.leave)
-        return leaving
+        return self._allowance.leaving
 
     @property
     def _is_holding(self) -> bool:
@@ -228,7 +237,8 @@ class Pump:
                 self.dismiss()
             else:
                 self.stop()
-                self._allowance.stop_by = 0.0 if item is Word.ABORT else self._allowance.stop_by
+                if item is Word.ABORT:
+                    self._is_aborted, self._allowance.stop_by = True, 0.0
 
     def _has_ended(self, outcome: Outcome) -> None:
         for lane in self._lanes:
@@ -262,7 +272,9 @@ class Pump:
                 lane.ahead.forget()
                 self._withdraw(lane)
         if self._watch.is_due() and self._watch.stop_bodies() and self._allowance.retired is None:
-            self._allowance.retired = Leaving.STUCK if self._retire() else Leaving.SPENT
+            self._allowance.retired = Leaving.STUCK if self._retire(Leaving.STUCK) else Leaving.SPENT
+        if self._allowance.wants_relief() and self._retire(Leaving.SPENT):
+            self._allowance.retired = Leaving.SPENT
         if self._watch.wants_check():
             self._try(self._check)
 
@@ -316,7 +328,9 @@ class Pump:
         self._outbox.take(ended)
         self._outbox.block(tick.blocked)
         if tick.beat:
-            self._next_beat = time.monotonic() + self._beat_every
+            self._next_beat = time.monotonic() + self._plan.beat_interval
+            if self._begun is not None:
+                self._begun.beaten()
         self._settle(tick)
         self._gates.put([*(outcome.claim.limit_key for outcome in ended), *tick.limit_keys])
         self._lookout.is_asked = self._lookout.is_asked or tick.doubted  # what was handed back can be claimed anew
@@ -385,11 +399,26 @@ class Pump:
             self._writer.doubt()
         return [claim for claim in started if (claim.task_id, claim.claim) in (mine or ())]
 
-    def _give_up(self) -> bool:
+    def _give_up(self) -> None:
+        """Put back what has not ended, as after a crash. A body that a stop has cut short ends first.
+
+        One that can't be stopped keeps its task: a reaper finds that once the process has ended.
+        """
+        still: set[Run] = set()
+        if self._allowance.stop_by is not None:
+            ended, still = stop_bodies(self._lanes, self._inbox, 1.0 if self._is_aborted else self._plan.timeout_grace)
+            for outcome in ended:
+                if not isinstance(outcome.exception, TaskInterrupt):
+                    self._has_ended(outcome)
+            if self._outbox and (tick := self._try(self._tick)) is not None:
+                self._carry_out(tick)
+        self._try(partial(self._put_back, [run.claim for run in still]))
+
+    def _put_back(self, still: Sequence[ClaimedTask]) -> bool:
         has_withdrawn = any(lane.withdrawn for lane in self._lanes)  # those bodies never began: that is no crash
         if self._writer.in_doubt or has_withdrawn:
             with self._books.transaction():
                 self._books.hand_back_unknown(self._writer.known(), at_last=True)
-        count = self._books.give_up()
+        count = self._books.give_up(still)
         logger.warning("worker gave up id=%s tasks=%d: put back as if it had crashed", self._runner.worker_id, count)
         return True

@@ -82,8 +82,13 @@ class Run:
     def begin(self) -> None:
         """The body begins now, in this thread."""
         if self.place is not None:
-            self.place.mark(self.claim)
+            self.place.begin(self.claim, self.time_limit)
         self.began = time.monotonic()
+
+    def end(self) -> None:
+        """The body has ended."""
+        if self.place is not None:
+            self.place.end()
 
     def tell(self, why: type[TaskInterrupt]) -> None:
         """Note that the body is to stop. The first reason counts."""

@@ -16,10 +16,10 @@ from .connection import in_memory, own_connection
 from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
 from .inbox import Inbox
 from .lanes import Lane
+from .leaving import Leaving
 from .listener import Listener
 from .plan import HOSTNAME, Plan
 from .pump import Pump
-from .tick import Leaving
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -28,13 +28,13 @@ def run(
     plan: Plan,
     worker_id: str,
     inbox: Inbox,
-    retire: Callable[[], bool] = lambda: False,
+    retire: Callable[[Leaving], bool] = lambda _: False,
     begun: Begun | None = None,
 ) -> Leaving:
     """Work by ``plan`` in this thread until done or told to stop; return why it ended.
 
-    ``retire`` tells a supervisor that this runner takes no more work, and returns whether there is one; in ``begun`` it
-    sees which bodies have begun.
+    ``retire`` tells a supervisor that this runner takes no more work, and why, and returns whether there is one; in
+    ``begun`` the supervisor sees which bodies have begun.
     """
     runner = Runner(worker_id, HOSTNAME, os.getpid())
     with own_logging(), own_connection(plan.database, worker_id, is_busy=True):
@@ -52,13 +52,12 @@ def run(
             plan.threads,
             plan.async_slots,
         )
-        leaving = Leaving.DONE
         try:
             leaving = pump.run()
         finally:
             listener.stop()
             for lane in lanes:
-                if leaving is not Leaving.STUCK:  # the end of the process is what its threads need
+                if not pump.leaves_bodies:  # else the end of the process is what its threads need
                     lane.executor.close()
     logger.info("worker stopped id=%s", worker_id)
     return leaving

@@ -1,6 +1,8 @@
-"""The supervisor: starts runners, replaces those that die, and recovers what they ran, at once.
+"""The supervisor: starts runners, replaces those that die or stand still, and has what they ran recovered at once.
 
-No work passes through it. It knows of a death because it is the parent; heartbeats are for the case that it died too.
+No work passes through it, and its loop waits for nothing but events: the database is another thread's business, so a
+stop is heard whatever the database does. It knows of a death because it is the parent; heartbeats are for the case that
+it died too.
 """
 
 from __future__ import annotations
@@ -8,73 +10,66 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from django.conf import settings
-from django.core.cache import caches
-from django.db import Error, connections
 
 from ..bell import LONGEST_WAIT, Mailbox
 from ..framework import own_logging
-from ..models import Task, Worker
-from ..reaper.crashed import Overrun, recover_all
 from ..reaper.loop import Reaper
 from ..schedules.beat import Beat
-from .begun import Begun, HasBegun, new_memory
-from .child import DISMISSED, DONE, SPENT, STUCK
 from .connection import own_connection
 from .inbox import Word
-from .nursery import Forked, Nursery
+from .leaving import Leaving
 from .plan import Plan, Until
+from .spawning import Child, Spawner
+from .supervisor_store import Dead, SupervisorStore
 
 logger = logging.getLogger("horsies_django.worker")
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 
-#: Seconds that a runner gets beyond its shutdown timeout, to write what it has to.
+#: Seconds that a runner gets beyond its shutdown timeout, to write what it has to; and after a second signal.
 GRACE: Final = 5.0
+ABORT_GRACE: Final = 0.5
 
-#: Times that the tasks of a dead runner are looked for, a second apart, if somebody else has them locked.
-TRIES: Final = 10
+#: Seconds that the supervisor gives the database, once all runners are gone, to recover what they held; and after a
+#: second signal. What is left then a reaper finds. A third signal does not wait at all.
+LEAVE_TIMEOUT: Final = 10.0
+ABORT_TIMEOUT: Final = 3.0
+
+#: Seconds to wait for the database to say whether an operator had asked a dead runner to go, before it is replaced.
+ANSWER_TIMEOUT: Final = 5.0
 
 #: Failed starts in a row after which a worker that is to end by itself gives up.
 HOPELESS: Final = 5
 
 
-@dataclass(slots=True)
-class _Dead:
-    worker_id: str
-    overrun: Overrun | None
-    has_begun: HasBegun
-    tries: int = 0
+@dataclass(frozen=True, slots=True)
+class _Exited:
+    child: Child
 
 
 @dataclass(frozen=True, slots=True)
 class _Retiring:
-    child: _Child
+    child: Child
+    leaving: Leaving
 
 
-@dataclass(slots=True)
-class _Child:
+@dataclass(frozen=True, slots=True)
+class _Answer:
     worker_id: str
-    process: subprocess.Popen[str] | Forked
-    begun: Begun
-    is_replaced: bool = False
+    is_dismissed: bool
 
-    def tell(self, word: Word) -> None:
-        """Say a word to the runner; one that is gone needs none."""
-        with suppress(OSError, ValueError):
-            assert self.process.stdin is not None
-            self.process.stdin.write(f"{word.name}\n")
-            self.process.stdin.flush()
+
+#: None: the store has recovered what a dead runner held.
+_Event: TypeAlias = _Exited | _Retiring | _Answer | Word | None
 
 
 class Supervisor:
@@ -82,16 +77,17 @@ class Supervisor:
 
     def __init__(self, plan: Plan, verbosity: int = 1) -> None:
         self._plan = plan
-        self._verbosity = verbosity
-        self._events: Mailbox[_Child | _Retiring | Word] = Mailbox()
-        self._children: list[_Child] = []
-        self._dead: list[_Dead] = []
-        self._has_failed = False
-        self._stopping = False
-        self._kill_at = float("inf")
+        self._events: Mailbox[_Event] = Mailbox()
+        self._spawner = Spawner(plan, verbosity)
+        self._store = SupervisorStore(plan, partial(self._events.put, None))
+        self._children: list[Child] = []
         self._start_at: list[float] = []
+        self._unanswered: dict[str, float] = {}
         self._failed_starts = 0
-        self._nursery: Nursery | None = None
+        self._has_failed = False
+        self._stopping: Word | None = None
+        self._kill_at = float("inf")
+        self._leave_at = float("inf")
 
     def tell(self, word: Word) -> None:
         """Stop (first time) or abort (second time); may be called from a signal handler."""
@@ -99,12 +95,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until the last runner is gone and return the exit status."""
-        if not self._can_spawn():
+        if not getattr(settings, "SETTINGS_MODULE", None):
             raise RuntimeError("Runners are processes of their own: they need DJANGO_SETTINGS_MODULE.")
-        if self._plan.fork:
-            connections.close_all()
-            caches.close_all()
-            self._nursery = Nursery.open()
+        self._spawner.open()
         loops: dict[str, Reaper | Beat] = {}
         if self._plan.reaper:
             loops["reaper"] = Reaper(self._plan.options, self._plan.backend)
@@ -112,14 +105,15 @@ class Supervisor:
             loops["scheduler"] = Beat(self._plan.options, self._plan.backend)
         for given in loops.items():
             threading.Thread(target=self._go_round, args=given, name=f"horsies-{given[0]}", daemon=True).start()
+        self._store.start()
         self._start_at = [time.monotonic()] * self._plan.processes
-        with own_logging(), own_connection(self._plan.database, "supervisor"):
-            while self._children or self._start_at or self._dead:
+        with own_logging():
+            while not self._is_done():
                 self.run_once()
-        for loop in loops.values():
-            loop.stop()
-        if self._nursery is not None:
-            self._nursery.close()
+            for loop in loops.values():
+                loop.stop()
+            self._spawner.close()
+            self._store.close(0.0 if self._store.pending else ABORT_TIMEOUT)
         return 1 if self._has_failed or self._is_hopeless() else 0
 
     def run_once(self) -> None:
@@ -129,194 +123,147 @@ class Supervisor:
             self._spawn()
         for event in self._events.take(self._wait()):
             self._act(event)
+        for worker_id, until in list(self._unanswered.items()):
+            if time.monotonic() >= until:
+                self._replace_dead(worker_id, is_dismissed=False)
+        for child in self._children:
+            self._mind(child)
         if time.monotonic() >= self._kill_at:
-            for child in self._children:
-                logger.error("runner %s did not stop in time: killed", child.worker_id)
-                child.process.kill()
             self._kill_at = float("inf")
-        self._recover()
+        if self._stopping and not self._children and self._leave_at == float("inf"):
+            timeout = LEAVE_TIMEOUT if self._stopping is Word.STOP else ABORT_TIMEOUT
+            self._leave_at = time.monotonic() + timeout
 
-    def _act(self, event: _Child | _Retiring | Word) -> None:
-        if isinstance(event, _Child):
-            self._bury(event)
-        elif isinstance(event, Word):
-            self._halt(event)
-        elif not self._stopping and event.child in self._children:
-            logger.warning("runner retires id=%s: a fresh one starts beside it", event.child.worker_id)
-            event.child.is_replaced = True
-            self._start_after(0.0)
+    def _is_done(self) -> bool:
+        if self._children or self._start_at or self._unanswered:
+            return False
+        if self._store.pending and time.monotonic() < self._leave_at:
+            return False
+        if self._store.pending:
+            logger.warning("tasks of %d runners are left to a reaper: the database did not answer", self._store.pending)
+        return True
 
     def _wait(self) -> float:
-        moments = [*self._start_at[:1], self._kill_at, *([time.monotonic() + 1.0] if self._dead else [])]
+        moments = [*self._start_at[:1], *self._unanswered.values(), self._kill_at, self._leave_at]
         return max(0.0, min(min(moments) - time.monotonic(), LONGEST_WAIT))
 
-    def _can_spawn(self) -> bool:
-        return bool(getattr(settings, "SETTINGS_MODULE", None))
+    def _act(self, event: _Event) -> None:
+        if isinstance(event, _Exited):
+            self._bury(event.child)
+        elif isinstance(event, Word):
+            self._halt(event)
+        elif isinstance(event, _Answer):
+            self._replace_dead(event.worker_id, is_dismissed=event.is_dismissed)
+        elif isinstance(event, _Retiring) and event.child in self._children:
+            event.child.is_retiring = True
+            self._relieve(event.child, is_urgent=event.leaving is Leaving.STUCK)
+
+    def _mind(self, child: Child) -> None:
+        """Kill a runner that stands still or does not stop in time; beat for one that does not itself."""
+        if time.monotonic() >= self._kill_at:
+            child.kill("it did not stop in time")
+        elif why := child.stalls.look():
+            child.kill(why)
+        elif child.stalls.is_beat_due():
+            self._store.beat(child.worker_id, child.process.pid)
+
+    def _relieve(self, child: Child, *, is_urgent: bool) -> None:
+        """Start a fresh runner beside one that takes no more work.
+
+        Of those that only wait for long bodies as many may have one beside them as the plan has processes, or each
+        long body would end up with a process of its own.
+        """
+        has_room = len(self._children) + len(self._start_at) < 2 * self._plan.processes
+        if not self._stopping and not child.is_replaced and (is_urgent or has_room):
+            logger.warning("runner retires id=%s: a fresh one starts beside it", child.worker_id)
+            child.is_replaced = True
+            self._start_after(0.0)
 
     def _spawn(self) -> None:
-        worker_id = self._plan.new_worker_id()
-        opened: list[int] = []
         try:
-            reading, writing = os.pipe()
-            opened += (reading, writing)
-            memory = new_memory()
-            opened.append(memory)
-            begun = Begun(memory)
-            process = self._fork((writing, memory)) or self._exec((writing, memory))
-            opened.remove(reading)
+            child = self._spawner.start()
         except OSError as error:  # no more processes, or memory, for now: the runners that there are go on
             logger.error("a runner can't be started: %s", error)
             self._failed_starts += 1
             self._start_after(_pause(max(self._failed_starts, 2)))
             return
-        finally:
-            for descriptor in opened:
-                os.close(descriptor)
-        child = _Child(worker_id, process, begun)
         self._children.append(child)
-        for target, given in ((self._watch, child), (self._listen, (child, reading))):
-            threading.Thread(target=target, args=(given,), daemon=True).start()
-        with suppress(OSError):
-            assert process.stdin is not None
-            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {memory} {self._plan.dumps()}\n")
-            process.stdin.flush()
+        for target in (self._watch, self._listen):
+            threading.Thread(target=target, args=(child,), daemon=True).start()
 
-    def _fork(self, descriptors: Sequence[int]) -> Forked | None:
-        """Fork a runner, if there is a nursery that does. Raises OSError."""
-        if self._nursery is None:
-            return None
-        listening, speaking = os.pipe()
-        try:
-            pid = self._nursery.bear((listening, *descriptors))
-        except OSError:
-            os.close(speaking)
-            raise
-        finally:
-            os.close(listening)
-        if pid is not None:
-            return Forked(pid, speaking)
-        os.close(speaking)  # whoever was born after all finds that nobody speaks
-        logger.warning("the nursery is lost: runners are started from scratch")
-        self._nursery.close()
-        self._nursery = None
-        return None
-
-    def _exec(self, descriptors: Sequence[int]) -> subprocess.Popen[str]:
-        """Start a runner from scratch. Raises OSError."""
-        environment = os.environ | {
-            "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE,
-            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
-        }
-        return subprocess.Popen(  # our own interpreter, our own module
-            [sys.executable, "-m", "horsies_django.worker.child"],
-            stdin=subprocess.PIPE,
-            env=environment,
-            text=True,
-            pass_fds=descriptors,
-        )
-
-    def _watch(self, child: _Child) -> None:
+    def _watch(self, child: Child) -> None:
         child.process.wait()
-        self._events.put(child)
+        self._events.put(_Exited(child))
 
-    def _listen(self, given: tuple[_Child, int]) -> None:
-        child, reading = given
-        with os.fdopen(reading, "rb") as pipe:
-            for _ in pipe:
-                self._events.put(_Retiring(child))
+    def _listen(self, child: Child) -> None:
+        with os.fdopen(child.reading) as pipe:
+            for line in pipe:
+                self._events.put(_Retiring(child, Leaving(line.strip())))
 
-    def _bury(self, child: _Child) -> None:
-        """A runner has ended: recover what it held, and replace it unless its work is done."""
+    def _bury(self, child: Child) -> None:
+        """A runner has ended: have what it held recovered, and replace it unless its work is done."""
         status = child.process.returncode
         assert status is not None
         self._children.remove(child)
         if child.process.stdin:
             with suppress(OSError):
                 child.process.stdin.close()
-        # Also of one that left in order: it may not have got everything said.
-        overrun = Overrun(self._plan.task_timeout) if status == STUCK else None
-        self._dead.append(_Dead(child.worker_id, overrun, child.begun.read()))
+        leaving, has_started = child.begun.leaving, child.begun.is_registered
+        # A crash is nobody's time limit. Where the process had to end for its bodies, those over their limits pay.
+        is_judged = leaving is not None or child.is_killed
+        dead = Dead(child.worker_id, child.begun.traces(time.monotonic() if is_judged else None))
         child.begun.close()
-        if status == DISMISSED:
-            self._let_go(child)
-            return
-        if status in (DONE, SPENT, STUCK):
+        if leaving is None:
+            logger.error("runner died id=%s %s", child.worker_id, _describe(status))
+            if not self._stopping and not child.is_replaced:
+                self._failed_starts = 0 if has_started else self._failed_starts + 1
+                dead.answer = lambda is_dismissed: self._events.put(_Answer(child.worker_id, is_dismissed))
+                self._unanswered[child.worker_id] = time.monotonic() + ANSWER_TIMEOUT
+        elif leaving is Leaving.DISMISSED:
+            self._let_go(child.worker_id)
+        else:
             self._failed_starts = 0
-            goes_on = status != DONE or self._plan.until is Until.STOPPED
+            goes_on = leaving is not Leaving.DONE or self._plan.until is Until.STOPPED
             if goes_on and not self._stopping and not child.is_replaced:
                 self._start_after(0.0)
-            return
-        logger.error("runner died id=%s %s", child.worker_id, _describe(status))
-        if self._was_dismissed(child):
-            self._let_go(child)
-            return
-        self._failed_starts = 0 if self._had_started(child) else self._failed_starts + 1
-        if self._stopping or self._is_hopeless() or child.is_replaced:
-            return
-        # The first replacement comes at once: one crash is an accident, a row of them is not.
-        self._start_after(_pause(self._failed_starts))
+        self._store.recover(dead)  # also of one that left in order: it may not have got everything said
+        for other in self._children:
+            if other.is_retiring:
+                self._relieve(other, is_urgent=False)
 
-    def _let_go(self, child: _Child) -> None:
-        """A runner has gone for an operator asked it to: nobody takes its place."""
+    def _replace_dead(self, worker_id: str, *, is_dismissed: bool) -> None:
+        """Replace a runner that has crashed, unless an operator had asked it to go."""
+        if self._unanswered.pop(worker_id, None) is None or self._stopping:
+            return
+        if is_dismissed:
+            self._let_go(worker_id)
+        elif not self._is_hopeless():
+            # The first replacement comes at once: one crash is an accident, a row of them is not.
+            self._start_after(_pause(self._failed_starts))
+
+    def _let_go(self, worker_id: str) -> None:
+        """A runner has gone because an operator asked it to: it gets no replacement."""
         left = len(self._children) + len(self._start_at)
         end = "" if left else ", and with the last one the worker ends"
-        logger.info(
-            "runner stopped on request id=%s: it is not replaced, runners left=%d%s", child.worker_id, left, end
-        )
-
-    def _was_dismissed(self, child: _Child) -> bool:
-        """Whether a dead runner had been asked to go, and so is not to be replaced."""
-        row = Worker.objects.using(self._plan.database).filter(pk=child.worker_id, stop_requested_at__isnull=False)
-        try:
-            return row.exists()
-        except Error:
-            connections[self._plan.database].close()
-            return False
+        logger.info("runner stopped on request id=%s: it is not replaced, runners left=%d%s", worker_id, left, end)
 
     def _start_after(self, pause: float) -> None:
         self._start_at = sorted([*self._start_at, time.monotonic() + pause])
-
-    def _had_started(self, child: _Child) -> bool:
-        """Whether a dead runner ever came to work. One that a task's body killed did: that is no failed start."""
-        try:
-            return Worker.objects.using(self._plan.database).filter(pk=child.worker_id).exists()
-        except Error:
-            connections[self._plan.database].close()
-            return False  # a pause can't hurt while the database is not to be had
 
     def _is_hopeless(self) -> bool:
         return self._plan.until is not Until.STOPPED and self._failed_starts >= HOPELESS
 
     def _halt(self, word: Word) -> None:
+        is_last = self._stopping is Word.ABORT
         word = Word.ABORT if self._stopping else word
-        self._stopping = True
+        self._stopping = word
         self._start_at.clear()
-        grace = GRACE if word is Word.ABORT else self._plan.shutdown_timeout + GRACE
-        self._kill_at = time.monotonic() + grace
+        self._unanswered.clear()
+        grace = ABORT_GRACE if word is Word.ABORT else self._plan.shutdown_timeout + GRACE
+        self._kill_at = time.monotonic() + (0.0 if is_last else grace)
+        self._leave_at = time.monotonic() if is_last else float("inf")  # counts from the end of the last runner
         for child in self._children:
             child.tell(word)
-
-    def _recover(self) -> None:
-        """Put back, or fail, what dead runners held; what can't be written now is tried again."""
-        try:
-            while self._dead and self._is_recovered(self._dead[0]):
-                self._dead.pop(0)
-        except Error as error:
-            logger.warning("tasks of dead runners can't be recovered yet: %s", error)
-            connections[self._plan.database].close()
-            if self._stopping and not self._children:
-                self._dead.clear()  # the thresholds of whoever reaps next will find them
-
-    def _is_recovered(self, dead: _Dead) -> bool:
-        """Recover what a dead runner held; return whether nothing is left to do for it."""
-        rows = Task.objects.using(self._plan.database).held_by(dead.worker_id)
-        if count := recover_all(rows, dead.overrun, dead.has_begun):
-            logger.warning("recovered %d tasks of dead runner id=%s", count, dead.worker_id)
-        dead.tries += 1
-        if rows.exists() and dead.tries < TRIES:
-            return False  # somebody else has them locked
-        Worker.objects.using(self._plan.database).leave(dead.worker_id)
-        return True
 
     def _go_round(self, name: str, loop: Reaper | Beat) -> None:
         try:
@@ -325,8 +272,9 @@ class Supervisor:
         except BaseException:
             # A worker that does not reap looks well and is not: whoever started it has to know.
             logger.exception("the %s has failed: this worker stops", name)
-            self._has_failed = True
-            self._events.put(Word.STOP)
+            if not self._has_failed:  # said twice it would cut the bodies short
+                self._has_failed = True
+                self._events.put(Word.STOP)
 
 
 def _pause(failed_starts: int) -> float:

@@ -1,24 +1,14 @@
-"""What one turn of the pump has done, and why its last one was the last."""
+"""What one turn of the pump has done."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from ..models.claims import ClaimedTask
 from .lanes import Lane
 from .outcome import Outcome
-
-
-class Leaving(StrEnum):
-    """Why a runner leaves."""
-
-    DONE = "done"
-    SPENT = "spent"  # it has run as many tasks, or takes as much memory, as a runner may
-    DISMISSED = "dismissed"  # an operator has asked for it
-    STUCK = "stuck"  # a body can't be stopped but with the process
 
 
 @dataclass(slots=True)

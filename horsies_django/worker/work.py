@@ -12,9 +12,9 @@ from ..tables import check_tables
 from . import runner
 from .connection import own_connection
 from .inbox import Inbox, Word
+from .leaving import Leaving
 from .plan import Plan, Until
 from .supervisor import Supervisor
-from .tick import Leaving
 
 
 def work(plan: Plan, verbosity: int = 1) -> int:

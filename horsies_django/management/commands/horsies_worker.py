@@ -30,6 +30,11 @@ _TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
     "max_memory_mb": (int, "MB", "Replace a runner that takes more memory than this."),
     "task_timeout": (float, "SECONDS", "Time limit of tasks that set none."),
     "timeout_grace": (float, "SECONDS", "How long a task over its time limit may take to stop."),
+    "stall_timeout": (
+        float,
+        "SECONDS",
+        "Kill a runner that stands still, its interpreter held or stopped, for so long.",
+    ),
     "order": (
         str,
         "ORDER",

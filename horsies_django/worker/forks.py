@@ -1,0 +1,68 @@
+"""Processes that bodies fork: signals do there what they do in any process, and none outlives its runner."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import threading
+
+
+def mind_forks() -> None:
+    """Set up this process, a runner, for bodies that fork, by ``multiprocessing`` as a rule.
+
+    A forked process would inherit the handlers by which a runner stops in order, and ``Process.terminate()`` would do
+    nothing to it. On Linux it also ends with the runner, whatever the runner dies of. A program that is started with
+    ``subprocess`` shares neither handlers nor descriptors, and is left alone.
+    """
+    tether = _Tether() if sys.platform == "linux" else None
+    stops = (signal.SIGTERM, signal.SIGINT)
+    masks = threading.local()
+
+    def before() -> None:
+        masks.old = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
+
+    def after_in_child() -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if tether is not None:
+            tether.tie()
+        after()  # last: a signal that came meanwhile would have met the runner's handler, and be lost
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after_in_child)
+
+
+if sys.platform == "linux":
+
+    class _Tether:
+        """A pipe to which only the runner can write: the kernel kills those who read when the runner is gone.
+
+        A thread that waits for that could not run while other code holds the interpreter's lock, and the kernel's own
+        signal for a dead parent comes as soon as the *thread* ends that has forked.
+        """
+
+        def __init__(self) -> None:
+            self._reading, self._writing = os.pipe()
+            self._inode = os.fstat(self._reading).st_ino
+            self._is_writer = True
+
+        def tie(self) -> None:
+            """Have this process, which was forked, killed when the runner ends. One that closes all it has is free."""
+            try:
+                if os.fstat(self._reading).st_ino != self._inode:
+                    return
+                # A description of its own, for the signal's receiver belongs to that.
+                own = os.open(f"/proc/self/fd/{self._reading}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
+                fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
+                fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
+                if self._is_writer:  # else the process that has forked this one has closed it
+                    self._is_writer = False
+                    os.close(self._writing)  # last: if the runner is dead by now, this kills
+            except OSError:  # closed by the code that has forked
+                return

@@ -1,0 +1,14 @@
+"""Why a runner leaves."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Leaving(StrEnum):
+    """Why a runner leaves."""
+
+    DONE = "done"
+    SPENT = "spent"  # it has run as many tasks, or takes as much memory, as a runner may
+    DISMISSED = "dismissed"  # an operator has asked for it
+    STUCK = "stuck"  # a body can't be stopped but with the process

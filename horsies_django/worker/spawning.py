@@ -1,0 +1,127 @@
+"""Starting runners: forked from the nursery, or from scratch where there is none."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.core.cache import caches
+from django.db import connections
+
+from .begun import Begun, new_memory
+from .inbox import Word
+from .nursery import Forked, Nursery
+from .plan import Plan
+from .stalls import StallDetector
+
+logger = logging.getLogger("horsies_django.worker")
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A runner's process, as its supervisor sees it; from ``reading`` comes why it takes no more work."""
+
+    worker_id: str
+    process: subprocess.Popen[str] | Forked
+    begun: Begun
+    stalls: StallDetector
+    reading: int
+    is_killed: bool = False
+    is_retiring: bool = False
+    is_replaced: bool = False
+
+    def tell(self, word: Word) -> None:
+        """Say a word to the runner; one that is gone needs none."""
+        with suppress(OSError, ValueError):
+            assert self.process.stdin is not None
+            self.process.stdin.write(f"{word.name}\n")
+            self.process.stdin.flush()
+
+    def kill(self, why: str) -> None:
+        """End the process, once."""
+        if not self.is_killed:
+            logger.error("runner is killed id=%s: %s", self.worker_id, why)
+            self.is_killed = True
+            self.process.kill()
+
+
+class Spawner:
+    """Starts the runners of one supervisor."""
+
+    def __init__(self, plan: Plan, verbosity: int) -> None:
+        self._plan = plan
+        self._verbosity = verbosity
+        self._nursery: Nursery | None = None
+
+    def open(self) -> None:
+        """Fork the nursery, while this process has no connection and no second thread."""
+        if self._plan.fork:
+            connections.close_all()
+            caches.close_all()
+            self._nursery = Nursery.open()
+
+    def close(self) -> None:
+        """End the nursery; the runners go on."""
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
+
+    def start(self) -> Child:
+        """Start a runner. Raises OSError if there are no more processes, or memory, for now."""
+        worker_id = self._plan.new_worker_id()
+        opened: list[int] = []
+        try:
+            reading, writing = os.pipe()
+            opened += (reading, writing)
+            memory = new_memory()
+            opened.append(memory)
+            begun = Begun(memory)
+            process = self._fork((writing, memory)) or self._exec((writing, memory))
+            opened.remove(reading)
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+        with suppress(OSError):
+            assert process.stdin is not None
+            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {memory} {self._plan.dumps()}\n")
+            process.stdin.flush()
+        return Child(worker_id, process, begun, StallDetector(self._plan, begun), reading)
+
+    def _fork(self, descriptors: Sequence[int]) -> Forked | None:
+        """Fork a runner, if there is a nursery that does. Raises OSError."""
+        if self._nursery is None:
+            return None
+        listening, speaking = os.pipe()
+        try:
+            pid = self._nursery.bear((listening, *descriptors))
+        except OSError:
+            os.close(speaking)
+            raise
+        finally:
+            os.close(listening)
+        if pid is not None:
+            return Forked(pid, speaking)
+        os.close(speaking)  # whoever was born after all finds that nobody speaks
+        logger.warning("the nursery is lost: runners are started from scratch")
+        self.close()
+        return None
+
+    def _exec(self, descriptors: Sequence[int]) -> subprocess.Popen[str]:
+        """Start a runner from scratch. Raises OSError."""
+        environment = os.environ | {
+            "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE,
+            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+        }
+        return subprocess.Popen(  # our own interpreter, our own module
+            [sys.executable, "-m", "horsies_django.worker.child"],
+            stdin=subprocess.PIPE,
+            env=environment,
+            text=True,
+            pass_fds=descriptors,
+        )

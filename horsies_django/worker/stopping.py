@@ -1,0 +1,32 @@
+"""Stopping the bodies of a worker that has no supervisor, so that their tasks can be put back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ..exceptions import TaskRevoked
+from .inbox import Inbox, Word
+from .lanes import Lane
+from .outcome import Outcome
+from .run import Run
+from .watch import INSIST
+
+
+def stop_bodies(lanes: Sequence[Lane], inbox: Inbox, seconds: float) -> tuple[list[Outcome], set[Run]]:
+    """Tell all bodies to stop and wait for them, ``seconds`` at most; return the outcomes, and which still run."""
+    running = {run for lane in lanes for run in lane.running.values()}
+    ended: list[Outcome] = []
+    deadline = time.monotonic() + seconds
+    for run in running:
+        run.tell(TaskRevoked)
+    while running and time.monotonic() < deadline:
+        for run in running:
+            run.interrupt()
+        for item in inbox.take(INSIST):
+            if isinstance(item, Outcome):
+                ended.append(item)
+                running.discard(item.run)
+            elif item is Word.ABORT:
+                deadline = time.monotonic()
+    return ended, running

@@ -1,0 +1,141 @@
+"""What a supervisor says to the database, in a thread of its own: its loop never waits for an answer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from django.db import Error, connections
+
+from ..bell import Mailbox
+from ..models import Heartbeat, Task, Worker
+from ..reaper.crashed import Evidence, recover_all
+from ..signalling import handing_over
+from ..states import BeatRole, TaskStatus
+from .announcing import Announcer
+from .connection import own_connection
+from .plan import HOSTNAME, Plan
+
+logger = logging.getLogger("horsies_django.worker")
+
+#: Times that the tasks of a dead runner are looked for, if another transaction has them locked.
+TRIES: Final = 10
+
+#: Seconds between two tries.
+PAUSE: Final = 1.0
+
+#: Seconds for which the thread waits when there is nothing to do.
+_IDLE: Final = 60.0
+
+
+@dataclass(slots=True)
+class Dead:
+    """A runner that has ended; ``answer`` is called with whether an operator had asked it to go."""
+
+    worker_id: str
+    evidence: Evidence
+    answer: Callable[[bool], None] | None = None
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Beat:
+    worker_id: str
+    pid: int
+
+
+class SupervisorStore:
+    """Recovers what dead runners held, and beats for runners that do not. All methods return at once."""
+
+    def __init__(self, plan: Plan, tell: Callable[[], None]) -> None:
+        self._plan = plan
+        self._tell = tell
+        self._jobs: Mailbox[Dead | _Beat | None] = Mailbox()
+        self._dead: list[Dead] = []
+        self._posted = 0
+        self._recovered = 0
+        self._thread = threading.Thread(target=self._run, name="horsies-recovery", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def pending(self) -> int:
+        """How many dead runners are left to recover."""
+        return self._posted - self._recovered
+
+    def recover(self, dead: Dead) -> None:
+        """Put back, or fail, what a dead runner held. What can't be done now is tried again."""
+        self._posted += 1
+        self._jobs.put(dead)
+
+    def beat(self, worker_id: str, pid: int) -> None:
+        """Beat for a runner that is watched, and for all that it holds."""
+        self._jobs.put(_Beat(worker_id, pid))
+
+    def close(self, timeout: float) -> None:
+        """End the thread once it has done what there is to do; wait for it, ``timeout`` seconds at most."""
+        self._jobs.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        announcer = Announcer(self._plan.database)  # receivers of signals must not hold up a beat
+        with handing_over(announcer.put), own_connection(self._plan.database, "supervisor"):
+            while True:
+                jobs = self._jobs.take(PAUSE if self._dead else _IDLE)
+                self._dead += [job for job in jobs if isinstance(job, Dead)]
+                for beat in {job for job in jobs if isinstance(job, _Beat)}:
+                    self._beat(beat)
+                self._recover_all()
+                if None in jobs:
+                    break
+        announcer.close(timeout=_IDLE)
+
+    def _beat(self, beat: _Beat) -> None:
+        database = self._plan.database
+        held = Task.objects.using(database).held_by(beat.worker_id)
+        roles = {BeatRole.RUNNER: TaskStatus.RUNNING, BeatRole.CLAIMER: TaskStatus.CLAIMED}
+        try:
+            Worker.objects.using(database).beat(beat.worker_id)
+            for role, status in roles.items():
+                tasks = held.filter(status=status)
+                Heartbeat.objects.using(database).beat(tasks, role, beat.worker_id, HOSTNAME, beat.pid)
+        except Error as error:
+            logger.warning("no beat for runner id=%s, the database is not to be had: %s", beat.worker_id, error)
+            connections[database].close()
+
+    def _recover_all(self) -> None:
+        now = time.monotonic()
+        for dead in list(self._dead):
+            try:
+                if not self._is_recovered(dead):
+                    continue
+            except Error as error:
+                logger.warning("tasks of dead runners can't be recovered yet: %s", error)
+                connections[self._plan.database].close()
+                if time.monotonic() - now > PAUSE:
+                    return
+                continue
+            self._dead.remove(dead)
+            self._recovered += 1
+            self._tell()
+
+    def _is_recovered(self, dead: Dead) -> bool:
+        """Recover what a dead runner held; return whether nothing is left to do for it."""
+        workers = Worker.objects.using(self._plan.database)
+        if dead.answer is not None:
+            dead.answer(workers.filter(pk=dead.worker_id, stop_requested_at__isnull=False).exists())
+            dead.answer = None
+        rows = Task.objects.using(self._plan.database).held_by(dead.worker_id)
+        if count := recover_all(rows, dead.evidence):
+            logger.warning("recovered %d tasks of dead runner id=%s", count, dead.worker_id)
+        dead.tries += 1
+        if rows.exists() and dead.tries < TRIES:
+            return False  # another transaction has them locked
+        workers.leave(dead.worker_id)
+        return True

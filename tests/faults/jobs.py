@@ -1,0 +1,197 @@
+"""Bodies that hold the interpreter, hold a lock, or leave processes behind."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from horsies_django import RetryPolicy, task
+from horsies_django.exceptions import TaskInterrupt
+from tests.jobs.models import Entry
+
+#: Longer than any test waits.
+FOREVER = 60
+
+AGAIN = RetryPolicy.fixed([1] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False)
+
+
+def leave(key: str) -> None:
+    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
+
+
+def wait_for(gate: str | Path) -> None:
+    limit = time.monotonic() + FOREVER
+    while not Path(gate).exists():
+        if time.monotonic() > limit:
+            raise TimeoutError(gate)
+        time.sleep(0.02)
+
+
+def hold_interpreter(seconds: int) -> None:
+    """Wait in C code without giving up the interpreter's lock: no other thread of the process runs."""
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+@task(timeout=2, max_attempts=3, backoff=0)
+def hog(key: str) -> None:
+    leave(key)
+    hold_interpreter(FOREVER)
+
+
+@task(timeout=2)
+def hog_once(key: str) -> None:
+    leave(key)
+    hold_interpreter(FOREVER)
+
+
+@task(timeout=2, max_attempts=3, backoff=0)
+def backtrack(key: str) -> None:
+    """Match a pattern that takes for ever, in C code that holds the interpreter's lock."""
+    leave(key)
+    re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+@task
+def hog_when_open(key: str, gate: str, seconds: int = FOREVER) -> str:
+    """Hold the interpreter's lock as soon as the gate is open."""
+    leave(key)
+    wait_for(gate)
+    hold_interpreter(seconds)
+    return key
+
+
+@task(retry_policy=AGAIN)
+def hold_again(key: str, gate: str) -> str:
+    leave(key)
+    wait_for(gate)
+    return key
+
+
+@task
+def hold(key: str, gate: str) -> str:
+    leave(key)
+    wait_for(gate)
+    return key
+
+
+@task
+def write(key: str) -> int:
+    leave(key)
+    return os.getpid()
+
+
+# Bodies of which only so many may run at once.
+
+
+@task(queue_name="narrow", retry_policy=AGAIN)
+def take_a_place(folder: str, places: int, key: str) -> str:
+    """Hold one of so many locks until the gate is open; leave an entry if others hold them all."""
+    for number in range(places):
+        with Path(folder, f"place-{number}").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            leave(key)
+            # Nothing but the end of the process ends it.
+            with_gate = threading.Event()
+            while not with_gate.is_set():
+                try:
+                    wait_for(Path(folder, "gate"))
+                    with_gate.set()
+                except TaskInterrupt:
+                    pass
+            return key
+    leave("too many")
+    return "too many"
+
+
+@task(retry_policy=AGAIN)
+def clean_up(key: str) -> None:
+    leave(f"{key} began")
+    try:
+        wait_for("nowhere")
+    finally:
+        leave(f"{key} ended")
+
+
+@task(retry_policy=AGAIN)
+def be_stuck(key: str, seconds: float) -> None:
+    leave(key)
+    time.sleep(seconds)
+
+
+# Bodies that start processes.
+
+
+def _sleep(pipe=None) -> None:
+    time.sleep(FOREVER)
+
+
+@task
+def terminate_a_child() -> int:
+    """Start a process, terminate it, and wait for it; return its exit status."""
+    child = multiprocessing.get_context("fork").Process(target=_sleep)
+    child.start()
+    child.terminate()
+    child.join(20)
+    status = child.exitcode
+    if status is None:
+        child.kill()
+        raise TimeoutError("the child did not hear")
+    return status
+
+
+@task
+def handlers_in_a_child() -> list[str]:
+    """Return what SIGTERM and SIGINT do in a process that a body has forked."""
+    reading, writing = os.pipe()
+    if not os.fork():
+        found = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        os.write(writing, ",".join(map(_name, found)).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        return pipe.read().split(",")
+
+
+def _name(handler) -> str:
+    return getattr(handler, "__name__", None) or signal.Handlers(handler).name
+
+
+@task
+def leave_processes_behind(gate: str) -> dict[str, int]:
+    """Leave a forked process, one that this has forked, one of multiprocessing and a program; wait for the gate."""
+    reading, writing = os.pipe()
+    forked = os.fork()
+    if not forked:
+        grandchild = os.fork()
+        if grandchild:
+            os.write(writing, str(grandchild).encode())
+        time.sleep(FOREVER)
+        os._exit(0)
+    grandchild = int(os.read(reading, 16))
+    child = multiprocessing.get_context("fork").Process(target=_sleep)
+    starter = threading.Thread(target=child.start)  # a thread that ends must not take the process with it
+    starter.start()
+    starter.join()
+    program = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER})"])
+    for name, pid in (("forked", forked), ("grandchild", grandchild), ("child", child.pid), ("program", program.pid)):
+        Entry.objects.create(key=name, pid=pid)
+    wait_for(gate)
+    return {}
+
+
+@task
+def exit_with(key: str, status: int) -> None:
+    leave(key)
+    os._exit(status)

@@ -1,0 +1,176 @@
+"""Runners that stand still: a body holds the interpreter's lock, or a signal has stopped the process."""
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+import pytest
+from django.db import transaction
+from django.db.models import Max, Min
+
+from horsies_django import TaskStatus
+from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from tests.chaos.fleet import is_alive
+from tests.conftest import wait_until
+from tests.faults import jobs
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+#: Far more than are started ahead until bodies are known to be short.
+MANY = 300
+
+COMPLETED = [("COMPLETED", "", False)]
+CRASHED, TIMED_OUT = ("WORKER_FAILURE", "WORKER_CRASHED"), ("FAILED", "TASK_TIMEOUT")
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A file that lets bodies go on."""
+    return tmp_path / "gate"
+
+
+def pid_of(key, count=1):
+    """The process that runs the body which has left ``key`` the ``count``-th time."""
+    wait_until(lambda: Entry.objects.filter(key=key).count() >= count, limit=40, what=f"{key} has begun")
+    return Entry.objects.filter(key=key).order_by("pk")[count - 1].pid
+
+
+def attempts_of(handle):
+    attempts = TaskAttempt.objects.filter(task=handle.id).order_by("attempt")
+    return list(attempts.values_list("outcome", "error_code", "will_retry"))
+
+
+@contextmanager
+def stopped(*pids):
+    """Stop processes; those that are still there go on in the end."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            if is_alive(pid):
+                os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("body", [jobs.hog, jobs.backtrack])
+def test_14_a_body_that_holds_the_interpreter_fails_with_task_timeout_and_other_tasks_go_on(worker, body):
+    process = worker("--timeout-grace", "1", "--threads", "2")
+    hog = body.send("hog")
+
+    for number in (1, 2, 3):
+        pid_of("hog", number)
+        assert tasks.add.send(number).value(timeout=40) == number + 1
+
+    assert hog.get(timeout=40).err.error_code == "TASK_TIMEOUT"
+    assert attempts_of(hog) == [(*TIMED_OUT, True), (*TIMED_OUT, True), (*TIMED_OUT, False)]
+    assert Entry.objects.filter(key="hog").values("pid").distinct().count() == 3
+    assert process.process.poll() is None
+
+
+def test_14_begun_neighbours_of_such_a_body_are_crashed_by_their_policy(worker, gate):
+    worker("--timeout-grace", "1", "--threads", "3")
+    with transaction.atomic():  # one claim takes them all
+        again, once = jobs.hold_again.send("again", str(gate)), jobs.hold.send("once", str(gate))
+    pid_of("again")
+    pid_of("once")
+    hog = jobs.hog_once.send("hog")
+
+    assert once.get(timeout=40).err.error_code == "WORKER_CRASHED"
+    assert hog.get(timeout=40).err.error_code == "TASK_TIMEOUT"
+    pid_of("again", 2)
+    gate.touch()
+    assert again.value(timeout=40) == "again"
+    assert attempts_of(again) == [(*CRASHED, True), *COMPLETED]
+
+
+def test_14_tasks_started_ahead_behind_such_a_body_go_back_uncharged(worker, gate):
+    tasks.noop.send_many({} for _ in range(MANY))
+    hog = jobs.hog_once.send("hog")
+    behind = [handle.id for handle in tasks.noop.send_many({} for _ in range(MANY))]
+
+    worker("--timeout-grace", "1", "--threads", "1")
+
+    wait_until(lambda: Task.objects.completed().filter(pk__in=behind).count() == MANY, limit=60)
+    assert hog.get(timeout=20).err.error_code == "TASK_TIMEOUT"
+    assert not TaskAttempt.objects.filter(task__in=behind).exclude(attempt=1, outcome="COMPLETED").exists()
+
+
+def test_14_a_stopped_runner_is_killed_and_its_unbegun_tasks_go_back_uncharged(worker, gate):
+    process = worker("--stall-timeout", "3", "--threads", "1", "--prefetch", "3")
+    again = jobs.hold_again.send("again", str(gate))
+    runner = pid_of("again")
+    waiting = tasks.noop.send_many({} for _ in range(3))
+    wait_until(lambda: Task.objects.filter(status=TaskStatus.CLAIMED).count() == 3)
+
+    with stopped(runner):
+        wait_until(lambda: not is_alive(runner), limit=40, what="the stopped runner is killed")
+        pid_of("again", 2)
+    gate.touch()
+
+    assert again.value(timeout=40) == "again"
+    assert attempts_of(again) == [(*CRASHED, True), *COMPLETED]
+    assert all(handle.get(timeout=40).is_ok() for handle in waiting)
+    assert [attempts_of(handle) for handle in waiting] == [COMPLETED] * 3
+    assert "it has stood still" in process.output
+
+
+def test_14_a_supervisor_beats_for_its_runner_so_nobody_judges_its_tasks(worker, manage, gate):
+    """Here a body holds the interpreter's lock for longer than the threshold, and other processes reap."""
+    reap = {"TEST_BEAT_MS": "500", "TEST_STALE_MS": "3000", "TEST_CHECK_MS": "200"}
+    worker("--no-reaper", "--threads", "2", "--stall-timeout", "600", **reap)
+    hog = jobs.hog_when_open.send("hog", str(gate), 12)
+    runner = pid_of("hog")
+    manage("horsies_reaper", **reap)
+    beats = Heartbeat.objects.filter(task=hog.id)
+    wait_until(beats.exists)
+    Heartbeat.objects.all().delete()
+
+    gate.touch()
+
+    def has_been_beaten_for_three_thresholds():
+        moments = beats.aggregate(first=Min("sent_at"), last=Max("sent_at"))
+        return moments["first"] and (moments["last"] - moments["first"]).total_seconds() > 9
+
+    wait_until(has_been_beaten_for_three_thresholds, limit=40)
+    assert hog.value(timeout=40) == "hog"
+    assert attempts_of(hog) == COMPLETED
+    assert Worker.objects.get().pid == runner
+
+
+def test_14_a_runner_that_was_frozen_with_its_supervisor_goes_on(worker, gate):
+    """As if the container had been paused, or the machine suspended, for longer than a runner may stand still."""
+    process = worker("--stall-timeout", "3", "--timeout-grace", "1", "--threads", "1")
+    held = jobs.hold.send("held", str(gate))
+    runner = pid_of("held")
+
+    with stopped(runner, process.process.pid):
+        awake = time.monotonic() + 6
+        wait_until(lambda: time.monotonic() > awake)
+        os.kill(process.process.pid, signal.SIGCONT)
+        awake = time.monotonic() + 0.5  # the supervisor looks before the runner can do anything
+        wait_until(lambda: time.monotonic() > awake)
+    gate.touch()
+
+    assert held.value(timeout=20) == "held"
+    assert attempts_of(held) == COMPLETED
+    assert "killed" not in process.output
+
+
+def test_14_a_runner_that_waits_for_the_database_is_not_taken_for_one_that_stands_still(worker, gate):
+    process = worker("--stall-timeout", "3", "--threads", "1")
+    held = jobs.hold.send("held", str(gate))
+    pid_of("held")
+
+    with transaction.atomic():
+        Task.objects.select_for_update().get(pk=held.id)
+        Task.objects.filter(pk=held.id).update(priority=1)  # on SQLite this keeps all others from writing
+        gate.touch()
+        over = time.monotonic() + 6
+        wait_until(lambda: time.monotonic() > over)
+
+    assert held.value(timeout=40) == "held"
+    assert "killed" not in process.output
