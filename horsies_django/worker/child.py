@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from .inbox import Inbox
 
 #: Exit status of a runner whose supervisor is gone, of one that has run as many tasks as a child may, of one that is
-#: done, of one with a body that could not be stopped, and of one that an operator has asked to go. Not 0, with which a
-#: body may end the process as well.
+#: done, of one with a body that could not be stopped, of one that an operator has asked to go, and of one whose settings
+#: name another database than its supervisor's. Not 0, with which a body may end the process as well.
 ORPHANED: Final = 70
 SPENT: Final = 71
 DONE: Final = 72
 STUCK: Final = 73
 DISMISSED: Final = 74
+ELSEWHERE: Final = 75
 
 #: What a runner writes into the pipe to its supervisor when it takes no more work.
 RETIRING: Final = b"retiring\n"
@@ -49,6 +51,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
         os.set_inheritable(inherited, False)  # a body's subprocess has no business with it
     if not apps.ready:
         django.setup()
+    from django.core.exceptions import ImproperlyConfigured
     from django.db import connections
 
     from . import runner
@@ -59,6 +62,11 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from .tick import Leaving
 
     log_to_console(int(verbosity))
+    try:
+        orders = Plan.loads(plan)
+    except ImproperlyConfigured as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(ELSEWHERE)
     # A body must not be the one to find out that a connection died while its thread had nothing to do.
     for database in connections.settings.values():
         database["CONN_HEALTH_CHECKS"] = True
@@ -67,7 +75,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Word.STOP))
     threading.Thread(target=_obey, args=(voice, inbox), name="horsies-control", daemon=True).start()
     retire = partial(os.write, pipe, RETIRING)
-    leaving = runner.run(Plan.loads(plan), worker_id, inbox, lambda: retire() > 0, Begun(memory))
+    leaving = runner.run(orders, worker_id, inbox, lambda: retire() > 0, Begun(memory))
     # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
     logging.shutdown()
     statuses = {Leaving.DONE: DONE, Leaving.SPENT: SPENT, Leaving.STUCK: STUCK, Leaving.DISMISSED: DISMISSED}

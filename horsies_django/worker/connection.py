@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -56,7 +57,33 @@ def own_connection(alias: str, name: str, *, is_busy: bool = False) -> Iterator[
         connections[alias] = original
 
 
+def identity_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return which database these settings of a connection mean, without any password."""
+    options = settings.get("OPTIONS") or {}
+    named = {key: settings.get(key) or "" for key in ("ENGINE", "NAME", "HOST", "PORT")}
+    # PostgreSQL takes these from either place.
+    named |= {f"OPTIONS {key}": options.get(key) or "" for key in ("service", "dbname", "host", "port")}
+    return {key: str(value) for key, value in named.items() if value}
+
+
+def check_identity(alias: str, expected: Mapping[str, str]) -> None:
+    """Raise ImproperlyConfigured if ``alias`` is, for this process, another database than the ``expected`` one."""
+    found = identity_of(connections.settings[alias])
+    if found != expected:
+        raise ImproperlyConfigured(
+            f"This runner would work on another database than the process that started it: {alias!r} is {found} here "
+            f"and {dict(expected)} there, as in a test. Nothing was run."
+        )
+
+
 def in_memory(alias: str) -> bool:
     """Whether ``alias`` is an SQLite database in memory, which other processes don't see and other threads lock."""
     connection = connections[alias]
     return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())  # type: ignore[attr-defined]  # SQLite's own
+
+
+def is_callers_alone(alias: str) -> bool:
+    """Whether only this thread's connection sees the tasks: others would see no transaction of it, or elsewhere."""
+    connection = connections[alias]
+    is_elsewhere = identity_of(connection.settings_dict) != identity_of(connections.settings[alias])
+    return connection.in_atomic_block or in_memory(alias) or is_elsewhere

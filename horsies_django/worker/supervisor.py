@@ -28,7 +28,7 @@ from ..reaper.crashed import Overrun, recover_all
 from ..reaper.loop import Reaper
 from ..schedules.beat import Beat
 from .begun import Begun, HasBegun, new_memory
-from .child import DISMISSED, DONE, SPENT, STUCK
+from .child import DISMISSED, DONE, ELSEWHERE, SPENT, STUCK
 from .connection import own_connection
 from .inbox import Word
 from .nursery import Forked, Nursery
@@ -239,6 +239,10 @@ class Supervisor:
         child.begun.close()
         if status == DISMISSED:
             self._let_go(child)
+            return
+        if status == ELSEWHERE:  # another one would find the same
+            self._has_failed = True
+            self._halt(Word.STOP)
             return
         if status in (DONE, SPENT, STUCK):
             self._failed_starts = 0
