@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .inbox import Inbox
 
 #: Exit status of a runner whose supervisor is gone, of one that has run as many tasks as a child may, of one that is
-#: done, of one with a body that could not be stopped, of one that an operator has asked to go, and of one whose settings
-#: name another database than its supervisor's. Not 0, with which a body may end the process as well.
+#: done, of one with a body that could not be stopped, of one that an operator has asked to go, and of one whose
+#: settings name another database than its supervisor's. Not 0, with which a body may end the process as well.
 ORPHANED: Final = 70
 SPENT: Final = 71
 DONE: Final = 72
@@ -65,7 +65,8 @@ def main(descriptors: Sequence[int] = ()) -> None:
     try:
         orders = Plan.loads(plan)
     except ImproperlyConfigured as error:
-        print(error, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
         os._exit(ELSEWHERE)
     # A body must not be the one to find out that a connection died while its thread had nothing to do.
     for database in connections.settings.values():
