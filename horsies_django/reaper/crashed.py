@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -83,11 +83,12 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
     )
     tasks, nodes = door.free(tasks)
     lost = [_Lost(*row) for row in tasks.lock().values_list(*columns)]
-    if unstarted := [one for one in lost if one.status == TaskStatus.CLAIMED]:
-        tasks.rows().release(unstarted)
+    for worker_id, unstarted in _by_worker(one for one in lost if one.status == TaskStatus.CLAIMED):
+        tasks.rows().release(unstarted, worker_id)
     running = [one for one in lost if one.status == TaskStatus.RUNNING]
-    if has_begun and (untouched := [one for one in running if not has_begun(one)]):
-        tasks.rows().unstart(untouched)
+    if has_begun:
+        for worker_id, untouched in _by_worker(one for one in running if not has_begun(one)):
+            tasks.rows().unstart(untouched, worker_id)
         running = [one for one in running if has_begun(one)]
     known = Worker.objects.using(tasks.db).in_bulk({one.worker_id or "" for one in lost})
     groups: dict[tuple[str, AttemptOutcome, bool], list[Ended]] = defaultdict(list)
@@ -105,6 +106,13 @@ def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[
     admit_after_commit(tasks.db, [one.limit_key for one in lost])
     signalling.lost_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
     return len(lost)
+
+
+def _by_worker(lost: Iterable[_Lost]) -> Iterable[tuple[str, list[_Lost]]]:
+    grouped: dict[str, list[_Lost]] = defaultdict(list)
+    for one in lost:
+        grouped[one.worker_id or ""].append(one)
+    return grouped.items()
 
 
 class _Lost(NamedTuple):

@@ -119,7 +119,8 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             transaction.on_commit(partial(committed.append, True), using=database)
             if connections[database].vendor == "sqlite":
                 # Who has read can't become the writer once somebody else has written: be it from the start.
-                _require(run, tasks.held([run.claim], TaskStatus.RUNNING).update(claim=F("claim")))
+                mine = tasks.held([run.claim], TaskStatus.RUNNING, run.runner.worker_id)
+                _require(run, mine.update(claim=F("claim")))
             has_begun = True
             value = _value(run, call)
             run.is_over = True
@@ -130,7 +131,7 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             if root is not None:
                 door.lock(database, root)
             if run.progress is not None:
-                tasks.note_progress({run.claim: run.progress})
+                tasks.note_progress({run.claim: run.progress}, run.runner.worker_id)
             _require(run, tasks.complete([outcome.ended], run.runner))
             if root is not None:
                 door.ended(database, [run.task_id])
