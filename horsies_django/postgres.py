@@ -67,6 +67,12 @@ def pin_plans(connection: BaseDatabaseWrapper) -> None:
     connection.connection.prepare_threshold = 0
 
 
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the server has a transaction open for this connection, as the driver knows it from the last answer."""
+    status = connection.connection.info.transaction_status
+    return status.name in ("ACTIVE", "INTRANS", "INERROR")
+
+
 def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     """Return a cursor that has statements planned once, if :func:`pin_plans` has been there; else an ordinary one."""
     if connection.vendor != "postgresql":

@@ -100,6 +100,16 @@ def _within_chain(run: Run, call: _Call, body: Callable[[], Any]) -> Awaitable[A
     return awaitable
 
 
+def _value_in_transaction(run: Run, call: _Call) -> Any:
+    """Run an atomic task's body. A block that it leaves open would be ended in the place of the transaction itself."""
+    connection = connections[run.database]
+    depth = len(connection.atomic_blocks)
+    value = _value(run, call)
+    if len(connection.atomic_blocks) != depth:
+        raise transaction.TransactionManagementError("The body left a transaction.atomic() block open.")
+    return value
+
+
 class _RolledBack(Exception):
     """The body of an atomic task came to an error, so its effects must not stay."""
 
@@ -122,7 +132,7 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
                 mine = tasks.held([run.claim], TaskStatus.RUNNING, run.runner.worker_id)
                 _require(run, mine.update(claim=F("claim")))
             has_begun = True
-            value = _value(run, call)
+            value = _value_in_transaction(run, call)
             run.is_over = True
             outcome = verdict.returned(run, call.task, value)
             if outcome.ended.error is not None:
