@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import connections, transaction
 from django.db.models import F
 
 from .. import gathering
@@ -21,6 +21,7 @@ from ..exceptions import Snooze, TaskRevoked
 from ..framework import resolve, result_of
 from ..models import Task
 from ..outages import UNTIL_IT_IS_BACK, waiting_for_database
+from ..refusals import is_outage
 from ..results import OperationalCode
 from ..serializers import decode_call
 from ..states import TaskStatus
@@ -149,7 +150,8 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
     except _RolledBack as error:
         return error.outcome
     except BaseException as error:
-        if not has_begun and isinstance(error, OperationalError | InterfaceError):
+        is_ours = not has_begun or run.is_over  # and what the body itself has run into is its own
+        if is_ours and not committed and is_outage(error):
             raise Snooze(UNTIL_IT_IS_BACK) from error
         if not committed:
             raise

@@ -324,7 +324,7 @@ class Supervisor:
 
     def _go_round(self, name: str, loop: Reaper | Beat) -> None:
         try:
-            with own_connection(self._plan.database, name):
+            with own_connection(self._plan.database, name, waits=True):
                 loop.run()
         except BaseException:
             # A worker that does not reap looks well and is not: whoever started it has to know.
