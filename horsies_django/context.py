@@ -74,7 +74,8 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         encoded = encode(state, rich=claim.rich, where="the state")
         check_size(dumps(encoded), self.run.options.max_payload_bytes, "the state")
         self.run.has_saved = True
-        mine = Task.objects.using(self.run.database).held([claim], TaskStatus.RUNNING)
+        tasks = Task.objects.using(self.run.database)
+        mine = tasks.held([claim], TaskStatus.RUNNING, self.run.runner.worker_id)
         if not mine.update(checkpoint=encoded):
             self.run.tell(TaskRevoked)
             self.run.check()

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from django.db import InterfaceError, OperationalError
+from django.db import Error
 
 from .exceptions import Snooze
+from .refusals import is_outage
 
 #: Seconds that a task waits whose body could not begin, for the database was not to be had.
 UNTIL_IT_IS_BACK: Final = 1.0
@@ -19,5 +20,7 @@ def waiting_for_database() -> Iterator[None]:
     """Snooze instead of an error of the block's that says that the database is not to be had."""
     try:
         yield
-    except (OperationalError, InterfaceError) as error:
+    except Error as error:
+        if not is_outage(error):
+            raise
         raise Snooze(UNTIL_IT_IS_BACK) from error

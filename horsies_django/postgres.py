@@ -18,6 +18,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models.sql import InsertQuery
 
 from .inserts import Piece
+from .refusals import LOCK_TAKEN, sqlstate
 
 #: One channel for all queues; see waking.py for the payload.
 CHANNEL: Final = "horsies_tasks"
@@ -53,22 +54,64 @@ WHERE schemaname = ANY (current_schemas(false)) AND tablename = %s AND attname =
 """
 
 
-def pin_plans(connection: BaseDatabaseWrapper) -> None:
-    """Let a connection that speaks to the queue's tables only go by their indexes, and keep the plans it is told to.
+#: What connections of our own have where the project's OPTIONS say nothing else: a server that is gone without a word
+#: is noticed within some ten seconds, whether an answer is awaited or not. Seconds, but for the last: milliseconds.
+NETWORK: Final[Mapping[str, int]] = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
+#: How long they wait for a lock where no wait is meant, unless the server, the role or OPTIONS have a limit.
+LOCK_TIMEOUT: Final = "10s"
+
+
+def own_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a project's OPTIONS as a connection of our own has them: its name, no pool, known times and isolation."""
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+    own = {**NETWORK, **options, "application_name": f"horsies {name}"[:63]}
+    own.pop("pool", None)
+    own["isolation_level"] = IsolationLevel.READ_COMMITTED.value  # guards rely on seeing what has just been committed
+    return own
+
+
+def set_up_session(connection: BaseDatabaseWrapper, *, is_busy: bool, waits: bool) -> None:
+    """Set what a new connection of our own needs on the server, in one statement.
+
+    One that is busy speaks to the queue's tables only: it goes by their indexes, and keeps the plans it is told to. One
+    that ``waits`` has no limit for locks.
 
     Not where a pooler stands between: what a session has set or prepared is another client's in the next transaction.
     """
+    settings = {"default_transaction_isolation": "'read committed'"}
+    if not waits:
+        current = "current_setting('lock_timeout')"
+        settings["lock_timeout"] = f"CASE {current} WHEN '0' THEN '{LOCK_TIMEOUT}' ELSE {current} END"
+    if is_busy:
+        settings |= {name: f"'{value}'" for name, value in _PLANS.items()}
+    columns = ", ".join(f"set_config('{name}', {value}, false)" for name, value in settings.items())
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        if cursor.fetchone() != (connection.connection.info.backend_pid,):
-            return
-        settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _PLANS.items())
-        cursor.execute(f"SELECT {settings}")
-    connection.connection.prepare_threshold = 0
+        cursor.execute(
+            f"SELECT {columns} WHERE pg_backend_pid() = %s",  # our own
+            [connection.connection.info.backend_pid],
+        )
+        is_direct = cursor.fetchone() is not None
+    if is_direct and is_busy:
+        connection.connection.prepare_threshold = 0
+
+
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the server has a transaction open for this connection, as the driver knows it from the last answer."""
+    status = connection.connection.info.transaction_status
+    return status.name in ("ACTIVE", "INTRANS", "INERROR")
 
 
 def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
-    """Return a cursor that has statements planned once, if :func:`pin_plans` has been there; else an ordinary one."""
+    """Return a cursor that has statements planned once where :func:`set_up_session` wants it; else an ordinary one."""
     if connection.vendor != "postgresql":
         return connection.cursor()
     import psycopg
@@ -109,7 +152,7 @@ def waiting_for_locks(connection: BaseDatabaseWrapper, milliseconds: int) -> Ite
 
 def is_lock_timeout(error: Error) -> bool:
     """Whether somebody else had a lock for too long."""
-    return getattr(error.__cause__, "sqlstate", None) == "55P03"
+    return sqlstate(error) == LOCK_TAKEN
 
 
 def literal(value: Any) -> str:
@@ -236,7 +279,7 @@ class OwnLine:
             return False
         self._listening = connection  # whatever comes of it: who can't listen is not asked again
         self._heard.clear()
-        if connection.prepare_threshold is None:  # pin_plans() has not been there, or has found a pooler
+        if connection.prepare_threshold is None:  # set_up_session() was not there, or has found a pooler
             return False
         connection.add_notify_handler(lambda notice: self._heard.append(notice.payload))
         with self._wrapper.cursor() as cursor:
@@ -271,7 +314,7 @@ class Line:
     def __init__(self, alias: str, channel: str | None, name: str) -> None:
         import psycopg
 
-        parameters: dict[str, Any] = connections[alias].get_connection_params()
+        parameters: dict[str, Any] = {**NETWORK, **connections[alias].get_connection_params()}
         for of_django in ("cursor_factory", "context"):
             parameters.pop(of_django, None)
         parameters["application_name"] = f"horsies {name}"[:63]

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from django.db import DataError, Error, IntegrityError, OperationalError
+from typing import Final
+
+from django.db import DataError, Error, IntegrityError, InterfaceError, OperationalError
+
+#: PostgreSQL's code for a write where none is allowed: on a standby, or on a primary that is becoming one.
+READ_ONLY: Final = "25006"
+
+#: Its code for a lock that somebody else had for too long.
+LOCK_TAKEN: Final = "55P03"
+
+
+def sqlstate(error: BaseException) -> str:
+    """Return the code that PostgreSQL gave an error; an empty one of other databases, and where there was no answer."""
+    return str(getattr(error.__cause__, "sqlstate", None) or "")
 
 
 def is_refusal(error: Error) -> bool:
@@ -11,5 +24,16 @@ def is_refusal(error: Error) -> bool:
     PostgreSQL counts a value that is too large among the operational errors, by a code of its own.
     """
     if isinstance(error, OperationalError):
-        return str(getattr(error.__cause__, "sqlstate", "")).startswith("54")
+        return sqlstate(error).startswith("54")
     return isinstance(error, DataError | IntegrityError)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the same may succeed later: the database is away or read-only, or another transaction was in the way.
+
+    Lost connections, shutdowns, lock timeouts, deadlocks and serialization failures are operational errors; what a
+    read-only server says is not.
+    """
+    if isinstance(error, OperationalError | InterfaceError):
+        return not is_refusal(error)
+    return isinstance(error, Error) and sqlstate(error) == READ_ONLY

@@ -59,7 +59,7 @@ class LoopCommand(BaseCommand, Generic[L]):
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         loop = self.loop(settings, alias or "default", seconds)
-        with own_logging(), own_connection(settings.database, self.role):
+        with own_logging(), own_connection(settings.database, self.role, waits=True):
             if once:
                 self.once(loop)
                 return

@@ -56,7 +56,8 @@ class Exchange(ABC):
         self._alias = tasks.db
         self._connection = connections[tasks.db]
         rows = tasks.rows()
-        self._held = rows.filter(IsAmong(_ENDED), claim=FromMap(_CLAIMS, models.IntegerField()))
+        token = FromMap(_CLAIMS, models.IntegerField())
+        self._held = rows.filter(IsAmong(_ENDED), claim=token, claimed_by_worker_id=runner.worker_id)
         self._complete = Statement.update(
             self._held.filter(lifecycle.COMPLETE.is_possible),
             status=lifecycle.COMPLETE.target,

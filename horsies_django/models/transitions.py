@@ -2,7 +2,8 @@
 
 A transition that batches takes values, not instances: on the way of each task, model instances would cost more than the
 database. The guard of everything a worker does is the *claim*: a number on the row that grows each time the row is
-claimed, so that whatever comes from an older claim, even of the same worker, matches no row and changes nothing.
+claimed, so that whatever comes from an older claim, even of the same worker, matches no row and changes nothing. The
+worker's id is compared as well: after a failover that has lost commits, two workers may hold the same number.
 """
 
 from __future__ import annotations
@@ -149,29 +150,29 @@ class TaskQuerySet(Interventions):
                 raise ClaimLost
         return claims
 
-    def start(self, claims: Sequence[Held]) -> set[UUID]:
+    def start(self, claims: Sequence[Held], worker_id: str) -> set[UUID]:
         """CLAIMED → RUNNING, and return the ids of those that may start.
 
         One whose ``good_until`` has passed becomes EXPIRED instead, with no attempt and its claim kept (S1-16 … S1-19).
         """
-        mine = self.held(claims, TaskStatus.CLAIMED)
+        mine = self.held(claims, TaskStatus.CLAIMED, worker_id)
         if mine.filter(not_past_deadline())._move(lifecycle.START, **STARTED) == len(claims):
             return {claim.task_id for claim in claims}
         mine._expire(lifecycle.EXPIRE_CLAIMED)
-        return set(self.held(claims, TaskStatus.RUNNING).values_list("pk", flat=True))
+        return set(self.held(claims, TaskStatus.RUNNING, worker_id).values_list("pk", flat=True))
 
-    def release(self, claims: Sequence[Held]) -> int:
+    def release(self, claims: Sequence[Held], worker_id: str) -> int:
         """CLAIMED → PENDING by the worker itself, no attempt burnt."""
-        return self.held(claims, TaskStatus.CLAIMED)._move(lifecycle.RELEASE, **_UNCLAIMED)
+        return self.held(claims, TaskStatus.CLAIMED, worker_id)._move(lifecycle.RELEASE, **_UNCLAIMED)
 
-    def unstart(self, claims: Sequence[Held]) -> int:
+    def unstart(self, claims: Sequence[Held], worker_id: str) -> int:
         """RUNNING → PENDING by the worker itself, for bodies that never began: no attempt burnt."""
-        mine = self.held(claims, TaskStatus.RUNNING)
+        mine = self.held(claims, TaskStatus.RUNNING, worker_id)
         return mine._move(lifecycle.UNSTART, attempt=F("attempt") - 1, **_UNCLAIMED, **_RETURNED)
 
     # While a body runs.
 
-    def note_progress(self, notes: Mapping[ClaimedTask, str]) -> set[UUID]:
+    def note_progress(self, notes: Mapping[ClaimedTask, str], worker_id: str) -> set[UUID]:
         """Store what bodies say of their progress, as JSON texts, and return of which tasks.
 
         A row that its own body has locked, by saving its state in a transaction, is passed over: the worker must not
@@ -179,7 +180,8 @@ class TaskQuerySet(Interventions):
         """
         progress = FromMap({claim.task_id: note for claim, note in notes.items()}, models.JSONField())
         with transaction.atomic(using=self.db):
-            free = set(self.held(notes.keys(), TaskStatus.RUNNING).lock().values_list("pk", flat=True))
+            mine = self.held(notes.keys(), TaskStatus.RUNNING, worker_id)
+            free = set(mine.lock().values_list("pk", flat=True))
             self.rows().filter(pk__in=free).update(progress=progress)
         return free
 
@@ -188,9 +190,10 @@ class TaskQuerySet(Interventions):
     def complete(self, ends: Sequence[Ended], runner: Runner) -> int:
         """RUNNING → COMPLETED, with the result and the attempt (S0-16); return how many there were."""
         results = {end.task_id: end.result for end in ends}
-        count = self.held(ends, TaskStatus.RUNNING)._move(lifecycle.COMPLETE, **completed_with(results, self.db))
+        mine = self.held(ends, TaskStatus.RUNNING, runner.worker_id)
+        count = mine._move(lifecycle.COMPLETE, **completed_with(results, self.db))
         self._attempts.record(
-            self.held(ends, TaskStatus.COMPLETED),
+            self.held(ends, TaskStatus.COMPLETED, runner.worker_id),
             AttemptOutcome.COMPLETED,
             hostname=runner.hostname,
             pid=runner.pid,
@@ -200,7 +203,7 @@ class TaskQuerySet(Interventions):
     def fail(self, ends: Sequence[Ended], runner: Runner, outcome: AttemptOutcome = AttemptOutcome.FAILED) -> None:
         """RUNNING → FAILED, with the error and the attempt (S0-18)."""
         errors = {end.task_id: end.error for end in ends if end.error}
-        self.held(ends, TaskStatus.RUNNING)._move(
+        self.held(ends, TaskStatus.RUNNING, runner.worker_id)._move(
             lifecycle.FAIL,
             result=FromMap({end.task_id: end.result for end in ends}, models.JSONField()),
             error_code=FromMap(texts({key: error.code for key, error in errors.items()}), TextField()),
@@ -208,7 +211,11 @@ class TaskQuerySet(Interventions):
             kept_until=kept_until(TaskStatus.FAILED, self.db),
         )
         self._attempts.record(
-            self.held(ends, TaskStatus.FAILED), outcome, errors=errors, hostname=runner.hostname, pid=runner.pid
+            self.held(ends, TaskStatus.FAILED, runner.worker_id),
+            outcome,
+            errors=errors,
+            hostname=runner.hostname,
+            pid=runner.pid,
         )
 
     def retry_later(
@@ -220,9 +227,10 @@ class TaskQuerySet(Interventions):
         """
         due = _due_again(ends)
         in_time = Case(When(Q(good_until__isnull=True) | Q(good_until__gt=due), Value(True)), default=Value(False))
-        verdicts = dict(self.held(ends, TaskStatus.RUNNING).lock(skip=False).values_list("pk", in_time))
+        mine = self.held(ends, TaskStatus.RUNNING, runner.worker_id)
+        verdicts = dict(mine.lock(skip=False).values_list("pk", in_time))
         if again := [end for end in ends if verdicts.get(end.task_id)]:
-            rows = self.held(again, TaskStatus.RUNNING)
+            rows = self.held(again, TaskStatus.RUNNING, runner.worker_id)
             self._attempts.record(
                 rows,
                 outcome,
@@ -244,9 +252,9 @@ class TaskQuerySet(Interventions):
         if too_late := [end for end in ends if verdicts.get(end.task_id) is False]:
             self.fail(too_late, runner, outcome)
 
-    def snooze(self, ends: Sequence[Ended]) -> int:
+    def snooze(self, ends: Sequence[Ended], worker_id: str) -> int:
         """RUNNING → PENDING, due after ``again_in``, as if this run had not been: no attempt burnt."""
-        count = self.held(ends, TaskStatus.RUNNING)._move(
+        count = self.held(ends, TaskStatus.RUNNING, worker_id)._move(
             lifecycle.SNOOZE,
             attempt=F("attempt") - 1,
             enqueued_at=_due_again(ends),
@@ -379,10 +387,11 @@ class TaskQuerySet(Interventions):
         yield
         admit_after_commit(self.db, limited)
 
-    def held(self, claims: Collection[Held], status: TaskStatus) -> TaskQuerySet:
-        """The rows that are in ``status`` under exactly these claims: the fence."""
+    def held(self, claims: Collection[Held], status: TaskStatus, worker_id: str) -> TaskQuerySet:
+        """The rows that are in ``status`` under exactly these claims of this worker ("" for none): the fence."""
         tokens = FromMap(integers({held.task_id: held.claim for held in claims}), models.IntegerField())
-        return self.rows().filter(pk__in=[held.task_id for held in claims], status=status, claim=tokens)
+        keys = [held.task_id for held in claims]
+        return self.rows().filter(pk__in=keys, status=status, claim=tokens, claimed_by_worker_id=worker_id or None)
 
     def _move(self, change: Change, **values: Any) -> int:
         """Make a change of state where it may be made, and return of how many rows."""

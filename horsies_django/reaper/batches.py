@@ -11,6 +11,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import QuerySet
 
 from ..models.transitions import BATCH
+from ..refusals import LOCK_TAKEN, READ_ONLY, sqlstate
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -69,6 +70,8 @@ def _together(rows: Rows, keys: list[UUID], act: Callable[[Rows], int]) -> int:
 
 def _raise_if_away(database: str, error: Exception) -> None:
     """Raise what is no row's fault: the database is not to be had, or somebody else's transaction is in the way."""
+    if sqlstate(error) in (READ_ONLY, LOCK_TAKEN):
+        raise error
     if isinstance(error, OperationalError | InterfaceError):
         is_busy = str(getattr(error.__cause__, "sqlite_errorname", "")).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
         if is_busy or not connections[database].is_usable():

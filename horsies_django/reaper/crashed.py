@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -104,11 +105,12 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
     )
     tasks, nodes = door.free(tasks)
     lost = [Lost(*row) for row in tasks.lock().values_list(*columns)]
-    if unstarted := [one for one in lost if one.status == TaskStatus.CLAIMED]:
-        tasks.rows().release(unstarted)
+    for worker_id, unstarted in _by_worker(one for one in lost if one.status == TaskStatus.CLAIMED):
+        tasks.rows().release(unstarted, worker_id)
     running = [one for one in lost if one.status == TaskStatus.RUNNING]
-    if evidence and (untouched := [one for one in running if not evidence.has_begun(one)]):
-        tasks.rows().unstart(untouched)
+    if evidence:
+        for worker_id, untouched in _by_worker(one for one in running if not evidence.has_begun(one)):
+            tasks.rows().unstart(untouched, worker_id)
         running = [one for one in running if evidence.has_begun(one)]
     known = Worker.objects.using(tasks.db).in_bulk({one.worker_id or "" for one in lost})
     groups: dict[tuple[str, AttemptOutcome, bool], list[Ended]] = defaultdict(list)
@@ -126,6 +128,13 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
     admit_after_commit(tasks.db, [one.limit_key for one in lost])
     signalling.lost_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
     return len(lost)
+
+
+def _by_worker(lost: Iterable[Lost]) -> Iterable[tuple[str, list[Lost]]]:
+    grouped: dict[str, list[Lost]] = defaultdict(list)
+    for one in lost:
+        grouped[one.worker_id or ""].append(one)
+    return grouped.items()
 
 
 def _ended(lost: Lost, *, is_over_limit: bool) -> tuple[AttemptOutcome, Ended]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
 from ..models.schedule import Schedule, ScheduleQuerySet
-from ..refusals import is_refusal
+from ..refusals import is_outage
 from . import firing
 from .choices import CatchUp, Overlap
 from .moments import aware, stored
@@ -124,7 +124,7 @@ def _pass(
         raise
     except Exception as error:
         # Builders of workflows are a project's, and so are modules of tasks.
-        if isinstance(error, OperationalError | InterfaceError) and not is_refusal(error):
+        if is_outage(error):
             raise
         told = firing.told(error)
         logger.error("schedule %r can't be sent, its slot %s is left out: %s", row.name, slot.isoformat(), told)

@@ -101,8 +101,9 @@ class Announcer:
         rows = Task.objects.using(self._database).filter(pk__in=raised, status__in=_FINISHED)
         for row in rows:
             outcome = raised[row.pk]
+            is_mine = (row.claim, row.claimed_by_worker_id) == (outcome.claim.claim, outcome.run.runner.worker_id)
             # Who took this worker for dead has told of that end.
-            if row.claim == outcome.claim.claim and row.error_code != OperationalCode.WORKER_CRASHED:
+            if is_mine and row.error_code != OperationalCode.WORKER_CRASHED:
                 _send_handling(outcome.exception, partial(send_finished, [row]))
 
     def _announce_failures(self, outcomes: Sequence[Outcome]) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import connections, transaction
 from django.db.models import F
 
 from .. import gathering
@@ -21,6 +21,7 @@ from ..exceptions import Snooze, TaskRevoked
 from ..framework import resolve, result_of
 from ..models import Task
 from ..outages import UNTIL_IT_IS_BACK, waiting_for_database
+from ..refusals import is_outage
 from ..results import OperationalCode
 from ..serializers import decode_call
 from ..states import TaskStatus
@@ -104,6 +105,16 @@ def _within_chain(run: Run, call: _Call, body: Callable[[], Any]) -> Awaitable[A
     return awaitable
 
 
+def _value_in_transaction(run: Run, call: _Call) -> Any:
+    """Run an atomic task's body. A block that it leaves open would be ended in the place of the transaction itself."""
+    connection = connections[run.database]
+    depth = len(connection.atomic_blocks)
+    value = _value(run, call)
+    if len(connection.atomic_blocks) != depth:
+        raise transaction.TransactionManagementError("The body left a transaction.atomic() block open.")
+    return value
+
+
 class _RolledBack(Exception):
     """The body of an atomic task came to an error, so its effects must not stay."""
 
@@ -123,9 +134,10 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             transaction.on_commit(partial(committed.append, True), using=database)
             if connections[database].vendor == "sqlite":
                 # Who has read can't become the writer once somebody else has written: be it from the start.
-                _require(run, tasks.held([run.claim], TaskStatus.RUNNING).update(claim=F("claim")))
+                mine = tasks.held([run.claim], TaskStatus.RUNNING, run.runner.worker_id)
+                _require(run, mine.update(claim=F("claim")))
             has_begun = True
-            value = _value(run, call)
+            value = _value_in_transaction(run, call)
             run.is_over = True
             outcome = verdict.returned(run, call.task, value)
             if outcome.ended.error is not None:
@@ -134,7 +146,7 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             if root is not None:
                 door.lock(database, root)
             if run.progress is not None:
-                tasks.note_progress({run.claim: run.progress})
+                tasks.note_progress({run.claim: run.progress}, run.runner.worker_id)
             _require(run, tasks.complete([outcome.ended], run.runner))
             if root is not None:
                 door.ended(database, [run.task_id])
@@ -142,7 +154,8 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
     except _RolledBack as error:
         return error.outcome
     except BaseException as error:
-        if not has_begun and isinstance(error, OperationalError | InterfaceError):
+        is_ours = not has_begun or run.is_over  # and what the body itself has run into is its own
+        if is_ours and not committed and is_outage(error):
             raise Snooze(UNTIL_IT_IS_BACK) from error
         if not committed:
             raise

@@ -160,7 +160,7 @@ class Books:
         for role, claims in held.items():
             if claims:
                 status = TaskStatus.RUNNING if role is BeatRole.RUNNER else TaskStatus.CLAIMED
-                tasks = self._tasks().held(claims, status)
+                tasks = self._tasks().held(claims, status, runner.worker_id)
                 beats = Heartbeat.objects.using(self._plan.database)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
         return answer is Answer.STOP
@@ -168,21 +168,23 @@ class Books:
     def still_mine(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
         """What still runs of these claims' tasks, and under which claim. Two claims may be of one task."""
         keys = {claim.task_id for claim in claims}
-        running = self._tasks().filter(pk__in=keys, status=TaskStatus.RUNNING)
+        mine = self._tasks().filter(claimed_by_worker_id=self._runner.worker_id)
+        running = mine.filter(pk__in=keys, status=TaskStatus.RUNNING)
         return set(running.values_list("pk", "claim")) if keys else set()
 
     def locked(self, claims: Sequence[ClaimedTask]) -> set[UUID]:
         """The ids of those that this worker still runs and somebody else's transaction has locked."""
         with self.transaction():
             mine = {key for key, _ in self.still_mine(claims)}
-            return mine - set(self._tasks().held(claims, TaskStatus.RUNNING).lock().values_list("pk", flat=True))
+            held = self._tasks().held(claims, TaskStatus.RUNNING, self._runner.worker_id)
+            return mine - set(held.lock().values_list("pk", flat=True))
 
     def note_progress(self, runs: Iterable[Run]) -> dict[Run, str]:
         """Write what bodies have said of their progress since it was last written; return what was written of which."""
         notes = {run: note for run in runs if (note := run.progress) is not None and note != run.noted}
         if not notes:
             return {}
-        written = self._tasks().note_progress({run.claim: note for run, note in notes.items()})
+        written = self._tasks().note_progress({run.claim: note for run, note in notes.items()}, self._runner.worker_id)
         return {run: note for run, note in notes.items() if run.task_id in written}
 
     def store(self, ends: Sequence[Ended]) -> None:
@@ -191,7 +193,7 @@ class Books:
         if completed := [end for end in ends if end.is_success]:
             tasks.complete(completed, runner)
         if snoozed := [end for end in ends if end.error is None and end.again_in is not None]:
-            tasks.snooze(snoozed)
+            tasks.snooze(snoozed, runner.worker_id)
         if retried := [end for end in ends if end.error is not None and end.again_in is not None]:
             tasks.retry_later(retried, runner)
         if failed := [end for end in ends if end.error is not None and end.again_in is None]:
@@ -267,7 +269,7 @@ class Books:
         """Start prefetched tasks, and return those that may."""
         # One that was taken away and claimed anew is there twice: the later claim counts.
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
-        may = self._tasks().start(latest)
+        may = self._tasks().start(latest, self._runner.worker_id)
         nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
         door.follow(self._plan.database, nodes)
         return [claim for claim in latest if claim.task_id in may]
@@ -306,14 +308,14 @@ class Books:
         gone = claims if at_last else free
         self._give_tokens_back(gone, status)
         tasks = self._tasks()
-        (tasks.unstart if status is TaskStatus.RUNNING else tasks.release)(gone)
+        (tasks.unstart if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
         door.ended(self._plan.database, [claim.task_id for claim in free if claim.workflow_id is not None])
         wake_after_commit(self._plan.database, ANY_QUEUE)
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
 
     def _give_tokens_back(self, claims: Collection[Held], status: TaskStatus) -> None:
         """Let others have the tokens of what has not begun: who sleeps until there is one is told."""
-        if self.shares.has_rates and give_back(self._tasks().held(claims, status)):
+        if self.shares.has_rates and give_back(self._tasks().held(claims, status, self._runner.worker_id)):
             wake_after_commit(self._plan.database, ANY_QUEUE)
 
     def give_up(self, still: Collection[ClaimedTask] = ()) -> int:

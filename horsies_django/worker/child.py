@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -43,6 +44,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
         os.set_inheritable(inherited, False)  # a body's subprocess has no business with it
     if not apps.ready:
         django.setup()
+    from django.core.exceptions import ImproperlyConfigured
     from django.db import connections
 
     from . import runner
@@ -55,10 +57,18 @@ def main(descriptors: Sequence[int] = ()) -> None:
 
     log_to_console(int(verbosity))
     mind_forks()
+    begun = Begun(memory)
+    try:
+        orders = Plan.loads(plan)
+    except ImproperlyConfigured as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        begun.leave(Leaving.ELSEWHERE)
+        os._exit(1)
     # A body must not be the one to find out that a connection died while its thread had nothing to do.
     for database in connections.settings.values():
         database["CONN_HEALTH_CHECKS"] = True
-    inbox, begun = Inbox(), Begun(memory)
+    inbox = Inbox()
     # A SIGTERM to the whole group comes beside the supervisor's word, so it says no more than that.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Word.STOP))
     threading.Thread(target=_obey, args=(voice, inbox, begun), name="horsies-control", daemon=True).start()
@@ -66,7 +76,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     def retire(leaving: Leaving) -> bool:
         return os.write(pipe, f"{leaving}\n".encode()) > 0
 
-    begun.leave(runner.run(Plan.loads(plan), worker_id, inbox, retire, begun))
+    begun.leave(runner.run(orders, worker_id, inbox, retire, begun))
     # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
     logging.shutdown()
     os._exit(0)

@@ -13,10 +13,11 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
-from django.db import Error, close_old_connections, connections
+from django.db import close_old_connections, connections
 
 from ..exceptions import TaskTimeLimit
 from . import body, verdict
+from .leftovers import SharedThreads, calling, drop_connections, kept_as_they_are, tidy
 from .outcome import Outcome
 from .run import Run
 
@@ -147,22 +148,10 @@ class ThreadExecutor:
             close_old_connections()
             outcome = body.run(run)
             # An interrupt may have come in the middle of an answer of the database.
-            drop_connections() if run.told else close_old_connections()
+            drop_connections() if run.told else tidy(run)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
             return verdict.broken(run, error)
         return outcome
-
-
-def drop_connections() -> None:
-    """Close this thread's connections and forget what Django keeps with them.
-
-    An interrupt may have come while a transaction was being begun or ended, and then Django's account of it is wrong
-    for ever: closed or not, the connection would take itself to be inside it.
-    """
-    for connection in connections.all(initialized_only=True):
-        del connections[connection.alias]
-        with suppress(Error):
-            connection.close()
 
 
 class LoopExecutor:
@@ -214,6 +203,7 @@ class LoopExecutor:
     def _main(self) -> None:
         with asyncio.Runner() as runner:  # it cancels what is left, and closes the loop
             self._loop = runner.get_loop()
+            self._loop.set_default_executor(SharedThreads())
             self._is_up.set()
             while not self._is_closing:
                 try:
@@ -229,11 +219,12 @@ class LoopExecutor:
             task.add_done_callback(self._bodies.discard)
 
     async def _run(self, run: Run) -> None:
+        calling.set(run)
         try:
             async with ThreadSensitiveContext() as context:
                 outcome = await body.arun(run)
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
-                    await sync_to_async(connections.close_all)()
+                    await sync_to_async(tidy)(run, close=True)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
             outcome = verdict.broken(run, error)
         self._deliver(outcome)
@@ -254,9 +245,11 @@ class InlineExecutor:
             if run.time_limit is not None:
                 timer.start()
             try:
-                self._deliver(body.run(run))
+                with kept_as_they_are(run):
+                    outcome = body.run(run)
             finally:
                 timer.cancel()
+            self._deliver(outcome)
 
     def waiting(self) -> Run | None:
         return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.db import OperationalError, connections
+from django.db import Error, connections
 
 from .. import postgres, sending
 from ..context import TaskContext
 from ..exceptions import Snooze
 from ..framework import resolve
 from ..models import Task
+from ..refusals import is_outage
 from ..tasks import HorsiesTask, task
 
 #: The columns that the group has of a call that opens it.
@@ -40,7 +41,7 @@ def join(context: TaskContext, call: dict[str, Any]) -> str:
     try:
         with postgres.waiting_for_locks(connections[run.database], MOMENT):
             return str(sending.insert(run.options, found, (), call, own=own).id)
-    except OperationalError as error:
-        if not postgres.is_lock_timeout(error):
+    except Error as error:
+        if not is_outage(error):
             raise
         raise Snooze(AGAIN) from error

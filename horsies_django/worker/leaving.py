@@ -12,3 +12,4 @@ class Leaving(StrEnum):
     SPENT = "spent"  # it has run as many tasks, or takes as much memory, as a runner may
     DISMISSED = "dismissed"  # an operator has asked for it
     STUCK = "stuck"  # a body can't be stopped but with the process
+    ELSEWHERE = "elsewhere"  # its settings name another database than its supervisor's

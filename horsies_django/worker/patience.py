@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from django.db import Error, InterfaceError, OperationalError, connections
+from django.db import Error, connections
 
 from ..models.claims import ClaimLost
+from ..refusals import is_outage
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -40,7 +41,7 @@ class Patience:
         except Error as error:
             if connections[self._database].in_atomic_block:
                 raise
-            expected = isinstance(error, OperationalError | InterfaceError)
+            expected = is_outage(error)
             logger.warning(
                 "database not to be had, next try in %.1f s: %s",
                 self._pause,

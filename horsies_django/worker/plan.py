@@ -10,14 +10,20 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
+from django.db import connections
+
 from ..compat import task_backends
 from ..waking import ANY_QUEUE
+from .connection import check_identity, identity_of
 
 if TYPE_CHECKING:
     from ..backend import HorsiesBackend
     from ..conf import Options
 
 HOSTNAME: Final = socket.gethostname()
+
+#: The key, among the fields of a plan that travels, of the database that its sender works on.
+_IDENTITY: Final = "identity"
 
 
 class Until(StrEnum):
@@ -112,16 +118,19 @@ class Plan:
         return f"{(self.name or HOSTNAME)[:24]}-{uuid4().hex}"
 
     def dumps(self) -> str:
-        """Return the plan as one line of JSON."""
-        return json.dumps(asdict(self))
+        """Return the plan as one line of JSON, with which database this process works on."""
+        return json.dumps(asdict(self) | {_IDENTITY: identity_of(connections[self.database].settings_dict)})
 
     @classmethod
     def loads(cls, line: str) -> Self:
-        """Read what :meth:`dumps` wrote."""
+        """Read what :meth:`dumps` wrote. Raises ImproperlyConfigured if that process works on another database."""
         stored = json.loads(line)
+        identity = stored.pop(_IDENTITY)
         for name in ("queues", "exclude_queues"):
             stored[name] = tuple(stored[name])
-        return cls(**stored | {"until": Until(stored["until"])})
+        plan = cls(**stored | {"until": Until(stored["until"])})
+        check_identity(plan.database, identity)
+        return plan
 
 
 def horsies_backend(alias: str) -> HorsiesBackend:

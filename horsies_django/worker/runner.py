@@ -6,13 +6,11 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
-from django.db import connections
-
 from ..framework import own_logging
 from ..models.claims import Runner
 from .ahead import Ahead
 from .begun import Begun
-from .connection import in_memory, own_connection
+from .connection import is_callers_alone, own_connection
 from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
 from .inbox import Inbox
 from .lanes import Lane
@@ -38,7 +36,7 @@ def run(
     """
     runner = Runner(worker_id, HOSTNAME, os.getpid())
     with own_logging(), own_connection(plan.database, worker_id, is_busy=True):
-        inline = in_memory(plan.database) or connections[plan.database].in_atomic_block
+        inline = is_callers_alone(plan.database)
         lanes = _inline_lanes(plan, inbox) if inline else _lanes(plan, inbox)
         listener = Listener(plan, worker_id, inbox)
         if not inline:

@@ -221,6 +221,9 @@ class Supervisor:
                 self._unanswered[child.worker_id] = time.monotonic() + ANSWER_TIMEOUT
         elif leaving is Leaving.DISMISSED:
             self._let_go(child.worker_id)
+        elif leaving is Leaving.ELSEWHERE:  # another one would find the same
+            self._has_failed = True
+            self._halt(Word.STOP)
         else:
             self._failed_starts = 0
             goes_on = leaving is not Leaving.DONE or self._plan.until is Until.STOPPED
@@ -267,7 +270,7 @@ class Supervisor:
 
     def _go_round(self, name: str, loop: Reaper | Beat) -> None:
         try:
-            with own_connection(self._plan.database, name):
+            with own_connection(self._plan.database, name, waits=True):
                 loop.run()
         except BaseException:
             # A worker that does not reap looks well and is not: whoever started it has to know.

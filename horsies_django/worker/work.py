@@ -29,7 +29,7 @@ def work(plan: Plan, verbosity: int = 1) -> int:
         with _told(supervisor.tell):
             return supervisor.run()
     if plan.reaper:
-        with own_connection(plan.database, "reaper"):
+        with own_connection(plan.database, "reaper", waits=True):
             run_pass(plan.options)
     inbox = Inbox()
     words = iter([Word.STOP])

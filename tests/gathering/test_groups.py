@@ -253,7 +253,7 @@ def test_the_first_claim_closes_a_group_for_good():
         claims = Task.objects.claim("w", start=0, prefetch=1)
 
     second = jobs.mail.send(customer_id=1)
-    Task.objects.release(claims)
+    Task.objects.release(claims, "w")
     third = jobs.mail.send(customer_id=1)
 
     assert (first.id != second.id, second.id) == (True, third.id)

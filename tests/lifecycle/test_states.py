@@ -111,7 +111,7 @@ def test_s1_24b_a_start_writes_when_and_which_attempt_it_is():
     handle = tasks.noop.send()
     claimed = claim(start=0, prefetch=1)
 
-    written = changes(handle, lambda: Task.objects.start([claimed]))
+    written = changes(handle, lambda: Task.objects.start([claimed], "w"))
 
     assert written.keys() == START
     assert (written["status"], written["attempt"]) == (TaskStatus.RUNNING, 1)
@@ -293,7 +293,7 @@ def test_s1_17_s1_18_s1_19_expiry_of_a_claimed_task_keeps_its_claim():
     claimed = claim(start=0, prefetch=1)
     Task.objects.update(good_until=timezone.now() - timedelta(minutes=1))
 
-    written = changes(handle, lambda: Task.objects.start([claimed]))
+    written = changes(handle, lambda: Task.objects.start([claimed], "w"))
 
     assert written.keys() == {"status", "expired_at", "error_code", "result", "kept_until"}
     assert written["result"]["err"]["data"] == {"task_id": str(handle.id), "worker_id": "w"}

@@ -203,7 +203,7 @@ def test_a_place_is_kept_by_what_goes_back_and_left_by_what_expires():
     [limited.two_of.with_options(good_until=timezone.now() + timedelta(hours=1)).send("a") for _ in range(3)]
     claims = claim()
     with transaction.atomic():
-        Task.objects.unstart(claims)
+        Task.objects.unstart(claims, "w")
     assert (admitted("a"), gated("a")) == (2, 1)
 
     late = Task.objects.filter(pk=claims[0].task_id)

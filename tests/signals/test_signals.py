@@ -107,7 +107,7 @@ def test_expiry_of_a_task_that_a_worker_had_claimed_is_told_after_the_commit(hea
         Task.objects.update(good_until=past())
 
     with transaction.atomic():
-        assert Task.objects.start(claims) == set()
+        assert Task.objects.start(claims, "w") == set()
         assert heard == []
 
     assert [(one.name, one.result.id) for one in heard] == [("task_expired", str(handle.id))]
@@ -123,7 +123,7 @@ def test_a_pump_hands_over_what_is_to_be_told_and_waits_for_no_receiver(heard):
         Task.objects.update(good_until=past())
 
     with handing_over(handed.append), transaction.atomic():
-        Task.objects.start(claims)
+        Task.objects.start(claims, "w")
 
     assert names(heard) == ["task_cancelled"]
     for job in handed:

@@ -58,8 +58,8 @@ def test_the_release_point_is_what_it_says(until, state):
 
 #: The ways back from a start to waiting.
 BACK = {
-    "unstart": lambda claim: Task.objects.unstart([claim]),
-    "snooze": lambda claim: Task.objects.snooze([end(claim, 0)]),
+    "unstart": lambda claim: Task.objects.unstart([claim], "w"),
+    "snooze": lambda claim: Task.objects.snooze([end(claim, 0)], "w"),
     "retry_later": lambda claim: Task.objects.retry_later([end(claim, 0)], RUNNER),
     "retry": lambda claim: (Task.objects.fail([end(claim)], RUNNER), Task.objects.filter(pk=claim.task_id).retry()),
 }
@@ -98,7 +98,7 @@ def test_what_was_only_claimed_comes_back_with_its_key(way):
     assert job("started").send("a").id == first.id
 
     with transaction.atomic():
-        Task.objects.release([claim]) if way == "release" else Task.objects.requeue()
+        Task.objects.release([claim], "w") if way == "release" else Task.objects.requeue()
 
     assert first.status() == TaskStatus.PENDING
     assert job("started").send("a").id == first.id

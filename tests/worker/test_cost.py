@@ -98,7 +98,7 @@ def test_the_hot_path_reads_its_own_indexes_only(deep_queue):
         claims = Task.objects.claim("w", start=64, prefetch=16, queues=["default"])
         ends = [Ended(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims[:64]]
         Task.objects.complete(ends, Runner("w", "host", 1))
-        Task.objects.start(claims[64:])
+        Task.objects.start(claims[64:], "w")
 
     hot = [query["sql"] for query in captured if "horsies_tasks" in query["sql"]]
     assert len(hot) == 6  # select, two updates, the results, the attempts, the starts

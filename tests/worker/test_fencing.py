@@ -7,6 +7,7 @@ from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.exchange import exchange_of
 from horsies_django.worker.books import Books
 from horsies_django.worker.plan import Plan
 from tests.jobs import tasks
@@ -104,7 +105,7 @@ def test_25_a_prefetched_task_that_was_taken_away_does_not_start():
     handle.cancel()
 
     with transaction.atomic():
-        may = Task.objects.start([claimed])
+        may = Task.objects.start([claimed], "w")
 
     assert may == set()
     assert handle.status() == TaskStatus.CANCELLED
@@ -117,7 +118,7 @@ def test_s1_16_to_s1_19_a_deadline_that_passes_while_claimed_expires_the_task_an
     Task.objects.filter(pk=handle.id).update(good_until="2020-01-01T00:00Z")
 
     with transaction.atomic():
-        may = Task.objects.start([claimed])
+        may = Task.objects.start([claimed], "w")
 
     row = Task.objects.get(pk=handle.id)
     assert may == set()
@@ -142,3 +143,39 @@ def test_16_a_task_that_one_worker_has_prefetched_twice_starts_once():
 
     assert started == [newer]
     assert Task.objects.get(pk=handle.id).attempt == 1
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_22_an_end_of_another_worker_that_holds_the_same_number_changes_nothing(kind):
+    """After a failover to a server that had not heard of a claim, two workers hold claim 1."""
+    handle = tasks.noop.send()
+    claimed = claim_one()
+    Task.objects.filter(pk=handle.id).update(claimed_by_worker_id="other")  # as the server that took over has it
+
+    store(ended(claimed, *ENDS[kind]))
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.claim, row.result, row.error_code) == (TaskStatus.RUNNING, claimed.claim, None, None)
+    assert not TaskAttempt.objects.exists()
+
+
+@pytest.mark.parametrize("runner", [RUNNER, Runner("other", "host", 2)], ids=["its own", "another's"])
+def test_22_the_exchange_of_a_worker_stores_no_end_of_anothers_claim(runner):
+    handle = tasks.noop.send()
+    claimed = claim_one()
+    with transaction.atomic():
+        exchange = exchange_of(Task.objects.all(), runner, is_async=False)
+
+    exchange.run([ended(claimed)], 0, ())
+
+    is_its_own = runner is RUNNER
+    assert handle.status() == (TaskStatus.COMPLETED if is_its_own else TaskStatus.RUNNING)
+    assert list(TaskAttempt.objects.values_list("worker_id", "pid")) == ([("w", 1)] if is_its_own else [])
+
+
+def test_22_a_body_whose_number_another_worker_holds_is_not_this_workers_any_more():
+    tasks.noop.send()
+    claimed = claim_one()
+
+    assert Books(Plan.of("default"), RUNNER).still_mine([claimed]) == {(claimed.task_id, claimed.claim)}
+    assert Books(Plan.of("default"), Runner("other", "host", 2)).still_mine([claimed]) == set()

@@ -1,5 +1,7 @@
 """A worker in the calling process, inside the transaction of a test."""
 
+import os
+
 import pytest
 from django.core.management import call_command
 from django.test import TestCase
@@ -51,3 +53,30 @@ def test_a_worker_without_tables_says_what_to_do(tmp_path):
     assert process.returncode == 1
     assert "manage.py migrate" in process.stderr
     assert "Traceback" not in process.stderr
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("until", ["drain", "once"])
+def test_a_test_run_executes_no_task_of_the_real_database_whatever_processes_the_settings_ask_for(until, settings):
+    backend = settings.TASKS["default"]
+    worker = {"processes": 2, "threads": 1}
+    settings.TASKS = {"default": {**backend, "OPTIONS": {**backend["OPTIONS"], "worker": worker}}}
+    tasks.write.send("here")
+
+    call_command("horsies_worker", verbosity=0, **{until: True})
+
+    assert Entry.objects.get().pid == os.getpid()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_runner_refuses_to_start_on_another_database_than_its_supervisor(capfd):
+    handle = tasks.noop.send()
+
+    with pytest.raises(SystemExit) as ended:  # a process that reads the settings anew finds no test database in them
+        call_command("horsies_worker", no_scheduler=True, no_reaper=True)
+
+    assert ended.value.code == 1
+    assert handle.status() == TaskStatus.PENDING
+    errors = capfd.readouterr().err
+    assert "This runner would work on another database than the process that started it: 'default'" in errors
+    assert "Traceback" not in errors

@@ -88,6 +88,9 @@ class Command(BaseCommand):
             raise CommandError(str(error), returncode=2) from error
         if not getattr(self, "_called_from_command_line", False):
             plan = replace(plan, fork=False)  # this process does other things too
+            if plan.until is not Until.STOPPED:
+                # What a test drains is in the test's database, which processes of their own would not know of.
+                plan = replace(plan, processes=1)
         try:
             status = work(plan, options["verbosity"])
         except ImproperlyConfigured as error:

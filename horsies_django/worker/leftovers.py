@@ -1,0 +1,133 @@
+"""What a body has left on its connections: a transaction that stays open would take in what the next bodies write.
+
+Nothing here asks the server: Django and the driver know.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
+
+from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from .. import postgres
+from .run import Run
+
+logger = logging.getLogger("horsies_django.worker")
+
+T = TypeVar("T")
+
+#: The coroutine body that calls, for threads that all coroutines share.
+calling: Final[ContextVar[Run | None]] = ContextVar("calling", default=None)
+
+
+def drop_connections() -> None:
+    """Close this thread's connections and forget what Django keeps with them.
+
+    An interrupt may have come while a transaction was being begun or ended, and then Django's account of it is wrong
+    for ever: closed or not, the connection would take itself to be inside it.
+    """
+    for connection in connections.all(initialized_only=True):
+        _drop(connection)
+
+
+def tidy(run: Run | None, *, close: bool = False) -> None:
+    """After a body: drop each connection of this thread that it has left in a transaction, and log that.
+
+    The others are closed if they are old or broken; all of them with ``close``.
+    """
+    for connection in connections.all(initialized_only=True):
+        if _is_left_open(connection):
+            _drop(connection)
+            _log(run, connection.alias)
+        elif close:
+            connection.close()
+        else:
+            connection.close_if_unusable_or_obsolete()
+
+
+@contextmanager
+def kept_as_they_are(run: Run) -> Iterator[None]:
+    """Around a body on its caller's own connections: roll back what it leaves open, and nothing that was open before.
+
+    They are not dropped: the caller's transaction, or a database in memory, would go with them.
+    """
+    connection: BaseDatabaseWrapper
+    depths = {connection: len(connection.atomic_blocks) for connection in connections.all(initialized_only=True)}
+    open_before = {connection for connection in depths if _is_left_open(connection)}
+    yield
+    for connection in connections.all(initialized_only=True):
+        left = connection.atomic_blocks[depths.get(connection, 0) :]
+        for block in reversed(left):
+            block.__exit__(_LeftOpen, _LeftOpen(), None)
+        is_left_open = connection not in open_before and _is_left_open(connection)
+        if is_left_open:
+            connection.rollback()
+            connection.set_autocommit(True)
+        if left or is_left_open:
+            _log(run, connection.alias)
+
+
+class SharedThreads(ThreadPoolExecutor):
+    """The threads in which coroutines run what needs no thread of their own: each call leaves its thread tidy."""
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="horsies-shared")
+        self._used: dict[tuple[int, str], BaseDatabaseWrapper] = {}
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See ThreadPoolExecutor. The caller is the body that is to blame."""
+        return super().submit(self._call, calling.get(), fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See ThreadPoolExecutor. Also closes the connections of its threads."""
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for connection in self._used.values() if wait else ():
+            connection.inc_thread_sharing()
+            connection.close()
+
+    def _call(self, run: Run | None, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            tidy(run)
+            for connection in connections.all(initialized_only=True):
+                self._used[threading.get_ident(), connection.alias] = connection
+
+
+class _LeftOpen(Exception):
+    """What a block is ended with that a body has left open."""
+
+
+def _is_left_open(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a connection is in a transaction, or is set to begin one with the next statement."""
+    if connection.in_atomic_block:
+        return True
+    if connection.connection is None or not connection.settings_dict["AUTOCOMMIT"]:
+        return False  # without AUTOCOMMIT a connection is always in one, and its owner ends it
+    if not connection.autocommit:
+        return True
+    if connection.vendor == "sqlite":
+        return bool(connection.connection.in_transaction)
+    return connection.vendor == "postgresql" and postgres.is_in_transaction(connection)
+
+
+def _drop(connection: BaseDatabaseWrapper) -> None:
+    del connections[connection.alias]
+    with suppress(Error):
+        connection.close()
+
+
+def _log(run: Run | None, alias: str) -> None:
+    logger.error(
+        "task left a transaction open id=%s name=%s database=%s: what it had not committed is rolled back",
+        run.task_id if run else "unknown",
+        run.claim.task_name if run else "unknown",
+        alias,
+    )
