@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from django.db import DataError, Error, IntegrityError, OperationalError
+from django.db import DataError, Error, IntegrityError, InterfaceError, OperationalError
+
+#: What Django and the driver raise for a value that they can't make anything of.
+_UNREADABLE = (ValueError, TypeError, AttributeError, ArithmeticError)
 
 
 def is_refusal(error: Error) -> bool:
@@ -13,3 +16,13 @@ def is_refusal(error: Error) -> bool:
     if isinstance(error, OperationalError):
         return str(getattr(error.__cause__, "sqlstate", "")).startswith("54")
     return isinstance(error, DataError | IntegrityError)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the connection is to blame, or somebody else's transaction: the same may go well another time."""
+    return isinstance(error, OperationalError | InterfaceError) and not is_refusal(error)
+
+
+def is_of_the_row(error: BaseException) -> bool:
+    """Whether an error may be the fault of a row that was read or written: another row may go well."""
+    return is_refusal(error) if isinstance(error, Error) else isinstance(error, _UNREADABLE)

@@ -23,6 +23,7 @@ from .begun import Begun
 from .books import Books
 from .cadence import Cadence
 from .gates import Gates
+from .hints import SOON
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
 from .listener import Listener
@@ -46,6 +47,9 @@ GATHERING: Final = 0.002
 
 #: Seconds until the next try to hand back tasks whose workflow somebody has locked.
 HELD_UP: Final = 0.05
+
+#: Seconds between two looks at the worker's own row, however often somebody says that it asks the worker to stop.
+ASKS_EVERY: Final = 0.5
 
 #: Seconds for which a body runs until its node is shown as running.
 SHOWN_AFTER: Final = 0.02
@@ -81,13 +85,18 @@ class Pump:
         self._gates = Gates(plan, self._books, lanes, self._allowance, self._cadence.due_at)
         self._lookout = Lookout(plan, self._books, lanes, self._allowance, listener, self._cadence, self._gates)
         self._try = Patience(
-            plan.database, wait=lambda seconds: self._hear(inbox.take(seconds)), doubt=self._writer.doubt
+            plan.database,
+            wait=lambda seconds: self._hear(inbox.take(seconds)),
+            doubt=self._writer.doubt,
+            isolate=lambda: self._books.isolate(lanes),
         )
         recovery = plan.options.recovery
         self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
         self._next_beat = time.monotonic() + self._beat_every
         self._ticked_at = float("-inf")
         self._hands_back_at = 0.0
+        self._asks_at = float("inf")
+        self._asked_at = float("-inf")
         self._unshown: list[Run] = []
         self._done = False
 
@@ -122,6 +131,8 @@ class Pump:
         self._mind()
         if time.monotonic() >= self._outbox.unblock_at:
             self._outbox.unblock()
+        if time.monotonic() >= self._asks_at:
+            self._try(self._ask)
         if self._lookout.is_due_first(was_busy=was_busy):
             self._try(self._look)
         if time.monotonic() >= self._outbox.look_at:
@@ -182,6 +193,7 @@ class Pump:
             return max(0.0, self._gathers_until() - time.monotonic())
         moments = [
             self._next_beat,
+            self._asks_at,
             self._watch.next,
             self._outbox.next,
             self._shows_at,
@@ -224,8 +236,10 @@ class Pump:
                 self._watch.hurry()
             elif item is Word.PING:
                 self._try(self._books.ping)
+            elif item is Word.SOON:
+                self._cadence.due_at(time.monotonic() + SOON)
             elif item is Word.DISMISS:
-                self.dismiss()
+                self._asks_at = max(time.monotonic(), self._asked_at + ASKS_EVERY)
             else:
                 self.stop()
                 self._allowance.stop_by = 0.0 if item is Word.ABORT else self._allowance.stop_by
@@ -297,6 +311,13 @@ class Pump:
         running -= {outcome.run for outcome in self._outbox.all}
         self._books.run_nodes([run.claim for run in self._unshown if run in running])
         self._unshown.clear()
+        return True
+
+    def _ask(self) -> bool:
+        """Ask the worker's own row whether it is to stop: it was told that, perhaps by somebody who must not say so."""
+        self._asks_at, self._asked_at = float("inf"), time.monotonic()
+        if self._books.is_asked_to_stop():
+            self.dismiss()
         return True
 
     def _look(self) -> bool:
