@@ -96,6 +96,13 @@ FAIL: Final = _change(
     "`result`, `error_code`, `failed_at`, attempt",
     "its own claim, or no runner beat within `running_stale_threshold_ms`; no retry due",
 )
+FAIL_UNREADABLE: Final = _change(
+    "PENDING CLAIMED RUNNING",
+    TaskStatus.FAILED,
+    "worker that claims it, or reaper",
+    "`WORKER_ROW_UNREADABLE`, `failed_at`, columns brought back into their range; no attempt",
+    "a column is out of its range, or can't be read",
+)
 RETRY_LATER: Final = _change(
     "RUNNING",
     TaskStatus.PENDING,
@@ -139,6 +146,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     UNSTART,
     COMPLETE,
     FAIL,
+    FAIL_UNREADABLE,
     RETRY_LATER,
     SNOOZE,
     EXPIRE,

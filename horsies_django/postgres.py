@@ -248,6 +248,10 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, psycopg.Error | OSError)
 
 
+#: What is heard at once and remembered at most: each is a hint to look, and so many come to the same.
+MOST_HEARD: Final = 1_000
+
+
 class OwnLine:
     """This thread's own connection of Django's, which hears what is said in a channel between its statements.
 
@@ -281,7 +285,7 @@ class OwnLine:
         self._heard.clear()
         if connection.prepare_threshold is None:  # set_up_session() was not there, or has found a pooler
             return False
-        connection.add_notify_handler(lambda notice: self._heard.append(notice.payload))
+        connection.add_notify_handler(lambda notice: self._take_note(notice.payload))
         with self._wrapper.cursor() as cursor:
             cursor.execute(f"LISTEN {self._channel}")
         return True
@@ -299,9 +303,13 @@ class OwnLine:
                 self._wrapper.close()
                 raise
         while notice := pgconn.notifies():
-            self._heard.append(notice.extra.decode())
+            self._take_note(notice.extra.decode(errors="replace"))
         heard, self._heard[:] = self._heard[:], []
         return heard
+
+    def _take_note(self, payload: str) -> None:
+        if len(self._heard) < MOST_HEARD:
+            self._heard.append(payload)
 
 
 class Line:
@@ -346,7 +354,7 @@ class Line:
         if not self._heard and self._selector.select(timeout):
             self._connection.pgconn.consume_input()
             while notice := self._connection.pgconn.notifies():
-                self._heard.append(notice.extra.decode())
+                self._heard.append(notice.extra.decode(errors="replace"))
         heard, self._heard[:] = self._heard[:], []
         return heard
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final, Self
@@ -9,6 +10,9 @@ from typing import Final, Self
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _FORM: Final = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})([smhd])\s*(?:,\s*(\d{1,9})\s*)?")
 RATE_ALLOWED: Final = "a count from 1 on, a slash and s, m, h or d, like '100/m'; with a burst: '100/m, 10'"
+
+#: What the bucket of a rate may hold, between two looks.
+TOKENS: Final = (-1e10, 1e10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,14 @@ class Rate:
         return self.count / self.seconds
 
     def tokens(self, left: float | None, elapsed: float) -> float:
-        """Return how many tokens there are ``elapsed`` seconds after ``left`` were; None: it was never asked before."""
-        return float(self.burst) if left is None else min(self.burst, left + max(0.0, elapsed) * self.per_second)
+        """Return how many tokens there are ``elapsed`` seconds after ``left`` were; None: it was never asked before.
+
+        What is no number counts as none, and no bucket is emptier than one that has been overdrawn once.
+        """
+        if left is None:
+            return float(self.burst)
+        gathered = max(left if math.isfinite(left) else 0.0, -float(self.burst)) + max(0.0, elapsed) * self.per_second
+        return min(self.burst, gathered)
 
     def wait(self, tokens: float) -> float:
         """Return the seconds until there is a token."""

@@ -9,8 +9,11 @@ from django.db import DataError, Error, IntegrityError, InterfaceError, Operatio
 #: PostgreSQL's code for a write where none is allowed: on a standby, or on a primary that is becoming one.
 READ_ONLY: Final = "25006"
 
-#: Its code for a lock that somebody else had for too long.
+#: Its code for a lock that another transaction had for too long.
 LOCK_TAKEN: Final = "55P03"
+
+#: What Django and the driver raise for a value that they can't read.
+_UNREADABLE: Final = (ValueError, TypeError, AttributeError, ArithmeticError)
 
 
 def sqlstate(error: BaseException) -> str:
@@ -37,3 +40,8 @@ def is_outage(error: BaseException) -> bool:
     if isinstance(error, OperationalError | InterfaceError):
         return not is_refusal(error)
     return isinstance(error, Error) and sqlstate(error) == READ_ONLY
+
+
+def is_of_the_row(error: BaseException) -> bool:
+    """Whether an error may be the fault of a row that was read or written: another row may go well."""
+    return is_refusal(error) if isinstance(error, Error) else isinstance(error, _UNREADABLE)

@@ -12,6 +12,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from . import limits
+from .bounds import DATES_ALLOWED, LONGEST_TIMEOUT, is_in_range
 from .calls import parameters_of
 from .gather import Gather
 from .option_rules import problems_of_mapper
@@ -33,12 +34,7 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     yield from _retrying(task)
     yield from problems_of_mapper(task.exception_mapper)
     yield from _atomicity(task)
-    if task.timeout is not None and not (_is_number(task.timeout) and task.timeout > 0):
-        yield f"timeout is {task.timeout!r}; allowed: a positive number of seconds, or None."
-    if task.good_until is not None and not (
-        isinstance(task.good_until, datetime) and timezone.is_aware(task.good_until)
-    ):
-        yield f"good_until is {task.good_until!r}; allowed: an aware datetime (timezone.now() + …)."
+    yield from _times(task)
     if task.unique_key is not None and not (_is_key(task.unique_key)):
         yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to {_NAME_LENGTH} characters."
     yield from problems_of_unique(task)
@@ -57,6 +53,18 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
         stored_retention(task.retention)
     except ValueError as error:
         yield f"retention: {error}"
+
+
+def _times(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    if task.timeout is not None and not (_is_number(task.timeout) and 0 < task.timeout <= LONGEST_TIMEOUT):
+        yield f"timeout is {task.timeout!r}; allowed: a positive number of seconds, {LONGEST_TIMEOUT} at most, or None."
+    if task.good_until is not None and not (
+        isinstance(task.good_until, datetime) and timezone.is_aware(task.good_until)
+    ):
+        yield f"good_until is {task.good_until!r}; allowed: an aware datetime (timezone.now() + …)."
+    for name in ("good_until", "run_after"):
+        if isinstance(moment := getattr(task, name), datetime) and not is_in_range(moment):
+            yield f"{name} is {moment!r}; allowed: {DATES_ALLOWED}."
 
 
 def _retrying(task: HorsiesTask[..., Any]) -> Iterator[str]:

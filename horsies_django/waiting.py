@@ -44,6 +44,9 @@ _CHUNK: Final = 500
 #: Seconds that who doesn't lead sleeps at most: a thread can be interrupted only between two sleeps.
 _NAP: Final = 1.0
 
+#: Seconds between two looks for those of whose ends somebody tells, however often that is.
+_NEXT_CALL: Final = 0.005
+
 #: Seconds without a look after which another takes the lead: the leader's own connection may hang.
 _STALE: Final = 5.0
 
@@ -128,7 +131,8 @@ class _Room:
     pass_on: Callable[[Callable[[], None]], object] = operator.call
     lock: threading.Lock = field(default_factory=threading.Lock)
     seats: dict[_Seat, None] = field(default_factory=dict)
-    called: list[_Seat] = field(default_factory=list)
+    called: dict[_Seat, None] = field(default_factory=dict)
+    called_at: float = float("-inf")
     leader: _Seat | None = None
     looked_at: float = 0.0
     pace: float = _FIRST_LOOK
@@ -154,7 +158,7 @@ class _Room:
         """Some have ended, others' among them perhaps. May be called from any thread."""
         with self.lock:
             called = [seat for seat in self.seats if mark(seat.key) in marks]
-            self.called += called
+            self.called |= dict.fromkeys(called)
             if called and self.leader is not None:
                 self.pass_on(self.leader.bell.set)
 
@@ -169,8 +173,11 @@ class _Room:
                 self.leader = seat
             if self.leader is not seat:
                 return _Turn()
-            called, self.called = [other for other in self.called if other in self.seats], []
+            if self.called and now < (next_at := self.called_at + _NEXT_CALL):
+                return _Turn(pause=next_at - now)
+            called, self.called = [other for other in self.called if other in self.seats], {}
             if called:
+                self.called_at = now
                 return _Turn(called, now, is_for_all=False)
             soonest = min(other.deadline for other in self.seats)
             due = self.looked_at + max(_FIRST_LOOK, min(self.pace, soonest - self.looked_at))

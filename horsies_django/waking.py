@@ -17,12 +17,19 @@ from . import postgres
 QUIET: Final = 0.01
 
 
+#: So many names a process remembers at most for that: whoever makes up more is told a little more often.
+REMEMBERED: Final = 1_000
+
 #: The name that stands for every queue.
 ANY_QUEUE: Final = "*"
 
 
 #: What a payload begins with that tells of something to be run now: of either kind, of functions, of coroutines.
 _KINDS: Final = {None: "=", False: "-", True: "~"}
+_MARKS: Final = {mark: kind for kind, mark in _KINDS.items()} | {"+": None}
+
+#: Characters of a queue's name at most.
+LONGEST_NAME: Final = 100
 
 
 class _Limiter:
@@ -38,6 +45,8 @@ class _Limiter:
 
     def said(self, key: tuple[str, str]) -> None:
         with self._lock:
+            if len(self._last) >= REMEMBERED:
+                self._last.clear()
             self._last[key] = time.monotonic()
 
 
@@ -60,10 +69,12 @@ class Wake:
         return ("+" if self.later else _KINDS[self.is_async]) + self.queue_name
 
     @classmethod
-    def loads(cls, payload: str) -> Wake:
-        """Read a payload."""
-        is_async = next((kind for kind, mark in _KINDS.items() if payload.startswith(mark)), None)
-        return cls(payload[1:], payload.startswith("+"), is_async)
+    def loads(cls, payload: str) -> Wake | None:
+        """Read a payload; None if it is none of these."""
+        mark, name = payload[:1], payload[1:]
+        if mark not in _MARKS or not 0 < len(name) <= LONGEST_NAME:
+            return None
+        return cls(name, mark == "+", _MARKS[mark])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,7 @@ FREED: Final = "%"
 REVOKED: Final = "!"
 
 
-#: What the payload begins with that tells one worker, whose id follows, to go once it has finished what it runs.
+#: What the payload begins with that tells one worker, whose id follows, that its row may ask it to stop.
 DISMISSED: Final = "#"
 
 

@@ -52,6 +52,7 @@ class ClaimedTask(NamedTuple):
     workflow_id: UUID | None
     is_fed: bool
     limit_key: str | None = None
+    is_readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

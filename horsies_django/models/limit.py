@@ -11,9 +11,10 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ..bounds import within
 from ..expressions import FromNow
 from ..limits import LENGTH, Terms
-from ..rates import Rate
+from ..rates import TOKENS, Rate
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
@@ -107,6 +108,12 @@ class Limit(models.Model):
         verbose_name_plural = _("limits")
         indexes = [
             models.Index(fields=["next_at"], condition=Q(next_at__isnull=False), name="horsies_limit_next"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=within(["refilled_at", "admitted_at", "next_at"], {"tokens": TOKENS}),
+                name="horsies_limit_is_in_range",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -9,7 +9,9 @@ from django.db import DEFAULT_DB_ALIAS, connections, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from ..bounds import RETENTION, within
 from ..queue_rules import COLUMNS, parse_rules
+from ..rates import TOKENS
 from ..waking import ANY_QUEUE, wake_after_commit
 
 #: The rows that say anything but whether a queue is paused: few, and each look of a worker asks whether there are any.
@@ -127,6 +129,12 @@ class Queue(models.Model):
         verbose_name_plural = _("queues")
         permissions = [("pause_queue", "Can pause queue"), ("resume_queue", "Can resume queue")]
         indexes = [models.Index(fields=["name"], condition=IS_RULED, name="horsies_queue_is_ruled")]
+        constraints = [
+            models.CheckConstraint(
+                condition=within(["refilled_at"], {"tokens": TOKENS, "retention": RETENTION}),
+                name="horsies_queue_is_in_range",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name

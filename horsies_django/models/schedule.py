@@ -13,7 +13,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..schedules.choices import CatchUp, DisabledBy, Overlap
+from ..bounds import Range, within
+from ..schedules.choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
 from ..schedules.moments import aware, database_now, stored
 from ..schedules.slots import Slots
 
@@ -38,6 +39,10 @@ OF_THE_BEAT: Final = (
     "last_error",
 )
 
+
+#: What has to be within its bounds.
+DATES: Final = ("start_at", "end_at", "next_run_at", "next_slot_at", "last_slot_at")
+NUMBERS: Final[Mapping[str, Range]] = {"jitter": (0.0, float(MOST_JITTER)), "max_catch_up_runs": (0, MOST_CATCH_UP)}
 
 #: The least by which two times differ.
 TICK: Final = timedelta(microseconds=1)
@@ -195,6 +200,7 @@ class Schedule(models.Model):
                 | Q(task_name__isnull=True, workflow_name__isnull=False),
                 name="horsies_schedule_has_a_task_or_a_workflow",
             ),
+            models.CheckConstraint(condition=within(DATES, NUMBERS), name="horsies_schedule_is_in_range"),
         ]
 
     def __str__(self) -> str:

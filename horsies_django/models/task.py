@@ -13,6 +13,7 @@ from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..ids import uuid7
 from ..states import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from .transitions import TaskQuerySet
+from .unreadable import conditions
 from .views import HOLDS_ITS_KEY, IS_ADMITTED, IS_HELD
 
 # Rows in these states have to tell when they came there.
@@ -182,6 +183,7 @@ class Task(models.Model):
                 condition=Q(priority__range=(TASK_MIN_PRIORITY, TASK_MAX_PRIORITY)),
                 name="horsies_task_priority_is_in_range",
             ),
+            *(models.CheckConstraint(condition=condition, name=name) for name, condition in conditions().items()),
             *(
                 models.CheckConstraint(
                     condition=~Q(status=status) | Q(**{f"{column}__isnull": False}),

@@ -15,12 +15,13 @@ from uuid import UUID
 
 from django.db import IntegrityError, OperationalError, connections, models, transaction
 from django.db.models import Case, F, Q, TextField, Value, When
-from django.db.models.functions import Cast, Now
+from django.db.models.functions import Cast, Greatest, Now
 
 from .. import lifecycle, signalling
+from ..bounds import RETENTION, date_if_within, within
 from ..expressions import Blank, FromMap, FromNow, integers, texts
 from ..lifecycle import Change
-from ..results import OutcomeCode, TaskError
+from ..results import OperationalCode, OutcomeCode, TaskError
 from ..retention import kept_until
 from ..signals import task_cancelled, task_expired
 from ..states import AttemptOutcome, TaskStatus
@@ -32,6 +33,7 @@ from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, error_result
 from .gates import IS_LIMITED, admit_after_commit
 from .interventions import Interventions
 from .picks import RANK, among, in_order
+from .unreadable import IS_READABLE, results_of, values_in_range
 from .views import not_past_deadline
 
 #: Rows that one statement of a reaper's duty changes at most.
@@ -65,12 +67,13 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     _text("retry_policy"),
     "is_async",
     _text("metadata"),
-    "enqueued_at",
+    date_if_within("enqueued_at"),
     "timeout",
-    "retention",
+    Case(When(within((), {"retention": RETENTION}), then=F("retention"))),
     "workflow_id",
     "is_fed",
     "limit_key",
+    IS_READABLE,
 )
 
 #: What the way back from a body writes: a key that is held until the start is held no more, or the update might fail.
@@ -168,7 +171,7 @@ class TaskQuerySet(Interventions):
     def unstart(self, claims: Sequence[Held], worker_id: str) -> int:
         """RUNNING → PENDING by the worker itself, for bodies that never began: no attempt burnt."""
         mine = self.held(claims, TaskStatus.RUNNING, worker_id)
-        return mine._move(lifecycle.UNSTART, attempt=F("attempt") - 1, **_UNCLAIMED, **_RETURNED)
+        return mine._move(lifecycle.UNSTART, attempt=Greatest(F("attempt") - 1, 0), **_UNCLAIMED, **_RETURNED)
 
     # While a body runs.
 
@@ -256,7 +259,7 @@ class TaskQuerySet(Interventions):
         """RUNNING → PENDING, due after ``again_in``, as if this run had not been: no attempt burnt."""
         count = self.held(ends, TaskStatus.RUNNING, worker_id)._move(
             lifecycle.SNOOZE,
-            attempt=F("attempt") - 1,
+            attempt=Greatest(F("attempt") - 1, 0),
             enqueued_at=_due_again(ends),
             next_retry_at=None,
             deferred=True,
@@ -271,6 +274,26 @@ class TaskQuerySet(Interventions):
     def requeue(self) -> int:
         """CLAIMED → PENDING, for no claimer has beaten long enough (S3-08)."""
         return self._move(lifecycle.REQUEUE, **_UNCLAIMED)
+
+    def fail_unreadable(self, why: str = "The row can't be read.") -> int:
+        """PENDING, CLAIMED, RUNNING → FAILED for rows that nobody can read; return how many. No attempt is written.
+
+        Each tells what is wrong with it, or else ``why``. Its columns are brought back into their ranges first, for a
+        page is to show it, and the database to take it.
+        """
+        rows = self.filter(lifecycle.FAIL_UNREADABLE.is_possible)
+        with transaction.atomic(using=self.db), door.following(rows), rows.leaving():
+            results = results_of(rows.order_by().lock(skip=False), why)
+            found = self.rows().filter(pk__in=results)
+            if not found.filter(lifecycle.FAIL_UNREADABLE.is_possible).update(**values_in_range(self.model)):
+                return 0
+            return found._move(
+                lifecycle.FAIL_UNREADABLE,
+                result=FromMap(results, models.JSONField()),
+                error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
+                failed_at=Now(),
+                kept_until=kept_until(TaskStatus.FAILED, self.db),
+            )
 
     def expire(self) -> int:
         """PENDING → EXPIRED where ``good_until`` has passed (S0-36), no attempt."""

@@ -11,6 +11,7 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ..bounds import within
 from ..ids import uuid7
 from ..workflows.states import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
 
@@ -159,6 +160,7 @@ class Workflow(models.Model):
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowStatus.values), name="horsies_workflow_status_is_known"
             ),
+            models.CheckConstraint(condition=within(["good_until"]), name="horsies_workflow_dates_are_in_range"),
             models.UniqueConstraint(
                 fields=["unique_key"],
                 condition=Q(status__in=_LIVE, unique_key__isnull=False),

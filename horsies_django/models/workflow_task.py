@@ -8,6 +8,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from ..bounds import RETENTION, TIMEOUT, within
 from ..workflows.states import Join, NodeKind, WorkflowTaskStatus
 
 
@@ -118,6 +119,10 @@ class WorkflowTask(models.Model):
             models.UniqueConstraint(fields=["node_id", "workflow"], name="horsies_node_has_its_id_alone"),
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowTaskStatus.values), name="horsies_node_status_is_known"
+            ),
+            models.CheckConstraint(
+                condition=within(["good_until"], {"timeout": TIMEOUT, "retention": RETENTION}),
+                name="horsies_node_is_in_range",
             ),
         ]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
+from ..bounds import DATES_ALLOWED, is_in_range
 from ..compat import FrameworkTask
 from ..tasks import HorsiesTask
 from ..workflows.definition import WorkflowDefinition
@@ -96,6 +97,8 @@ class Declared:
         for name in ("start_at", "end_at"):
             if isinstance(at := self.options.get(name), datetime) and at.tzinfo is None:
                 yield f"{name} is {at!r}; allowed: an aware datetime, or None."
+            elif isinstance(at, datetime) and not is_in_range(at):
+                yield f"{name} is {at!r}; allowed: {DATES_ALLOWED}."
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of its row. Raises TypeError or ValueError for what a row can't hold."""

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.exceptions import ImproperlyConfigured
 
 from ..backend import config_of
+from ..bounds import DATES_ALLOWED, is_in_range
 from ..calls import Calls
 from ..compat import InvalidTask, task_backends
 from ..dry import sends_nothing
 from ..exceptions import InvalidWorkflow
-from .choices import CatchUp, Overlap
+from .choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
 from .firing import TASK_OPTIONS, WORKFLOW_OPTIONS, call_of, workflow_of
 from .moments import aware
 from .patterns import parse
@@ -23,12 +24,6 @@ from .slots import Slots, zone_of
 
 if TYPE_CHECKING:
     from ..models import Schedule
-
-#: What ``max_catch_up_runs`` may be at most.
-MOST_CATCH_UP: Final = 10_000
-
-#: Seconds of jitter at most.
-MOST_JITTER: Final = 86_400
 
 #: Stands for the time of a call that is only tried out.
 _SOME_TIME: Final = datetime(2100, 1, 1, tzinfo=UTC)
@@ -57,6 +52,9 @@ def _window(row: Schedule) -> Iterator[Problem]:
     for name in ("start_at", "end_at"):
         if not isinstance(value := getattr(row, name), datetime | None):
             yield name, f"{name} is {value!r}; allowed: an aware datetime, or None."
+            return
+        if value is not None and not is_in_range(value):
+            yield name, f"{name} is {value}; allowed: {DATES_ALLOWED}."
             return
     start, end = aware(row.start_at), aware(row.end_at)
     if start is not None and end is not None and end < start:

@@ -25,7 +25,7 @@ from ..models.worker import Answer, WorkerQuerySet
 from ..queue_rules import COLUMNS
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
-from ..refusals import is_refusal
+from ..refusals import is_of_the_row, is_refusal
 from ..results import OperationalCode, TaskError
 from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
@@ -42,6 +42,9 @@ from .watch import resident_bytes
 
 #: Seconds for which what rows of queues say is not read anew: a busy worker looks more often.
 LEARNT_FOR: Final = 0.2
+
+#: Tasks of a queue that are tried one by one, at least, once a claim has failed.
+ISOLATED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,10 @@ class Books:
         retention.learn(self._plan.database, {})
         self._workers.leave(self._runner.worker_id)
         return True
+
+    def is_asked_to_stop(self) -> bool:
+        """Whether the worker's row asks it to stop."""
+        return self._workers.filter(pk=self._runner.worker_id, stop_requested_at__isnull=False).exists()
 
     def look(self, lanes: Sequence[Lane]) -> View:
         """See, in one statement and with no lock, what there is to do."""
@@ -245,7 +252,49 @@ class Books:
             except Error as error:
                 if not is_refusal(error):
                     raise  # the database is not to be had: that says nothing of the result
-                self._store_and_follow(_unstorable(end, error))
+                self._store_unstorable(end, error)
+
+    def _store_unstorable(self, end: Ended, error: Error) -> None:
+        try:
+            self._store_and_follow(_unstorable(end, error))
+        except Error as again:
+            if not is_refusal(again):
+                raise
+            held = self._tasks().held([end], TaskStatus.RUNNING, self._runner.worker_id)
+            held.fail_unreadable(f"The database refused the end of its body: {again}")
+
+    def readable(self, claims: list[ClaimedTask]) -> list[ClaimedTask]:
+        """End those of these claims that nobody can read; return the others."""
+        if all(claim.is_readable for claim in claims):
+            return claims
+        mine = self._tasks().held_by(self._runner.worker_id)
+        mine.filter(pk__in=[claim.task_id for claim in claims if not claim.is_readable]).fail_unreadable()
+        return [claim for claim in claims if claim.is_readable]
+
+    def isolate(self, lanes: Sequence[Lane]) -> int:
+        """End the tasks that can't be claimed, of those next up for these lanes; return how many there were.
+
+        A claim of many tells of no row. So each is claimed alone, in a transaction that is rolled back.
+        """
+        found = 0
+        for lane in lanes:
+            for queue in lane.queues:
+                next_up = self._tasks().next_up(is_async=lane.is_async).filter(queue_name=queue)
+                for key in list(next_up.values_list("pk", flat=True)[: max(ISOLATED, 2 * lane.room)]):
+                    found += self._end_if_unclaimable(key, is_async=lane.is_async)
+        return found
+
+    def _end_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
+        row = self._tasks().filter(pk=key)
+        try:
+            with self.transaction():
+                row.claim(self._runner.worker_id, start=1, is_async=is_async)
+                transaction.set_rollback(True, using=self._plan.database)
+        except Exception as error:
+            if not is_of_the_row(error):
+                raise
+            return row.fail_unreadable(f"The row can't be claimed: {error}")
+        return 0
 
     def _store_and_follow(self, end: Ended) -> None:
         with self.transaction(), door.following(self._tasks().filter(pk=end.task_id)):

@@ -22,7 +22,8 @@ class Word(Enum):
     LOOK = auto()  # there may be something to claim, or something will be due later
     REVOKED = auto()  # a task that runs may have been cancelled, or taken away
     PING = auto()  # the listener wants to hear something
-    DISMISS = auto()  # claim no more, let the bodies finish however long that takes, and be replaced by nobody
+    SOON = auto()  # there is more of that than anybody can hear: look for it all, soon
+    DISMISS = auto()  # the worker's row may ask it to claim no more, let the bodies finish, and be replaced by nobody
     STOP = auto()  # claim no more, let the bodies finish
     ABORT = auto()  # hand back what runs, and go
 

@@ -49,8 +49,12 @@ class Lane:
 
     def heat(self, queue_name: str) -> None:
         """There may be something in this queue."""
-        if queue_name not in self.queues:
+        if queue_name in self.queues:
+            return
+        if len(self.queues) < MOST_QUEUES:
             self.queues += (queue_name,)
+        else:
+            self.knows_not_all = True
 
     def know(self, queues: Sequence[str]) -> None:
         """There is something in these queues, those first that have what comes first."""

@@ -10,8 +10,9 @@ from uuid import UUID
 from django.db import Error
 
 from .. import ends, postgres
-from ..waking import DISMISSED, FREED, REVOKED, Freed, Wake
-from .inbox import Inbox, Word
+from ..waking import DISMISSED, FREED, LONGEST_NAME, REVOKED, Freed, Wake
+from .hints import Hints
+from .inbox import Inbox, Item, Word
 from .plan import Plan
 from .telling import Teller
 
@@ -26,6 +27,9 @@ class Listener:
 
     It believes only its ears: behind a pooler that shares connections between transactions LISTEN succeeds and nothing
     is ever heard. So the pump says the worker's name, now and then, and here it has to arrive.
+
+    Any role that may connect may say anything. So what is heard is a hint to look, which the rows then decide; and of
+    hints there are no more in a second than a worker can afford.
     """
 
     def __init__(self, plan: Plan, worker_id: str, inbox: Inbox) -> None:
@@ -38,6 +42,7 @@ class Listener:
         beats = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
         self._believed_for = 3 * beats
         self._heard_at = float("-inf")
+        self._hints = Hints()
 
     @property
     def alive(self) -> bool:
@@ -74,7 +79,7 @@ class Listener:
                 # What was told before is lost.
                 self._inbox.put(Word.LOOK)
                 self._inbox.put(Word.PING)
-            for payload in self._line.hear(is_readable=is_readable):
+            for payload in dict.fromkeys(self._line.hear(is_readable=is_readable)):
                 self._hear(payload)
         except Error as error:
             self._heard_at = float("-inf")
@@ -89,10 +94,21 @@ class Listener:
                 self._teller.asked()
         elif payload == REVOKED:
             self._inbox.put(Word.REVOKED)
-        elif payload.startswith(FREED):
-            self._inbox.put(Freed(payload[len(FREED) :]))
         elif payload.startswith(DISMISSED):
             if payload == DISMISSED + self._worker_id:
                 self._inbox.put(Word.DISMISS)
-        elif self._plan.serves((wake := Wake.loads(payload)).queue_name):
-            self._inbox.put(Word.LOOK if wake.later else wake)
+        elif (item := self._item(payload)) is not None:
+            if self._hints.allows():
+                self._inbox.put(item)
+            elif self._hints.is_first_refusal():
+                self._inbox.put(Word.SOON)
+
+    def _item(self, payload: str) -> Item | None:
+        """Return what the pump is to make of it; None if that is nothing, for it is no payload or not for this one."""
+        if payload.startswith(FREED):
+            name = payload[len(FREED) :]
+            return Freed(name) if len(name) <= LONGEST_NAME and self._plan.serves(name) else None
+        wake = Wake.loads(payload)
+        if wake is None or not self._plan.serves(wake.queue_name):
+            return None
+        return Word.LOOK if wake.later else wake

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from django.db import Error, connections
 
 from ..models.claims import ClaimLost
-from ..refusals import is_outage
+from ..refusals import is_of_the_row, is_outage
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -20,10 +20,21 @@ _LONGEST_PAUSE: Final = 5.0
 
 
 class Patience:
-    """Does things with a database. ``wait`` is how to spend some seconds, ``doubt`` what to do about a lost claim."""
+    """Does things with a database.
 
-    def __init__(self, database: str, wait: Callable[[float], None], doubt: Callable[[], None]) -> None:
+    ``wait`` is how to spend some seconds, ``doubt`` what to do about a lost claim. ``isolate`` ends the rows that stop
+    their neighbours, and returns how many it has found: an error that is no outage would come again and again.
+    """
+
+    def __init__(
+        self,
+        database: str,
+        wait: Callable[[float], None],
+        doubt: Callable[[], None],
+        isolate: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._database = database
+        self._isolate = isolate
         self._wait = wait
         self._doubt = doubt
         self._pause = _FIRST_PAUSE
@@ -31,26 +42,35 @@ class Patience:
     def __call__(self, action: Callable[[], T]) -> T | None:
         """Do something and return what it gives; None, after a while, if the database is not to be had.
 
-        Inside a transaction of the caller's, which is lost then, raises the error.
+        Inside a transaction of the caller's, which is lost then, raises the error; and so it does with one that is
+        neither the database's nor a row's.
         """
         try:
             done = action()
         except ClaimLost:
             self._doubt()
             return None
-        except Error as error:
+        except Exception as error:
             if connections[self._database].in_atomic_block:
                 raise
-            expected = is_outage(error)
-            logger.warning(
-                "database not to be had, next try in %.1f s: %s",
-                self._pause,
-                error,
-                exc_info=None if expected else error,
-            )
+            if is_of_the_row(error) and self._has_isolated():
+                return None
+            if not isinstance(error, Error):
+                raise
+            if is_outage(error):
+                logger.warning("database not to be had, next try in %.1f s: %s", self._pause, error)
+            else:
+                logger.exception("database refused a statement, next try in %.1f s", self._pause)
             connections[self._database].close()
             self._wait(self._pause)
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
             return None
         self._pause = _FIRST_PAUSE
         return done
+
+    def _has_isolated(self) -> bool:
+        try:
+            return self._isolate() > 0
+        except Error:
+            logger.warning("rows that can't be read can't be looked for", exc_info=True)
+            return False

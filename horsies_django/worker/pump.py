@@ -25,6 +25,7 @@ from .begun import Begun
 from .books import Books
 from .cadence import Cadence
 from .gates import Gates
+from .hints import SOON
 from .inbox import Inbox, Item, Word
 from .lanes import Lane
 from .leaving import Leaving
@@ -50,6 +51,9 @@ GATHERING: Final = 0.002
 
 #: Seconds until the next try to hand back tasks whose workflow somebody has locked.
 HELD_UP: Final = 0.05
+
+#: Seconds between two looks at the worker's own row, however often somebody says that it asks the worker to stop.
+ASKS_EVERY: Final = 0.5
 
 #: Seconds for which a body runs until its node is shown as running.
 SHOWN_AFTER: Final = 0.02
@@ -85,11 +89,16 @@ class Pump:
         self._gates = Gates(plan, self._books, lanes, self._allowance, self._cadence.due_at)
         self._lookout = Lookout(plan, self._books, lanes, self._allowance, listener, self._cadence, self._gates)
         self._try = Patience(
-            plan.database, wait=lambda seconds: self._hear(inbox.take(seconds)), doubt=self._writer.doubt
+            plan.database,
+            wait=lambda seconds: self._hear(inbox.take(seconds)),
+            doubt=self._writer.doubt,
+            isolate=lambda: self._books.isolate(lanes),
         )
         self._next_beat = time.monotonic() + plan.beat_interval
         self._ticked_at = float("-inf")
         self._hands_back_at = 0.0
+        self._asks_at = float("inf")
+        self._asked_at = float("-inf")
         self._unshown: list[Run] = []
         self._done = False
         self._is_aborted = False
@@ -131,6 +140,8 @@ class Pump:
         self._mind()
         if time.monotonic() >= self._outbox.unblock_at:
             self._outbox.unblock()
+        if time.monotonic() >= self._asks_at:
+            self._try(self._ask)
         if self._lookout.is_due_first(was_busy=was_busy):
             self._try(self._look)
         if time.monotonic() >= self._outbox.look_at:
@@ -191,6 +202,7 @@ class Pump:
             return max(0.0, self._gathers_until() - time.monotonic())
         moments = [
             self._next_beat,
+            self._asks_at,
             self._watch.next,
             self._outbox.next,
             self._shows_at,
@@ -226,19 +238,25 @@ class Pump:
             elif isinstance(item, Wake):
                 self._wake(item)
                 self._cadence.stirred()
-            elif item is Word.LOOK:
-                self._lookout.is_asked = True
-                self._cadence.stirred()
-            elif item is Word.REVOKED:
-                self._watch.hurry()
-            elif item is Word.PING:
-                self._try(self._books.ping)
-            elif item is Word.DISMISS:
-                self.dismiss()
             else:
-                self.stop()
-                if item is Word.ABORT:
-                    self._is_aborted, self._allowance.stop_by = True, 0.0
+                self._obey(item)
+
+    def _obey(self, word: Word) -> None:
+        if word is Word.LOOK:
+            self._lookout.is_asked = True
+            self._cadence.stirred()
+        elif word is Word.REVOKED:
+            self._watch.hurry()
+        elif word is Word.PING:
+            self._try(self._books.ping)
+        elif word is Word.SOON:
+            self._cadence.due_at(time.monotonic() + SOON)
+        elif word is Word.DISMISS:
+            self._asks_at = max(time.monotonic(), self._asked_at + ASKS_EVERY)
+        else:
+            self.stop()
+            if word is Word.ABORT:
+                self._is_aborted, self._allowance.stop_by = True, 0.0
 
     def _has_ended(self, outcome: Outcome) -> None:
         for lane in self._lanes:
@@ -309,6 +327,13 @@ class Pump:
         running -= {outcome.run for outcome in self._outbox.all}
         self._books.run_nodes([run.claim for run in self._unshown if run in running])
         self._unshown.clear()
+        return True
+
+    def _ask(self) -> bool:
+        """Ask the worker's own row whether it is to stop: it was told that, perhaps by somebody who must not say so."""
+        self._asks_at, self._asked_at = float("inf"), time.monotonic()
+        if self._books.is_asked_to_stop():
+            self.dismiss()
         return True
 
     def _look(self) -> bool:

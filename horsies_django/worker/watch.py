@@ -21,6 +21,9 @@ logger = logging.getLogger("horsies_django.worker")
 #: Seconds between two looks whether running tasks are still this worker's, once a body has run for as long.
 EVERY: Final = 1.0
 
+#: Seconds between two of them at least, however often somebody says that tasks were revoked.
+HURRIED: Final = 0.1
+
 #: Seconds between two tries to stop a body that was told to.
 INSIST: Final = 0.1
 
@@ -112,7 +115,11 @@ class Watch:
         longest = max(lane.longest for lane in self._lanes)
         if not longest:
             return float("inf")
-        return 0.0 if self._is_hurried else max(self._checked_at + EVERY, time.monotonic() + EVERY - longest)
+        return (
+            self._checked_at + HURRIED
+            if self._is_hurried
+            else max(self._checked_at + EVERY, time.monotonic() + EVERY - longest)
+        )
 
     def _is_hopeful(self, run: Run) -> bool:
         is_deaf = run.told is TaskRevoked and time.monotonic() >= run.told_at + COURTESY + self._plan.timeout_grace

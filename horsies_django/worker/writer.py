@@ -153,11 +153,11 @@ class Writer:
             return False
         if lane.prefetch:
             started, prefetched = self._books.claim(lane)
-            tick.prefetched.append((lane, [*lane.prefetched, *prefetched]))
+            tick.prefetched.append((lane, [*lane.prefetched, *self._books.readable(prefetched)]))
         else:
             started, prefetched = self._books.exchange(lane, successes, room), []
         tick.claimed += len(started) + len(prefetched)
-        tick.started.append((lane, started))
         if len(started) + len(prefetched) < room:
             tick.cooled.append(lane)
+        tick.started.append((lane, self._books.readable(started)))
         return not lane.prefetch

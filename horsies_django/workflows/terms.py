@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
 from ..backend import config_of
+from ..bounds import DATES_ALLOWED, is_in_range
 from ..calls import Callee, Calls
 from ..compat import (
     DEFAULT_TASK_PRIORITY,
@@ -146,6 +147,8 @@ class TermsOfNodes:
             yield "priority", f"priority is {shown(priority)}; allowed: {allowed}."
         if good_until is not None and not (isinstance(good_until, datetime) and timezone.is_aware(good_until)):
             yield "good_until", f"good_until is {shown(good_until)}; allowed: an aware datetime (timezone.now() + …)."
+        elif good_until is not None and not is_in_range(good_until):
+            yield "good_until", f"good_until is {shown(good_until)}; allowed: {DATES_ALLOWED}."
 
     def _problem_of_queue(self, name: object) -> str | None:
         known = task_backends[self.alias].queues if self.alias in self._options else ()

@@ -1,0 +1,85 @@
+"""Rows that nobody can read: which those are, and how they end, so that they don't stop their neighbours.
+
+A claim reads only what Python can read, whatever a row holds: a date or a duration beyond its bounds comes as NULL, and
+``IS_READABLE`` says so. Who finds such a row ends it with ``WORKER_ROW_UNREADABLE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from django.db import models
+from django.db.models import Case, Q, Value, When
+from django.db.models.functions import Cast
+
+from ..bounds import RETENTION, TIMEOUT, Range, beyond, clamped, within
+from ..results import OperationalCode
+from ..serializers import clean_text
+from ..states import TaskStatus
+from .claims import error_result
+
+if TYPE_CHECKING:
+    from .transitions import TaskQuerySet
+
+#: What a sender, an operator or a body chooses, by the columns that it ends up in.
+DATES: Final = ("enqueued_at", "run_after", "good_until")
+
+#: ``claim`` and ``attempt`` grow by one at a time: nothing comes near these but by hand.
+NUMBERS: Final[Mapping[str, Range]] = {
+    "claim": (0, 2**62),
+    "attempt": (0, 10**9),
+    "timeout": TIMEOUT,
+    "retention": RETENTION,
+}
+
+#: Whether a row is within its bounds, as an expression that is never NULL.
+IS_READABLE: Final = Case(
+    When(beyond(DATES, NUMBERS), then=Value(False)), default=Value(True), output_field=models.BooleanField()
+)
+
+#: Waiting rows that no claim would come upon, as far as an index has them: they are due never, or beyond the last year.
+IS_OUT_OF_REACH: Final = Q(
+    Q(beyond(["enqueued_at"]), status=TaskStatus.PENDING, deferred=True, gated=False)
+    | Q(beyond(["good_until"]), status=TaskStatus.PENDING, good_until__isnull=False)
+)
+
+#: Characters of a value that an error tells.
+_TOLD: Final = 100
+
+
+def conditions() -> dict[str, Q]:
+    """Return the conditions of the check constraints, by their names."""
+    return {
+        "horsies_task_dates_are_in_range": within(DATES),
+        "horsies_task_numbers_are_in_range": within((), NUMBERS),
+    }
+
+
+def values_in_range(model: type[models.Model]) -> dict[str, Any]:
+    """Return what brings every column of a row back into its range; the rest stays as it is."""
+    values = {field.name: clamped(field, NUMBERS) for field in model._meta.concrete_fields}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def results_of(rows: TaskQuerySet, why: str) -> dict[UUID, str]:
+    """Return the err result of each of these rows, as JSON text: what is out of range in it, or else ``why``."""
+    columns = [*DATES, *NUMBERS]
+    texts = [
+        Case(When(beyond(*_one(name)), then=Cast(name, models.TextField())), output_field=models.TextField())
+        for name in columns
+    ]
+    return {
+        key: error_result(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(_told(columns, values) or why))
+        for key, *values in rows.values_list("pk", *texts)
+    }
+
+
+def _one(name: str) -> tuple[tuple[str, ...], dict[str, Range]]:
+    return ((name,), {}) if name in DATES else ((), {name: NUMBERS[name]})
+
+
+def _told(columns: list[str], values: list[str | None]) -> str:
+    parts = [f"{name} is {value[:_TOLD]}" for name, value in zip(columns, values, strict=True) if value is not None]
+    return f"The row holds what can't be read: {', '.join(parts)}." if parts else ""

@@ -1,0 +1,68 @@
+"""Rows as somebody may write them who has the database: past the constraints, or before there were any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, models
+
+from horsies_django.models import Limit, Queue, Schedule, Task, Workflow, WorkflowTask
+
+MODELS = (Limit, Queue, Schedule, Task, Workflow, WorkflowTask)
+
+
+def _constraints() -> Iterator[tuple[type[models.Model], models.CheckConstraint]]:
+    for model in MODELS:
+        for constraint in model._meta.constraints:
+            if isinstance(constraint, models.CheckConstraint) and constraint.name.endswith("in_range"):
+                yield model, constraint
+
+
+def _drop() -> None:
+    with connection.cursor() as cursor:
+        for model, constraint in _constraints():
+            cursor.execute(f"ALTER TABLE {model._meta.db_table} DROP CONSTRAINT IF EXISTS {constraint.name}")
+
+
+def _add(*, is_valid: bool) -> None:
+    for model, constraint in _constraints():
+        with connection.schema_editor() as editor:
+            sql = str(constraint.create_sql(model, editor))
+            editor.execute(sql if is_valid else f"{sql} NOT VALID", params=None)
+
+
+def _check(*, is_on: bool) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"PRAGMA ignore_check_constraints = {'OFF' if is_on else 'ON'}")
+
+
+@pytest.fixture(params=["without the constraints", "older than the constraints"])
+def write(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[Callable[..., int]]:
+    """Write columns of a row as SQL says, past its constraints, which hold for what comes later or don't."""
+    is_back = request.param == "older than the constraints"
+    is_postgres = connection.vendor == "postgresql"
+
+    def run(model: type[models.Model], key: Any, **columns: str) -> int:
+        said = ", ".join(f"{name} = {value}" for name, value in columns.items())
+        pk = model._meta.pk.get_db_prep_value(key, connection)
+        if is_postgres:
+            _drop()
+        else:
+            _check(is_on=False)
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {model._meta.db_table} SET {said} WHERE {model._meta.pk.column} = %s", [pk])
+            count = cursor.rowcount
+        if is_back:
+            _add(is_valid=False) if is_postgres else _check(is_on=True)
+        return count
+
+    yield run
+    if is_postgres:
+        _drop()
+        for model in MODELS:
+            model._base_manager.all()._raw_delete(connection.alias)
+        _add(is_valid=True)
+    else:
+        _check(is_on=True)

@@ -1,0 +1,125 @@
+"""What a notification says is a hint to look: any role that may connect can say anything."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+from django.db import connection
+
+from horsies_django import TaskStatus
+from horsies_django.models import Task, Worker
+from horsies_django.postgres import CHANNEL, ENDED
+from horsies_django.waking import DISMISSED, REVOKED
+from horsies_django.worker.hints import AT_ONCE, PER_SECOND, Hints
+from tests.conftest import wait_until
+from tests.jobs import tasks
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL has NOTIFY"),
+]
+
+#: More than any worker believes.
+FLOOD = 20_000
+
+
+def _notify(payloads, channel=CHANNEL):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(pg_notify(%s, said)) FROM unnest(%s::text[]) AS said", [channel, list(payloads)])
+
+
+def _committed() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+        return cursor.fetchone()[0]
+
+
+def test_a_notification_that_tells_a_worker_to_stop_ends_none_whose_row_does_not(worker):
+    process = worker("--no-reaper", "--no-scheduler")
+    (mine,) = Worker.objects.all()
+
+    _notify([DISMISSED + mine.pk])
+
+    assert tasks.add.send(1).value(timeout=20) == 2
+    assert tasks.add.send(2).value(timeout=20) == 3
+    assert process.process.poll() is None
+    assert "asked to stop" not in process.output
+    assert list(Worker.objects.values_list("pk", flat=True)) == [mine.pk]
+
+    Worker.objects.all().request_stop()
+
+    assert process.wait(20) == 0
+    assert "asked to stop" in process.output
+
+
+def test_a_worker_stands_notifications_of_any_kind(worker):
+    process = worker("--no-reaper", "--no-scheduler")
+    odd = [
+        "",
+        "?",
+        "?waiting",
+        "+",
+        "=",
+        "-",
+        "~",
+        "%",
+        "#",
+        "!",
+        "!!",
+        "=" + "é" * 3_000,
+        "%" + "q" * 7_000,
+        "\x01\x02",
+    ]
+
+    _notify(odd)
+    _notify(odd + ["zz" * 3_000, "0" * 7], channel=ENDED)
+
+    assert tasks.add.send(1).value(timeout=20) == 2
+    assert process.process.poll() is None
+    assert "Traceback" not in process.output
+
+
+def test_a_flood_of_notifications_costs_no_more_statements_than_a_worker_can_afford(worker):
+    process = worker("--no-reaper", "--no-scheduler")
+    assert tasks.add.send(1).value(timeout=20) == 2
+    before, began = _committed(), time.monotonic()
+
+    for start in range(0, FLOOD, 200):
+        _notify(f"={uuid.uuid4()}" for _ in range(100))
+        _notify(f"%{start}-{number}" for number in range(98))
+        _notify([f"{DISMISSED}{key}" for key in Worker.objects.values_list("pk", flat=True)] + [REVOKED, "=*"])
+
+    assert tasks.add.send(2).value(timeout=20) == 3
+    mine = FLOOD / 200 * 4 + 100
+    wait_until(lambda: _committed() > before + mine, 20)
+    seconds = time.monotonic() - began
+    assert _committed() - before < mine + AT_ONCE + (PER_SECOND + 200) * (seconds + 1)
+    assert process.process.poll() is None
+
+
+def test_forged_ends_make_who_waits_look_and_nothing_else(worker, tmp_path):
+    worker("--no-reaper", "--no-scheduler")
+    gate = tmp_path / "gate"
+    handle = tasks.hold.send("held", str(gate))
+    wait_until(lambda: handle.status() == TaskStatus.RUNNING)
+
+    for _ in range(200):
+        _notify([handle.id.hex[-8:] * 100], channel=ENDED)
+    assert handle.get(timeout=0.2).err.error_code == "WAIT_TIMEOUT"
+
+    gate.touch()
+    assert handle.value(timeout=20) == "held"
+    assert Task.objects.get(pk=handle.id).attempt == 1
+
+
+@pytest.mark.once
+def test_of_many_hints_at_once_only_some_are_gone_by_and_the_rest_come_to_one_look():
+    hints = Hints()
+
+    allowed = sum(hints.allows() for _ in range(FLOOD))
+
+    assert AT_ONCE <= allowed < FLOOD / 10
+    assert hints.is_first_refusal()
