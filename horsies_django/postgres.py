@@ -125,14 +125,21 @@ def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
 def pipeline(connection: BaseDatabaseWrapper) -> AbstractContextManager[Any]:
     """Have the statements in this block go in one round trip: up to the first whose rows are fetched. Else do nothing.
 
-    Each statement still has a snapshot of its own.
+    Each statement still has a snapshot of its own. How many rows it met is not known until the block ends, and an error
+    may be raised by a later statement, or by the end of the block.
     """
     if connection.vendor != "postgresql":
         return nullcontext()
     import psycopg
 
     connection.ensure_connection()
-    return connection.connection.pipeline() if psycopg.Pipeline.is_supported() else nullcontext()
+    return _pipelined(connection) if psycopg.Pipeline.is_supported() else nullcontext()
+
+
+@contextmanager
+def _pipelined(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    with connection.wrap_database_errors, connection.connection.pipeline():
+        yield
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def start(
         if calls:
             _append(advance, batch_id, calls, first=0, index=1 + len(callbacks))
         else:
-            advance.after(beginning.collect(advance.nodes, read(head_rows)))
+            advance.after(beginning.collect(advance, read(head_rows)))
 
 
 def add(database: str, batch_id: UUID, calls: Sequence[Columns]) -> list[str]:

@@ -119,6 +119,10 @@ class Selection:
         cursor.execute(statement.sql, statement.filled(given))
         return self.fetched(cursor)
 
+    def ask(self, cursor: CursorWrapper, given: Mapping[str, Any]) -> None:
+        """Run it and leave the rows to :meth:`fetched`: in a pipeline, several go in one round trip then."""
+        cursor.execute(self.statement.sql, self.statement.filled(given))
+
     def fetched(self, cursor: CursorWrapper) -> list[Any]:
         """Return the rows of what was run on this cursor."""
         rows: list[Any] = cursor.fetchall()

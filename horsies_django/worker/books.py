@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
 
 from .. import __version__, postgres, retention
 from ..models import Heartbeat, Limit, Queue, Task, Worker
@@ -388,6 +389,10 @@ class Books:
     def transaction(self) -> transaction.Atomic:
         """The transaction of a tick."""
         return transaction.atomic(using=self._plan.database)
+
+    def pipeline(self) -> AbstractContextManager[None]:
+        """Have what is said in a tick about nodes go in few round trips, if the database can: a line may be slow."""
+        return postgres.pipeline(connections[self._plan.database])
 
     def _tasks(self) -> TaskQuerySet:
         return Task.objects.using(self._plan.database)

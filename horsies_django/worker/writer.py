@@ -19,7 +19,6 @@ from .lanes import Lane
 from .outbox import Outbox
 from .outcome import Outcome
 from .plan import Plan
-from .run import Run
 from .tick import Tick
 
 logger = logging.getLogger("horsies_django.worker")
@@ -67,10 +66,13 @@ class Writer:
                 ends = latest([outcome.ended for outcome in tick.stored if not outcome.is_stored])
                 successes = [end for end in ends if end.is_success]
                 if is_rare:
-                    self._write_rarities([end for end in ends if not end.is_success], noted, tick)
-                if nodes:  # what follows from their ends is to be claimed with the rest
-                    successes = self._store(successes)
-                    fresh = self._advance([outcome for outcome in nodes if outcome not in tick.blocked], tick)
+                    self._write_rarities(tick)
+                with self._books.pipeline() if nodes else nullcontext():
+                    self._books.note_progress(noted)
+                    self._books.store([end for end in ends if not end.is_success])
+                    if nodes:  # what follows from their ends is to be claimed with the rest
+                        successes = self._store(successes)
+                        fresh = self._advance([outcome for outcome in nodes if outcome not in tick.blocked], tick)
                 for lane in self._turns if is_rare else self._next_turn():
                     if self._fill(lane, tick, successes):
                         successes = []
@@ -118,11 +120,9 @@ class Writer:
         mine = {claim.task_id for _, started in tick.started for claim in started}
         self._books.tell_others(lane for task_id, lane in fresh.items() if task_id not in mine)
 
-    def _write_rarities(self, ends: Sequence[Ended], noted: Sequence[Run], tick: Tick) -> None:
+    def _write_rarities(self, tick: Tick) -> None:
         if self.in_doubt or tick.beat:  # what was in doubt may have been committed later still
             self._books.hand_back_unknown(self.known())
-        self._books.note_progress(noted)
-        self._books.store(ends)
         if tick.beat:
             tick.is_dismissed = self._books.beat(self._lanes)
 

@@ -91,7 +91,7 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
         ends = beginning.waiting_for(advance.nodes, key, name)
         timers = advance.nodes.filter(pk__in=[end.pk for end in ends], task_id__isnull=False)
         timer_ids = list(timers.values_list("task_id", flat=True))
-        advance.after(beginning.happened(advance.nodes, [(end, text) for end in ends]))
+        advance.after(beginning.happened(advance, [(end, text) for end in ends]))
         tasks = Task.objects.using(database)
         free = tasks.filter(pk__in=timer_ids).lock().values_list("pk", flat=True)
         tasks.filter(pk__in=list(free)).cancel_quietly()

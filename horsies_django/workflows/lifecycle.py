@@ -97,7 +97,8 @@ WORKFLOW_CHANGES: Final = (
 
 #: Every change of a node, in the order of its life.
 NODE_CHANGES: Final = (
-    _node("", WorkflowTaskStatus.PENDING, "start of the workflow; a map, for each item", "how many it waits for"),
+    _node("", WorkflowTaskStatus.PENDING, "start of the workflow", "how many it waits for"),
+    _node("", WorkflowTaskStatus.ENQUEUED, "a map, for each item", "`task`, `started_at`"),
     _node(
         "PENDING READY",
         WorkflowTaskStatus.ENQUEUED,

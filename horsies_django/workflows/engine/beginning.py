@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,15 +13,16 @@ from django.db.models import F, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Now
 
 from ...expressions import FromMap, FromNow
-from ...models import Workflow, WorkflowEvent, WorkflowTask
+from ...ids import uuid7s
+from ...models import Workflow, WorkflowEvent
 from ...serializers import dumps
 from ..blueprint import CALL_COLUMNS
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowTaskStatus
 from . import inserting, limiting
 from .ending import err, skip
-from .enqueuing import BUILDING, Lane, enqueue, internal
-from .nodes import IS_NEUTRAL, Node, NodeRows, Settled, among
+from .enqueuing import BUILDING, Lane, enqueue, enqueue_made, internal
+from .nodes import Node, NodeRows, Place, Settled, among
 from .turn import Turn
 
 #: Our own tasks (see workflows/internal.py).
@@ -32,6 +33,8 @@ _MOST_NAMED: Final = 100
 
 #: Of a map's name this much is in the names of its items, which may have 128 characters.
 _LONGEST_NAME: Final = 100
+
+_NOW: Final = Now()
 
 #: A wait that was paused ends when it would have ended.
 _AT_ITS_TIME: Final[dict[str, Any]] = {"enqueued_at": F("until"), "run_after": F("until"), "deferred": Value(True)}
@@ -49,10 +52,35 @@ def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
         by_kind[kind][node.pk] = (node.queue_name, node.is_async and kind == NodeKind.TASK)
     enqueue(turn, by_kind["undecided"], **internal(f"{_HERE}.decide"))
     enqueue(turn, by_kind[NodeKind.TASK])
-    limiting.enqueue(turn, by_kind["limited"])
+    limiting.enqueue(turn, {node.pk: node.limit_key for node in ready if node.pk in by_kind["limited"]})
     enqueue(turn, by_kind[NodeKind.SUBWORKFLOW], **BUILDING)
     _sleep(turn, by_kind[NodeKind.SLEEP])
-    return _wait_for_events(turn, by_kind[NodeKind.EVENT]) + _expand(turn, by_kind[NodeKind.MAP])
+    events = [node for node in ready if node.pk in by_kind[NodeKind.EVENT]]
+    maps = [node for node in ready if node.pk in by_kind[NodeKind.MAP]]
+    if not (events or maps):
+        return []
+    waits, rows, sources = _asked_for(turn, events, maps)
+    return [*_wait_for_events(turn, events, waits), *_expand(turn, maps, rows, sources)]
+
+
+def _asked_for(turn: Turn, events: Sequence[Node], maps: Sequence[Node]) -> list[list[Any]]:
+    """Ask for what it takes to begin events and maps, in one round trip."""
+    ask, database = turn.phrases, turn.database
+    turn.know_flows({node.workflow_id for node in maps})
+    unread = {node.workflow_id for node in events}.difference(turn.events)
+    waiting = turn.nodes.filter(among(database, [node.pk for node in events]))
+    sent = WorkflowEvent.objects.using(database).filter(among(database, unread, "workflow"))
+    mapped = turn.nodes.filter(among(database, [node.pk for node in maps]))
+    found = turn.ask(
+        ask.read(waiting, "pk", "event_name", "event_timeout") if events else None,
+        ask.read(sent, "workflow_id", "name", Cast("payload", TextField())) if unread else None,
+        ask.read(mapped, "pk", *_MAP) if maps else None,
+        ask.sources({(node.workflow_id, node.over_index or 0) for node in maps}) if maps else None,
+    )
+    turn.events |= {key: {} for key in unread}
+    for workflow_id, name, payload in found.pop(1):
+        turn.events[workflow_id][name] = payload
+    return found
 
 
 def _sleep(turn: Turn, lanes: Mapping[int, Lane]) -> None:
@@ -61,29 +89,24 @@ def _sleep(turn: Turn, lanes: Mapping[int, Lane]) -> None:
         _wake_after(turn, lanes, "seconds")
 
 
-def _wait_for_events(turn: Turn, lanes: Mapping[int, Lane]) -> list[Settled]:
-    if not lanes:
+def _wait_for_events(turn: Turn, events: Sequence[Node], waits: Iterable[Sequence[Any]]) -> list[Settled]:
+    if not events:
         return []
-    nodes = turn.nodes
-    waiting = nodes.filter(among(nodes.db, lanes))
-    columns = ("pk", "workflow_id", "task_index", "dependents", "map_index", "event_name", "event_timeout")
-    rows = list(waiting.values_list(*columns))
-    waiting.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())
-    events = WorkflowEvent.objects.using(nodes.db).filter(workflow__in={row[1] for row in rows})
-    sent = {
-        (workflow_id, name): payload
-        for workflow_id, name, payload in events.values_list("workflow_id", "name", Cast("payload", TextField()))
-    }
+    turn.nodes.filter(among(turn.database, [node.pk for node in events])).update(
+        status=WorkflowTaskStatus.RUNNING, started_at=Now()
+    )
+    by_key = {node.pk: node for node in events}
     ends, timed = list[tuple[Settled, str | None]](), dict[int, Lane]()
-    for *end, name, timeout in rows:
-        if (end[1], name) in sent:
-            ends.append((Settled(end[0], end[1], end[2], WorkflowTaskStatus.COMPLETED, *end[3:]), sent[end[1], name]))
+    for key, name, timeout in waits:
+        node = by_key[key]
+        if name in turn.events[node.workflow_id]:
+            ends.append((node.settled(WorkflowTaskStatus.COMPLETED), turn.events[node.workflow_id][name]))
         elif timeout is not None:
-            timed[end[0]] = lanes[end[0]]
+            timed[key] = (node.queue_name, False)
     if timed:
         _wake_after(turn, timed, "event_timeout")
-        nodes.filter(among(nodes.db, timed)).update(status=WorkflowTaskStatus.RUNNING)
-    return happened(nodes, ends)
+        turn.nodes.filter(among(turn.database, timed)).update(status=WorkflowTaskStatus.RUNNING)
+    return happened(turn, ends)
 
 
 def _wake_after(turn: Turn, lanes: Mapping[int, Lane], seconds: str) -> None:
@@ -93,113 +116,149 @@ def _wake_after(turn: Turn, lanes: Mapping[int, Lane], seconds: str) -> None:
     enqueue(turn, lanes, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
 
 
-def happened(nodes: NodeRows, ends: Sequence[tuple[Settled, str | None]]) -> list[Settled]:
+def happened(turn: Turn, ends: Sequence[tuple[Settled, str | None]]) -> list[Settled]:
     """These events have come, each with the JSON text of its payload."""
-    _complete(nodes, {end.pk: f'{{"ok":{payload or "null"}}}' for end, payload in ends})
-    return [end for end, _ in ends]
+    return _complete(turn, [(end, f'{{"ok":{payload or "null"}}}') for end, payload in ends])
 
 
-def _complete(nodes: NodeRows, results: dict[int, str]) -> None:
-    if results:
-        nodes.filter(among(nodes.db, results)).update(
+def _complete(turn: Turn, ended: Sequence[tuple[Settled, str]]) -> list[Settled]:
+    """End nodes with these results, as JSON texts; return them."""
+    if ended:
+        results = {end.pk: text for end, text in ended}
+        turn.nodes.filter(among(turn.database, results)).update(
             status=WorkflowTaskStatus.COMPLETED,
             completed_at=Now(),
             result=FromMap(results, models.JSONField()),
             error_code=None,
         )
+    turn.note(ended)
+    return [end for end, _ in ended]
 
 
-def _fail(nodes: NodeRows, key: int, code: str, message: str, data: Any = None) -> None:
-    nodes.filter(pk=key).update(
-        status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=err(code, message, data), error_code=str(code)
-    )
+def _fail(turn: Turn, failed: Sequence[tuple[Settled, tuple[str, str, Any]]]) -> list[Settled]:
+    """End nodes with these errors: a code, a message and data of each; return them."""
+    texts = [(end, dumps(err(*error))) for end, error in failed]
+    if failed:
+        codes = {end.pk: dumps(str(code)) for end, (code, *_) in failed}
+        turn.nodes.filter(among(turn.database, codes)).update(
+            status=WorkflowTaskStatus.FAILED,
+            completed_at=Now(),
+            result=FromMap({end.pk: text for end, text in texts}, models.JSONField()),
+            error_code=FromMap(codes, models.TextField()),
+        )
+    turn.note(texts)
+    return [end for end, _ in failed]
 
 
 # Maps: a node for each item.
 
-
-def _expand(turn: Turn, keys: Collection[int]) -> list[Settled]:
-    """Make a node of each item of what a map goes over (P-07); a map over nothing has ended."""
-    nodes = turn.nodes
-    ends: list[Settled] = []
-    for node in nodes.filter(pk__in=keys).select_related("workflow") if keys else ():
-        source = nodes.filter(workflow=node.workflow, task_index=node.over_index or 0)
-        ((text, is_unwanted),) = source.values_list(Cast("result", TextField()), IS_NEUTRAL)
-        items = json.loads(text or "{}").get("ok")
-        end = Settled(
-            node.pk, node.workflow.pk, node.task_index, WorkflowTaskStatus.FAILED, node.dependents, node.map_index
-        )
-        if is_unwanted:  # then so is what goes over it: that is no failure
-            ends.append(end._replace(status=WorkflowTaskStatus.SKIPPED, is_neutral=True))
-            skip(nodes, ends[-1:], WorkflowCode.CONDITION_NOT_MET, "What it goes over was skipped by its condition.")
-        elif not isinstance(items, list):
-            _fail(nodes, node.pk, WorkflowCode.MAP_NOT_A_LIST, "The node that it goes over has given no list.")
-            ends.append(end)
-        elif not items:
-            _complete(nodes, {node.pk: '{"ok":[]}'})
-            ends.append(end._replace(status=WorkflowTaskStatus.COMPLETED))
-        else:
-            _make_items(turn, node, items)
-    return ends
+#: What of a map's row says how its items are to be.
+_MAP: Final = ("node_id", "kwargs", "param", "args_from", "values_from", "ctx_from", *CALL_COLUMNS)
 
 
-def _make_items(turn: Turn, node: WorkflowTask, items: Sequence[Any]) -> None:
-    nodes, database, count = turn.nodes, turn.database, len(items)
-    workflow = Workflow.objects.using(database).get(pk=node.workflow.pk)
-    first = workflow.node_count
-    is_long = len(node.node_id) > _LONGEST_NAME  # cut, it might be that of another one
-    name = f"{node.node_id[:_LONGEST_NAME]}~{node.task_index}" if is_long else node.node_id
-    common = {name: getattr(node, name) for name in CALL_COLUMNS}
-    inserting.insert(
-        database,
-        [
-            {
-                "workflow_id": workflow.pk,
-                "task_index": first + place,
-                "node_id": f"{name}[{place}]",
-                "kind": NodeKind.TASK.value,
-                "map_index": node.task_index,
-                "kwargs": {**node.kwargs, str(node.param): item},
-                "args_from": node.args_from,
-                "values_from": node.values_from,
-                "ctx_from": node.ctx_from,
-                **common,
-            }
-            for place, item in enumerate(items)
-        ],
-    )
-    Workflow.objects.using(database).filter(pk=workflow.pk).update(
-        node_count=F("node_count") + count, open_count=F("open_count") + count
-    )
-    nodes.filter(pk=node.pk).update(
-        status=WorkflowTaskStatus.RUNNING, started_at=Now(), open_deps=count, ok_deps=0, bad_deps=0
-    )
-    rows = nodes.filter(workflow=workflow, map_index=node.task_index, status=WorkflowTaskStatus.PENDING)
-    keys = list(rows.order_by("task_index").values_list("pk", flat=True))
-    if node.limit_key is None:
-        enqueue(turn, dict.fromkeys(keys, (node.queue_name, node.is_async)))
-    else:
-        limiting.enqueue(turn, keys)
-
-
-def collect(nodes: NodeRows, maps: Sequence[Node]) -> list[Settled]:
-    """All items of these maps have ended: end them, with the list of values, in order."""
-    ends = []
+def _expand(
+    turn: Turn, maps: Sequence[Node], rows: Iterable[Sequence[Any]], sources: Iterable[Sequence[Any]]
+) -> list[Settled]:
+    """Make a node of each item of what maps go over (P-07); a map over nothing has ended."""
+    found = {(workflow_id, index): (text, is_unwanted) for workflow_id, index, text, is_unwanted in sources}
+    columns = {key: dict(zip(_MAP, row, strict=True)) for key, *row in rows}
+    unwanted, empty, bad = list[Settled](), list[Settled](), list[Settled]()
+    full: list[tuple[Node, Mapping[str, Any], Sequence[Any]]] = []
     for node in maps:
-        if node.bad_deps:
-            message = f"{node.bad_deps:,} of {node.bad_deps + node.ok_deps:,} items did not complete."
-            items = nodes.filter(workflow=node.workflow_id, map_index=node.task_index).order_by("task_index")
-            states = enumerate(items.values_list("status", flat=True))
-            failed = [place for place, status in states if status != WorkflowTaskStatus.COMPLETED]
-            data = {"ok": node.ok_deps, "failed": failed[:_MOST_NAMED]}
-            _fail(nodes, node.pk, WorkflowCode.MAP_ITEM_FAILED, message, data)
-            ends.append(node.settled(WorkflowTaskStatus.FAILED))
-            continue
-        items = nodes.filter(workflow=node.workflow_id, map_index=node.task_index).order_by("task_index")
-        results = items.values_list(Cast("result", TextField()), flat=True)
-        _complete(nodes, {node.pk: dumps({"ok": [json.loads(text or "{}").get("ok") for text in results]})})
-        ends.append(node.settled(WorkflowTaskStatus.COMPLETED))
-    return ends
+        text, is_unwanted = found[node.workflow_id, node.over_index or 0]
+        items = json.loads(text or "{}").get("ok")
+        if is_unwanted:  # then so is what goes over it: that is no failure
+            unwanted.append(node.settled(WorkflowTaskStatus.SKIPPED, is_neutral=True))
+        elif not isinstance(items, list):
+            bad.append(node.settled(WorkflowTaskStatus.FAILED))
+        elif items:
+            full.append((node, columns[node.pk], items))
+        else:
+            empty.append(node.settled(WorkflowTaskStatus.COMPLETED))
+    message = "What it goes over was skipped by its condition."
+    skip(turn.nodes, unwanted, WorkflowCode.CONDITION_NOT_MET, message)
+    result = dumps(err(WorkflowCode.CONDITION_NOT_MET, message))
+    turn.note([(end, result) for end in unwanted])
+    _make_items(turn, full)
+    no_list = (WorkflowCode.MAP_NOT_A_LIST, "The node that it goes over has given no list.", None)
+    done = _complete(turn, [(end, '{"ok":[]}') for end in empty])
+    return [*unwanted, *done, *_fail(turn, [(end, no_list) for end in bad])]
+
+
+def _make_items(turn: Turn, maps: Sequence[tuple[Node, Mapping[str, Any], Sequence[Any]]]) -> None:
+    """Make the items of these maps, each with its task."""
+    if not maps:
+        return
+    nodes, database = turn.nodes, turn.database
+    counts = {node.pk: len(items) for node, _, items in maps}
+    ids = iter(uuid7s(sum(counts.values())))
+    rows: list[dict[str, Any]] = []
+    more: Counter[UUID] = Counter()
+    free, limited = dict[UUID, Lane](), dict[UUID, tuple[str | None, str | None]]()
+    for node, columns, items in maps:
+        flow = turn.flows[node.workflow_id]
+        is_long = len(columns["node_id"]) > _LONGEST_NAME  # cut, it might be that of another one
+        name = columns["node_id"]
+        name = f"{name[:_LONGEST_NAME]}~{node.task_index}" if is_long else name
+        for place, item in enumerate(items):
+            task_id = next(ids)
+            if node.limit_key is None:
+                free[task_id] = (node.queue_name, node.is_async)
+            else:
+                limited[task_id] = (node.limit_key, columns["task_name"])
+            rows.append(
+                {
+                    "workflow_id": node.workflow_id,
+                    "task_index": flow.node_count + place,
+                    "node_id": f"{name}[{place}]",
+                    "kind": NodeKind.TASK.value,
+                    "status": WorkflowTaskStatus.ENQUEUED.value,
+                    "task_id": task_id,
+                    "started_at": _NOW,
+                    "map_index": node.task_index,
+                    "kwargs": {**columns["kwargs"], str(columns["param"]): item},
+                    **{name: columns[name] for name in ("args_from", "values_from", "ctx_from", *CALL_COLUMNS)},
+                }
+            )
+        flow.node_count += len(items)
+        flow.open_count += len(items)
+        more[node.workflow_id] += len(items)
+    inserting.insert(database, rows)
+    enqueue_made(turn, free)
+    limiting.enqueue_made(turn, limited)
+    new = FromMap({key: str(count) for key, count in more.items()}, models.IntegerField())
+    Workflow.objects.using(database).filter(among(database, more)).update(
+        node_count=F("node_count") + new, open_count=F("open_count") + new
+    )
+    open_deps = FromMap({key: str(count) for key, count in counts.items()}, models.IntegerField())
+    nodes.filter(among(database, counts)).update(
+        status=WorkflowTaskStatus.RUNNING, started_at=Now(), open_deps=open_deps, ok_deps=0, bad_deps=0
+    )
+
+
+def collect(turn: Turn, maps: Sequence[Node]) -> list[Settled]:
+    """All items of these maps have ended: end them, with the list of values, in order."""
+    good = {(node.workflow_id, node.task_index): node for node in maps if not node.bad_deps}
+    bad = {(node.workflow_id, node.task_index): node for node in maps if node.bad_deps}
+    ask = turn.phrases
+    results, states = turn.ask(ask.item_results(good) if good else None, ask.item_states(bad) if bad else None)
+    values: dict[Place, list[Any]] = {place: [] for place in good}
+    for workflow_id, index, text in results:
+        values[workflow_id, index].append(json.loads(text or "{}").get("ok"))
+    found: dict[Place, list[str]] = {place: [] for place in bad}
+    for workflow_id, index, status in states:
+        found[workflow_id, index].append(status)
+    done = [(good[place].settled(WorkflowTaskStatus.COMPLETED), dumps({"ok": each})) for place, each in values.items()]
+    failed = [
+        (bad[place].settled(WorkflowTaskStatus.FAILED), _error_of(bad[place], each)) for place, each in found.items()
+    ]
+    return [*_complete(turn, done), *_fail(turn, failed)]
+
+
+def _error_of(node: Node, states: Sequence[str]) -> tuple[str, str, Any]:
+    message = f"{node.bad_deps:,} of {node.bad_deps + node.ok_deps:,} items did not complete."
+    failed = [place for place, status in enumerate(states) if status != WorkflowTaskStatus.COMPLETED]
+    return WorkflowCode.MAP_ITEM_FAILED, message, {"ok": node.ok_deps, "failed": failed[:_MOST_NAMED]}
 
 
 def waiting_for(nodes: NodeRows, workflow_id: UUID, event_name: str) -> list[Settled]:

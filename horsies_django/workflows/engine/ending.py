@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import models
-from django.db.models import Case, OuterRef, Q, Subquery, TextField, Value, When
+from django.db.models import Case, Exists, OuterRef, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 
 from ...models import Task, Workflow
@@ -27,8 +28,35 @@ _IS_OK: Final = models.ExpressionWrapper(
     Q(task__status=TaskStatus.COMPLETED, task__result__isnull=False), models.BooleanField()
 )
 
+#: What the task has said that looked at a node's conditions, and how its workflow is then.
+_ANSWER: Final = Case(When(IS_UNDECIDED, then=Cast("task__result", TextField())))
+_STATUS: Final = Case(
+    When(IS_UNDECIDED, then=Subquery(Workflow.objects.filter(pk=OuterRef("workflow_id")).values("status")))
+)
+
+#: Whether the subworkflow of a node has been built.
+_IS_BUILT: Final = Case(
+    When(
+        Q(kind=NodeKind.SUBWORKFLOW) & Exists(Workflow.objects.filter(parent=OuterRef("pk"), is_replaced=False)),
+        then=Value(True),
+    ),
+    default=Value(False),
+)
+
 #: What of a node whose task has ended says what becomes of it.
-ENDS: Final = ("pk", "workflow_id", "task_index", "dependents", "map_index", _IS_OK, "kind", IS_UNDECIDED)
+ENDS: Final = (
+    "pk",
+    "workflow_id",
+    "task_index",
+    "dependents",
+    "map_index",
+    _IS_OK,
+    "kind",
+    IS_UNDECIDED,
+    _ANSWER,
+    _STATUS,
+    _IS_BUILT,
+)
 
 #: What is taken for the error of a task that has left none (S3-15).
 _CODES: Final = {
@@ -51,34 +79,22 @@ def settle(turn: Turn, rows: Iterable[Sequence[Any]]) -> tuple[list[Settled], li
     """
     nodes = turn.nodes
     plain: list[Settled] = []
-    others: list[tuple[Settled, str, bool]] = []
-    unbuilt: list[Settled] = []
-    for pk, workflow_id, index, dependents, map_index, is_ok, kind, is_undecided in rows:
+    asked: list[tuple[Settled, str, str]] = []
+    late: list[Settled] = []
+    for pk, workflow_id, index, dependents, map_index, is_ok, kind, is_undecided, answer, status, is_built in rows:
         ended = WorkflowTaskStatus.COMPLETED if is_ok else WorkflowTaskStatus.FAILED
         end = Settled(pk, workflow_id, index, ended, dependents, map_index)
-        if is_ok and (is_undecided or kind in (NodeKind.SUBWORKFLOW, NodeKind.EVENT)):
-            others.append((end, kind, is_undecided))
-        elif kind == NodeKind.SUBWORKFLOW:
-            unbuilt.append(end)
-        else:
-            plain.append(end)
-    plain += _childless(turn.database, unbuilt)
+        if is_ok and is_undecided:
+            asked.append((end, answer, status))
+        elif is_ok and kind == NodeKind.EVENT:
+            late.append(end)
+        elif kind != NodeKind.SUBWORKFLOW or not (is_ok or is_built):
+            plain.append(end)  # but what has a subworkflow ends with it, even if a worker died after it had built it
     if ok := [end.pk for end in plain if end.status == WorkflowTaskStatus.COMPLETED]:
         turn.phrases.complete(ok)
     _fail(nodes, [end.pk for end in plain if end.status != WorkflowTaskStatus.COMPLETED])
-    decided = _decide(nodes, [end for end, _, is_undecided in others if is_undecided])
-    timed_out = [end for end, kind, is_undecided in others if kind == NodeKind.EVENT and not is_undecided]
-    ends = [*plain, *decided[0], *time_out(nodes, timed_out)]
-    return ends, decided[1]
-
-
-def _childless(database: str, ends: Sequence[Settled]) -> list[Settled]:
-    """Those that have no subworkflow: one that has ends with it, even if a worker died after it had built it."""
-    if not ends:
-        return []
-    children = Workflow.objects.using(database).filter(parent__in=[end.pk for end in ends], is_replaced=False)
-    built = set(children.values_list("parent_id", flat=True))
-    return [end for end in ends if end.pk not in built]
+    skipped, runs = _decide(nodes, asked)
+    return [*plain, *skipped, *time_out(nodes, late)], runs
 
 
 def ended(nodes: NodeRows) -> NodeRows:
@@ -109,26 +125,29 @@ def _fail(nodes: NodeRows, keys: Collection[int]) -> None:
     _open(nodes, keys).update(status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=known, error_code=code)
 
 
-def _decide(nodes: NodeRows, ends: Sequence[Settled]) -> tuple[list[Settled], list[int]]:
+def _decide(nodes: NodeRows, asked: Sequence[tuple[Settled, str, str]]) -> tuple[list[Settled], list[int]]:
     """The conditions of these nodes were looked at: skip those that are not to run, and return the others' keys.
 
-    None is to run if its workflow has ended in the meantime.
+    Each is given with the answer, and the status of its workflow: none is to run if that has ended in the meantime.
     """
-    if not ends:
+    if not asked:
         return [], []
-    rows = nodes.filter(pk__in=[end.pk for end in ends])
-    late = set(rows.filter(workflow__status__in=WORKFLOW_TERMINAL_STATES).values_list("pk", flat=True))
-    lost = [end._replace(status=WorkflowTaskStatus.SKIPPED) for end in ends if end.pk in late]
-    skip_stopped(nodes, lost)
-    ends = [end for end in ends if end.pk not in late]
-    answers = dict(rows.values_list("pk", Cast("task__result", TextField())))
-    runs = [end.pk for end in ends if json.loads(answers[end.pk]).get("ok") is True]
-    _open(nodes, runs).update(status=WorkflowTaskStatus.READY, is_decided=True, task_id=None)
-    skipped = [
-        end._replace(status=WorkflowTaskStatus.SKIPPED, is_neutral=True) for end in ends if end.pk not in set(runs)
-    ]
+    lost: dict[str, list[Settled]] = defaultdict(list)
+    skipped, runs = list[Settled](), list[int]()
+    for end, answer, status in asked:
+        end = end._replace(status=WorkflowTaskStatus.SKIPPED)
+        if status in WORKFLOW_TERMINAL_STATES:
+            lost[status].append(end)
+        elif json.loads(answer).get("ok") is True:
+            runs.append(end.pk)
+        else:
+            skipped.append(end._replace(is_neutral=True))
+    for status, ends in lost.items():
+        _skip_stopped(nodes, ends, status)
+    if runs:
+        _open(nodes, runs).update(status=WorkflowTaskStatus.READY, is_decided=True, task_id=None)
     skip(nodes, skipped, WorkflowCode.CONDITION_NOT_MET, "Its condition says that it is not to run.")
-    return [*lost, *skipped], runs
+    return [*(end for ends in lost.values() for end in ends), *skipped], runs
 
 
 def time_out(nodes: NodeRows, ends: Sequence[Settled]) -> list[Settled]:
@@ -156,8 +175,11 @@ def skip_stopped(nodes: NodeRows, ends: Sequence[Settled]) -> None:
     """ENQUEUED, RUNNING → SKIPPED for nodes that find their workflow ended, with the code of how it did."""
     statuses = dict(nodes.filter(pk__in=[end.pk for end in ends]).values_list("pk", "workflow__status")) if ends else {}
     for status in sorted(set(statuses.values())):
-        code = STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED)
-        skip(nodes, [end for end in ends if statuses[end.pk] == status], code, "The workflow had ended.")
+        _skip_stopped(nodes, [end for end in ends if statuses[end.pk] == status], status)
+
+
+def _skip_stopped(nodes: NodeRows, ends: Sequence[Settled], status: str) -> None:
+    skip(nodes, ends, STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED), "The workflow had ended.")
 
 
 _NODE_ENDED: Final = (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
 
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
@@ -67,15 +68,25 @@ def enqueue(turn: Turn, nodes: Mapping[int, Lane], **changes: Any) -> None:
         return
     ids = dict(zip(nodes, uuid7s(len(nodes)), strict=True))
     turn.phrases.enqueue(ids, changes)
-    is_later = "deferred" in changes
+    _tell(turn, {task_id: nodes[key] for key, task_id in ids.items()}, is_later="deferred" in changes)
+
+
+def enqueue_made(turn: Turn, tasks: Mapping[UUID, Lane]) -> None:
+    """Make the tasks of nodes that were inserted as ENQUEUED, with the ids of these tasks."""
+    if tasks:
+        turn.phrases.make_tasks({}, tasks)
+        _tell(turn, tasks, is_later=False)
+
+
+def _tell(turn: Turn, tasks: Mapping[UUID, Lane], *, is_later: bool) -> None:
     if not is_later:
-        turn.enqueued |= {task_id: nodes[key] for key, task_id in ids.items()}
+        turn.enqueued |= tasks
     if is_later or not turn.is_quiet:
-        for queue, is_async in set(nodes.values()):
+        for queue, is_async in set(tasks.values()):
             wake_after_commit(turn.database, queue, later=is_later, is_async=is_async)
 
 
-def insertion(nodes: NodeRows, task_ids: FromMap, changes: Mapping[str, Any]) -> Statement:
+def insertion(nodes: NodeRows, task_ids: FromMap | F, changes: Mapping[str, Any]) -> Statement:
     """Return the INSERT of the tasks of these nodes."""
     is_fed = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
     columns = {
@@ -103,7 +114,7 @@ def internal(path: str, **kwargs: Any) -> Mapping[str, Any]:
     }
 
 
-def later(seconds: float) -> Mapping[str, Any]:
+def later(seconds: FromMap) -> Mapping[str, Any]:
     """Return the changes that let a task wait."""
     due = FromNow(seconds)
     return {"enqueued_at": due, "run_after": due, "deferred": Value(True)}

@@ -4,66 +4,132 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import models, transaction
-from django.db.models import Case, Count, Q, TextField, Value, When
-from django.db.models.functions import Cast, Now
+from django.db.models import Case, Count, F, Value, When
+from django.db.models.functions import Now
 
 from ...ends import tell_after_commit
+from ...expressions import FromMap
 from ...models import Workflow, WorkflowTask
 from ...results import TaskError
 from ...retention import workflow_kept_until
 from ...retries import RetryPolicy
+from ...serializers import dumps
 from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
+from . import ending
 from .enqueuing import BUILD, enqueue, later
-from .nodes import BEGUN, NodeRows, Settled
-from .turn import Turn
+from .nodes import BEGUN, Settled, among
+from .turn import Flow, Outcome, Parent, Turn
 
 logger = logging.getLogger("horsies_django.workflows")
+
+_UNFINISHED: Final = (WorkflowStatus.PAUSED, WorkflowStatus.PENDING)
 
 _FAILED: Final = {WorkflowStatus.FAILED: WorkflowCode.SUBWORKFLOW_FAILED, **STOPPED_BY}
 
 
 def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
     """End those of these workflows that have no open node left; return the nodes of which they are subworkflows."""
-    ends: list[Settled] = []
-    finished: list[UUID] = []
-    done = Workflow.objects.using(turn.database).filter(pk__in=keys, open_count=0)
-    for workflow in done.exclude(status__in=[WorkflowStatus.PAUSED, WorkflowStatus.PENDING]):
-        if workflow.status == WorkflowStatus.RUNNING:
-            _finish(turn.nodes, workflow)
-            transaction.on_commit(partial(_log, workflow), using=turn.database, robust=True)
-            finished.append(workflow.pk)
-        if workflow.parent_id is not None:
-            ends += _tell_parent(turn, workflow)
-    tell_after_commit(turn.database, finished)
-    return ends
+    turn.know_flows(keys)
+    flows = [turn.flows[key] for key in keys if key in turn.flows]
+    done = [flow for flow in flows if flow.open_count == 0 and flow.status not in _UNFINISHED]
+    if not done:
+        return []
+    _know(turn, done)
+    finished = [flow for flow in done if flow.is_running]
+    for flow in finished:
+        flow.error = _error(turn, flow)
+        flow.status = WorkflowStatus.COMPLETED if flow.error is None else WorkflowStatus.FAILED
+        if flow.error is None:
+            flow.result = {"ok": _output(turn, flow)}
+        transaction.on_commit(partial(_log, flow), using=turn.database, robust=True)
+    _store(turn, finished)
+    tell_after_commit(turn.database, [flow.key for flow in finished])
+    return _tell_parents(turn, [flow for flow in done if flow.parent_id is not None])
 
 
-def _log(workflow: Workflow) -> None:
+def foresee(turn: Turn) -> None:
+    """Read all that is needed to end the workflows that are known, with those above them."""
+    _know(turn, [flow for flow in turn.flows.values() if flow.is_running])
+
+
+def _know(turn: Turn, flows: Sequence[Flow]) -> None:
+    """Read what says how these workflows end, and the nodes that have them as subworkflows, in one round trip."""
+    ask = turn.phrases
+    live = [flow for flow in flows if flow.is_running]
+    places = {(flow.key, index) for flow in live for index in _needed(flow)}.difference(turn.outcomes)
+    leaves = [flow.key for flow in live if _has_leaves(flow) and flow.key not in turn.leaves]
+    told = [flow for flow in flows if flow.parent_id is not None]
+    counted = [flow.key for flow in told if _may_fail(flow) and flow.key not in turn.counts]
+    parents = [flow.parent_id for flow in told if flow.parent_id is not None and flow.parent_id not in turn.parents]
+    outcomes, of_leaves, counts, rows = turn.ask(
+        ask.outcomes(places) if places else None,
+        ask.leaves(leaves) if leaves else None,
+        ask.counts(counted) if counted else None,
+        ask.parents(parents) if parents else None,
+    )
+    turn.leaves |= {key: [] for key in leaves}
+    for workflow_id, index, *outcome in (*outcomes, *of_leaves):
+        turn.outcomes[workflow_id, index] = Outcome(*outcome)
+    for workflow_id, index, *_ in of_leaves:
+        turn.leaves[workflow_id].append(index)
+    turn.counts |= {key: Counter() for key in counted}
+    for workflow_id, status, count in counts:
+        turn.counts[workflow_id][status] = count
+    turn.adopt(rows)
+    turn.parents = dict.fromkeys(parents) | turn.parents
+    again = [flow.key for flow in told if flow.status == WorkflowStatus.COMPLETED and flow.result is None]
+    if again:  # somebody else has ended it, and its node was not told
+        results = Workflow.objects.using(turn.database).filter(pk__in=again)
+        for key, result in results.values_list("pk", "result"):
+            turn.flows[key].result = result
+
+
+def _needed(flow: Flow) -> set[int]:
+    """The nodes that say how a workflow ends."""
+    return flow.required | ({flow.failed_index, flow.output_index} - {None})  # type: ignore[operator]
+
+
+def _has_leaves(flow: Flow) -> bool:
+    """Whether the result of a workflow is that of all nodes for which no other waits."""
+    return flow.output_index is None and flow.parent_id is None
+
+
+def _may_fail(flow: Flow) -> bool:
+    is_fine = flow.is_running and flow.failed_index is None and flow.success_policy is None
+    return not is_fine and flow.status != WorkflowStatus.COMPLETED
+
+
+def _log(flow: Flow) -> None:
     """A line for each workflow, as each task has one: its tasks do not say whose they are."""
-    if (error := workflow.error) is None:
-        logger.info("workflow completed id=%s name=%s", workflow.pk, workflow.name)
+    if (error := flow.error) is None:
+        logger.info("workflow completed id=%s name=%s", flow.key, flow.name)
     else:
         told = (error.get("node_id"), error.get("error_code"))
-        logger.warning("workflow failed id=%s name=%s node=%s error=%s", workflow.pk, workflow.name, *told)
+        logger.warning("workflow failed id=%s name=%s node=%s error=%s", flow.key, flow.name, *told)
 
 
-def _finish(nodes: NodeRows, workflow: Workflow) -> None:
-    mine = nodes.filter(workflow=workflow)
-    error = _error(mine, workflow)
-    workflow.status = WorkflowStatus.COMPLETED if error is None else WorkflowStatus.FAILED
-    workflow.error = error
-    if error is None:
-        workflow.result = {"ok": _output(mine, workflow)}
-    rows = Workflow.objects.using(nodes.db).filter(pk=workflow.pk, status=WorkflowStatus.RUNNING, open_count=0)
-    kept = keeping(rows, workflow.status)
-    rows.update(status=workflow.status, completed_at=Now(), result=workflow.result, error=error, **kept)
+def _store(turn: Turn, flows: Sequence[Flow]) -> None:
+    """RUNNING → COMPLETED, FAILED (W-50)."""
+    completed = {flow.key: dumps(flow.result) for flow in flows if flow.status == WorkflowStatus.COMPLETED}
+    failed = {flow.key: dumps(flow.error) for flow in flows if flow.status == WorkflowStatus.FAILED}
+    turn.flush()  # their last nodes are counted first
+    for status, texts, column in (
+        (WorkflowStatus.COMPLETED, completed, "result"),
+        (WorkflowStatus.FAILED, failed, "error"),
+    ):
+        if texts:
+            rows = Workflow.objects.using(turn.database).filter(status=WorkflowStatus.RUNNING, open_count=0)
+            rows = rows.filter(among(turn.database, texts))
+            written = {"result": None, "error": None, column: FromMap(texts, models.JSONField())}
+            rows.update(status=status, completed_at=Now(), **written, **keeping(rows, status))
 
 
 def keeping(workflows: models.QuerySet[Workflow], status: str) -> dict[str, Any]:
@@ -72,102 +138,124 @@ def keeping(workflows: models.QuerySet[Workflow], status: str) -> dict[str, Any]
     return {"kept_until": Case(When(depth=0, then=until), output_field=models.DateTimeField())}
 
 
-def _error(mine: NodeRows, workflow: Workflow) -> dict[str, Any] | None:
-    if workflow.success_policy is None:
-        return None if workflow.failed_index is None else _error_of(mine, [workflow.failed_index])
-    required = {index for case in workflow.success_policy for index in case["required"]}
-    states = dict(mine.filter(task_index__in=required).values_list("task_index", "status"))
-    for case in workflow.success_policy:
-        if all(states.get(index) == WorkflowTaskStatus.COMPLETED for index in case["required"]):
+def _error(turn: Turn, flow: Flow) -> dict[str, Any] | None:
+    if flow.success_policy is None:
+        return None if flow.failed_index is None else _error_of(turn, flow, flow.failed_index)
+    states = {index: turn.outcomes[flow.key, index].status for index in flow.required}
+    for case in flow.success_policy:
+        if all(states[index] == WorkflowTaskStatus.COMPLETED for index in case["required"]):
             return None
     failed = sorted(index for index, status in states.items() if status == WorkflowTaskStatus.FAILED)
     if failed:
-        return _error_of(mine, failed[:1])
+        return _error_of(turn, flow, failed[0])
     return TaskError(
         error_code=WorkflowCode.WORKFLOW_SUCCESS_CASE_NOT_MET, message="No case of the success policy is met."
     ).as_json()
 
 
-def _error_of(mine: NodeRows, indexes: list[int]) -> dict[str, Any]:
+def _error_of(turn: Turn, flow: Flow, index: int) -> dict[str, Any]:
     """The error of a node, with its name."""
-    (node_id, text), *_ = mine.filter(task_index__in=indexes).values_list("node_id", Cast("result", TextField()))
-    error: Mapping[str, Any] = json.loads(text or "{}").get("err") or {}
-    return {"error_code": str(WorkflowCode.WORKFLOW_FAILED), "message": "", "data": None, **error, "node_id": node_id}
+    outcome = turn.outcomes[flow.key, index]
+    error: Mapping[str, Any] = json.loads(outcome.text or "{}").get("err") or {}
+    default = {"error_code": str(WorkflowCode.WORKFLOW_FAILED), "message": "", "data": None}
+    return {**default, **error, "node_id": outcome.node_id}
 
 
-def _output(mine: NodeRows, workflow: Workflow) -> Any:
-    if workflow.output_index is not None:
-        (text,) = mine.filter(task_index=workflow.output_index).values_list(Cast("result", TextField()), flat=True)
-        return json.loads(text or "{}").get("ok")
-    leaves = mine.filter(map_index__isnull=True, dependents=[]).order_by("task_index")
-    if workflow.parent_id is not None:
+def _output(turn: Turn, flow: Flow) -> Any:
+    if flow.output_index is not None:
+        return json.loads(turn.outcomes[flow.key, flow.output_index].text or "{}").get("ok")
+    if flow.parent_id is not None:
         return None
-    return {
-        node_id: json.loads(text or "null")
-        for node_id, text in leaves.values_list("node_id", Cast("result", TextField()))
-    }
+    leaves = [turn.outcomes[flow.key, index] for index in turn.leaves[flow.key]]
+    return {leaf.node_id: json.loads(leaf.text or "null") for leaf in leaves}
 
 
-def _tell_parent(turn: Turn, workflow: Workflow) -> list[Settled]:
-    rows = turn.nodes.filter(pk=workflow.parent_id or 0, status__in=BEGUN)
-    found = list(rows.values_list("pk", "workflow_id", "task_index", "dependents", "map_index"))
-    if not found:
-        return []
-    ((pk, workflow_id, index, dependents, map_index),) = found
-    if workflow.status == WorkflowStatus.COMPLETED:
-        status, result, code = WorkflowTaskStatus.COMPLETED, workflow.result, None
-    elif _build_again(turn, pk, workflow):
-        return []
-    else:
-        status, code = WorkflowTaskStatus.FAILED, str(_FAILED[WorkflowStatus(workflow.status)])
-        message = (workflow.error or {}).get("message") or f"The subworkflow is {workflow.status}."
-        error = TaskError(error_code=code, message=message, data={**summary(workflow), "workflow_id": str(workflow.pk)})
-        result = {"err": error.as_json()}
-    rows.update(status=status, completed_at=Now(), result=result, error_code=code)
-    return [Settled(pk, workflow_id, index, status, dependents, map_index)]
-
-
-def _build_again(turn: Turn, key: int, workflow: Workflow) -> bool:
-    """Have a failed subworkflow built anew if the policy of its node says so (P-10); return whether it does.
-
-    The one that has failed keeps its parent, and is marked: the newest counts. How many there were is counted by the
-    node, for its tasks may be gone.
-    """
-    nodes = turn.nodes
-    columns = ("queue_name", "retry_policy", "task_id", "rebuilds", "workflow__status")
-    ((queue, stored, task_id, count, status),) = nodes.filter(pk=key).values_list(*columns)
-    policy = RetryPolicy.read(stored, task_id)
-    retry = count + 1
-    codes = (str((workflow.error or {}).get("error_code")), str(WorkflowCode.SUBWORKFLOW_FAILED))
-    if (
-        policy is None
-        or retry > policy.max_retries
-        or workflow.status != WorkflowStatus.FAILED
-        or status in WORKFLOW_TERMINAL_STATES
-        or not any(map(policy.covers, codes))
+def _tell_parents(turn: Turn, flows: Sequence[Flow]) -> list[Settled]:
+    """End the nodes that have these workflows as subworkflows, but for those that build them anew; return them."""
+    completed, failed, codes = dict[int, str](), dict[int, str](), dict[int, str]()
+    ends: list[Settled] = []
+    again: list[tuple[Parent, Flow, RetryPolicy]] = []
+    for flow in flows:
+        parent = turn.parents.get(flow.parent_id or 0)
+        if parent is None:
+            continue
+        turn.parents[parent.pk] = None
+        if flow.status == WorkflowStatus.COMPLETED:
+            text = completed[parent.pk] = dumps(flow.result)
+            ends.append(parent.settled(WorkflowTaskStatus.COMPLETED))
+        elif policy := _policy(turn, parent, flow):
+            again.append((parent, flow, policy))
+            continue
+        else:
+            code = str(_FAILED[WorkflowStatus(flow.status)])
+            message = (flow.error or {}).get("message") or f"The subworkflow is {flow.status}."
+            data = {**_summary(flow, turn.counts[flow.key]), "workflow_id": str(flow.key)}
+            text = failed[parent.pk] = dumps(ending.err(code, message, data))
+            codes[parent.pk] = dumps(code)
+            ends.append(parent.settled(WorkflowTaskStatus.FAILED))
+        turn.note([(ends[-1], text)])
+    for status, texts, of_errors in (
+        (WorkflowTaskStatus.COMPLETED, completed, None),
+        (WorkflowTaskStatus.FAILED, failed, FromMap(codes, models.TextField())),
     ):
-        return False
-    Workflow.objects.using(nodes.db).filter(pk=workflow.pk).update(is_replaced=True)
-    nodes.filter(pk=key).update(rebuilds=retry)
-    if status == WorkflowStatus.PAUSED:
-        nodes.filter(pk=key).update(status=WorkflowTaskStatus.READY, task_id=None)
-    else:
-        due = later(policy.delay(retry))
-        enqueue(turn, {key: (queue, False)}, task_name=Value(BUILD), retry_count=Value(retry), **due)
-    return True
+        if texts:
+            rows = turn.nodes.filter(among(turn.database, texts), status__in=BEGUN)
+            result = FromMap(texts, models.JSONField())
+            rows.update(status=status, completed_at=Now(), result=result, error_code=of_errors)
+    _build_again(turn, again)
+    return ends
+
+
+def _policy(turn: Turn, parent: Parent, flow: Flow) -> RetryPolicy | None:
+    """The policy by which a failed subworkflow is to be built anew, if there is one that says so (P-10)."""
+    above = turn.flows[parent.workflow_id].status
+    if flow.status != WorkflowStatus.FAILED or above in WORKFLOW_TERMINAL_STATES:
+        return None
+    policy = RetryPolicy.read(parent.retry_policy, parent.task_id)
+    codes = (str((flow.error or {}).get("error_code")), str(WorkflowCode.SUBWORKFLOW_FAILED))
+    if policy is None or parent.rebuilds >= policy.max_retries or not any(map(policy.covers, codes)):
+        return None
+    return policy
+
+
+def _build_again(turn: Turn, again: Sequence[tuple[Parent, Flow, RetryPolicy]]) -> None:
+    """Have failed subworkflows built anew.
+
+    One that has failed keeps its parent, and is marked: the newest counts. How many there were is counted by the node,
+    for its tasks may be gone.
+    """
+    if not again:
+        return
+    nodes = turn.nodes
+    Workflow.objects.using(turn.database).filter(pk__in=[flow.key for _, flow, _ in again]).update(is_replaced=True)
+    nodes.filter(pk__in=[parent.pk for parent, *_ in again]).update(rebuilds=F("rebuilds") + 1)
+    is_paused = {one.pk: turn.flows[one.workflow_id].status == WorkflowStatus.PAUSED for one, *_ in again}
+    if paused := [key for key, is_so in is_paused.items() if is_so]:
+        nodes.filter(pk__in=paused).update(status=WorkflowTaskStatus.READY, task_id=None)
+    due = [(parent, policy) for parent, _, policy in again if not is_paused[parent.pk]]
+    lanes = {parent.pk: (parent.queue_name, False) for parent, _ in due}
+    retries = FromMap({parent.pk: str(parent.rebuilds + 1) for parent, _ in due}, models.IntegerField())
+    delays = {parent.pk: str(policy.delay(parent.rebuilds + 1)) for parent, policy in due}
+    after = later(FromMap(delays, models.FloatField()))
+    enqueue(turn, lanes, task_name=Value(BUILD), retry_count=retries, **after)
 
 
 def summary(workflow: Workflow) -> dict[str, Any]:
     """Return how a workflow stands, in numbers, and its error in words."""
-    states = {
-        status.lower(): Count("pk", filter=Q(status=status))
-        for status in (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
-    }
     nodes = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, map_index__isnull=True)
-    error = workflow.error and f"{workflow.error.get('error_code')}: {workflow.error.get('message')}"
+    counts = Counter(dict(nodes.order_by().values_list("status").annotate(count=Count("pk"))))
+    return {"workflow_id": workflow.pk, **_numbers(workflow.status, workflow.error, counts)}
+
+
+def _summary(flow: Flow, counts: Counter[str]) -> dict[str, Any]:
+    return {"workflow_id": flow.key, **_numbers(flow.status, flow.error, counts)}
+
+
+def _numbers(status: str, error: Mapping[str, Any] | None, counts: Counter[str]) -> dict[str, Any]:
+    ended = (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
     return {
-        "workflow_id": workflow.pk,
-        "status": WorkflowStatus(workflow.status),
-        **nodes.aggregate(total=Count("pk"), **states),
-        "error": error,
+        "status": WorkflowStatus(status),
+        "total": counts.total(),
+        **{each.lower(): counts[each] for each in ended},
+        "error": error and f"{error.get('error_code')}: {error.get('message')}",
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
+from uuid import UUID
 
 from django.db.models import F, Value
 
@@ -18,17 +19,27 @@ from .turn import Turn
 _GATED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "gated": Value(True), "deferred": Value(True)}
 
 
-def enqueue(turn: Turn, keys: Collection[int]) -> None:
+def enqueue(turn: Turn, limit_keys: Mapping[int, str | None]) -> None:
     """PENDING, READY → ENQUEUED for the nodes with these keys, whose tasks are let in as there is room for them."""
-    if not keys:
+    if not limit_keys:
         return
-    turn.phrases.enqueue(dict(zip(keys, uuid7s(len(keys)), strict=True)), _GATED)
-    nodes = turn.nodes.filter(among(turn.database, keys)).order_by()
-    said = list(nodes.values_list("limit_key", "task_name").distinct())
+    turn.phrases.enqueue(dict(zip(limit_keys, uuid7s(len(limit_keys)), strict=True)), _GATED)
     if turn.is_quiet:
-        turn.limit_keys.update(limit_key for limit_key, _ in said if limit_key is not None)
+        turn.limit_keys.update(key for key in limit_keys.values() if key is not None)
+        return
+    nodes = turn.nodes.filter(among(turn.database, limit_keys)).order_by()
+    let_in_after_commit(turn.database, list(nodes.values_list("limit_key", "task_name").distinct()))
+
+
+def enqueue_made(turn: Turn, said: Mapping[UUID, tuple[str | None, str | None]]) -> None:
+    """Make the tasks of nodes that were inserted as ENQUEUED: by task, a limit key and the path of the task."""
+    if not said:
+        return
+    turn.phrases.make_tasks(_GATED, said)
+    if turn.is_quiet:
+        turn.limit_keys.update(limit_key for limit_key, _ in said.values() if limit_key is not None)
     else:
-        let_in_after_commit(turn.database, said)
+        let_in_after_commit(turn.database, set(said.values()))
 
 
 def let_in_after_commit(database: str, said: Iterable[tuple[str | None, str | None]]) -> None:

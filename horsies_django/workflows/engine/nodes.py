@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.models import Q
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F, Q
+from django.db.models.functions import Cast
+from django.db.models.sql.compiler import SQLCompiler
 
-from ...expressions import IsAmong, json_array, spelled
-from ...models import WorkflowTask
+from ...expressions import Blank, IsAmong, json_array, spelled
+from ...models import Workflow, WorkflowTask
 from ..codes import WorkflowCode
 from ..states import Join, NodeKind, WorkflowTaskStatus
 
@@ -30,6 +33,9 @@ IS_UNDECIDED: Final = models.ExpressionWrapper(
 IS_NEUTRAL: Final = models.ExpressionWrapper(
     Q(status=WorkflowTaskStatus.SKIPPED, error_code=str(WorkflowCode.CONDITION_NOT_MET)), models.BooleanField()
 )
+
+#: The workflow and the index of a node.
+Place: TypeAlias = tuple[UUID, int]
 
 NodeRows = models.QuerySet[WorkflowTask]
 
@@ -70,6 +76,7 @@ class Node:
     queue_name: str
     is_async: bool
     limit_key: str | None
+    over_index: int | None
 
     def after(self, ends: Iterable[Settled]) -> Node:
         """Return it after some of what it waits for has ended."""
@@ -129,7 +136,28 @@ COLUMNS: Final = (
     "queue_name",
     "is_async",
     "limit_key",
+    "over_index",
 )
+
+#: What is read of the end of a node: its place, and an :class:`~.turn.Outcome`.
+OUTCOME: Final = ("workflow_id", "task_index", "node_id", "status", Cast("result", models.TextField()))
+
+#: What is read of a node that has a subworkflow: a :class:`~.turn.Parent`.
+PARENT: Final = (
+    "pk",
+    "workflow_id",
+    "task_index",
+    "dependents",
+    "map_index",
+    "node_id",
+    "queue_name",
+    "retry_policy",
+    "task_id",
+    "rebuilds",
+)
+
+#: Whether a node waits for others, or for its items.
+WAITS: Final = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
 
 
 def read(rows: NodeRows) -> list[Node]:
@@ -153,3 +181,80 @@ def is_bad(end: Settled) -> bool:
 def is_item_of(end: Settled, node: Node) -> bool:
     """Whether an end is that of an item of a map."""
     return node.kind == NodeKind.MAP and end.map_index == node.task_index
+
+
+class _Walk(models.Func):
+    """Whether a node is found by a walk from those that a parameter gives, from row to row, however far."""
+
+    conditional = True
+    output_field = models.BooleanField()
+
+    def __init__(self, start: Blank, *columns: str) -> None:
+        super().__init__(*map(F, columns))
+        self._start = start
+
+    def _render(self, compiler: SQLCompiler, walk: str, **parts: str) -> tuple[str, tuple[Any, ...]]:
+        columns = [compiler.compile(column)[0] for column in self.get_source_expressions()]
+        quote = compiler.connection.ops.quote_name
+        tables = {"nodes": quote(WorkflowTask._meta.db_table), "workflows": quote(Workflow._meta.db_table)}
+        return f"({', '.join(columns)}) IN ({walk.format(**tables, **parts)})", (self._start,)
+
+
+class IsAtOrBelow(_Walk):
+    """Whether a node is at one of these places, or waits for one that is, and so on, through nodes that wait."""
+
+    _WALK: Final = (
+        "WITH RECURSIVE below (workflow_id, task_index) AS (SELECT {start} UNION"
+        " SELECT node.workflow_id, {index} FROM below JOIN {nodes} node"
+        " ON node.workflow_id = below.workflow_id AND node.task_index = below.task_index"
+        " AND (node.status = 'PENDING' OR (node.kind = 'map' AND node.status = 'RUNNING')), {dependents}"
+        ") SELECT workflow_id, task_index FROM below"
+    )
+
+    def __init__(self, places: Blank) -> None:
+        super().__init__(places, "workflow_id", "task_index")
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        """The places are JSON."""
+        return self._render(
+            compiler,
+            self._WALK,
+            start="(pair ->> 0)::uuid, (pair ->> 1)::integer FROM jsonb_array_elements(%s::jsonb) pair",
+            index="later.value::integer",
+            dependents="jsonb_array_elements_text(node.dependents) AS later (value)",
+        )
+
+    def as_sqlite(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
+    ) -> tuple[str, tuple[Any, ...]]:
+        """The same."""
+        return self._render(
+            compiler,
+            self._WALK,
+            start="json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(%s)",
+            index="later.value",
+            dependents="json_each(node.dependents) AS later",
+        )
+
+
+class IsAtOrAbove(_Walk):
+    """Whether a node is one of these, or has the workflow of one as its subworkflow, and so on up to the top."""
+
+    _WALK: Final = (
+        "WITH RECURSIVE above (id) AS (SELECT {start} UNION"
+        " SELECT flow.parent_id FROM above JOIN {nodes} node ON node.id = above.id"
+        " JOIN {workflows} flow ON flow.id = node.workflow_id WHERE flow.parent_id IS NOT NULL) SELECT id FROM above"
+    )
+
+    def __init__(self, keys: Blank) -> None:
+        super().__init__(keys, "pk")
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        """The keys are an array."""
+        return self._render(compiler, self._WALK, start="unnest(%s::bigint[])")
+
+    def as_sqlite(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
+    ) -> tuple[str, tuple[Any, ...]]:
+        """The keys are JSON."""
+        return self._render(compiler, self._WALK, start="value FROM json_each(%s)")

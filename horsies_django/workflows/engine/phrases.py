@@ -7,21 +7,36 @@ advances once has them compiled as they are needed; a worker keeps them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db.models import Count, F, TextField
+from django.db.models.functions import Cast, Coalesce, Least, Now
 
 from ... import postgres
 from ...expressions import Blank, FromMap, IsAmong, IsOneOf, json_array, json_object, json_pairs, spelled
 from ...models import Workflow, WorkflowTask
 from ...models.statements import Selection, Statement
-from ..states import NodeKind, WorkflowTaskStatus
+from ..states import WorkflowTaskStatus
 from . import ending, enqueuing
-from .nodes import BEGUN, COLUMNS, OPEN, Node, NodeRows
+from .nodes import (
+    BEGUN,
+    COLUMNS,
+    IS_NEUTRAL,
+    OPEN,
+    OUTCOME,
+    PARENT,
+    WAITS,
+    IsAtOrAbove,
+    IsAtOrBelow,
+    Node,
+    NodeRows,
+    Place,
+)
 
 _KEYS: Final = Blank("keys")
 _PLACES: Final = Blank("places")
@@ -29,8 +44,28 @@ _WORKFLOWS: Final = Blank("workflows")
 _INDEXES: Final = Blank("indexes")
 _TASK_IDS: Final = Blank("task_ids")
 _COUNTS: Final = Blank("counts")
-_STATE: Final = ("id", "status", "on_error", "open_count")
+_FAILED: Final = Blank("failed")
+_STATE: Final = (
+    "id",
+    "status",
+    "on_error",
+    "node_count",
+    "open_count",
+    "failed_index",
+    "output_index",
+    "parent_id",
+    "success_policy",
+    "name",
+    "error",
+)
 _COUNTERS: Final = ("open_deps", "ok_deps", "bad_deps", "open_ctx")
+
+
+class Question(NamedTuple):
+    """A SELECT, and what is to stand in its blanks."""
+
+    selection: Selection
+    given: Mapping[str, Any] = MappingProxyType({})
 
 
 class Phrases:
@@ -76,26 +111,40 @@ class Phrases:
         rows = self.nodes.filter(IsAmong(_KEYS), status__in=BEGUN)
         return self._settled(Statement.update(rows, **ending.completed(self.database)))
 
-    def close(self, counts: Mapping[UUID, int]) -> list[Any]:
-        """Count nodes of these workflows as ended; return the id, status, ``on_error`` and open nodes of each."""
-        given = {**self._keys(counts), _COUNTS.name: self._map(counts)}
-        if not self._is_postgres:
-            self._say(self._close, given)
-        return self._select(self._states, given)
+    def close(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> None:
+        """Count nodes of these workflows as ended; ``failed`` are the first that have failed."""
+        self._say(self._close, self._closing(counts, failed))
+
+    def closed(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> Question:
+        """Do so, and ask for the workflows as they are then, each as a :class:`~.turn.Flow`."""
+        if self._is_postgres:
+            return Question(self._closed, self._closing(counts, failed))
+        self.close(counts, failed)
+        return self.flows(counts)
+
+    def flows(self, keys: Collection[UUID]) -> Question:
+        """Ask for workflows, each as a :class:`~.turn.Flow`."""
+        return Question(self._flows, self._keys(keys))
+
+    def _closing(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> dict[str, Any]:
+        return {**self._keys(counts), _COUNTS.name: self._map(counts), _FAILED.name: self._map(failed)}
 
     @cached_property
     def _close(self) -> Statement:
-        closed = FromMap(_COUNTS, models.IntegerField())
-        return Statement.update(self._workflows, open_count=F("open_count") - closed)
+        closed, failed = FromMap(_COUNTS, models.IntegerField()), FromMap(_FAILED, models.IntegerField())
+        first = Least(Coalesce("failed_index", failed), Coalesce(failed, "failed_index"))
+        return self._settled(Statement.update(self._workflows, open_count=F("open_count") - closed, failed_index=first))
 
     @cached_property
-    def _states(self) -> Selection:
-        selection = self._selection(self._workflows, _STATE)
-        if self._is_postgres:
-            update = self._close
-            returning = ", ".join(map(self._connection.ops.quote_name, _STATE))
-            selection.statement = Statement(f"{update.sql} RETURNING {returning}", update.params).settled()
+    def _closed(self) -> Selection:
+        selection, update = Selection(self._workflows, _STATE), self._close
+        returning = ", ".join(map(self._connection.ops.quote_name, _STATE))
+        selection.statement = Statement(f"{update.sql} RETURNING {returning}", update.params)
         return selection
+
+    @cached_property
+    def _flows(self) -> Selection:
+        return self._selection(self._workflows, _STATE)
 
     @property
     def _workflows(self) -> models.QuerySet[Workflow]:
@@ -103,22 +152,109 @@ class Phrases:
 
     # What waits.
 
-    def waiting_at(self, places: Collection[tuple[UUID, int]]) -> list[Node]:
-        """Return the nodes that wait, or run as maps, at these places: workflows and indexes."""
+    def waiting_at(self, places: Collection[Place]) -> Question:
+        """Ask for the nodes that wait, or run as maps, at these places, each as a :class:`~.nodes.Node`."""
+        return Question(self._waiting_at, self._places(places))
+
+    @cached_property
+    def _waiting_at(self) -> Selection:
+        return self._selection(self._at_places.filter(WAITS), COLUMNS)
+
+    def waiting_below(self, places: Collection[Place]) -> Question:
+        """Ask for the same, and for all that wait for these, and for those, and so on."""
+        return Question(self._waiting_below, {_PLACES.name: json_pairs(places, self._connection)})
+
+    @cached_property
+    def _waiting_below(self) -> Selection:
+        return self._selection(self.nodes.filter(WAITS, IsAtOrBelow(_PLACES)), COLUMNS)
+
+    def _places(self, places: Collection[Place]) -> dict[str, Any]:
         workflows = spelled({workflow_id for workflow_id, _ in places}, self._connection)
-        given = {
+        return {
             _PLACES.name: json_pairs(places, self._connection),
             _WORKFLOWS.name: json_array(workflows, self._connection),
             _INDEXES.name: json_array([str(index) for index in {index for _, index in places}], self._connection),
         }
-        return [Node(*row) for row in self._select(self._waiting_at, given)]
 
-    @cached_property
-    def _waiting_at(self) -> Selection:
-        waits = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
+    @property
+    def _at_places(self) -> NodeRows:
         # The pairs alone would do, but a plan that is made while the table is small goes through all of it then.
         near = self.nodes.filter(IsAmong(_WORKFLOWS, "workflow_id"), IsAmong(_INDEXES, "task_index"))
-        return self._selection(near.filter(waits, IsOneOf("workflow_id", "task_index", _PLACES)), COLUMNS)
+        return near.filter(IsOneOf("workflow_id", "task_index", _PLACES))
+
+    def sources(self, places: Collection[Place]) -> Question:
+        """Ask for the results of the nodes at these places, and whether their own conditions have skipped them."""
+        return Question(self._sources, self._places(places))
+
+    @cached_property
+    def _sources(self) -> Selection:
+        return self._selection(self._at_places, ("workflow_id", "task_index", Cast("result", TextField()), IS_NEUTRAL))
+
+    def item_results(self, maps: Collection[Place]) -> Question:
+        """Ask for the results of the items of these maps, in order."""
+        return Question(self._item_results, self._places(maps))
+
+    @cached_property
+    def _item_results(self) -> Selection:
+        return self._selection(self._items, ("workflow_id", "map_index", Cast("result", TextField())))
+
+    def item_states(self, maps: Collection[Place]) -> Question:
+        """Ask for the states of the items of these maps, in order."""
+        return Question(self._item_states, self._places(maps))
+
+    @cached_property
+    def _item_states(self) -> Selection:
+        return self._selection(self._items, ("workflow_id", "map_index", "status"))
+
+    @property
+    def _items(self) -> NodeRows:
+        items = self.nodes.filter(IsAmong(_WORKFLOWS, "workflow_id"), IsOneOf("workflow_id", "map_index", _PLACES))
+        return items.order_by("workflow_id", "task_index")
+
+    def read(self, rows: models.QuerySet[Any], *columns: Any) -> Question:
+        """Ask for what is asked for too seldom to be kept."""
+        return Question(self._selection(rows, columns))
+
+    # What a workflow comes to.
+
+    def outcomes(self, places: Collection[Place]) -> Question:
+        """Ask how the nodes at these places ended, each as a place and an :class:`~.turn.Outcome`."""
+        return Question(self._outcomes, self._places(places))
+
+    @cached_property
+    def _outcomes(self) -> Selection:
+        return self._selection(self._at_places, OUTCOME)
+
+    def leaves(self, keys: Collection[UUID]) -> Question:
+        """Ask the same of the nodes of these workflows for which no other waits."""
+        return Question(self._leaves, self._keys(keys))
+
+    @cached_property
+    def _leaves(self) -> Selection:
+        mine = self.nodes.filter(IsAmong(_KEYS, "workflow_id"), map_index__isnull=True, dependents=[])
+        return self._selection(mine.order_by("workflow_id", "task_index"), OUTCOME)
+
+    def counts(self, keys: Collection[UUID]) -> Question:
+        """Ask how many nodes of these workflows are in which state, items of maps not among them."""
+        return Question(self._counts, self._keys(keys))
+
+    @cached_property
+    def _counts(self) -> Selection:
+        mine = self.nodes.filter(IsAmong(_KEYS, "workflow_id"), map_index__isnull=True)
+        grouped = mine.order_by().values("workflow_id", "status").annotate(count=Count("pk"))
+        return self._selection(grouped, ("workflow_id", "status", "count"))
+
+    def parents(self, keys: Collection[int]) -> Question:
+        """Ask for these nodes, which have subworkflows, and for those above them up to the top, if they are open.
+
+        Each is a :class:`~.turn.Parent`, and its workflow.
+        """
+        return Question(self._parents, self._keys(keys))
+
+    @cached_property
+    def _parents(self) -> Selection:
+        workflow = [f"workflow__{name}" for name in _STATE]
+        return self._selection(self.nodes.filter(IsAtOrAbove(_KEYS), status__in=BEGUN), (*PARENT, *workflow))
 
     def keep_counters(self, nodes: Sequence[Node]) -> None:
         """Store how many of what they wait for is open and has ended."""
@@ -151,6 +287,11 @@ class Phrases:
         both = Statement(f"WITH made AS ({insertion.sql}) {update.sql}", (*insertion.params, *update.params))
         return [both.settled()]
 
+    def make_tasks(self, changes: Mapping[str, Any], task_ids: Collection[UUID]) -> None:
+        """Make the tasks of nodes that were inserted with their ids."""
+        nodes = self.nodes.filter(IsAmong(_KEYS, "task_id"))
+        enqueuing.insertion(nodes, F("task_id"), changes).run(self.database, self._keys(task_ids))
+
     def _insertion(self, changes: Mapping[str, Any]) -> Statement:
         task_ids = FromMap(_TASK_IDS, models.UUIDField())
         return enqueuing.insertion(self.nodes.filter(IsAmong(_KEYS)), task_ids, changes)
@@ -177,6 +318,14 @@ class Phrases:
     def _settled(self, statement: Statement) -> Statement:
         """On PostgreSQL it is planned once, where the connection is a worker's."""
         return statement.settled() if self._is_postgres else statement
+
+    def ask(self, *questions: Question) -> list[list[Any]]:
+        """Return the rows that each of these asks for: of all in one round trip, in a pipeline."""
+        with ExitStack() as stack:
+            cursors = [stack.enter_context(postgres.preparing_cursor(self._connection)) for _ in questions]
+            for (selection, given), cursor in zip(questions, cursors, strict=True):
+                selection.ask(cursor, given)
+            return [question.selection.fetched(cursor) for question, cursor in zip(questions, cursors, strict=True)]
 
     def _select(self, selection: Selection, given: Mapping[str, Any]) -> list[Any]:
         with postgres.preparing_cursor(self._connection) as cursor:

@@ -144,7 +144,7 @@ def _mend(database: str, root: UUID) -> Repaired:
     mine = advance.nodes.filter(workflow__in=keys)
     before = _ended(database, keys)
     _recount(database, keys)
-    lost = [*beginning.collect(advance.nodes, resuming.recount_maps(mine)), *_lose(mine)]
+    lost = [*beginning.collect(advance, resuming.recount_maps(mine)), *_lose(mine)]
     ends, ready = ending.settle(advance, ending.ended(mine).values_list(*ending.ENDS))
     advance.after([*lost, *ends], ready)
     for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):

@@ -63,7 +63,7 @@ def reconsider(database: str, keys: Collection[UUID]) -> int:
     )
     ready += items.values_list("pk", flat=True)
     running = advance.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
-    collected = beginning.collect(advance.nodes, read(running.filter(open_deps=0)))  # it ended before they had
+    collected = beginning.collect(advance, read(running.filter(open_deps=0)))  # it ended before they had
     ending.skip(advance.nodes, skipped, WorkflowCode.UPSTREAM_SKIPPED, "What it waits for did not complete.")
     advance.after([*collected, *skipped], ready)
     advance.finish(keys)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import OperationalError, connections, transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, Subquery
 from django.db.models.functions import Now
 
 from ... import postgres
@@ -23,6 +24,19 @@ from .nodes import BEGUN, NodeRows, Settled, among
 MOMENT: Final = 500
 
 _NOT_BEGUN: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
+
+
+def stop_waiting(nodes: NodeRows, task_ids: Collection[UUID]) -> list[Settled]:
+    """Take back those of these tasks that are to run once more, where their workflows do not run any more.
+
+    Return the nodes that have ended with that.
+    """
+    mine = nodes.filter(task_id__in=task_ids)
+    states = [WorkflowStatus.PAUSED, *sorted(WORKFLOW_TERMINAL_STATES)]
+    if not mine.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN, workflow__status__in=states).exists():
+        return []
+    abandon(nodes, mine)
+    return drop(nodes, mine)
 
 
 def abandon(nodes: NodeRows, some: NodeRows) -> None:
@@ -131,11 +145,14 @@ def cancel(
 def below(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
     """The ids of these workflows, and of all that are below them, but for those that others have replaced."""
     workflows = Workflow.objects.using(database)
-    keys = level = list(roots)
-    # By their root first: to ask who is a child of so many nodes takes as long as there are subworkflows anywhere.
-    tree = workflows.filter(root_id__in=workflows.filter(pk__in=keys).values("root_id"), depth__gt=0)
-    while level:
-        children = tree.filter(parent__workflow__in=level, is_replaced=False)
-        level = list(children.values_list("pk", flat=True))
-        keys = [*keys, *level]
+    # By their root: to ask who is a child of so many nodes takes as long as there are subworkflows anywhere.
+    tree = workflows.filter(root_id__in=workflows.filter(pk__in=roots).values("root_id"), depth__gt=0)
+    children: dict[UUID, list[UUID]] = defaultdict(list)
+    # A join might be planned to go through all nodes.
+    above_it = WorkflowTask.objects.using(database).filter(pk=OuterRef("parent")).values("workflow_id")
+    for key, above in tree.filter(is_replaced=False).values_list("pk", Subquery(above_it)):
+        children[above].append(key)
+    keys = list(roots)
+    for key in keys:  # which grows meanwhile
+        keys += children[key]
     return keys

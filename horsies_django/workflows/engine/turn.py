@@ -1,12 +1,82 @@
-"""A turn: what the engine does in one transaction, under the locks of the trees that it concerns."""
+"""A turn: what the engine does in one transaction, under the locks of the trees that it concerns.
+
+It remembers what it has read, for nobody else changes it meanwhile, and writes counters and skipped nodes when
+something else is to be read, or at the end. So the round trips of a turn do not grow with what happens in it.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from .nodes import NodeRows
-from .phrases import Phrases
+from ...serializers import dumps
+from ..codes import WorkflowCode
+from ..states import WorkflowStatus, WorkflowTaskStatus
+from . import ending
+from .nodes import Node, NodeRows, Place, Settled
+from .phrases import Phrases, Question
+
+_SKIPPED: Final = "What it waits for did not complete."
+_IS_SKIPPED: Final = dumps(ending.err(WorkflowCode.UPSTREAM_SKIPPED, _SKIPPED))
+
+
+@dataclass(slots=True)
+class Flow:
+    """A workflow, as much of it as it takes to decide what becomes of it."""
+
+    key: UUID
+    status: str
+    on_error: str
+    node_count: int
+    open_count: int
+    failed_index: int | None
+    output_index: int | None
+    parent_id: int | None
+    success_policy: Sequence[Mapping[str, Any]] | None
+    name: str
+    error: Mapping[str, Any] | None
+    result: Any = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether what waits in it may begin."""
+        return self.status == WorkflowStatus.RUNNING
+
+    @property
+    def required(self) -> set[int]:
+        """The nodes that its success policy names."""
+        return {index for case in self.success_policy or () for index in case["required"]}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a node stands, and its result as JSON text."""
+
+    node_id: str
+    status: str
+    text: str | None
+
+
+class Parent(NamedTuple):
+    """A node that has a subworkflow, and has not ended."""
+
+    pk: int
+    workflow_id: UUID
+    task_index: int
+    dependents: Sequence[int]
+    map_index: int | None
+    node_id: str
+    queue_name: str
+    retry_policy: Any
+    task_id: UUID | None
+    rebuilds: int
+
+    def settled(self, status: WorkflowTaskStatus) -> Settled:
+        """Return its end."""
+        return Settled(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index)
 
 
 @dataclass(slots=True)
@@ -15,12 +85,28 @@ class Turn:
 
     Those that wait at the gates of ``limit_keys`` are not among them. Workers are told, and gates looked at, after the
     commit, unless ``is_quiet``: then who takes the turn does so.
+
+    Of a place in ``places`` there is None if nothing waits there; ``is_whole`` says so of all that are not in it.
     """
 
     phrases: Phrases
     is_quiet: bool = False
     enqueued: dict[UUID, tuple[str, bool]] = field(default_factory=dict)
     limit_keys: set[str] = field(default_factory=set)
+
+    flows: dict[UUID, Flow] = field(default_factory=dict)
+    places: dict[Place, Node | None] = field(default_factory=dict)
+    is_whole: bool = False
+    outcomes: dict[Place, Outcome] = field(default_factory=dict)
+    leaves: dict[UUID, list[int]] = field(default_factory=dict)
+    counts: dict[UUID, Counter[str]] = field(default_factory=dict)
+    parents: dict[int, Parent | None] = field(default_factory=dict)
+    events: dict[UUID, dict[str, str]] = field(default_factory=dict)
+
+    _closed: Counter[UUID] = field(default_factory=Counter)
+    _failed: dict[UUID, int] = field(default_factory=dict)
+    _kept: dict[int, Node] = field(default_factory=dict)
+    _skipped: list[Settled] = field(default_factory=list)
 
     @property
     def database(self) -> str:
@@ -31,3 +117,122 @@ class Turn:
     def nodes(self) -> NodeRows:
         """All nodes of the database."""
         return self.phrases.nodes
+
+    def forget(self) -> None:
+        """What was read counts no more: others may have changed it."""
+        for known in (self.flows, self.places, self.outcomes, self.leaves, self.counts, self.parents, self.events):
+            known.clear()
+        self.is_whole = False
+
+    # Writing.
+
+    def flush(self) -> None:
+        """Write what is to be written."""
+        if self._closed:
+            self.phrases.close(self._closed, self._failed)
+            self._closed, self._failed = Counter(), {}
+        if self._kept:
+            self.phrases.keep_counters(list(self._kept.values()))
+            self._kept = {}
+        if self._skipped:
+            ending.skip(self.nodes, self._skipped, WorkflowCode.UPSTREAM_SKIPPED, _SKIPPED)
+            self._skipped = []
+
+    def keep(self, nodes: Iterable[Node]) -> None:
+        """These wait on, with what they count now."""
+        for node in nodes:
+            self._kept[node.pk] = self.places[node.workflow_id, node.task_index] = node
+
+    def leave(self, nodes: Iterable[Node]) -> None:
+        """These wait no more."""
+        for node in nodes:
+            self._kept.pop(node.pk, None)
+            self.places[node.workflow_id, node.task_index] = None
+
+    def skip(self, ends: Sequence[Settled]) -> None:
+        """PENDING → SKIPPED, for what they wait for has not completed."""
+        self._skipped += ends
+        self.note([(end, _IS_SKIPPED) for end in ends])
+
+    def note(self, ended: Iterable[tuple[Settled, str]]) -> None:
+        """These have ended with a result, as JSON text, where how they stand has been read."""
+        for end, text in ended:
+            if outcome := self.outcomes.get((end.workflow_id, end.task_index)):
+                outcome.status, outcome.text = end.status, text
+
+    def count(self, ends: Iterable[Settled]) -> None:
+        """These have ended since the nodes of their workflows were counted."""
+        for end in ends:
+            if end.workflow_id in self.counts and end.map_index is None:
+                self.counts[end.workflow_id][end.status] += 1
+
+    # Reading.
+
+    def ask(self, *questions: Question | None) -> list[list[Any]]:
+        """Return the rows for each of these, in one round trip; none for None."""
+        asked = [question for question in questions if question is not None]
+        if not asked:
+            return [[] for _ in questions]
+        self.flush()
+        answers = iter(self.phrases.ask(*asked))
+        return [[] if question is None else next(answers) for question in questions]
+
+    def close(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int], places: Collection[Place]) -> None:
+        """Count nodes of these workflows as ended, and know what waits at these places."""
+        unknown = {key: count for key, count in counts.items() if key not in self.flows}
+        for key in counts.keys() - unknown.keys():
+            self._close(self.flows[key], counts[key], failed.get(key))
+        missing = [] if self.is_whole else [place for place in places if place not in self.places]
+        flows, waiting = self.ask(
+            self.phrases.closed(unknown, {key: failed[key] for key in unknown if key in failed}) if unknown else None,
+            self.phrases.waiting_at(missing) if missing else None,
+        )
+        self.learn(flows)
+        self.places |= dict.fromkeys(missing)
+        self._place(waiting)
+
+    def _close(self, flow: Flow, count: int, failed: int | None) -> None:
+        flow.open_count -= count
+        self._closed[flow.key] += count
+        if failed is not None:
+            flow.failed_index = failed if flow.failed_index is None else min(failed, flow.failed_index)
+            self._failed[flow.key] = min(failed, self._failed.get(flow.key, failed))
+
+    def learn(self, rows: Iterable[Sequence[Any]]) -> None:
+        """These are workflows, where nothing is known of them yet."""
+        for row in rows:
+            if row[0] not in self.flows:
+                self.flows[row[0]] = Flow(*row)
+
+    def adopt(self, rows: Iterable[Sequence[Any]]) -> None:
+        """These are nodes that have subworkflows, each with its own workflow."""
+        width = len(Parent._fields)
+        for row in rows:
+            parent = Parent(*row[:width])
+            self.parents.setdefault(parent.pk, parent)
+            self.learn([row[width:]])
+
+    def know_flows(self, keys: Collection[UUID]) -> None:
+        """Read these workflows."""
+        if unknown := [key for key in keys if key not in self.flows]:
+            (rows,) = self.ask(self.phrases.flows(unknown))
+            self.learn(rows)
+
+    def know_all_below(self, places: Collection[Place]) -> None:
+        """Read all that waits for what is at these places, and for what is above their workflows, however far."""
+        flows = [self.flows[key] for key in {key for key, _ in places} if key in self.flows]
+        if keys := [flow.parent_id for flow in flows if flow.parent_id and flow.parent_id not in self.parents]:
+            (rows,) = self.ask(self.phrases.parents(keys))
+            self.adopt(rows)
+            self.parents = dict.fromkeys(keys) | self.parents
+        above = [parent for parent in self.parents.values() if parent is not None]
+        starts = {*places, *((parent.workflow_id, index) for parent in above for index in parent.dependents)}
+        (waiting,) = self.ask(self.phrases.waiting_below(starts) if starts else None)
+        self._place(waiting)
+        self.is_whole = True
+
+    def _place(self, rows: Iterable[Sequence[Any]]) -> None:
+        for node in (Node(*row) for row in rows):
+            place = (node.workflow_id, node.task_index)
+            if self.places.get(place) is None:
+                self.places[place] = node
