@@ -55,7 +55,7 @@ class LoopCommand(BaseCommand, Generic[L]):
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
-            check_tables(settings.database)
+            check_tables(settings.database, is_worked_on=True)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         loop = self.loop(settings, alias or "default", seconds)
