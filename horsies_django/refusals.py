@@ -13,3 +13,9 @@ def is_refusal(error: Error) -> bool:
     if isinstance(error, OperationalError):
         return str(getattr(error.__cause__, "sqlstate", "")).startswith("54")
     return isinstance(error, DataError | IntegrityError)
+
+
+def words(error: Error) -> str:
+    """Return what a database says of an error without its details, in which PostgreSQL quotes the values of the row."""
+    diagnosis = getattr(error.__cause__, "diag", None)
+    return str(getattr(diagnosis, "message_primary", None) or error)
