@@ -38,7 +38,9 @@ class HorsiesConfig(AppConfig):
     def ready(self) -> None:
         """Import the task framework, which Django itself does not: its checks would be skipped in silence."""
         from . import checks, compat  # noqa: F401  # to import them is the point
+        from .printable import guard_logs
 
+        guard_logs()
         autodiscover_modules("tasks", "workflows")
         register(checks.check_workflows)
         register(checks.check_schedules)

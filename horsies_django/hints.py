@@ -177,4 +177,3 @@ def return_problem(func: Callable[..., Any], value: Any, mask: Callable[[], Mask
     if rule is None or value is None or rule.allows(value):
         return None
     return f"the return value is {mask().quoted('result', value)}; its hint says {rule.words}."
-

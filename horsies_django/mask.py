@@ -162,7 +162,7 @@ def _repr(value: Any) -> str:
         inner = ", ".join(map(_repr, value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
     if value is MASKED:
-        return MASKED
+        return str(value)
     return repr(value) if isinstance(value, _SIMPLE) else f"<{type(value).__name__}>"
 
 

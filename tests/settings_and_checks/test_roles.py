@@ -98,7 +98,8 @@ def test_a_worker_under_the_grants_of_the_page_runs_tasks_retries_schedules_and_
     old = tasks.add.with_options(retention=0).send(3, 4)
     url = role("horsies_worker")
 
-    for command in (["horsies_worker", "--drain"], ["horsies_scheduler", "--once"], ["horsies_reaper", "--once"]):
+    drain, at_once = ["horsies_worker", "--drain"], ["horsies_task", "run", str(failed.id)]
+    for command in (drain, at_once, drain, ["horsies_scheduler", "--once"], ["horsies_reaper", "--once"]):
         status, output = run(url, *command)
         assert status == 0, output
         assert "denied" not in output

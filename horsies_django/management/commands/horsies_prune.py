@@ -6,8 +6,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Task, Workflow
 from horsies_django.option_rules import parse_duration
@@ -21,7 +22,7 @@ COMMAND: Final = "horsies_prune"
 _STATES: Final = sorted(status.lower() for status in TASK_TERMINAL_STATES)
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     """Deletes ended tasks and workflows now: those past their retention, or all that ended long enough ago."""
 
     help = (
