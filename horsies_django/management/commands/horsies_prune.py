@@ -11,6 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Task, Workflow
+from horsies_django.operations import log_operation
 from horsies_django.option_rules import parse_duration
 from horsies_django.reaper.by_hand import prune, prune_older_than
 from horsies_django.states import TASK_TERMINAL_STATES, TaskStatus
@@ -60,6 +61,9 @@ class Command(QueueCommand):
                 pruned = prune(settings, tasks, workflows, dry_run=dry_run)
             else:
                 pruned = prune_older_than(tasks, workflows, age, states, dry_run=dry_run)
+        if not dry_run:
+            what = {"older_than": options["older_than"], "status": options["status"], "backend": alias}
+            log_operation("prune", pruned.tasks, workflows=pruned.workflows, heartbeats=pruned.heartbeats, **what)
         verb = "would be deleted" if dry_run else "deleted"
         self.stdout.write(f"tasks {verb}: {pruned.tasks}")
         self.stdout.write(f"workflows {verb}: {pruned.workflows}")
