@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
+from django.db.models import QuerySet
+
 logger = logging.getLogger("horsies_django.operations")
 
 #: Ids, or names, that one line has at most.
@@ -55,6 +57,11 @@ def log_operation(act: str, count: int, **what: Any) -> None:
     facts = {"user": user, "via": via, "act": act, "count": count, **what}
     said = " ".join(f"{name}={_value(value)}" for name, value in facts.items() if value is not None)
     logger.info("%s", said)
+
+
+def names_of(rows: QuerySet[Any], field: str = "name") -> list[Any] | None:
+    """Return the names of the first of these rows, read before an act changes them; None if no line is written."""
+    return list(rows.values_list(field, flat=True)[: NAMED + 1]) if logger.isEnabledFor(logging.INFO) else None
 
 
 def _value(value: Any) -> str:

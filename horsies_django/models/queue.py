@@ -9,7 +9,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..operations import NAMED, log_operation
+from ..operations import log_operation, names_of
 from ..queue_rules import COLUMNS, parse_rules
 from ..waking import ANY_QUEUE, wake_after_commit
 
@@ -49,11 +49,11 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
     def pause(self) -> int:
         """Let workers claim nothing more from these queues; return how many were not paused. What runs goes on."""
-        return self._logged("queue.pause", self.filter(paused=False).update(paused=True))
+        return self._logged("queue.pause", self.filter(paused=False), paused=True)
 
     def resume(self) -> int:
         """Let workers claim from these queues again, at once; return how many were paused."""
-        return self._logged("queue.resume", self.filter(paused=True).update(paused=False))
+        return self._logged("queue.resume", self.filter(paused=True), paused=False)
 
     def set(self, **rules: object) -> int:
         """Say what holds for these queues in all workers, within a second; return how many there are.
@@ -64,12 +64,15 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         >>> Queue.objects.named("emails").set(max_concurrency=5, rate_limit="100/m")  # doctest: +SKIP
         1
         """
-        parsed = parse_rules(rules)
-        return self._logged("queue.set", self.update(**parsed), **{name: str(rule) for name, rule in parsed.items()})
+        return self._logged("queue.set", self, **parse_rules(rules))
 
-    def _logged(self, act: str, count: int, **what: str) -> int:
-        """Log what an operator did to these queues, and return to how many."""
-        log_operation(act, count, queue=self.values_list("name", flat=True)[: NAMED + 1], **what)
+    def _logged(self, act: str, rows: QueueQuerySet, **values: Any) -> int:
+        """Update some of the rows, log that an operator did, and return how many they are."""
+        names = names_of(self)
+        count = rows.update(**values)
+        log_operation(
+            act, count, queue=names, **{name: str(value) for name, value in values.items() if name != "paused"}
+        )
         return count
 
     def ruled(self) -> QueueQuerySet:

@@ -10,8 +10,9 @@ from django.test import Client
 
 from horsies_django import TaskStatus, reclaim
 from horsies_django.inspecting import tasks
-from horsies_django.models import Queue, Task
+from horsies_django.models import Queue, Schedule, Task, Worker
 from horsies_django.operations import acting_as, log_operation, system_user
+from horsies_django.schedules.choices import DisabledBy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -103,6 +104,27 @@ def test_acts_on_queues_and_pruning_are_logged(said):
         f"{who} via=python act=queue.resume count=1 queue=emails",
         f"{who} via=horsies_queue act=queue.set count=1 queue=emails max_concurrency=5 rate_limit=100/m",
         f"{who} via=horsies_prune act=prune count=0 workflows=0 heartbeats=0 older_than=7d status=failed",
+    ]
+
+
+def test_acts_on_schedules_and_workers_are_logged_with_what_they_were_done_to(said):
+    Schedule.objects.create(name="daily", timing="every:60", task_name="tests.jobs.tasks.noop", enabled=False)
+    Worker.objects.create(id="a-1", hostname="a", pid=1)
+    Worker.objects.filter(stop_requested_at__isnull=True).request_stop()
+    daily = Schedule.objects.filter(name="daily")
+
+    assert [daily.filter(enabled=False).enable(), len(daily.run_now()), daily.filter(enabled=True).disable()] == [
+        1,
+        1,
+        1,
+    ]
+    assert daily.disable(by=DisabledBy.CODE) == 0
+
+    assert [line.split(" via=python ")[1] for line in said()] == [
+        "act=worker.stop count=1 worker=a-1",
+        "act=schedule.enable count=1 schedule=daily",
+        "act=schedule.run count=1 schedule=daily",
+        "act=schedule.disable count=1 schedule=daily",
     ]
 
 
