@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from django.apps import AppConfig
 from django.core.checks import register
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
@@ -15,10 +20,27 @@ class HorsiesConfig(AppConfig):
     verbose_name = _("Background tasks")
     default_auto_field = "django.db.models.BigAutoField"
 
+    def __init__(self, app_name: str, app_module: Any) -> None:
+        """Say what to install where Django could only say that no driver can be loaded, once it comes to models."""
+        super().__init__(app_name, app_module)
+        try:
+            connections[DEFAULT_DB_ALIAS]  # loads the driver and does not connect
+        except ImproperlyConfigured as error:
+            from .tables import check_database
+
+            try:
+                check_database(DEFAULT_DB_ALIAS)
+            except ImproperlyConfigured as clearer:
+                if sys.argv[1:] and sys.argv[1].startswith("horsies_"):
+                    sys.exit(str(clearer))  # one line; Django would print a traceback
+                raise clearer from error
+
     def ready(self) -> None:
         """Import the task framework, which Django itself does not: its checks would be skipped in silence."""
         from . import checks, compat  # noqa: F401  # to import them is the point
+        from .printable import guard_logs
 
+        guard_logs()
         autodiscover_modules("tasks", "workflows")
         register(checks.check_workflows)
         register(checks.check_schedules)

@@ -17,6 +17,7 @@ from . import headers, hints, limits
 from .conf import Options
 from .expressions import FromNow
 from .inserts import Insert
+from .mask import BY_NAME, Mask
 from .retention import stored_retention
 from .serializers import check_size, dumps, encode
 from .tasks import HorsiesTask
@@ -45,6 +46,7 @@ class Callee:
         self.path = path
         self.parameters = parameters_of(func, takes_context)
         self.rules = hints.rules_of(func)
+        self.mask = BY_NAME
         self._rich = options.serializer == "rich"
         self._limit = options.max_payload_bytes
 
@@ -80,7 +82,7 @@ class Callee:
 
     def _stored(self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         if self.rules and not hints.fit(self.rules, names, args, kwargs):
-            mismatches = "; ".join(hints.mismatches(self.func, names, args, kwargs))
+            mismatches = "; ".join(hints.mismatches(self.func, names, args, kwargs, self.mask))
             raise TypeError(f"{self.path}: {mismatches}.")
         positional = [self._encoded(value, name) for name, value in zip(names, args, strict=True)] if args else []
         named = {}
@@ -104,7 +106,7 @@ class Callee:
 
     def mismatch(self, name: str, value: Any) -> str | None:
         """Return a clause if a value can't be of its parameter's type."""
-        return next(hints.mismatches(self.func, (), (), {name: value}), None)
+        return next(hints.mismatches(self.func, (), (), {name: value}, self.mask), None)
 
     def check(self, value: Any, name: str) -> None:
         """Raise TypeError or ValueError, naming the parameter, for a value that can't be stored."""
@@ -154,6 +156,7 @@ class Calls(Callee):
         super().__init__(options, task.func, task.module_path, takes_context=task.takes_context)
         self._task = task
         self._options = options
+        self.mask = Mask(sensitive=task.sensitive)
         self._inserts: dict[Hashable, Insert | None] = {}
 
     @classmethod
@@ -272,6 +275,13 @@ class Parameters:
                 break
             names.append(parameter.name)
         return names[: len(args)]
+
+    def bound_so_far(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments by the names of their parameters, with the defaults of others. Raises TypeError."""
+        context = (None,) if self.takes_context else ()
+        bound = self.signature.bind_partial(*context, *args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
 
 
 @functools.cache

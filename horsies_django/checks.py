@@ -14,6 +14,7 @@ from django.db import connections
 
 from .conf import Parsed
 from .factories import factory_at
+from .tables import database_problem
 
 if TYPE_CHECKING:
     from .schedules.mistakes import Mistake
@@ -67,7 +68,10 @@ def _check_middleware(alias: str, paths: Iterable[str]) -> Iterator[CheckMessage
 
 
 def check_database(alias: str, threads: int) -> Iterable[CheckMessage]:
-    """Return what makes the database of ``alias`` a poor queue; asks the settings alone, not the server."""
+    """Return what makes the database of ``alias`` no queue, or a poor one; asks the settings alone, not the server."""
+    if problem := database_problem(alias):
+        yield Error(problem[0], hint=problem[1] or None, obj=alias, id="horsies.E007")
+        return
     connection = connections[alias]
     config = connection.settings_dict
     if connection.vendor == "sqlite":

@@ -60,6 +60,13 @@ _STAND_INS: Final[dict[str | None, type[Exception]]] = {
 }
 
 
+class Result(FrameworkTaskResult):  # type: ignore[type-arg]  # which the backport has one of, and Django two
+    """The framework's result, whose ``repr()`` tells no arguments and no return value: they may be sensitive."""
+
+    def __repr__(self) -> str:
+        return f"TaskResult(id={self.id!r}, task={self.task.module_path!r}, status={str(self.status)!r})"
+
+
 @contextmanager
 def own_logging() -> Iterator[None]:
     """Let our own lines stand for the framework's.
@@ -82,7 +89,7 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
     """Return the framework's result for ``row``; ``task`` is what was enqueued, if the caller has it."""
     attempts = _attempts(row)
     started_at = attempts[0].started_at if attempts else row.started_at
-    result: FrameworkTaskResult[..., Any] = FrameworkTaskResult(
+    result = Result(
         task=_rebuilt(task or task_at(row.task_name), row),
         id=str(row.pk),
         status=STATUSES[row.status],

@@ -69,9 +69,10 @@ class Gather:
                 raise ValueError(f"Gather: by is {problem}") from None
         key = str(found) if isinstance(found, str | int | UUID) else ""
         if not key.strip() or len(key) > KEY_LENGTH or key != clean_text(key):
-            raise ValueError(
-                f"Gather: the key of a call is {found!r}; allowed: a text of 1 to {KEY_LENGTH} characters."
-            )
+            # Without the key itself: it may tell what is sensitive of the arguments.
+            what = "blank" if isinstance(found, str) and not key.strip() else f"a {type(found).__name__}"
+            what += f" of {len(key)} characters" if key.strip() else ""
+            raise ValueError(f"Gather: the key of a call is {what}; allowed: a text of 1 to {KEY_LENGTH} characters.")
         return key
 
     def _problems(self) -> Iterator[str]:

@@ -25,6 +25,7 @@ from .expressions import FromNow
 from .gather import Gather
 from .ids import uuid7
 from .inserts import Insert, can_leave_out, columns_of
+from .mask import keyed_hash
 from .retries import RetryPolicy
 from .serializers import decode_call
 from .tasks import HorsiesTask
@@ -97,10 +98,16 @@ def checked(
             raise InvalidTask(f"{name} is {value!r}; allowed: None, for the calls of {task.module_path} are gathered.")
     if args:
         raise TypeError(f"{task.module_path} takes keyword arguments only, for its calls are gathered.")
-    item, key = calls.item(kwargs), task.gather.key(kwargs)
+    item, key = calls.item(kwargs), _key(calls, task.gather, kwargs)
     if task.run_after is not None:
         _check_it_stays(key, calls, task.gather, item)
     return item, key
+
+
+def _key(calls: Calls, gather: Gather, kwargs: Mapping[str, Any]) -> str:
+    """Return the key of a call; a keyed hash of it where it could tell what is sensitive of the arguments."""
+    key = gather.key(kwargs)
+    return f"#{keyed_hash('gather', key)}" if calls.mask.is_told_by(gather.by, kwargs) else key
 
 
 def _check_it_stays(key: str, calls: Calls, gather: Gather, item: Arguments) -> None:
@@ -108,7 +115,7 @@ def _check_it_stays(key: str, calls: Calls, gather: Gather, item: Arguments) -> 
     kwargs = decode_call([], json.loads(item.kwargs_text), rich=calls.columns["rich"])[1]
     problem = f"Gather: the key of a call for later is {key!r}, and once the call is stored it"
     try:
-        stored = gather.key(kwargs)
+        stored = _key(calls, gather, kwargs)
     except Exception as error:  # of a project's own callable
         raise ValueError(f"{problem} can't be told: {error!r}; allowed: a key that stays the same.") from error
     if stored != key:

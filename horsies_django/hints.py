@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get
 
 from django.utils.functional import Promise
 
+from .mask import BY_NAME, Mask
 from .results import TaskResult
 
 Test = Callable[[Any], bool]
@@ -151,23 +152,28 @@ def fit(rules: Mapping[str, Rule], names: Sequence[str], args: Sequence[Any], kw
 
 
 def mismatches(
-    func: Callable[..., Any], names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    func: Callable[..., Any],
+    names: Sequence[str],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    mask: Mask = BY_NAME,
 ) -> Iterator[str]:
-    """Yield a clause for each argument that can't be of its parameter's type; ``names`` are those of ``args``."""
+    """Yield a clause for each argument that can't be of its parameter's type; ``names`` are those of ``args``.
+
+    What ``mask`` hides is not in it.
+    """
     rules = rules_of(func)
     for name, value in (*zip(names, args, strict=True), *kwargs.items()):
         if (rule := rules.get(name)) and not rule.allows(value):
-            yield f"argument {name!r} is {_shown(value)}; allowed: {rule.words}"
+            yield f"argument {name!r} is {mask.quoted(name, value)}; allowed: {rule.words}"
 
 
-def return_problem(func: Callable[..., Any], value: Any) -> str | None:
-    """Return a sentence if ``value`` can't be of the type that the function says it returns; None fits any."""
+def return_problem(func: Callable[..., Any], value: Any, mask: Callable[[], Mask] = lambda: BY_NAME) -> str | None:
+    """Return a sentence if ``value`` can't be of the type that the function says it returns; None fits any.
+
+    What the mask that ``mask`` makes hides is not in it.
+    """
     rule = return_rule(func)
     if rule is None or value is None or rule.allows(value):
         return None
-    return f"the return value is {_shown(value)}; its hint says {rule.words}."
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 80 else text[:80] + '…'} ({type(value).__name__})"
+    return f"the return value is {mask().quoted('result', value)}; its hint says {rule.words}."

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.utils.module_loading import import_string
 
+from .mask import MASKED, Mask, keyed_hash
 from .rates import Rate
 from .serializers import clean_text
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Characters of a key with its scope: what a row holds.
 LENGTH: Final = 255
+
+#: Characters of a scope before the hash of a key that must not be read.
+_SCOPE_SHOWN: Final = 200
 
 
 class Terms(NamedTuple):
@@ -56,20 +60,27 @@ def key_of(
 ) -> str | None:
     """Return the limit key of a call, None if it has no limit.
 
+    Where the key could tell what is sensitive of the arguments, a keyed hash stands behind the scope in its stead.
+
     Raises TypeError for a key that is no text, ValueError for one that is empty or too long, and what the task's own
     callable raises.
     """
     scope, key = task.concurrency_scope or task.module_path, task.concurrency_key
     if key is None:
         return scope
-    text = key(*args, **kwargs) if callable(key) else _formatted(key, task, parameters, args, kwargs)
+    bound = parameters.bound_so_far(args, kwargs)
+    text = key(*args, **kwargs) if callable(key) else _formatted(key, task, bound)
     if text is None:
         return None
+    is_hidden = Mask(sensitive=task.sensitive).is_told_by(key, bound)
+    shown = MASKED if is_hidden else repr(text)
     if not isinstance(text, str):
-        raise TypeError(f"concurrency_key of {task.module_path} gave {text!r}; allowed: a text, or None.")
+        raise TypeError(f"concurrency_key of {task.module_path} gave {shown}; allowed: a text, or None.")
     room = LENGTH - len(scope) - 1
     if not 0 < len(text) <= room or text != clean_text(text):
-        raise ValueError(f"concurrency_key of {task.module_path} gave {text!r}; allowed: 1 to {room} characters.")
+        raise ValueError(f"concurrency_key of {task.module_path} gave {shown}; allowed: 1 to {room} characters.")
+    if is_hidden:
+        return f"{scope[:_SCOPE_SHOWN]}:#{keyed_hash('limit', f'{scope}:{text}')}"
     return f"{scope}:{text}"
 
 
@@ -87,18 +98,9 @@ def key_so_far(
     return key_of(task, parameters, (), kwargs)
 
 
-def _formatted(
-    key: str,
-    task: HorsiesTask[..., Any],
-    parameters: Parameters,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> str:
-    context = (None,) if task.takes_context else ()
-    bound = parameters.signature.bind_partial(*context, *args, **kwargs)
-    bound.apply_defaults()
+def _formatted(key: str, task: HorsiesTask[..., Any], bound: Mapping[str, Any]) -> str:
     try:
-        return key.format_map(bound.arguments)
+        return key.format_map(bound)
     except (LookupError, AttributeError, TypeError, ValueError) as error:
         problem = f"concurrency_key of {task.module_path} is {key!r}, which this call can't fill: {error!r}."
         raise ValueError(problem) from error

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from .compat import DEFAULT_TASK_BACKEND_ALIAS
+from .operations import log_operation
 from .option_rules import parse_duration
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ def recover_stuck_workflows(*, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> lis
     from .worker.plan import horsies_backend
     from .workflows.engine.repairing import repair
 
-    return repair(horsies_backend(backend).config.database)
+    repaired = repair(horsies_backend(backend).config.database)
+    log_operation("workflow.recover", len(repaired), backend=backend)
+    return repaired
 
 
 def reclaim(older_than: timedelta | float | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> int:
@@ -42,4 +45,6 @@ def reclaim(older_than: timedelta | float | str, *, backend: str = DEFAULT_TASK_
         raise ValueError("reclaim() got None; allowed: seconds, a timedelta or a text like '90s'.")
     tasks = Task.objects.using(horsies_backend(backend).config.database)
     seconds = silence.total_seconds()
-    return requeue_all(tasks.stale_claimed(seconds)) + recover_all(tasks.stale_running(seconds))
+    count = requeue_all(tasks.stale_claimed(seconds)) + recover_all(tasks.stale_running(seconds))
+    log_operation("task.reclaim", count, older_than=f"{seconds:g}s", backend=backend)
+    return count

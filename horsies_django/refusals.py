@@ -45,3 +45,9 @@ def is_outage(error: BaseException) -> bool:
 def is_of_the_row(error: BaseException) -> bool:
     """Whether an error may be the fault of a row that was read or written: another row may go well."""
     return is_refusal(error) if isinstance(error, Error) else isinstance(error, _UNREADABLE)
+
+
+def primary_message(error: Error) -> str:
+    """Return what a database says of an error without its details, in which PostgreSQL quotes the values of the row."""
+    diagnosis = getattr(error.__cause__, "diag", None)
+    return str(getattr(diagnosis, "message_primary", None) or error)

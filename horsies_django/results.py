@@ -59,7 +59,7 @@ RESERVED_CODES: Final[frozenset[str]] = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True)  # with slots, TaskError[int](…) would raise before Python 3.13
+@dataclass(frozen=True, kw_only=True, repr=False)  # with slots, TaskError[int](…) would raise before Python 3.13
 class TaskError(Generic[T]):
     """Why a task has no ok value.
 
@@ -71,6 +71,10 @@ class TaskError(Generic[T]):
     message: str = ""
     data: T | None = None
     exception: Mapping[str, str] | None = None
+
+    def __repr__(self) -> str:
+        data = "" if self.data is None else f", data=<{type(self.data).__name__}>"
+        return f"TaskError(error_code={str(self.error_code)!r}, message={self.message!r}{data})"
 
     def as_json(self) -> dict[str, Any]:
         """Return the form that is stored in a row's ``result``."""
@@ -159,4 +163,8 @@ class TaskResult(Generic[T, E]):
     __hash__ = None  # type: ignore[assignment]  # an ok value may be a list
 
     def __repr__(self) -> str:
-        return f"TaskResult(ok={self._ok!r})" if self.is_ok() else f"TaskResult(err={self._err!r})"
+        # Without its value, which may be sensitive: what is logged, or sent to a service for errors, is a repr().
+        if self.is_ok():
+            return f"TaskResult(ok=<{type(self._ok).__name__}>)"
+        shown = repr(self._err) if isinstance(self._err, TaskError) else f"<{type(self._err).__name__}>"
+        return f"TaskResult(err={shown})"

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import Error
 
+from .refusals import primary_message
 from .results import OperationalCode, RetrievalCode, TaskError, TaskResult
 from .serializers import clean_text, decode
 
@@ -36,7 +37,8 @@ def nothing(what: str, answer: Error | None) -> Result:
     """There is no such row, or the database can't say."""
     if answer is None:
         return error(RetrievalCode.TASK_NOT_FOUND, f"There is no {what}.")
-    return error(OperationalCode.BROKER_ERROR, f"The database can't be asked: {clean_text(repr(answer))}.")
+    said = f"{type(answer).__name__}: {clean_text(primary_message(answer))}"
+    return error(OperationalCode.BROKER_ERROR, f"The database can't be asked: {said}.")
 
 
 def timed_out(what: str, timeout: float | None) -> Result:

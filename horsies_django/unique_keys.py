@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from string import Formatter
 from typing import Any, Final
 
 from .calls import Arguments, Calls, parameters_of
+from .mask import MASKED, Mask, keyed_hash
 from .serializers import clean_text
 from .tasks import HorsiesTask
 from .unique import ARGUMENTS, RESERVED, Unique
@@ -25,21 +25,21 @@ def key_of(
 ) -> str:
     """Return the key under which this call is the same as another.
 
-    Short plain values can be read in it; what is long, nested or sensitive is in it as a hash. Raises ValueError if the
-    task's own ``key`` makes no key of the arguments.
+    Short plain values can be read in it; what is long, nested or sensitive is in it as a keyed hash. Raises ValueError
+    if the task's own ``key`` makes no key of the arguments.
     """
     unique = task.unique
     assert unique is not None  # who asks has one
     if unique.key is not None:
-        return _own(unique, calls, arguments, args, kwargs)
+        return _own(unique.key, calls, arguments, args, kwargs)
     bound = calls.bound(arguments)
     names = set(bound) if ARGUMENTS & set(unique.by) else set(unique.by) - RESERVED
     values = {name: _value(bound, name) for name in sorted(names)}
     path = f"{calls.path}@{task.queue_name}" if "queue" in unique.by else calls.path
     text = f"{path} {_canonical(values)}" if values else path
-    if len(text) <= KEY_LENGTH and _is_plain(task, values):
+    if len(text) <= KEY_LENGTH and _is_plain(calls.mask, values):
         return text
-    return f"{path[:_PATH_SHOWN]} #{hashlib.sha256(text.encode()).hexdigest()[:48]}"
+    return f"{path[:_PATH_SHOWN]} #{keyed_hash('unique', text)}"
 
 
 def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
@@ -64,16 +64,22 @@ def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
         yield f"unique: by names {name!r}, which is a parameter as well; allowed: key={'{' + name + '}'!r}."
 
 
-def _own(unique: Unique, calls: Calls, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    if isinstance(unique.key, str):
+def _own(
+    given: str | Callable[..., str], calls: Calls, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    if isinstance(given, str):
         bound = calls.bound(arguments)
-        key = Formatter().vformat(unique.key, (), {name: _value(bound, name) for name in _fields(unique.key)})
+        values = {name: _value(bound, name) for name in _fields(given)}
+        key = Formatter().vformat(given, (), values)
     else:
-        assert unique.key is not None  # its callers have looked
-        key = unique.key(*args, **kwargs)
+        values = calls.parameters.bound_so_far(args, kwargs)
+        key = given(*args, **kwargs)
+    is_hidden = calls.mask.is_told_by(given, values)
     if not isinstance(key, str) or not 0 < len(key) <= KEY_LENGTH or key != clean_text(key):
-        raise ValueError(f"the unique key of {calls.path} is {key!r}; allowed: a text of 1 to {KEY_LENGTH} characters.")
-    return key
+        shown = MASKED if is_hidden else repr(key)
+        raise ValueError(f"the unique key of {calls.path} is {shown}; allowed: a text of 1 to {KEY_LENGTH} characters.")
+    # Other tasks may have the same key, so it is hashed without the path.
+    return f"#{keyed_hash('unique', key)}" if is_hidden else key
 
 
 def _fields(key: str) -> set[str]:
@@ -92,9 +98,6 @@ def _canonical(values: Mapping[str, Any]) -> str:
     return json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
-def _is_plain(task: HorsiesTask[..., Any], values: Mapping[str, Any]) -> bool:
+def _is_plain(mask: Mask, values: Mapping[str, Any]) -> bool:
     """Whether people who look may see the values: rows are shown with their keys."""
-    from .masking import Mask
-
-    mask = Mask(sensitive=task.sensitive)
     return all(not isinstance(value, list | dict) and mask.seen(name, value) == value for name, value in values.items())

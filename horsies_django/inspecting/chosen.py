@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
 from ..models.transitions import TaskQuerySet
+from ..operations import log_operation
 from ..walking.extent import edge_of
 from . import verbs
 from .facts import Facts, facts_of
@@ -60,15 +61,24 @@ class Chosen(ABC):
         return report
 
     def steps(self, verb: Verb, *, dry_run: bool = False, limit: int | None = None) -> Iterator[Report]:
-        """Do it batch by batch, and yield each time what has been done so far."""
+        """Do it batch by batch, and yield each time what has been done so far; log in the end what that was."""
         report = Report(verb=verb.name, is_dry=dry_run)
-        for rows, keys in self.batches(verb):
-            room = None if limit is None else limit - report.done
-            step = _Step(verb, self.rows, rows, keys, room)
-            report = step.judged(report) if dry_run else step.taken(report)
-            yield report
-            if limit is not None and report.done >= limit:
-                return
+        try:
+            for rows, keys in self.batches(verb):
+                room = None if limit is None else limit - report.done
+                step = _Step(verb, self.rows, rows, keys, room)
+                report = step.judged(report) if dry_run else step.taken(report)
+                yield report
+                if limit is not None and report.done >= limit:
+                    return
+        finally:  # what breaks off has done something, too
+            if not dry_run and (report.done or report.left):
+                log_operation(f"task.{verb.name}", report.done, left=report.left or None, **verb.said, **self.said)
+
+    @property
+    @abstractmethod
+    def said(self) -> Mapping[str, Any]:
+        """What a line of the log says of which they are."""
 
     @abstractmethod
     def batches(self, verb: Verb) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
@@ -82,6 +92,11 @@ class ByIds(Chosen):
     rows: TaskQuerySet
     ids: tuple[UUID, ...]
 
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """The ids, the first of them if they are many."""
+        return {"ids": self.ids}
+
     def batches(self, verb: Verb) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
         """Yield each by itself."""
         for key in self.ids:
@@ -94,6 +109,14 @@ class Matching(Chosen):
 
     rows: TaskQuerySet
     which: Which
+
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """The filters."""
+        which = self.which
+        age = None if which.older_than is None else f"{which.older_than.total_seconds():g}s"
+        states = sorted(which.states) or None
+        return {"all": True, "status": states, "queue": which.queue, "task": which.task, "older_than": age}
 
     def batches(self, verb: Verb) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
         """Yield them by some hundreds, of the states that the verb takes if none are named.

@@ -14,6 +14,7 @@ from ..handle import TaskHandle
 from ..ids import as_uuid
 from ..models import Task
 from ..models.transitions import TaskQuerySet
+from ..operations import log_operation
 from ..worker.plan import horsies_backend
 from .calling import rewriting, send_by_path, task_at
 from .chosen import MISSING, ByIds, Matching
@@ -149,7 +150,9 @@ class Inspector:
         """
         if self.backend is not None:
             options.setdefault("backend", self.backend)
-        return send_by_path(path, args, kwargs or {}, options)
+        handle = send_by_path(path, args, kwargs or {}, options)
+        log_operation("task.enqueue", 0 if handle.replayed else 1, task=path, ids=[handle.id])
+        return handle
 
     @property
     def rows(self) -> TaskQuerySet:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ..models.interventions import backends_with, checked_priority
 from ..models.transitions import TaskQuerySet
@@ -32,6 +32,7 @@ class Verb:
         objection: What else may be in its way.
         otherwise: What is in its way if nothing that :class:`Facts` tell is.
         by_default: What "all" means if no states are named.
+        said: What else a line of the log says of it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Verb:
     objection: Objection = _none
     otherwise: str = "it changed at that moment"
     by_default: frozenset[State] = frozenset()
+    said: Mapping[str, Any] = field(default_factory=dict)
 
     def why_not(self, facts: Facts) -> str | None:
         """Return why it can't be done to this task; None if it can."""
@@ -80,6 +82,7 @@ CANCEL_RUNNING: Final = Verb(
     name="cancel",
     states=CANCEL.states | {State.RUNNING},
     act=partial(TaskQuerySet.cancel, include_running=True),
+    said={"running": True},
 )
 
 RETRY: Final = Verb(
@@ -116,4 +119,5 @@ def moving(queue: str | None, priority: int | None) -> Verb:
         return None
 
     act = partial(TaskQuerySet.move, queue_name=queue, priority=priority)
-    return Verb(name="move", states=WAITING, act=act, objection=objection)
+    said = {"to_queue": queue, "priority": priority}
+    return Verb(name="move", states=WAITING, act=act, objection=objection, said=said)

@@ -7,10 +7,11 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from horsies_django.conf import Options
 from horsies_django.framework import own_logging
+from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import flag_or_variable, positive_seconds
 from horsies_django.tables import check_tables
 from horsies_django.worker.connection import own_connection
@@ -31,7 +32,7 @@ class Loop(Protocol):
 L = TypeVar("L", bound=Loop)
 
 
-class LoopCommand(BaseCommand, Generic[L]):
+class LoopCommand(QueueCommand, Generic[L]):
     """``--once``, ``--interval`` and ``--backend``, on a connection of its own."""
 
     role: ClassVar[str]  # of horsies_<role>
@@ -55,7 +56,7 @@ class LoopCommand(BaseCommand, Generic[L]):
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
-            check_tables(settings.database)
+            check_tables(settings.database, is_worked_on=True)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         loop = self.loop(settings, alias or "default", seconds)

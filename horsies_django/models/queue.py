@@ -10,6 +10,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..bounds import RETENTION, within
+from ..operations import log_operation, names_of
 from ..queue_rules import COLUMNS, parse_rules
 from ..rates import TOKENS
 from ..waking import ANY_QUEUE, wake_after_commit
@@ -50,11 +51,11 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
     def pause(self) -> int:
         """Let workers claim nothing more from these queues; return how many were not paused. What runs goes on."""
-        return self.filter(paused=False).update(paused=True)
+        return self._logged("queue.pause", self.filter(paused=False), paused=True)
 
     def resume(self) -> int:
         """Let workers claim from these queues again, at once; return how many were paused."""
-        return self.filter(paused=True).update(paused=False)
+        return self._logged("queue.resume", self.filter(paused=True), paused=False)
 
     def set(self, **rules: object) -> int:
         """Say what holds for these queues in all workers, within a second; return how many there are.
@@ -65,7 +66,16 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         >>> Queue.objects.named("emails").set(max_concurrency=5, rate_limit="100/m")  # doctest: +SKIP
         1
         """
-        return self.update(**parse_rules(rules))
+        return self._logged("queue.set", self, **parse_rules(rules))
+
+    def _logged(self, act: str, rows: QueueQuerySet, **values: Any) -> int:
+        """Update some of the rows, log that an operator did, and return how many they are."""
+        names = names_of(self)
+        count = rows.update(**values)
+        log_operation(
+            act, count, queue=names, **{name: str(value) for name, value in values.items() if name != "paused"}
+        )
+        return count
 
     def ruled(self) -> QueueQuerySet:
         """The rows that say more than whether a queue is paused."""

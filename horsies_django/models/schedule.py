@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..bounds import Range, within
+from ..operations import log_operation, names_of
 from ..schedules.choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
 from ..schedules.moments import aware, database_now, stored
 from ..schedules.slots import Slots
@@ -53,13 +54,14 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
 
     def enable(self) -> int:
         """Let them run again, from their next slot on; return how many were disabled and have a slot left."""
-        count = 0
+        count, names = 0, names_of(self)
         for row in self.filter(enabled=False):
             row.enabled, row.disabled_by, row.next_run_at = True, "", None
             row.plan(database_now(self.db))
             if row.enabled:
                 mine = self.rows().filter(pk=row.pk, enabled=False)
                 count += mine.update(enabled=True, disabled_by="", updated_at=Now(), **row.planned)
+        log_operation("schedule.enable", count, schedule=names)
         return count
 
     def disable(self, by: str = DisabledBy.OPERATOR) -> int:
@@ -71,7 +73,12 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         if by == DisabledBy.OPERATOR:
             is_to_be |= ~Q(disabled_by=by)
         values = {"enabled": False, "disabled_by": by, "next_run_at": None, "next_slot_at": None}
-        return self.filter(is_to_be).update(**values, updated_at=Now())
+        if by != DisabledBy.OPERATOR:
+            return self.filter(is_to_be).update(**values, updated_at=Now())
+        names = names_of(self)
+        count = self.filter(is_to_be).update(**values, updated_at=Now())
+        log_operation("schedule.disable", count, schedule=names)
+        return count
 
     def run_now(self) -> list[Handle]:
         """Send each of them now, enabled or not; return the handles. Their next runs stay when they are.
@@ -80,7 +87,14 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         """
         from ..schedules.firing import run_now
 
-        return [run_now(row) for row in self.order_by("pk")]
+        handles: list[Handle] = []
+        names = names_of(self)
+        try:
+            for row in self.order_by("pk"):
+                handles.append(run_now(row))  # noqa: PERF401  # what was sent before one that fails is logged
+        finally:
+            log_operation("schedule.run", len(handles), schedule=names)
+        return handles
 
     def served(self, backend: str, project: str) -> Self:
         """The enabled ones that a scheduler of this backend and this project sends."""

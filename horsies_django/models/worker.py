@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..expressions import FromNow
+from ..operations import log_operation, names_of
 from ..waking import dismiss_after_commit
 
 
@@ -53,12 +54,13 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         Each is one runner, which its supervisor does not replace. They are told at once where the database can tell
         them, and find it in their rows otherwise: at the next look, or at the next beat if all slots are busy.
         """
-        count = 0
+        count, workers = 0, names_of(self, "pk")
         for key in list(self.filter(stop_requested_at__isnull=True).values_list("pk", flat=True)):
             free = self.model.objects.using(self.db).filter(pk=key, stop_requested_at__isnull=True)
             if free.update(stop_requested_at=Now()):
                 count += 1
                 dismiss_after_commit(self.db, key)
+        log_operation("worker.stop", count, worker=workers)
         return count
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from django.db import transaction
+from django.db import Error, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
@@ -14,6 +14,7 @@ from ..compat import task_backends
 from ..framework import resolve
 from ..handle import TaskHandle
 from ..option_rules import LONGEST_DURATION
+from ..refusals import primary_message
 from ..serializers import decode_call
 from ..tasks import HorsiesTask
 from ..workflows.handle import WorkflowHandle
@@ -168,7 +169,7 @@ def _is_run_of(row: Schedule, last_id: UUID | None) -> Q:
 
 def told(error: Exception) -> str:
     """Return an error as a row keeps it."""
-    return f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
+    return f"{type(error).__name__}: {primary_message(error) if isinstance(error, Error) else error}"[:ERROR_LENGTH]
 
 
 def _options(row: Schedule, allowed: frozenset[str], now: datetime) -> dict[str, Any]:

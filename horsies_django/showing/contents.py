@@ -63,7 +63,7 @@ class Contents:
         if part == "args":
             return self.mask.seen_args(value)
         if part == "kwargs":
-            return value  # its keys are names
+            return self.mask.seen_kwargs(value)
         return None if value is None else self.mask.seen(part, value)
 
     def text(self, part: str) -> str:

@@ -26,7 +26,7 @@ from ..models.worker import Answer, WorkerQuerySet
 from ..queue_rules import COLUMNS
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
-from ..refusals import is_of_the_row, is_refusal
+from ..refusals import is_of_the_row, is_refusal, primary_message
 from ..results import OperationalCode, TaskError
 from ..serializers import clean_text, dumps
 from ..states import BeatRole, TaskStatus
@@ -408,7 +408,7 @@ def latest(ends: Sequence[Ended]) -> list[Ended]:
 
 
 def _unstorable(end: Ended, error: Error) -> Ended:
-    message = clean_text(f"The database refused the result: {error}")
+    message = clean_text(f"The database refused the result: {primary_message(error)}")
     code = OperationalCode.WORKER_SERIALIZATION_ERROR
     result = dumps({"err": TaskError(error_code=code, message=message).as_json()})
     return Ended(end.task_id, end.claim, result, AttemptError(code, message))

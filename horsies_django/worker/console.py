@@ -9,6 +9,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Final, TextIO
 
+from ..printable import OneLine, one_line
+
 logger = logging.getLogger("horsies_django.worker")
 
 #: What the project's LOGGING would set up; our own loggers are below it.
@@ -85,13 +87,14 @@ class Console(logging.StreamHandler[TextIO]):
             moment = {"created": self._second, "msecs": 0, "msg": ""}
             record = logging.makeLogRecord({"name": logger.name, "levelname": "INFO", **moment})
             self._before, _, self._after = self.format(record).partition(",000")
-        return f"{self._before},{int(created % 1 * 1_000):03d}{self._after}{message % args}\n"
+        return f"{self._before},{int(created % 1 * 1_000):03d}{self._after}{one_line(message % args)}\n"
 
     def is_alone(self) -> bool:
         """Whether a record of our logger comes here and nowhere else, so that nobody misses it."""
         return (
             _ours.handlers == [self]
-            and not (logger.handlers or logger.filters or self.filters)
+            and not (logger.handlers or self.filters)
+            and all(isinstance(one, OneLine) for one in logger.filters)  # which _formatted() does, too
             and not (_ours.propagate and logging.getLogger().handlers)
             and logging.getLogRecordFactory() is logging.LogRecord
             and logger.callHandlers.__module__ == logging.__name__  # or some tool for errors listens in there

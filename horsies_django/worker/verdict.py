@@ -10,6 +10,7 @@ from typing import Any, Final
 from ..compat import FrameworkTask
 from ..exceptions import LONGEST_DELAY, Discard, Retry, Snooze, TaskTimeLimit
 from ..hints import return_problem
+from ..masking import mask_of_task
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, error_result
 from ..results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
@@ -38,7 +39,7 @@ def returned(run: Run, task: FrameworkTask[..., Any], value: Any) -> Outcome:
         if value.is_err():
             return _returned_error(run, task, value.err)
         value = value.ok
-    if problem := return_problem(task.func, value):
+    if problem := return_problem(task.func, value, lambda: mask_of_task(task)):
         return _failed(run, task, ContractCode.RETURN_TYPE_MISMATCH, TypeError(problem))
     try:
         result = dumps({"ok": encode(value, rich=run.claim.rich, where="the return value")})
@@ -96,15 +97,20 @@ def _failed(run: Run, task: FrameworkTask[..., Any] | None, code: str, raised: B
 
 
 def _returned_error(run: Run, task: FrameworkTask[..., Any], returned: Any) -> Outcome:
+    mask = mask_of_task(task)
     if not isinstance(returned, TaskError):
-        returned = TaskError(error_code=OperationalCode.TASK_EXCEPTION, message=repr(returned))
+        # Messages are not masked, so what is sensitive is in the data alone.
+        seen = mask.seen_within("result", returned)
+        data = None if seen is returned else returned
+        message = repr(returned) if seen is returned else mask.quoted("result", returned)
+        returned = TaskError(error_code=OperationalCode.TASK_EXCEPTION, message=message, data=data)
     message = clean_text(str(returned.message))
     where = "the error's data"
     try:
         data = encode(returned.data, rich=run.claim.rich, where=where)
         check_size(dumps(data), run.options.max_payload_bytes, where)
     except Exception:  # noqa: BLE001  # an error must not be lost for its data
-        data = clean_text(repr(returned.data))
+        data = clean_text(mask.quoted("data", returned.data))
     code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
     stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
     return _end(run, task, AttemptError(code, message), stored, None)

@@ -21,9 +21,9 @@ def work(plan: Plan, verbosity: int = 1) -> int:
     """Work by ``plan`` and return the exit status: 0 done or stopped cleanly, 1 failed.
 
     A worker that ends by itself and has one process needs no supervisor: it works right here, in a test's process too.
-    Raises ImproperlyConfigured if the tables are not there.
+    Raises ImproperlyConfigured if the tables are not there, or the database's role may not work on them.
     """
-    check_tables(plan.database)
+    check_tables(plan.database, is_worked_on=True)
     if plan.until is Until.STOPPED or (plan.processes > 1 and plan.until is Until.DRAINED):
         supervisor = Supervisor(plan, verbosity)
         with _told(supervisor.tell):

@@ -15,33 +15,33 @@ def ran(key: str, seconds: float) -> None:
     Entry.objects.create(key=f"{key} {began} {time.time()}", pid=os.getpid())
 
 
-@task(concurrency_key="{key}", max_concurrency=2)
-def two_of(key: str, seconds: float = 0.0) -> str:
-    ran(key, seconds)
-    return key
+@task(concurrency_key="{who}", max_concurrency=2)
+def two_of(who: str, seconds: float = 0.0) -> str:
+    ran(who, seconds)
+    return who
 
 
-@task(concurrency_key=lambda key, **_: key or None, max_concurrency=1)
-def one_of(key: str) -> None:
-    """No limit for the empty key."""
+@task(concurrency_key=lambda who, **_: who or None, max_concurrency=1)
+def one_of(who: str) -> None:
+    """No limit for nobody."""
 
 
 @task(max_concurrency=1)
 def alone() -> None: ...
 
 
-@task(concurrency_key="{key}", rate_limit="20/s, 4")
-def often(key: str) -> None:
-    ran(key, 0)
+@task(concurrency_key="{who}", rate_limit="20/s, 4")
+def often(who: str) -> None:
+    ran(who, 0)
 
 
-@task(concurrency_key="{key}", max_concurrency=1, retry_policy=RetryPolicy.fixed([3_600], auto_retry_for=["*"]))
-def fails(key: str) -> None:
-    raise ValueError(key)
+@task(concurrency_key="{who}", max_concurrency=1, retry_policy=RetryPolicy.fixed([3_600], auto_retry_for=["*"]))
+def fails(who: str) -> None:
+    raise ValueError(who)
 
 
-@task(concurrency_key="{key}", max_concurrency=1)
-def snoozes(key: str) -> None:
+@task(concurrency_key="{who}", max_concurrency=1)
+def snoozes(who: str) -> None:
     raise Snooze(3_600)
 
 
@@ -53,5 +53,5 @@ def ship(order: dict[str, str]) -> None: ...
 async def invoice(order: dict[str, str]) -> None: ...
 
 
-@task(unique=Unique(by=("name",), on_conflict="replace"), concurrency_key="{key}", max_concurrency=1)
-def latest(name: str, key: str) -> None: ...
+@task(unique=Unique(by=("name",), on_conflict="replace"), concurrency_key="{who}", max_concurrency=1)
+def latest(name: str, who: str) -> None: ...

@@ -86,7 +86,7 @@ def test_a_call_with_no_key_waits_for_nobody():
 
 
 def test_many_at_once_have_a_key_each():
-    sent = limited.one_of.send_many({"key": key} for key in ["a", "", "a", "b", "", "a"])
+    sent = limited.one_of.send_many({"who": key} for key in ["a", "", "a", "b", "", "a"])
 
     rows = Task.objects.in_bulk([one.id for one in sent])
     assert [(rows[one.id].limit_key or "").rpartition(":")[2] for one in sent] == ["a", "", "a", "b", "", "a"]
@@ -96,7 +96,7 @@ def test_many_at_once_have_a_key_each():
 
 def test_many_keys_at_once_are_left_to_workers_to_look_at():
     keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
-    limited.two_of.send_many({"key": key} for key in keys * 3)
+    limited.two_of.send_many({"who": key} for key in keys * 3)
     assert gated() == len(keys) * 3
 
     gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
@@ -107,7 +107,7 @@ def test_many_keys_at_once_are_left_to_workers_to_look_at():
 
 def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
     keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
-    limited.two_of.send_many({"key": key} for key in keys)
+    limited.two_of.send_many({"who": key} for key in keys)
     gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
     Task.objects.update(deferred=True, enqueued_at=timezone.now() - timedelta(seconds=1))
 
@@ -121,7 +121,7 @@ def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
 def test_many_keys_that_nobody_knows_come_to_their_gates_and_workers_look_at_once(is_retried):
     keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
     due = limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5))
-    due.send_many({"key": key} for key in keys * 3)
+    due.send_many({"who": key} for key in keys * 3)
     if is_retried:
         Task.objects.update(status=TaskStatus.CANCELLED, cancelled_at=timezone.now())
     assert not Limit.objects.exists()
@@ -163,7 +163,7 @@ def test_a_task_that_is_sent_for_later_comes_to_the_gate_when_it_is_due():
         assert Task.objects.undefer() == 1
     assert admitted("a") == 1
 
-    limited.two_of.send_many([{"key": "a"}] * 2)
+    limited.two_of.send_many([{"who": "a"}] * 2)
     assert gated("a") == 1
     Task.objects.scheduled().run_now()
     assert gated("a") == 2
@@ -282,7 +282,7 @@ def test_a_limit_that_the_code_changes_counts_from_the_next_send():
 
 def test_a_unique_task_that_is_replaced_goes_to_the_gate_of_its_new_key():
     limited.latest.send("one", "a")
-    limited.latest.send_many([{"name": "two", "key": "a"}, {"name": "three", "key": "b"}])
+    limited.latest.send_many([{"name": "two", "who": "a"}, {"name": "three", "who": "b"}])
     waits = {"tests.jobs.limited.latest:a": 1, "tests.jobs.limited.latest:b": 0}
     assert {key: Task.objects.gated().filter(limit_key=key).count() for key in waits} == waits
 
@@ -313,7 +313,7 @@ def test_a_task_that_is_replaced_by_a_call_without_a_key_is_of_no_limit_any_more
 
 
 def test_a_rate_lets_in_its_burst_and_then_one_by_one():
-    limited.often.send_many([{"key": "a"}] * 6)
+    limited.often.send_many([{"who": "a"}] * 6)
     assert len(claim()) == 4
     limit = Limit.objects.get()
     assert limit.next_at is not None
@@ -330,7 +330,7 @@ def test_a_rate_lets_in_its_burst_and_then_one_by_one():
 
 
 def test_what_a_rate_let_in_while_no_worker_was_there_does_not_pile_up():
-    limited.often.send_many([{"key": "a"}] * 12)
+    limited.often.send_many([{"who": "a"}] * 12)
     Limit.objects.update(refilled_at=timezone.now() - timedelta(hours=1))
 
     gates.admit_all("default", ["tests.jobs.limited.often:a"])
@@ -339,7 +339,7 @@ def test_what_a_rate_let_in_while_no_worker_was_there_does_not_pile_up():
 
 
 def test_a_limit_that_is_idle_for_a_day_is_forgotten_and_one_in_use_is_not():
-    limited.two_of.send_many([{"key": "a"}, {"key": "b"}])
+    limited.two_of.send_many([{"who": "a"}, {"who": "b"}])
     limited.often.send("c")
     complete([one for one in claim() if one.limit_key != TWO + "b"])
     long_ago = timezone.now() - timedelta(days=2)
@@ -366,7 +366,7 @@ def test_limits_that_have_to_stay_are_in_nobodys_way(monkeypatch):
 
 
 def test_a_sender_to_a_full_key_takes_no_lock():
-    limited.two_of.send_many([{"key": "a"}] * 5)
+    limited.two_of.send_many([{"who": "a"}] * 5)
 
     with CaptureQueriesContext(connection) as captured:
         limited.two_of.send("a")
@@ -383,7 +383,7 @@ def test_a_task_without_a_limit_costs_no_statement_more():
 
 
 def test_a_deep_gate_is_read_by_its_index():
-    limited.two_of.send_many([{"key": "a"}] * 3_000)
+    limited.two_of.send_many([{"who": "a"}] * 3_000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
     Task.objects.filter(pk=claim(1)[0].task_id).update(status="COMPLETED", completed_at=timezone.now())
@@ -405,7 +405,7 @@ def test_a_deep_gate_is_read_by_its_index():
 
 def test_many_gates_are_opened_with_the_statements_of_one():
     keys = [TWO + key for key in ["one", *(f"{number:03}" for number in range(gates.GATES))]]
-    limited.two_of.send_many({"key": key.removeprefix(TWO)} for key in keys * 3)
+    limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys * 3)
 
     def statements(some):
         with CaptureQueriesContext(connection) as captured:

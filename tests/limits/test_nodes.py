@@ -24,18 +24,18 @@ def is_wanted(key: str = "a") -> bool:
     return True
 
 
-@task(concurrency_key="{key:>{width}}", max_concurrency=2)
-def padded(key: str, width: int = 3) -> None: ...
+@task(concurrency_key="{who:>{width}}", max_concurrency=2)
+def padded(who: str, width: int = 3) -> None: ...
 
 
 @task(max_concurrency=2)
-def at_most_two(key: str, seconds: float = 0.02) -> str:
+def at_most_two(who: str, seconds: float = 0.02) -> str:
     limited.ran("all", seconds)
-    return key
+    return who
 
 
 def nodes(count, key="a", **options):
-    return [limited.two_of.node(node_id=f"{key}{place}", **options)(key=key, seconds=0.02) for place in range(count)]
+    return [limited.two_of.node(node_id=f"{key}{place}", **options)(who=key, seconds=0.02) for place in range(count)]
 
 
 def counts(key="a"):
@@ -55,8 +55,8 @@ def test_nodes_wait_at_the_gate_of_their_key_and_all_of_them_run(drain):
 
 
 def test_nodes_that_begin_later_and_calls_from_elsewhere_share_the_places(worker):
-    limited.two_of.send_many([{"key": "a", "seconds": 0.02}] * 6)
-    first = limited.two_of.node(node_id="first")(key="b")
+    limited.two_of.send_many([{"who": "a", "seconds": 0.02}] * 6)
+    first = limited.two_of.node(node_id="first")(who="b")
     handle = Workflow("limited", [first >> nodes(6)]).start()
 
     worker("--threads", "8", "--shutdown-timeout", "1")
@@ -76,7 +76,7 @@ def test_nodes_that_begin_once_others_have_ended_are_let_in_by_the_worker_that_e
 
 def test_the_items_of_a_map_have_the_limit_of_their_task(drain):
     over = keys.node()(count=7)
-    handle = Workflow("limited", [over, at_most_two.map(over=over, param="key")]).start()
+    handle = Workflow("limited", [over, at_most_two.map(over=over, param="who")]).start()
 
     drain(threads=8)
 
@@ -87,7 +87,7 @@ def test_the_items_of_a_map_have_the_limit_of_their_task(drain):
 
 def test_a_node_with_a_condition_comes_to_its_gate_once_that_lets_it_run(drain):
     wanted = is_wanted.node()()
-    last = limited.two_of.node(waits_for=[wanted], run_when=yes)(key="a")
+    last = limited.two_of.node(waits_for=[wanted], run_when=yes)(who="a")
     handle = Workflow("limited", [wanted, last]).start()
 
     drain()
@@ -101,8 +101,8 @@ def yes(context):
 
 
 def test_the_calls_of_a_batch_and_its_callbacks_keep_to_their_limits(drain):
-    with Batch("limited", on_complete=at_most_two.node()(key="z")) as batch:
-        batch.add_many(limited.two_of, [{"key": key, "seconds": 0.02} for key in "aaaaab"])
+    with Batch("limited", on_complete=at_most_two.node()(who="z")) as batch:
+        batch.add_many(limited.two_of, [{"who": key, "seconds": 0.02} for key in "aaaaab"])
         batch.add(limited.two_of, "b")
     assert (counts("a"), counts("b")) == ((2, 3), (2, 0))
 
@@ -133,7 +133,7 @@ def test_a_workflow_that_is_cancelled_or_paused_gives_its_places_back_at_once():
 
 
 def test_a_node_that_is_retried_waits_for_a_place_again(drain):
-    failing = limited.two_of.node(node_id="bad", retry_policy=None)(key="a", seconds=-1.0)  # which time.sleep refuses
+    failing = limited.two_of.node(node_id="bad", retry_policy=None)(who="a", seconds=-1.0)  # which time.sleep refuses
     handle = Workflow("limited", [failing]).start()
     drain()
     assert handle.get(timeout=0).is_err()
@@ -156,7 +156,7 @@ def test_what_the_code_says_of_a_limit_counts_also_for_nodes_that_begin_later():
 
 def test_nodes_whose_code_says_no_limit_any_more_leave_that_of_others_as_it_is():
     keys = [str(place) for place in range(gates.ON_THE_SPOT + 5)]
-    handle = Workflow("limited", [limited.two_of.node(node_id=key)(key=key) for key in keys]).start()
+    handle = Workflow("limited", [limited.two_of.node(node_id=key)(who=key) for key in keys]).start()
     gates.admit_all("default", Limit.objects.values_list("pk", flat=True))
     handle.pause()
     WorkflowTask.objects.update(task_name=f"{__name__}.is_wanted")
@@ -169,10 +169,10 @@ def test_nodes_whose_code_says_no_limit_any_more_leave_that_of_others_as_it_is()
 def test_a_key_of_what_another_node_gives_is_refused():
     first = keys.node()(count=1)
     refused = [
-        (limited.two_of.node()(key=first), "tests.jobs.limited.two_of needs key"),
-        (limited.two_of.map(over=first, param="key"), "tests.jobs.limited.two_of needs key"),
-        (limited.one_of.node()(key=first), "tests.jobs.limited.one_of needs key"),
-        (padded.node()(key="a", width=is_wanted.node()()), "padded needs width"),
+        (limited.two_of.node()(who=first), "tests.jobs.limited.two_of needs who"),
+        (limited.two_of.map(over=first, param="who"), "tests.jobs.limited.two_of needs who"),
+        (limited.one_of.node()(who=first), "tests.jobs.limited.one_of needs who"),
+        (padded.node()(who="a", width=is_wanted.node()()), "padded needs width"),
     ]
 
     for node, said in refused:

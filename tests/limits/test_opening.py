@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
     keys = [TWO + f"{number:03}" for number in range(gates.GATES)]
-    limited.two_of.send_many({"key": key.removeprefix(TWO)} for key in keys)
+    limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
     gates.admit_all("default", keys)
     books = Books(Plan.of("default"), RUNNER)
     complete(claim(len(keys)))
@@ -45,7 +45,7 @@ def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
 
 def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
     keys = [TWO + f"{number:03}" for number in range(gates.GATES * 3)]
-    limited.two_of.send_many({"key": key.removeprefix(TWO)} for key in keys)
+    limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
     plan = Plan.of("default")
     lane = Lane(False, 4, 0, InlineExecutor(Inbox().put), Ahead(4, 0))
     allowance = Allowance(plan, [lane], Watch(plan, [lane]))

@@ -48,7 +48,7 @@ def all_done():
 
 def test_two_workers_run_at_most_two_of_each_key_at_once_and_all_of_them(worker):
     count = 25
-    limited.two_of.send_many({"key": key, "seconds": 0.02} for _ in range(count) for key in "ab")
+    limited.two_of.send_many({"who": key, "seconds": 0.02} for _ in range(count) for key in "ab")
     for _ in range(2):
         worker("--threads", "8", "--shutdown-timeout", "1")
 
@@ -71,7 +71,7 @@ def test_a_full_key_with_ten_thousand_behind_it_slows_nobody(manage, tmp_path):
         return os.path.getsize(tally)
 
     alone = drained("alone")
-    limited.two_of.send_many([{"key": "full"}] * deep)
+    limited.two_of.send_many([{"who": "full"}] * deep)
     Task.objects.filter(gated=False, limit_key__isnull=False).update(
         status=TaskStatus.RUNNING, claimed_by_worker_id="elsewhere", claim=1, attempt=1, started_at=Now()
     )
@@ -87,7 +87,7 @@ def test_a_full_key_with_ten_thousand_behind_it_slows_nobody(manage, tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_leaves_no_place_taken(worker):
-    limited.two_of.send_many({"key": key, "seconds": 0.05} for _ in range(20) for key in "ab")
+    limited.two_of.send_many({"who": key, "seconds": 0.05} for _ in range(20) for key in "ab")
     first = worker("--threads", "8")
     wait_until(lambda: Entry.objects.count() >= 4)
 
@@ -110,7 +110,7 @@ def test_starts_by_key_stay_within_their_rate_with_two_workers(worker):
     count = 24  # 20 a second, four at once
     for _ in range(2):
         worker("--threads", "4", "--shutdown-timeout", "1")
-    limited.often.send_many({"key": key} for _ in range(count) for key in "ab")
+    limited.often.send_many({"who": key} for _ in range(count) for key in "ab")
 
     wait_until(all_done, limit=60)
 

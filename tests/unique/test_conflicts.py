@@ -132,7 +132,7 @@ def test_what_a_worker_has_taken_is_followed_by_another_unless_it_is_held_until_
 
 
 def test_what_waits_for_a_place_under_a_limit_waits_on():
-    job = limited.one_of.with_options(unique=Unique(by=("key",), on_conflict="replace"))
+    job = limited.one_of.with_options(unique=Unique(by=("who",), on_conflict="replace"))
     job.send("a")
 
     job.send("a")

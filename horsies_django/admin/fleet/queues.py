@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from ...durations import lasting
 from ...models import Queue, Task
 from ...models.queue import QueueQuerySet
+from ...operations import acting_as
 from ...queue_rules import COLUMNS
 from ..acting.verbs import Verb
 from ..base import queue_database
@@ -129,7 +130,8 @@ class QueueAdmin(LiveAdmin):
         """Write where the workers read, wherever the routers would send it, and no more than was edited."""
         if change:  # somebody may have deleted the row since
             edited = {name: getattr(obj, name) for name in COLUMNS if name in form.changed_data}
-            QueueQuerySet(Queue, using=queue_database()).named(obj.name).set(**edited)
+            with acting_as(request.user.get_username(), "admin"):
+                QueueQuerySet(Queue, using=queue_database()).named(obj.name).set(**edited)
         else:
             obj.save(using=queue_database())
 

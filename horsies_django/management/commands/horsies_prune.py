@@ -6,10 +6,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Task, Workflow
+from horsies_django.operations import log_operation
 from horsies_django.option_rules import parse_duration
 from horsies_django.reaper.by_hand import prune, prune_older_than
 from horsies_django.states import TASK_TERMINAL_STATES, TaskStatus
@@ -21,7 +23,7 @@ COMMAND: Final = "horsies_prune"
 _STATES: Final = sorted(status.lower() for status in TASK_TERMINAL_STATES)
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     """Deletes ended tasks and workflows now: those past their retention, or all that ended long enough ago."""
 
     help = (
@@ -47,7 +49,7 @@ class Command(BaseCommand):
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
-            check_tables(settings.database)
+            check_tables(settings.database, is_worked_on=not dry_run)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         with own_connection(settings.database, "prune"):
@@ -59,6 +61,9 @@ class Command(BaseCommand):
                 pruned = prune(settings, tasks, workflows, dry_run=dry_run)
             else:
                 pruned = prune_older_than(tasks, workflows, age, states, dry_run=dry_run)
+        if not dry_run:
+            what = {"older_than": options["older_than"], "status": options["status"], "backend": alias}
+            log_operation("prune", pruned.tasks, workflows=pruned.workflows, heartbeats=pruned.heartbeats, **what)
         verb = "would be deleted" if dry_run else "deleted"
         self.stdout.write(f"tasks {verb}: {pruned.tasks}")
         self.stdout.write(f"workflows {verb}: {pruned.workflows}")

@@ -8,15 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from horsies_django.backend import HorsiesBackend
 from horsies_django.compat import DEFAULT_TASK_QUEUE_NAME
+from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Queue
 from horsies_django.models.queue import QueueQuerySet
 from horsies_django.option_rules import INHERIT
+from horsies_django.printable import one_line
 from horsies_django.queue_rules import COLUMNS, parse_rules
 from horsies_django.queue_words import standings
 from horsies_django.tables import check_tables
@@ -35,7 +37,7 @@ _FLAGS: Final = {
 }
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     """Pauses and resumes queues, sets their limits, and tells of them."""
 
     help = (
@@ -92,17 +94,18 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps({"verb": verb, "changed": changed}))
             return
         for name, is_changed in changed.items():
-            self.stdout.write((done if is_changed else undone) % name)
+            self.stdout.write(one_line((done if is_changed else undone) % name))
 
     def _list(self, backend: HorsiesBackend, *, is_json: bool) -> None:
         known = standings(backend.config.database, set(backend.queues) or {DEFAULT_TASK_QUEUE_NAME})
         if is_json:
             self.stdout.write(json.dumps({"queues": [queue.as_json() for queue in known]}, indent=2))
             return
-        width = max(len(queue.name) for queue in known)
-        for queue in known:
+        names = [one_line(queue.name) for queue in known]
+        width = max(map(len, names))
+        for name, queue in zip(names, known, strict=True):
             said = [*(["paused"] if queue.is_paused else []), *queue.words] or ["open"]
-            self.stdout.write(f"{queue.name.ljust(width)}  {'; '.join(said)}")
+            self.stdout.write(f"{name.ljust(width)}  {one_line('; '.join(said))}")
 
 
 def _verb(verb: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], int], str, str]:

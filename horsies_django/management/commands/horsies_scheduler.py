@@ -6,6 +6,7 @@ from django.core.management.base import CommandError
 
 from horsies_django.conf import Options
 from horsies_django.management.looping import LoopCommand
+from horsies_django.printable import one_line
 from horsies_django.schedules.beat import Beat
 
 
@@ -28,7 +29,7 @@ class Command(LoopCommand[Beat]):
         self.stdout.write(str(loop.sync()))
         report = loop.run_all()
         for one in (*report.passed, *report.left):
-            self.stdout.write(str(one))
+            self.stdout.write(one_line(str(one)))
         self.stdout.write(str(report))
         if report.left or any(passed.error for passed in report.passed):
             raise CommandError("A schedule could not be sent.", returncode=1)

@@ -7,15 +7,17 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from horsies_django.durations import brief
 from horsies_django.figures import Snapshot, take
 from horsies_django.figures.crew import Member
 from horsies_django.figures.snapshot import QueueFigures
+from horsies_django.management.base import QueueCommand
 from horsies_django.management.layout import table
 from horsies_django.management.variables import flag_or_variable
+from horsies_django.printable import one_line
 from horsies_django.tables import check_tables
 from horsies_django.worker.connection import own_connection
 from horsies_django.worker.plan import horsies_backend
@@ -26,7 +28,7 @@ _QUEUE: Final = ("queue", "due", "oldest waits", "held", "completed/h", "failed/
 _WORKER: Final = ("worker", "host", "pid", "held/slots", "last beat", "")
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     """Prints how the queue stands: counts by state, queues, workers, and for how long the oldest due task waits."""
 
     help = (
@@ -74,7 +76,7 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
     yield ""
     yield "workflows: " + ", ".join(f"{count} {name}" for name, count in snapshot.workflows.items())
     if unserved := snapshot.unserved:
-        yield "due, and served by no worker: " + ", ".join(unserved)
+        yield "due, and served by no worker: " + one_line(", ".join(unserved))
     yield f"oldest due task waits: {brief(snapshot.oldest_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (
         " (late: throughput, failures and percentiles stand still)" if snapshot.is_reaper_late else ""

@@ -8,12 +8,13 @@ from argparse import RawDescriptionHelpFormatter
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from horsies_django.compat import InvalidTask
 from horsies_django.exceptions import PayloadMismatch
 from horsies_django.inspecting import Inspector, tasks
+from horsies_django.management.base import QueueCommand
 from horsies_django.management.tasks import acting, looking, sending
 from horsies_django.management.tasks.flags import add_acting, add_common, add_listing
 from horsies_django.management.variables import flag_or_variable
@@ -47,7 +48,7 @@ _ACTS: Final = {
 }
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     """Lists tasks, shows them, acts on them, and sends them."""
 
     help = _HELP

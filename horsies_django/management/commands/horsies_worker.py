@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from horsies_django.conf import WorkerOptions, worker_option
+from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import boolean, flag_or_variable
 from horsies_django.worker.console import log_to_console
 from horsies_django.worker.plan import Plan, Until
@@ -51,7 +52,7 @@ _SWITCHES: Final = {
 }
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     """Runs tasks until stopped, until one claim is done, or until nothing is due."""
 
     help = (

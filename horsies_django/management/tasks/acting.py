@@ -14,6 +14,7 @@ from django.db import DatabaseError
 from horsies_django.inspecting import Chosen, Inspector, Matching, Report
 from horsies_django.inspecting.chosen import narrowed
 from horsies_django.inspecting.verbs import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, Verb, moving
+from horsies_django.printable import one_line
 from horsies_django.walking.extent import edge_of, extent_of
 
 from .flags import count_of, ids_of, which_of
@@ -114,4 +115,4 @@ def _print(report: Report, options: dict[str, Any], out: OutputWrapper) -> None:
         for why, count in report.reasons.items():
             out.write(f"  {count} of them: {why}")
     for left in report.left_alone[:NAMED]:
-        out.write(f"  {left}")
+        out.write(one_line(f"  {left}"))

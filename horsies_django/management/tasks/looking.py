@@ -14,6 +14,7 @@ from horsies_django.inspecting import Inspector, ListedTask, ShownTask
 from horsies_django.inspecting.inspector import PAGE
 from horsies_django.inspecting.states import WAITING
 from horsies_django.management.layout import table
+from horsies_django.printable import one_line
 
 from .flags import count_of, ids_of, which_of
 
@@ -88,7 +89,7 @@ def _row(task: ListedTask) -> tuple[str, ...]:
         str(task.priority),
         str(task.attempt),
         _when(task),
-        _one_line(task.call),
+        " ".join(task.call.split()),
     )
 
 
@@ -104,10 +105,6 @@ def _when(task: ListedTask) -> str:
     return brief(task.seen_at - task.started_at)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
     """Print all that is known of these tasks. Raises CommandError if one is not there."""
     missing = 0
@@ -120,7 +117,7 @@ def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrappe
             out.write(json.dumps(task.as_json(), ensure_ascii=False))
         else:
             for line in _told(task):
-                out.write(line)
+                out.write(one_line(line))
     if missing:
         raise CommandError(f"{missing} not found.", returncode=1)
 

@@ -1,0 +1,84 @@
+"""Text from rows, made safe for a terminal and for a line of a log.
+
+A task's name, a worker's or an error's message may hold anything: an escape sequence that clears the screen or renames
+its window, a line break that makes one log line two, a mark that turns the reading order round.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any, Final
+
+from django.core.management.base import OutputWrapper
+
+#: Our own loggers whose lines quote rows. A test looks for any that is missing.
+LOGGERS: Final = (
+    "horsies_django",
+    "horsies_django.masking",
+    "horsies_django.operations",
+    "horsies_django.reaper",
+    "horsies_django.scheduler",
+    "horsies_django.worker",
+    "horsies_django.workflows",
+)
+
+#: C0 and C1 controls, what breaks lines or turns the reading order round, the byte order mark, lone surrogates.
+_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_CONTROLS_BUT_LINES: Final = re.compile(_CONTROLS.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+
+_SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def one_line(text: str) -> str:
+    r"""Return text on one line, with what could control a terminal, or break the line, written as an escape.
+
+    >>> one_line("a\x1b[31m\nb")
+    'a\\u001b[31m\\nb'
+    """
+    # Most texts have nothing of it, which this tells in nanoseconds.
+    return text if text.isprintable() else _CONTROLS.sub(_escaped, text)
+
+
+def lines(text: str) -> str:
+    r"""Return text as :func:`one_line` does, but with its line breaks and tabs: a traceback, indented JSON."""
+    return text if text.isprintable() else _CONTROLS_BUT_LINES.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    # As JSON writes it, so that what was JSON still is.
+    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"
+
+
+class PrintableOutput(OutputWrapper):
+    """A command's output, whatever rows put into it. What has to be on one line is made so before."""
+
+    def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> None:  # type: ignore[override]  # as Django's
+        """See Django's own."""
+        super().write(lines(str(msg)), style_func, ending)
+
+
+class OneLine(logging.Filter):
+    """Lets every record through, its message on one line; its traceback keeps its lines."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Rewrite the record if it has to be, which is seldom."""
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001  # arguments that don't fit: the handler says so
+            return True
+        if not message.isprintable():
+            record.msg, record.args = one_line(message), ()
+        if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
+            record.exc_text = lines(_formatter.formatException(record.exc_info))  # which formatters take from there
+        return True
+
+
+_formatter: Final = logging.Formatter()
+_filter: Final = OneLine()
+
+
+def guard_logs() -> None:
+    """Have what our loggers say pass through :class:`OneLine`, whatever handlers it goes to."""
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_filter)

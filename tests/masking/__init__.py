@@ -1,0 +1,1 @@
+"""What is sensitive stays so, wherever a value could be told."""
