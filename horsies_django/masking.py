@@ -15,7 +15,8 @@ from django.views.debug import SafeExceptionReporterFilter, get_default_exceptio
 
 from .calls import parameters_of
 from .compat import FrameworkTask
-from .framework import resolve
+from .exceptions import NotRegistered
+from .registry import registry
 from .task_options import Sensitive
 from .tasks import HorsiesTask
 
@@ -78,11 +79,11 @@ class AnyMask(Mask):
 
 
 def mask_of(task_name: str) -> Mask:
-    """Return the mask of the task at a dotted path; one that goes by names alone if there is no such task."""
+    """Return the mask of the task of that name; one that goes by names alone if no such task is registered."""
     try:
-        task = resolve(task_name)
+        task = registry.find_task(task_name)
         names, rest = _names_of(task)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # importing a module may raise anything
+    except NotRegistered as error:
         logger.debug("no task at %r to ask what is sensitive: %r", task_name, error)
         return Mask()
     return Mask(sensitive=task.sensitive if isinstance(task, HorsiesTask) else (), names=names, rest=rest)

@@ -237,6 +237,7 @@ class TaskQuerySet(Interventions):
                 next_retry_at=due,
                 enqueued_at=due,
                 deferred=True,
+                unknown_to=None,
                 **_UNCLAIMED,
                 **_RETURNED,
             )
@@ -246,12 +247,21 @@ class TaskQuerySet(Interventions):
 
     def snooze(self, ends: Sequence[Ended]) -> int:
         """RUNNING → PENDING, due after ``again_in``, as if this run had not been: no attempt burnt."""
+        return self._put_off(lifecycle.SNOOZE, ends, unknown_to=None)
+
+    def hand_back(self, ends: Sequence[Ended]) -> int:
+        """RUNNING → PENDING, due after ``again_in``, for a worker that may know what this one does not: no attempt."""
+        notes = FromMap({end.task_id: end.unknown_to or "null" for end in ends}, models.JSONField())
+        return self._put_off(lifecycle.HAND_BACK, ends, unknown_to=notes)
+
+    def _put_off(self, change: Change, ends: Sequence[Ended], **values: Any) -> int:
         count = self.held(ends, TaskStatus.RUNNING)._move(
-            lifecycle.SNOOZE,
+            change,
             attempt=F("attempt") - 1,
             enqueued_at=_due_again(ends),
             next_retry_at=None,
             deferred=True,
+            **values,
             **_UNCLAIMED,
             **_RETURNED,
         )
@@ -362,6 +372,7 @@ class TaskQuerySet(Interventions):
             kept_until=None,
             progress=None,
             group_key=None,
+            unknown_to=None,
             **_UNCLAIMED,
             **_RETURNED,
         )
