@@ -7,14 +7,16 @@ from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, UniqueConflict
 from .gather import Gather
 from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim, recover_stuck_workflows
+from .registry import register_type
 from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .retries import RetryPolicy
 from .schedules.declaring import schedule
 from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .states import TASK_TERMINAL_STATES, TaskStatus
-from .tasks import HorsiesTask, task
+from .tasks import HorsiesTask, register_task, task
 from .unique import Unique
 from .workflows.builders import workflow_builder
+from .workflows.conditions import register_condition
 from .workflows.context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .workflows.definition import WorkflowDefinition
 from .workflows.flow import together
@@ -88,6 +90,9 @@ __all__ = [
     "WorkflowTaskStatus",
     "reclaim",
     "recover_stuck_workflows",
+    "register_condition",
+    "register_task",
+    "register_type",
     "schedule",
     "sleep",
     "task",

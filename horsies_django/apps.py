@@ -9,12 +9,11 @@ from django.apps import AppConfig
 from django.core.checks import register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
-from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
 
 class HorsiesConfig(AppConfig):
-    """Finds each app's ``tasks.py`` and registers the checks."""
+    """Imports the modules that register tasks and workflows, and registers the checks."""
 
     name = "horsies_django"
     verbose_name = _("Background tasks")
@@ -38,9 +37,11 @@ class HorsiesConfig(AppConfig):
     def ready(self) -> None:
         """Import the task framework, which Django itself does not: its checks would be skipped in silence."""
         from . import checks, compat  # noqa: F401  # to import them is the point
+        from .loading import load_modules
         from .printable import guard_logs
 
         guard_logs()
-        autodiscover_modules("tasks", "workflows")
+        load_modules()
         register(checks.check_workflows)
         register(checks.check_schedules)
+        register(checks.check_modules)

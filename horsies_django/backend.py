@@ -190,3 +190,13 @@ def config_of(alias: object) -> conf.Options:
     if not isinstance(backend, HorsiesBackend):
         raise InvalidTask(f"TASKS[{alias!r}] is {type(backend).__name__}; allowed: a HorsiesBackend.")
     return backend.config
+
+
+def reads_rich(alias: object, is_rich: bool) -> bool:
+    """Whether the values of a row carry type tags: its column says so, and its backend's serializer is "rich"."""
+    if not is_rich:
+        return False
+    try:
+        return config_of(alias).serializer == "rich"
+    except (InvalidTask, ImproperlyConfigured):
+        return False

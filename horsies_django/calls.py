@@ -18,6 +18,7 @@ from .conf import Options
 from .expressions import FromNow
 from .inserts import Insert
 from .mask import BY_NAME, Mask
+from .registry import registry
 from .retention import stored_retention
 from .serializers import check_size, dumps, encode
 from .tasks import HorsiesTask
@@ -193,6 +194,7 @@ class Calls(Callee):
     def columns(self) -> Mapping[str, Any]:
         """The values of the row's columns, beside its arguments, that are not the model's defaults."""
         task = self._task
+        registry.warn_if_late(self.path)
         policy = task.stored_policy()
         columns = {
             "task_name": self.path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
@@ -11,6 +12,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.urls import get_resolver
 
 from .conf import Parsed
 from .factories import factory_at
@@ -148,6 +150,27 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
     if any(backend.parsed.problems for backend in backends):
         return []
     return [_of_schedule(mistake) for mistake in mistakes()]
+
+
+def check_modules(**kwargs: Any) -> list[CheckMessage]:
+    """Return a warning for each module that registers tasks and that a worker need not import.
+
+    The URLconf is loaded first, for it is what imports views and what they import.
+    """
+    from .registry import registry
+
+    with suppress(Exception):  # what is wrong with the URLconf is told by Django's own checks
+        get_resolver().url_patterns  # noqa: B018  # to load it is the point
+    modules = {name.rpartition(".")[0] for name in registry.late & registry.tasks.keys()}
+    return [
+        checks.Warning(
+            f"{name} registers tasks and is imported only after Django has started: a worker may not know them.",
+            hint=f"Add {name!r} to OPTIONS['modules'], or import it in a tasks.py.",
+            obj=None,
+            id="horsies.W008",
+        )
+        for name in sorted(modules)
+    ]
 
 
 def _of_schedule(mistake: Mistake) -> Error:

@@ -17,6 +17,7 @@ from .option_rules import (
     MAPPER,
     MAX_CONCURRENCY,
     MIDDLEWARE,
+    MODULES,
     PRIORITY,
     RATE_LIMIT,
     RETENTION,
@@ -190,6 +191,10 @@ class Options:
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": MAPPER})
     # Dotted paths; they are imported by who first sends a task, or runs one.
     middleware: tuple[str, ...] = field(default=(), metadata={"rule": MIDDLEWARE})
+    # Imported when Django starts, beside tasks.py and workflows.py of each app: a row names only what is registered.
+    modules: tuple[str, ...] = field(default=(), metadata={"rule": MODULES})
+    # Of the project's code, on each worker's row; by default a fingerprint of what is registered.
+    version: str = _option("", text("at most 64 characters, no control characters", r"[^\x00-\x1f\x7f]{0,64}"))
     # Bytes of JSON: what is larger belongs into storage, and its key into the task.
     max_payload_bytes: int | None = _option(16 * 1024 * 1024, whole(1_024, 250_000_000, none="no limit"))
     # Tells the schedules of this project from those of others in one database; the settings' package by default.

@@ -47,7 +47,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
     @property
     def state(self) -> Any:
         """What :meth:`save` stored last, in this attempt or in an earlier one; None if it never did."""
-        return decode(self.run.state, rich=self.run.claim.rich)
+        return decode(self.run.state, rich=self.run.is_rich)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far the body is. Costs nothing: the worker writes it down once a second, and at the end.
@@ -71,7 +71,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
 
         self.run.check()
         claim = self.run.claim
-        encoded = encode(state, rich=claim.rich, where="the state")
+        encoded = encode(state, rich=self.run.is_rich, where="the state")
         check_size(dumps(encoded), self.run.options.max_payload_bytes, "the state")
         self.run.has_saved = True
         tasks = Task.objects.using(self.run.database)

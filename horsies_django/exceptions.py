@@ -27,6 +27,13 @@ class HorsiesError(Exception):
     """Base of every exception of this package."""
 
 
+class NotRegistered(HorsiesError, LookupError, ImportError):
+    """A row, or a caller, names a task, workflow, condition or dataclass that this process has not registered.
+
+    An ImportError too, for code that expects one from a task's path that leads nowhere; nothing was imported.
+    """
+
+
 class TaskFailed(HorsiesError):
     """The task ended without an ok value.
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from django.utils.module_loading import import_string
-
 from .compat import (
     FrameworkTask,
     FrameworkTaskError,
@@ -20,6 +18,7 @@ from .compat import (
     task_started,
 )
 from .exceptions import (
+    NotRegistered,
     TaskCancelled,
     TaskDiscarded,
     TaskExpired,
@@ -28,6 +27,7 @@ from .exceptions import (
     TaskTimedOut,
     WorkerCrashed,
 )
+from .registry import registry
 from .results import OperationalCode, OutcomeCode
 from .retention import read_retention
 from .retries import RetryPolicy
@@ -110,31 +110,26 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
 
 def _values(row: Task) -> dict[str, Any]:
     """The arguments and the return value as they were, which the framework would turn into plain JSON."""
+    from .backend import reads_rich
+
     values: dict[str, Any] = {}
     try:
-        if row.rich:
+        rich = reads_rich(row.backend, row.rich)
+        if rich:
             values["args"], values["kwargs"] = decode_call(row.args, row.kwargs, rich=True)
         if row.status == TaskStatus.COMPLETED and row.result:
-            values["_return_value"] = decode(row.result.get("ok"), rich=row.rich)
+            values["_return_value"] = decode(row.result.get("ok"), rich=rich)
     except Exception as error:  # noqa: BLE001  # a class that is gone, or refuses its old values: the rest can be read
         logger.warning("a value of task id=%s can't be decoded: %r", row.pk, error)
     return values
 
 
-def resolve(task_name: str) -> FrameworkTask[..., Any]:
-    """Return the task at a dotted path. Raises ImportError, also if something else than a task is there."""
-    found = import_string(task_name)
-    if not isinstance(found, FrameworkTask):
-        raise ImportError(f"{task_name!r} is {type(found).__name__}, not a task: it is not called.")
-    return found
-
-
 def task_at(task_name: str) -> FrameworkTask[..., Any]:
-    """Return the task at a dotted path; a stand-in if there is none, for its rows have to be readable all the same."""
+    """Return the registered task of that name; a placeholder if there is none, so that its rows can be read."""
     try:
-        return resolve(task_name)
-    except Exception:  # noqa: BLE001  # importing a module may raise anything
-        return _vanished(task_name)
+        return registry.find_task(task_name)
+    except NotRegistered:
+        return _placeholder(task_name)
 
 
 def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any]:
@@ -158,9 +153,9 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
     return copy
 
 
-def _vanished(task_name: str) -> FrameworkTask[..., Any]:
+def _placeholder(task_name: str) -> FrameworkTask[..., Any]:
     def missing(*args: Any, **kwargs: Any) -> Any:
-        raise ImportError(f"There is no task at {task_name!r}.")
+        raise NotRegistered(f"{task_name!r} is not a registered task.")
 
     missing.__module__, _, name = task_name.rpartition(".")
     missing.__name__ = missing.__qualname__ = name

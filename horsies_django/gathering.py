@@ -206,5 +206,5 @@ def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
 
     items = TaskItem.objects.using(run.database).filter(task=run.task_id).order_by("position")
     texts = items.values_list(Cast("kwargs", TextField()), flat=True)
-    calls = [decode_call([], json.loads(text), rich=run.claim.rich)[1] for text in texts]
+    calls = [decode_call([], json.loads(text), rich=run.is_rich)[1] for text in texts]
     return {parameters_of(task.func, task.takes_context).own[0]: calls} if calls else {}

@@ -194,12 +194,14 @@ class TaskHandle(Generic[T]):
 
     def _kept(self, row: waiting.Row) -> TaskResult[T, TaskError[Any]] | None:
         """The result of a task that has ended; None while it lives."""
+        from .backend import reads_rich
+
         if not row.is_final:
             return None
         if row.result is None or row.result == "null":
             message = f"Task {self.id} is {row.status} and kept no result."
             return retrieval.error(RetrievalCode.RESULT_NOT_AVAILABLE, message)
-        return retrieval.read(row.result, row.rich)
+        return retrieval.read(row.result, reads_rich(self.backend, row.rich))
 
 
 def _progress(stored: Any) -> Progress | None:

@@ -118,6 +118,13 @@ SNOOZE: Final = _change(
     "`enqueued_at`, claim and start cleared, `attempt` − 1; no attempt; the key as above",
     "its own claim",
 )
+HAND_BACK: Final = _change(
+    "RUNNING",
+    TaskStatus.PENDING,
+    "worker that does not know the task, or a value of it",
+    "the same, and `unknown_to`",
+    "its own claim, the body never began, and another version of the code serves the queue",
+)
 EXPIRE: Final = _change("PENDING", TaskStatus.EXPIRED, "reaper", "`TASK_EXPIRED`; no attempt", "`good_until` passed")
 CANCEL: Final = _change("PENDING CLAIMED", TaskStatus.CANCELLED, "anyone", "`TASK_CANCELLED`; no attempt")
 CANCEL_RUNNING: Final = _change(
@@ -149,6 +156,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     FAIL_UNREADABLE,
     RETRY_LATER,
     SNOOZE,
+    HAND_BACK,
     EXPIRE,
     CANCEL,
     CANCEL_RUNNING,

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django.utils.module_loading import import_string
-
 from .mask import MASKED, Mask, keyed_hash
 from .rates import Rate
+from .registry import registry
 from .serializers import clean_text
 
 if TYPE_CHECKING:
@@ -45,13 +44,10 @@ def terms_of(task: HorsiesTask[..., Any]) -> Terms:
 
 
 def declared(path: str) -> Terms:
-    """Return what the task of that path says; no limit if there is no such task any more, whose calls can but fail."""
+    """Return the limits of the registered task of that name; none if there is none, whose calls can but fail."""
     from .tasks import HorsiesTask
 
-    try:
-        found = import_string(path)
-    except ImportError:
-        return Terms(None, None)
+    found = registry.tasks.get(path)
     return terms_of(found) if isinstance(found, HorsiesTask) else Terms(None, None)
 
 

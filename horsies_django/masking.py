@@ -7,8 +7,9 @@ from typing import Any
 
 from .calls import parameters_of
 from .compat import FrameworkTask
-from .framework import resolve
+from .exceptions import NotRegistered
 from .mask import MASKED, AnyMask, HideAll, Mask
+from .registry import registry
 from .tasks import HorsiesTask
 
 __all__ = ["MASKED", "AnyMask", "HideAll", "Mask", "mask_of", "mask_of_task"]
@@ -17,10 +18,10 @@ logger = logging.getLogger("horsies_django.masking")
 
 
 def mask_of(task_name: str) -> Mask:
-    """Return the mask of the task at a dotted path; one that hides everything if there is no such task."""
+    """Return the mask of the task of that name; one that hides everything if no such task is registered."""
     try:
-        return mask_of_task(resolve(task_name))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # importing a module may raise anything
+        return mask_of_task(registry.find_task(task_name))
+    except NotRegistered as error:
         logger.debug("no task at %r to ask what is sensitive: %r", task_name, error)
         return HideAll()
 

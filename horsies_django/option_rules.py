@@ -127,12 +127,23 @@ def _is_dotted(value: object) -> bool:
     return isinstance(value, str) and "." in value.strip(".")
 
 
+def _modules(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(map(_is_module, value)):
+        raise ValueError
+    return tuple(value)
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
+
+
 BOOLEAN: Final = one_of(True, False)
 MAPPER: Final = Rule(
     "a dict of exception class, or its dotted path, to an error code that is not one of the library's own",
     _exception_mapper,
 )
 MIDDLEWARE: Final = Rule("a list of dotted paths, the outermost first", _middleware)
+MODULES: Final = Rule('a list of dotted names of modules, like "shop.jobs"', _modules)
 RETENTION: Final = Rule(DURATION_ALLOWED, parse_duration)
 
 

@@ -1,8 +1,8 @@
 """Values to JSON and back, and texts that every database takes.
 
 The plain form follows the rules of Django's framework. The rich form (``"serializer": "rich"``) tags what JSON has no
-word for, so that it comes back as what it was. Both refuse what a database would choke on: NaN, infinities, NUL
-characters and lone surrogates.
+word for, so that it comes back as what it was: the types below, and registered dataclasses. Both refuse what a database
+would choke on: NaN, infinities, NUL characters and lone surrogates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from django.utils.module_loading import import_string
+from .registry import path_of, registry
 
 TAG: Final = "$type"
 
@@ -76,7 +76,10 @@ def encode(value: Any, *, rich: bool, where: str) -> Any:
 
 
 def decode(stored: Any, *, rich: bool) -> Any:
-    """Return the value that :func:`encode` was given. Raises ValueError for a tag that it does not know."""
+    """Return the value that :func:`encode` was given.
+
+    Raises ValueError for a tag that it does not know, and NotRegistered for a dataclass that is not registered.
+    """
     if not rich:
         return stored
     if isinstance(stored, list):
@@ -160,15 +163,11 @@ def _encode_rich(value: Any, where: str) -> Any:
 
 
 def _path_of(kind: type, where: str) -> str:
-    """The path by which a worker will find the class. Raises TypeError if it would not."""
-    path = f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        found = import_string(path)
-    except ImportError:
-        found = None
-    if found is not kind:
-        raise TypeError(f"Unsupported type: {kind} in {where} (a dataclass has to be at the top of its module).")
-    return path
+    """Return the name by which a worker will find the class. Raises TypeError if it would not."""
+    if not registry.has_type(kind):
+        allowed = "a dataclass in a module or type hint of tasks or workflows, or one given to register_type()"
+        raise TypeError(f"Unsupported type: {kind} in {where}; allowed: {allowed}.")
+    return path_of(kind)
 
 
 def _decode_tagged(stored: dict[str, Any]) -> Any:
@@ -176,9 +175,7 @@ def _decode_tagged(stored: dict[str, Any]) -> Any:
     if tag == "dict" and isinstance(value, dict):
         return {key: decode(item, rich=True) for key, item in value.items()}
     if tag == "dataclass" and isinstance(value, dict):
-        kind = import_string(stored.get("class", ""))
-        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-            raise ValueError(f"{stored.get('class')!r} is not a dataclass.")
+        kind = registry.find_type(stored.get("class"))
         return kind(**{key: decode(item, rich=True) for key, item in value.items()})
     if tag in _DECODERS:
         return _DECODERS[tag](value)

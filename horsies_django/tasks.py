@@ -21,6 +21,7 @@ from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
 from .option_rules import INHERIT
+from .registry import registry
 from .retries import ANY_CODE, RetryPolicy
 from .task_options import Backoff, ConcurrencyKey, Sensitive, TaskOptions
 from .unique import Unique
@@ -88,6 +89,11 @@ class HorsiesTask(_GenericTask[P, T]):
     good_until: datetime | None = None
     unique_key: str | None = None
     task_id: UUID | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the task, and register it under its dotted path."""
+        FrameworkTask.__post_init__(self)  # super() is the class before it got its slots
+        registry.add_task(self)
 
     def with_options(self, **options: Any) -> HorsiesTask[P, T]:
         """Return a copy with other options.
@@ -326,3 +332,23 @@ def task(
         )
 
     return decorate if function is None else decorate(function)
+
+
+def register_task(
+    function: HorsiesTask[P, T] | Callable[P, T], /, *, name: str | None = None, **options: Unpack[TaskOptions]
+) -> HorsiesTask[P, T]:
+    """Register a task, or make one of a function that cannot be decorated, and return it.
+
+    ``name`` is another name under which rows have it, such as the dotted path of a task that has moved. ``options`` are
+    those of :func:`task`, for a function. Raises TypeError for options beside a task, and what :func:`task` raises.
+    """
+    if isinstance(function, FrameworkTask):
+        if options:
+            raise TypeError(_unknown("register_task() of a task", options, ["name"]))
+        made = function
+    else:
+        made = task(**options)(function)
+    registry.add_task(made)
+    if name is not None:
+        registry.add_task(made, name)
+    return made

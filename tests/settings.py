@@ -17,6 +17,27 @@ TASKS = {
         "BACKEND": "horsies_django.backend.HorsiesBackend",
         "QUEUES": os.environ.get("TEST_QUEUES", "").split(",") if os.environ.get("TEST_QUEUES") else [],
         "OPTIONS": {
+            # What workers in processes of their own have to know.
+            "modules": [
+                "tests.atomic.jobs",
+                "tests.batches.jobs",
+                "tests.chaos.jobs",
+                "tests.contract.jobs",
+                "tests.framework.jobs",
+                "tests.gathering.jobs",
+                "tests.jobs.limited",
+                "tests.lifecycle.jobs",
+                "tests.middleware.jobs",
+                "tests.retention.jobs",
+                "tests.running.jobs",
+                "tests.schedules.jobs",
+                "tests.sending.jobs",
+                "tests.signals.jobs",
+                "tests.state_machine.jobs",
+                "tests.unique.jobs",
+                "tests.worker.hostile",
+                "tests.workflows.bodies",
+            ],
             "recovery": {
                 "claimed_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),
                 "running_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),

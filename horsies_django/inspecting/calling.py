@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from django.apps import apps
-
 from ..backend import config_of
 from ..calls import Calls
-from ..framework import resolve
+from ..exceptions import NotRegistered
 from ..handle import TaskHandle
 from ..models.interventions import INTERNAL
 from ..models.transitions import TaskQuerySet
+from ..registry import registry
 from ..tasks import HorsiesTask
 from .states import State
 from .verbs import Verb
@@ -49,23 +47,15 @@ def rewriting(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[
 
 
 def task_at(path: str) -> HorsiesTask[..., Any]:
-    """Return the project's task at a dotted path. Raises ValueError if there is none.
-
-    A module that is not loaded is imported only if it belongs to an installed app: a path that somebody typed must not
-    run whatever can be imported.
-    """
-    module = path.rpartition(".")[0] if isinstance(path, str) else ""
-    if not module or path.startswith(INTERNAL) or not _is_the_projects(module):
-        raise ValueError(f"There is no task at {path!r}; allowed: the dotted path of a task in an installed app.")
+    """Return the registered task of that name. Raises ValueError if there is none; imports nothing."""
+    if not isinstance(path, str):
+        raise ValueError(f"There is no task at {path!r}; allowed: the dotted path of a registered task.")
     try:
-        task = resolve(path)
-    except ImportError as error:
+        task = registry.find_task(path)
+    except NotRegistered as error:
         raise ValueError(f"There is no task at {path!r}: {error}") from error
+    if path.startswith(INTERNAL):
+        raise ValueError(f"There is no task at {path!r}; allowed: a task of the project.")
     if not isinstance(task, HorsiesTask):
         raise ValueError(f"The task at {path!r} is of another kind of backend; allowed: one of a HorsiesBackend.")
     return task
-
-
-def _is_the_projects(module: str) -> bool:
-    names = (app.name for app in apps.get_app_configs())
-    return module in sys.modules or any(f"{module}.".startswith(f"{name}.") for name in names)

@@ -60,7 +60,8 @@ class Ended:
     """How one run of a body came out: an ok or err ``result`` as JSON text, an ``error`` if it is one.
 
     ``again_in`` are the seconds until it runs again, None if it has ended: after a retry with an ``error``, without one
-    after a snooze.
+    after a snooze, or when it goes back for a worker of another version: ``unknown_to`` is then what the row says of
+    that, as JSON text.
     """
 
     task_id: UUID
@@ -68,6 +69,7 @@ class Ended:
     result: str
     error: AttemptError | None = None
     again_in: float | None = None
+    unknown_to: str | None = None
 
     @property
     def is_success(self) -> bool:

@@ -101,6 +101,12 @@ class Task(models.Model):
     )
     progress = models.JSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))
     checkpoint = models.JSONField(_("checkpoint"), null=True, blank=True, help_text=_("For its next attempt."))
+    unknown_to = models.JSONField(
+        _("unknown to"),
+        null=True,
+        blank=True,
+        help_text=_("The versions of the code whose workers did not know it, and how often it went back."),
+    )
     kept_until = models.DateTimeField(
         _("kept until"), null=True, blank=True, help_text=_("The reaper deletes it then. Empty: it is kept.")
     )

@@ -248,6 +248,7 @@ class TaskQuerySet(Interventions):
                 next_retry_at=due,
                 enqueued_at=due,
                 deferred=True,
+                unknown_to=None,
                 **_UNCLAIMED,
                 **_RETURNED,
             )
@@ -257,12 +258,21 @@ class TaskQuerySet(Interventions):
 
     def snooze(self, ends: Sequence[Ended], worker_id: str) -> int:
         """RUNNING → PENDING, due after ``again_in``, as if this run had not been: no attempt burnt."""
+        return self._put_off(lifecycle.SNOOZE, ends, worker_id, unknown_to=None)
+
+    def hand_back(self, ends: Sequence[Ended], worker_id: str) -> int:
+        """RUNNING → PENDING, due after ``again_in``, for a worker that may know what this one does not: no attempt."""
+        notes = FromMap({end.task_id: end.unknown_to or "null" for end in ends}, models.JSONField())
+        return self._put_off(lifecycle.HAND_BACK, ends, worker_id, unknown_to=notes)
+
+    def _put_off(self, change: Change, ends: Sequence[Ended], worker_id: str, **values: Any) -> int:
         count = self.held(ends, TaskStatus.RUNNING, worker_id)._move(
-            lifecycle.SNOOZE,
+            change,
             attempt=Greatest(F("attempt") - 1, 0),
             enqueued_at=_due_again(ends),
             next_retry_at=None,
             deferred=True,
+            **values,
             **_UNCLAIMED,
             **_RETURNED,
         )
@@ -393,6 +403,7 @@ class TaskQuerySet(Interventions):
             kept_until=None,
             progress=None,
             group_key=None,
+            unknown_to=None,
             **_UNCLAIMED,
             **_RETURNED,
         )

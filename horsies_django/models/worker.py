@@ -44,6 +44,10 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Note that the worker has stopped."""
         self.filter(pk=worker_id).delete()
 
+    def alive(self, seconds: float) -> models.QuerySet[Worker]:
+        """Those that have beaten within so many seconds."""
+        return self.filter(last_beat_at__gte=FromNow(-seconds))
+
     def silent(self, seconds: float) -> models.QuerySet[Worker]:
         """Those that have not beaten for so long."""
         return self.filter(last_beat_at__lt=FromNow(-seconds))
@@ -73,6 +77,10 @@ class Worker(models.Model):
     pid = models.PositiveIntegerField(_("process id"))
     backend = models.CharField(_("backend"), max_length=64, default="default")
     version = models.CharField(_("version"), max_length=32, blank=True)
+    # The database has the default too: while a release is rolled out, processes insert that know of no such column.
+    code_version = models.CharField(
+        _("version of the code"), max_length=64, blank=True, default="", db_default="", help_text=_("The project's.")
+    )
     queues = models.JSONField(_("queues"), default=list, blank=True, help_text=_("Those it serves. Empty: any."))
     excluded_queues = models.JSONField(_("excluded queues"), default=list, blank=True)
     threads = models.PositiveIntegerField(_("threads"), null=True)
@@ -94,3 +102,12 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    def serves(self, queue: str) -> bool:
+        """Whether it claims from a queue."""
+        return queue not in _names(self.excluded_queues) and queue in (_names(self.queues) or [queue])
+
+
+def _names(stored: Any) -> list[Any]:
+    """A stored list; nothing where the row was damaged."""
+    return stored if isinstance(stored, list) else []

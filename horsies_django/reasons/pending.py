@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.db.models import Q, Subquery
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..expressions import FromNow
 from ..models import Queue, Task, Worker, Workflow
 from ..models.transitions import TaskQuerySet
 from ..workflows.states import WorkflowStatus
@@ -39,7 +38,10 @@ def of_pending(task: Task, now: datetime) -> Iterator[Reason]:
         return
     is_due = task.enqueued_at <= now
     found = list(_of_its_workflow(task)) if task.workflow_id is not None else []
-    found += [] if is_due else [_not_due(task)]
+    if task.unknown_to is not None:
+        found.append(_other_version(task, is_due=is_due))
+    elif not is_due:
+        found.append(_not_due(task))
     found += [of_gated(task)] if task.gated else []
     found += _of_queue_and_workers(task, rows, is_due=is_due and not task.gated)
     yield from found or [_nothing(now - task.enqueued_at)]
@@ -57,6 +59,15 @@ def _not_due(task: Task) -> Reason:
         return Reason(ReasonCode.SCHEDULED, _("It is scheduled, and not due before its time."), task.enqueued_at)
     words = _("It will be tried again after attempt %d, and is not due before its time.") % task.attempt
     return Reason(ReasonCode.RETRYING, words, task.enqueued_at)
+
+
+def _other_version(task: Task, *, is_due: bool) -> Reason:
+    """It went back because another version of the project's code may know it."""
+    stored = task.unknown_to if isinstance(task.unknown_to, dict) else {}
+    versions = stored.get("versions")
+    shown = ", ".join(map(str, versions)) if isinstance(versions, list) and versions else "?"
+    words = _("It waits for a worker with another version of the code: %s does not know the task, or a value of it.")
+    return Reason(ReasonCode.OTHER_VERSION, words % shown, None if is_due else task.enqueued_at)
 
 
 def _nothing(waited: timedelta) -> Reason:
@@ -81,7 +92,7 @@ def _of_queue_and_workers(task: Task, rows: TaskQuerySet, *, is_due: bool) -> It
     elif is_due:
         yield from of_limits(task, rows)
     workers = _live_workers(task)
-    serving = [worker for worker in workers if _serves(worker, name)]
+    serving = [worker for worker in workers if worker.serves(name)]
     staying = [worker for worker in serving if worker.stop_requested_at is None]
     if not serving:
         yield _no_worker(name, workers)
@@ -142,16 +153,8 @@ def _ahead(task: Task, rows: TaskQuerySet) -> int:
 def _live_workers(task: Task) -> list[Worker]:
     """Those that have beaten lately; a row a process, so the table is small."""
     threshold = options_of(task.backend).recovery.claimed_stale_threshold_ms / 1_000
-    alive = Worker.objects.using(database_of(task)).filter(last_beat_at__gte=FromNow(-threshold))
+    alive = Worker.objects.using(database_of(task)).alive(threshold)
     return list(alive.order_by("-last_beat_at")[:WORKERS])
-
-
-def _serves(worker: Worker, queue: str) -> bool:
-    return queue not in _names(worker.excluded_queues) and queue in (_names(worker.queues) or [queue])
-
-
-def _names(stored: Any) -> list[Any]:
-    return stored if isinstance(stored, list) else []
 
 
 def _listed(workers: Sequence[Worker]) -> tuple[About, ...]:

@@ -11,10 +11,11 @@ from django.db.models.functions import Now
 
 from ..backend import HorsiesBackend, config_of
 from ..compat import task_backends
-from ..framework import resolve
+from ..exceptions import NotRegistered
 from ..handle import TaskHandle
 from ..option_rules import LONGEST_DURATION
 from ..refusals import primary_message
+from ..registry import registry
 from ..serializers import decode_call
 from ..tasks import HorsiesTask
 from ..workflows.handle import WorkflowHandle
@@ -59,12 +60,12 @@ class UnknownTarget(Exception):
 def call_of(row: Schedule, now: datetime) -> Call:
     """Return what the row of a task calls.
 
-    Raises ImportError if there is no task of that name, InvalidTask, TypeError or ValueError.
+    Raises NotRegistered if there is no task of that name, InvalidTask, TypeError or ValueError.
     """
     assert row.task_name is not None
-    task = resolve(row.task_name)
+    task = registry.find_task(row.task_name)
     if not isinstance(task, HorsiesTask):
-        raise ImportError(f"{row.task_name!r} is a task of another backend; allowed: one of HorsiesBackend.")
+        raise NotRegistered(f"{row.task_name!r} is a task of another backend; allowed: one of HorsiesBackend.")
     args, kwargs = decode_call(row.args, row.kwargs, rich=config_of(row.backend).serializer == "rich")
     options = _options(row, TASK_OPTIONS, now)
     return Call(task.with_options(backend=row.backend, **options), args, kwargs)
@@ -85,7 +86,7 @@ def find(row: Schedule) -> None:
     """Look for what a row names. Raises :class:`UnknownTarget` if this process has no such task or workflow."""
     try:
         if row.task_name is not None:
-            resolve(row.task_name)
+            registry.find_task(row.task_name)
         else:
             definition_at(str(row.workflow_name))
     except Exception as error:

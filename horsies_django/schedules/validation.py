@@ -15,7 +15,8 @@ from ..bounds import DATES_ALLOWED, is_in_range
 from ..calls import Calls
 from ..compat import InvalidTask, task_backends
 from ..dry import sends_nothing
-from ..exceptions import InvalidWorkflow
+from ..exceptions import InvalidWorkflow, NotRegistered
+from ..registry import registry
 from .choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
 from .firing import TASK_OPTIONS, WORKFLOW_OPTIONS, call_of, workflow_of
 from .moments import aware
@@ -107,18 +108,16 @@ def _call(row: Schedule) -> Iterator[Problem]:
 
 
 def _task_call(row: Schedule, name: str) -> Iterator[Problem]:
-    from ..framework import resolve
-
     try:
-        resolve(name)
-    except Exception as error:  # noqa: BLE001  # importing a module may raise anything
-        yield "task_name", f"{name!r} is no task that can be imported: {error}"
+        registry.find_task(name)
+    except NotRegistered as error:
+        yield "task_name", str(error)
         return
     try:
         call = call_of(row, _SOME_TIME)
         task_backends[row.backend].validate_task(call.task)
-    except ImportError as error:
-        yield "task_name", str(error)
+    except NotRegistered as error:
+        yield ("kwargs" if row.kwargs else "args") if name in registry.tasks else "task_name", str(error)
     except (InvalidTask, TypeError, ValueError) as error:
         yield "options", _told(error, TASK_OPTIONS)
     else:

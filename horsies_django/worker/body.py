@@ -17,17 +17,18 @@ from django.db.models import F
 from .. import gathering
 from ..compat import FrameworkTask
 from ..context import TaskContext
-from ..exceptions import Snooze, TaskRevoked
-from ..framework import resolve, result_of
+from ..exceptions import NotRegistered, Snooze, TaskRevoked
+from ..framework import result_of
 from ..models import Task
 from ..outages import UNTIL_IT_IS_BACK, waiting_for_database
 from ..refusals import is_outage
+from ..registry import registry
 from ..results import OperationalCode
 from ..serializers import decode_call
 from ..states import TaskStatus
 from ..tasks import HorsiesTask
 from ..workflows import door, feeding
-from . import announcing, chain, console, joining, verdict
+from . import announcing, chain, console, joining, verdict, versions
 from .outcome import Outcome
 from .run import Run
 
@@ -52,7 +53,7 @@ def run(run: Run) -> Outcome:
             return _run_atomic(run, call)
         return verdict.returned(run, call.task, _value(run, call))
     except BaseException as error:  # noqa: BLE001  # sys.exit() and KeyboardInterrupt of a body end the body, not us
-        return verdict.raised_by(run, call.task if call else None, error)
+        return _raised(run, call, error)
     finally:
         run.end()
 
@@ -77,9 +78,24 @@ async def arun(run: Run) -> Outcome:
             value = await run.wait_for(func(*context, *call.args, **call.kwargs))
         return verdict.returned(run, call.task, value)
     except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to whoever runs it: us
+        if verdict.is_unknown(run, error):
+            return await sync_to_async(_raised)(run, call, error)
         return verdict.raised_by(run, call.task if call else None, error)
     finally:
         run.end()
+
+
+def _raised(run: Run, call: _Call | None, error: BaseException) -> Outcome:
+    """Return the outcome of an exception: a call that another version of the code may know goes back. Never raises."""
+    task = call.task if call else None
+    try:
+        if verdict.is_unknown(run, error) and (outcome := versions.handed_back(run, error)) is not None:
+            return outcome
+    except Snooze as snooze:
+        return verdict.raised_by(run, task, snooze)
+    except Exception:
+        logger.exception("whether another worker knows task id=%s could not be told", run.task_id)
+    return verdict.raised_by(run, task, error)
 
 
 def _value(run: Run, call: _Call) -> Any:
@@ -181,11 +197,11 @@ def _prepare(run: Run) -> _Call:
         is_last=not run.is_followed,
     )
     try:
-        task = resolve(claim.task_name)
-    except Exception as error:
+        task = registry.find_task(claim.task_name)
+    except NotRegistered as error:
         raise verdict.Unrunnable(OperationalCode.WORKER_RESOLUTION_ERROR) from error
     try:
-        args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=claim.rich)
+        args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=run.is_rich)
         if claim.workflow_id is not None:
             with waiting_for_database():
                 kwargs |= feeding.arguments(run, task)

@@ -39,6 +39,7 @@ from .outcome import Outcome
 from .plan import Plan
 from .run import Run
 from .shares import Shares
+from .versions import code_version
 from .watch import resident_bytes
 
 #: Seconds for which what rows of queues say is not read anew: a busy worker looks more often.
@@ -92,6 +93,7 @@ class Books:
     def register(self) -> bool:
         """Write the worker's row."""
         runner, facts = self._runner, self._plan.facts | {"version": __version__, "memory": resident_bytes()}
+        facts["code_version"] = code_version(self._plan.options)
         self._workers.register(runner.worker_id, self._plan.name, runner.hostname, runner.pid or 0, **facts)
         return True
 
@@ -200,8 +202,11 @@ class Books:
         ends, tasks, runner = latest(ends), self._tasks(), self._runner
         if completed := [end for end in ends if end.is_success]:
             tasks.complete(completed, runner)
-        if snoozed := [end for end in ends if end.error is None and end.again_in is not None]:
-            tasks.snooze(snoozed, runner.worker_id)
+        if put_off := [end for end in ends if end.error is None and end.again_in is not None]:
+            if snoozed := [end for end in put_off if end.unknown_to is None]:
+                tasks.snooze(snoozed, runner.worker_id)
+            if handed_back := [end for end in put_off if end.unknown_to is not None]:
+                tasks.hand_back(handed_back, runner.worker_id)
         if retried := [end for end in ends if end.error is not None and end.again_in is not None]:
             tasks.retry_later(retried, runner)
         if failed := [end for end in ends if end.error is not None and end.again_in is None]:

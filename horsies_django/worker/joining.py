@@ -9,9 +9,9 @@ from django.db import Error, connections
 from .. import postgres, sending
 from ..context import TaskContext
 from ..exceptions import Snooze
-from ..framework import resolve
 from ..models import Task
 from ..refusals import is_outage
+from ..registry import registry
 from ..tasks import HorsiesTask, task
 
 #: The columns that the group has of a call that opens it.
@@ -34,7 +34,7 @@ def join(context: TaskContext, call: dict[str, Any]) -> str:
     group.
     """
     run = context.run
-    found = resolve(run.claim.task_name)
+    found = registry.find_task(run.claim.task_name)
     if not isinstance(found, HorsiesTask):
         raise TypeError(f"{run.claim.task_name} is no task of horsies_django any more: its call can't be sent.")
     own = Task.objects.using(run.database).values(*_OPENS_WITH).get(pk=run.task_id)

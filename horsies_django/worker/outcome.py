@@ -9,6 +9,7 @@ from typing import Final
 
 from ..exceptions import TaskRevoked
 from ..models.claims import ClaimedTask, Ended
+from ..serializers import clean_text
 from . import console
 from .run import Run
 
@@ -49,6 +50,9 @@ class Outcome:
         values = claim.task_id, claim.task_name, claim.queue_name, claim.attempt, self.duration, error + again
         if self.run.told is TaskRevoked and not self.is_stored:
             logger.warning(_ENDED, "revoked", *values)
+        elif ended.unknown_to is not None:
+            why = f"{again} for a worker of another version: {clean_text(str(self.exception))}"
+            logger.warning(_ENDED, "handed back", *values[:-1], why)
         elif ended.error is None:
             console.say(_ENDED, "snoozes" if again else "completed", *values, is_last=False)
         elif again:

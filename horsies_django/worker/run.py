@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
+from ..backend import reads_rich
 from ..conf import Options
 from ..exceptions import TaskInterrupt, TaskRevoked
 from ..models.claims import ClaimedTask, Runner
@@ -63,6 +64,11 @@ class Run:
     def database(self) -> str:
         """The alias of the queue's database."""
         return self.options.database
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether the values of the row carry type tags."""
+        return self.claim.rich and reads_rich(self.claim.backend, True)
 
     @property
     def ends_by(self) -> float:

@@ -8,11 +8,12 @@ from types import TracebackType
 from typing import Any, Final
 
 from ..compat import FrameworkTask
-from ..exceptions import LONGEST_DELAY, Discard, Retry, Snooze, TaskTimeLimit
+from ..exceptions import LONGEST_DELAY, Discard, NotRegistered, Retry, Snooze, TaskTimeLimit
 from ..hints import return_problem
 from ..masking import mask_of_task
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, error_result
+from ..models.interventions import INTERNAL
 from ..results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
 from ..retries import ANY_CODE, RetryPolicy
 from ..serializers import check_size, clean_text, dumps, encode
@@ -42,7 +43,7 @@ def returned(run: Run, task: FrameworkTask[..., Any], value: Any) -> Outcome:
     if problem := return_problem(task.func, value, lambda: mask_of_task(task)):
         return _failed(run, task, ContractCode.RETURN_TYPE_MISMATCH, TypeError(problem))
     try:
-        result = dumps({"ok": encode(value, rich=run.claim.rich, where="the return value")})
+        result = dumps({"ok": encode(value, rich=run.is_rich, where="the return value")})
         check_size(result, run.options.max_payload_bytes, "the return value")
     except Exception as error:  # noqa: BLE001  # a value's own methods may raise anything
         return _failed(run, task, OperationalCode.WORKER_SERIALIZATION_ERROR, error)
@@ -61,9 +62,20 @@ def raised_by(run: Run, task: FrameworkTask[..., Any] | None, raised: BaseExcept
         return _failed(run, task, OutcomeCode.TASK_DISCARDED, raised)
     if isinstance(raised, Retry):
         return _failed(run, task, OutcomeCode.TASK_RETRY, raised)
+    if isinstance(raised, NotRegistered) and run.claim.task_name.startswith(INTERNAL):
+        return _failed(run, None, OperationalCode.WORKER_RESOLUTION_ERROR, raised)
     if isinstance(raised, TypeError) and _is_ours(raised):
         return _failed(run, task, ContractCode.ARGUMENT_TYPE_MISMATCH, raised)
     return _failed(run, task, _code_of(raised, run, task), raised)
+
+
+def is_unknown(run: Run, raised: BaseException) -> bool:
+    """Whether a call failed before its body began, for this worker does not know the task or a value of the call."""
+    if run.told is not None:
+        return False
+    if isinstance(raised, NotRegistered):
+        return run.claim.task_name.startswith(INTERNAL)  # a condition or a workflow that the row names
+    return isinstance(raised, Unrunnable) or (isinstance(raised, TypeError) and _is_ours(raised))
 
 
 def _is_ours(raised: BaseException) -> bool:
@@ -107,7 +119,7 @@ def _returned_error(run: Run, task: FrameworkTask[..., Any], returned: Any) -> O
     message = clean_text(str(returned.message))
     where = "the error's data"
     try:
-        data = encode(returned.data, rich=run.claim.rich, where=where)
+        data = encode(returned.data, rich=run.is_rich, where=where)
         check_size(dumps(data), run.options.max_payload_bytes, where)
     except Exception:  # noqa: BLE001  # an error must not be lost for its data
         data = clean_text(mask.quoted("data", returned.data))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
+from ..registry import registry as names
 from .registry import registry
 from .workflow import Workflow
 
@@ -39,6 +40,7 @@ def workflow_builder(function: Any = None, /, *, cases: Sequence[Mapping[str, An
     def register(func: Callable[..., Any]) -> Callable[..., Any]:
         builder = Builder(func, cases)
         registry.builders[builder.path] = builder
+        names.read_hints_of(func)
         return func
 
     return register if function is None else register(function)

@@ -1,16 +1,76 @@
-"""Conditions of nodes, by the path under which a worker finds them (P-05)."""
+"""Conditions of nodes, by the dotted path that rows have. A lookup never imports a module.
+
+A condition is registered by its signature, ``(context: WorkflowContext) -> bool``, by ``register_condition()``, or by a
+definition that has it at one of its nodes.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import sys
+from collections.abc import Iterator
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from ..exceptions import NotRegistered
+from ..hints import hints_of
+from ..registry import loaded
+from .context import WorkflowContext
 from .mistakes import shown
 
+F = TypeVar("F")
+
 _ALLOWED: Final = "a module's own function, under its own name, that takes the WorkflowContext"
+_REGISTERED: Final = "a function that is annotated (context: WorkflowContext) -> bool, or has @register_condition"
+
+#: What register_condition() and definitions have registered, by dotted path.
+_registered: Final[dict[str, FunctionType]] = {}
+
+
+def register_condition(function: F, /) -> F:
+    """Let ``run_when`` and ``skip_when`` name a function that does not say so by its signature; returns the function.
+
+    Also a decorator. Raises ValueError for what is not a module's own function of one parameter.
+    """
+    if not isinstance(function, FunctionType):
+        raise ValueError(f"register_condition() got {shown(function)}; allowed: {_ALLOWED}.")
+    path = f"{function.__module__}.{function.__qualname__}"
+    if problem := _problem_of(function) or ("where a worker does not find it" if "<locals>" in path else ""):
+        raise ValueError(f"register_condition() got {path}, {problem}; allowed: {_ALLOWED}.")
+    _registered[path] = function
+    return function
+
+
+def register_those_of(node: object) -> None:
+    """Register the conditions of a definition's node. One that can't be one is told when the definition is built."""
+    for name in ("run_when", "skip_when"):
+        condition = getattr(node, name, None)
+        if isinstance(condition, FunctionType) and _is_its_modules_own(condition) and not _problem_of(condition):
+            _registered[f"{condition.__module__}.{condition.__qualname__}"] = condition
+
+
+def condition_at(path: str) -> FunctionType:
+    """Return the condition of that dotted path. Raises NotRegistered if there is none."""
+    if (found := _registered.get(path)) is not None:
+        return found
+    found = loaded(path)
+    if isinstance(found, FunctionType) and path == f"{found.__module__}.{found.__qualname__}" and _says_so(found):
+        return found
+    raise NotRegistered(
+        f"{path!r} is not a registered condition; registered is {_REGISTERED}, in a module that "
+        "was imported when Django started."
+    )
+
+
+def conditions_of(module: str) -> Iterator[str]:
+    """Yield the dotted paths of the conditions of a module that has been imported."""
+    for name in list(getattr(sys.modules.get(module), "__dict__", {})):
+        try:
+            condition_at(f"{module}.{name}")
+        except NotRegistered:
+            continue
+        yield f"{module}.{name}"
 
 
 def path_of(condition: Any) -> str:
@@ -18,19 +78,46 @@ def path_of(condition: Any) -> str:
     # Looked at first: what is not a function may not be hashable.
     if not isinstance(condition, FunctionType):
         raise ValueError(f"{shown(condition)}; allowed: {_ALLOWED}")
-    return _path_of(condition)
+    path = _path_of(condition)
+    try:
+        condition_at(path)
+    except NotRegistered:
+        raise ValueError(f"{path}, which is not registered; allowed: {_REGISTERED}") from None
+    return path
 
 
 @functools.cache
 def _path_of(condition: FunctionType) -> str:
-    module, name = condition.__module__, condition.__qualname__
+    path = f"{condition.__module__}.{condition.__qualname__}"
+    if condition.__module__ == "__main__" or not _is_its_modules_own(condition):
+        raise ValueError(f"{path}, where a worker does not find it; allowed: {_ALLOWED}")
+    if problem := _problem_of(condition):
+        raise ValueError(f"{path}{problem}; allowed: {_ALLOWED}")
+    return path
+
+
+def _is_its_modules_own(function: FunctionType) -> bool:
     # Looked up, not imported: a module that builds its workflow while it is imported is not complete yet.
-    if module == "__main__" or getattr(sys.modules.get(module), name, None) is not condition:
-        raise ValueError(f"{module}.{name}, where a worker does not find it; allowed: {_ALLOWED}")
-    if inspect.iscoroutinefunction(condition):
-        raise ValueError(f"{module}.{name}, a coroutine function; allowed: {_ALLOWED}")
+    return getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function
+
+
+def _problem_of(function: FunctionType) -> str:
+    if inspect.iscoroutinefunction(function):
+        return ", a coroutine function"
     try:
-        inspect.signature(condition).bind(None)
+        inspect.signature(function).bind(None)
     except TypeError:
-        raise ValueError(f"{module}.{name}{inspect.signature(condition)}; allowed: {_ALLOWED}") from None
-    return f"{module}.{name}"
+        return str(inspect.signature(function))
+    return ""
+
+
+@functools.cache
+def _says_so(function: FunctionType) -> bool:
+    """Whether a function's own signature says that it is a condition."""
+    if _problem_of(function):
+        return False
+    first = next(iter(inspect.signature(function).parameters), "")
+    hints = hints_of(function) or function.__annotations__  # unresolved where a name is for type checkers alone
+    given, gives = hints.get(first), hints.get("return")
+    takes_context = given is WorkflowContext or (isinstance(given, str) and given.split(".")[-1] == "WorkflowContext")
+    return takes_context and gives in (bool, "bool")

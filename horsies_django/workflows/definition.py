@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
 
 from ..exceptions import InvalidWorkflow
+from ..registry import registry as names
 from .circles import building
+from .conditions import register_those_of
 from .flow import Part
 from .inputs import value_kinds
 from .kinds import clash, given, words
@@ -39,6 +41,8 @@ class WorkflowDefinition(Generic[T]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         flaws: list[Flaw] = []
+        for part in vars(cls).values():
+            register_those_of(part)
         for name in vars(cls).keys() & _RESERVED:
             if isinstance(vars(cls)[name], Part):
                 problem = f"a node can't be named {name!r}; allowed: any other name."
@@ -46,6 +50,7 @@ class WorkflowDefinition(Generic[T]):
         if own := vars(cls).get("build_with"):
             flaws += _flaws_of_build_with(own)
             if isinstance(own, classmethod):
+                names.read_hints_of(own.__func__)
                 setattr(cls, "build_with", classmethod(_judged(own.__func__)))  # noqa: B010  # mypy allows no other way
         takes_params = any("build_with" in vars(kind) for kind in cls.__mro__ if kind is not WorkflowDefinition)
         cls._meta = meta_of(cls, WorkflowDefinition, flaws, takes_params=takes_params)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
+from ..backend import reads_rich
 from ..calls import parameters_of
 from ..compat import FrameworkTask
 from ..results import TaskError, TaskResult
@@ -51,12 +52,12 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
     indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _each(source)}
     nodes = WorkflowTask.objects.using(node._state.db)
     rows = nodes.filter(workflow=node.workflow, task_index__in=indexes | set(node.ctx_from or ()))
-    columns = ("task_index", "node_id", "status", Cast("result", TextField()), "rich")
+    columns = ("task_index", "node_id", "status", Cast("result", TextField()), "backend", "rich")
     results, ids = dict[int, Result](), dict[int, str]()
-    for index, node_id, status, text, rich in rows.values_list(*columns):
+    for index, node_id, status, text, backend, rich in rows.values_list(*columns):
         ids[index] = node_id
         if WorkflowTaskStatus(status).is_terminal and text is not None:
-            results[index] = read(text, rich)
+            results[index] = read(text, reads_rich(backend, rich))
     given: dict[str, Any] = {}
     for name, source in node.args_from.items():
         _put(given, name, source, results)

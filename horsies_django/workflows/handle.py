@@ -10,7 +10,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from .. import retrieval, waiting
-from ..backend import config_of
+from ..backend import config_of, reads_rich
 from ..compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..ids import as_uuid
 from ..results import RetrievalCode, TaskError, TaskResult
@@ -214,8 +214,8 @@ class WorkflowHandle(Generic[T]):
         from ..models import WorkflowTask
 
         nodes = WorkflowTask.objects.using(self._database).filter(workflow=self.id, **which).order_by("task_index")
-        rows = nodes.values_list("node_id", Cast("result", TextField()), "rich")
-        return {node_id: _read(text, rich) for node_id, text, rich in rows}
+        rows = nodes.values_list("node_id", Cast("result", TextField()), "backend", "rich")
+        return {node_id: _read(text, reads_rich(backend, rich)) for node_id, text, backend, rich in rows}
 
     def _no_such_node(self, node_id: str) -> KeyError:
         known = list(self.tasks())

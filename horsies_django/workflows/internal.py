@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
-from django.utils.module_loading import import_string
 
+from ..backend import reads_rich
 from ..calls import parameters_of
 from ..context import TaskContext
 from ..outages import waiting_for_database
@@ -15,6 +15,7 @@ from ..retries import RetryPolicy
 from ..tasks import task
 from . import feeding
 from .codes import STOPPED_BY, WorkflowCode
+from .conditions import condition_at
 from .context import WorkflowContext
 from .states import WORKFLOW_TERMINAL_STATES, WorkflowTaskStatus
 
@@ -49,9 +50,12 @@ def decide(context: TaskContext) -> bool:
         node_id=node.node_id,
         results=results,
     )
-    if node.run_when is not None and not import_string(node.run_when)(given):
+    # Both are looked up before one is asked: a worker that does not know one of them has not begun.
+    run_when = None if node.run_when is None else condition_at(node.run_when)
+    skip_when = None if node.skip_when is None else condition_at(node.skip_when)
+    if run_when is not None and not run_when(given):
         return False
-    return node.skip_when is None or not import_string(node.skip_when)(given)
+    return skip_when is None or not skip_when(given)
 
 
 def _results(database: str, node: Any) -> dict[str, Any]:
@@ -65,8 +69,10 @@ def _results(database: str, node: Any) -> dict[str, Any]:
     from django.db.models.functions import Cast
 
     return {
-        node_id: read(text, rich)
-        for node_id, text, rich in sources.values_list("node_id", Cast("result", TextField()), "rich")
+        node_id: read(text, reads_rich(backend, rich))
+        for node_id, text, backend, rich in sources.values_list(
+            "node_id", Cast("result", TextField()), "backend", "rich"
+        )
         if text
     }
 

@@ -12,6 +12,7 @@ from django.db.models import F, Q, TextField
 from django.db.models.functions import Cast
 
 from .. import retrieval
+from ..backend import reads_rich
 from ..results import RetrievalCode
 from ..retrieval import Result
 from .codes import STOPPED_BY, WorkflowCode
@@ -77,8 +78,8 @@ def _rich_sources(database: str, found: Mapping[UUID, Row]) -> Mapping[UUID, set
         (failed, Q(node_id__in=set(failed.values()))),
     ):
         nodes = WorkflowTask.objects.using(database).filter(which, workflow__in=list(of), rich=True)
-        for key, node_id in nodes.values_list("workflow_id", "node_id") if of else ():
-            if failed.get(key, node_id) == node_id:
+        for key, node_id, backend in nodes.values_list("workflow_id", "node_id", "backend") if of else ():
+            if failed.get(key, node_id) == node_id and reads_rich(backend, True):
                 rich[key].add(node_id)
     return rich
 

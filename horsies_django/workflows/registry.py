@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..exceptions import NotRegistered
+from ..registry import registry as names
+
 if TYPE_CHECKING:
     from .builders import Builder
     from .definition import WorkflowDefinition
@@ -20,7 +23,9 @@ class Registry:
 
     def add(self, definition: type[WorkflowDefinition[Any]]) -> None:
         """Note a definition; two with the same key are a mistake of both, which is told when one is built."""
-        self.definitions[definition._meta.path] = definition
+        path = definition._meta.path
+        names.note(path, is_new=path not in self.definitions)
+        self.definitions[path] = definition
 
     def with_key(self, definition_key: str) -> Iterator[type[WorkflowDefinition[Any]]]:
         """Yield the definitions that have this key."""
@@ -33,9 +38,9 @@ registry = Registry()
 
 
 def definition_at(definition_key: str) -> type[WorkflowDefinition[Any]]:
-    """Return the definition with this key. Raises LookupError if there is none, or more than one."""
+    """Return the definition with this key. Raises NotRegistered if there is none, or more than one."""
     found = list(registry.with_key(definition_key))
     if len(found) != 1:
         what = " and ".join(one._meta.path for one in found) or "none that was imported"
-        raise LookupError(f"definition_key {definition_key!r} is that of {what}; allowed: one definition.")
+        raise NotRegistered(f"definition_key {definition_key!r} is that of {what}; allowed: one definition.")
     return found[0]

@@ -277,7 +277,8 @@ def test_rich_values_travel_through_arguments_and_results(drain, settings, value
 
 
 @pytest.mark.parametrize("tagged", [{"$type": "nonsense"}, {"$type": "dataclass", "class": "os.system", "value": {}}])
-def test_a_tag_that_names_no_dataclass_of_ours_fails_the_task_and_calls_nothing(drain, tagged):
+def test_a_tag_that_names_no_dataclass_of_ours_fails_the_task_and_calls_nothing(drain, settings, tagged):
+    settings.TASKS = RICH
     row = Task.objects.create(task_name=give_back.module_path, args=[tagged], rich=True)
 
     drain()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horsies_django import Batch, InvalidWorkflow, Workflow, task
+from horsies_django import Batch, InvalidWorkflow, Workflow, register_condition, task
 from horsies_django.models import Limit, Task, WorkflowTask, gates
 from tests.conftest import wait_until
 from tests.jobs import limited
@@ -96,6 +96,7 @@ def test_a_node_with_a_condition_comes_to_its_gate_once_that_lets_it_run(drain):
     assert Task.objects.get(limit_key=f"{TWO}:a").task_name == TWO
 
 
+@register_condition
 def yes(context):
     return True
 

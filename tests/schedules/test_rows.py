@@ -113,7 +113,7 @@ def test_a_schedule_has_a_task_or_a_workflow():
         ("timing", "cron:61 * * * *", "the minute is '61'"),
         ("timing", "tomorrow", "allowed: cron:"),
         ("timezone", "Mars/Olympus", "'Mars/Olympus'"),
-        ("task_name", "os.remove", "not a task"),
+        ("task_name", "os.remove", "not a registered task"),
         ("task_name", "tests.jobs.tasks.gone", "gone"),
         ("kwargs", {"seconds": 1, "nope": 1}, "nope"),
         ("kwargs", {"seconds": "long"}, "seconds"),

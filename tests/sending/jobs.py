@@ -25,7 +25,7 @@ class Person:
 class Outer:
     @dataclasses.dataclass
     class Inner:
-        """No path that can be imported leads here."""
+        """It is not registered."""
 
         x: int = 0
 

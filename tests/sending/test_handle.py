@@ -26,6 +26,11 @@ def get(request, transactional_db):
     return GETS[request.param]
 
 
+RICH = {
+    "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
+}
+
+
 def ended(**values):
     """A row that has ended, as it was written by something else than this version."""
     values = {"status": "COMPLETED", "completed_at": timezone.now(), **values}
@@ -107,7 +112,8 @@ def test_a_task_that_ended_and_kept_no_result_is_a_result_not_available(get, sta
     ],
     ids=str,
 )
-def test_a_damaged_result_is_an_error_result_everywhere_and_never_an_exception(get, stored, rich):
+def test_a_damaged_result_is_an_error_result_everywhere_and_never_an_exception(get, settings, stored, rich):
+    settings.TASKS = RICH
     handle = ended(result=stored, rich=rich)
 
     result, info = get(handle, 0), TaskHandle(handle.id).info()
@@ -121,7 +127,8 @@ def test_a_damaged_result_is_an_error_result_everywhere_and_never_an_exception(g
 @pytest.mark.parametrize(
     "data", [{"$type": "nonsense"}, {"$type": "date", "value": "yesterday"}, {"$type": ["x"]}], ids=str
 )
-def test_an_error_whose_data_is_damaged_keeps_its_code_and_the_data_as_stored(get, data):
+def test_an_error_whose_data_is_damaged_keeps_its_code_and_the_data_as_stored(get, settings, data):
+    settings.TASKS = RICH
     error = {"error_code": "MINE", "message": "m", "data": data}
     handle = ended(status="FAILED", failed_at=timezone.now(), result={"err": error}, rich=True)
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horsies_django import TaskStatus
+from horsies_django import TaskHandle, TaskStatus
+from horsies_django.compat import default_task_backend
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.serializers import clean_text, decode, dumps, encode
 from tests.sending import jobs
@@ -173,17 +174,17 @@ def test_a_name_of_an_argument_is_never_taken_for_a_tag(drain, settings, name):
     assert handle.value(0) == {"args": [], "kwargs": {name: "date"}}
 
 
-def test_each_row_knows_how_it_was_written(drain, settings):
-    before = settings.TASKS
-    plain = jobs.identity.send({"$type": "date", "value": "2020-01-01"})
+def test_a_row_is_rich_where_its_column_and_the_backend_both_say_so(drain, settings):
+    before, tagged = settings.TASKS, {"$type": "date", "value": "2020-01-01"}
+    plain = jobs.identity.send(tagged)
     settings.TASKS = RICH
     rich = jobs.identity.send(datetime.date(2020, 1, 1))
-    settings.TASKS = before
 
     drain()
 
-    assert plain.value(0) == {"$type": "date", "value": "2020-01-01"}
-    assert rich.value(0) == datetime.date(2020, 1, 1)
+    assert (plain.value(0), TaskHandle(rich.id).value(0)) == (tagged, datetime.date(2020, 1, 1))
+    settings.TASKS = before
+    assert TaskHandle(rich.id).value(0) == default_task_backend.get_result(str(rich.id)).return_value == tagged
 
 
 @pytest.mark.django_db

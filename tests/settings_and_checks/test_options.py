@@ -49,6 +49,13 @@ RULES = [
     (("queues", "emails"), "rate_limit", f"{RATE_ALLOWED}, or None (no limit)", [100, "", "100", "0/m", "5/w", True]),
     (("queues", "emails"), "retention", QUEUE_DURATION, NO_DURATIONS),
     (("recovery",), "auto_requeue_stale_claimed", *switch()),
+    (
+        (),
+        "modules",
+        'a list of dotted names of modules, like "shop.jobs"',
+        ["shop.jobs", [5], ["shop..jobs"], ["shop/jobs"], [""], None, {"a": 1}],
+    ),
+    ((), "version", "at most 64 characters, no control characters", ["x" * 65, "a\n", 5, None]),
     (("recovery",), "claimed_stale_threshold_ms", *whole(1_000, 3_600_000, " (milliseconds)")),
     (("recovery",), "claimer_heartbeat_interval_ms", *whole(100, 120_000, " (milliseconds)")),
     (("recovery",), "auto_fail_stale_running", *switch()),

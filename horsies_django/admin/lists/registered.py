@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-from django.apps import apps
-
 from ...models.interventions import INTERNAL
+from ...registry import registry
 from ...tasks import HorsiesTask
 
 
 def task_names() -> set[str]:
-    """Return the paths of the tasks in the apps' own modules of tasks; the engine's are left out."""
+    """Return the names of the tasks that were registered as Django started; the engine's are left out."""
     return {path for task in _tasks() if not (path := task.module_path).startswith(INTERNAL)}
 
 
@@ -23,6 +21,6 @@ def error_codes() -> set[str]:
 
 
 def _tasks() -> Iterator[HorsiesTask[..., Any]]:
-    for app in apps.get_app_configs():
-        module = sys.modules.get(f"{app.name}.tasks")
-        yield from (value for value in vars(module or object).values() if isinstance(value, HorsiesTask))
+    for name, task in list(registry.tasks.items()):
+        if isinstance(task, HorsiesTask) and name not in registry.late:
+            yield task

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import available_timezones
 
@@ -14,6 +13,7 @@ from ...backend import HorsiesBackend
 from ...compat import task_backends
 from ...models import Schedule
 from ...models.interventions import INTERNAL
+from ...registry import registry as known
 from ...tasks import HorsiesTask
 from ...workflows.registry import registry
 from ..base import queue_database
@@ -97,9 +97,7 @@ def backends() -> list[str]:
 
 
 def _is_loaded_task(name: str) -> bool:
-    module, _, attribute = name.rpartition(".")
-    found = getattr(sys.modules.get(module), attribute, None)
-    return isinstance(found, HorsiesTask) and not name.startswith(INTERNAL)
+    return isinstance(known.tasks.get(name), HorsiesTask) and not name.startswith(INTERNAL)
 
 
 def _workflow_names() -> set[str]:

@@ -1,0 +1,108 @@
+"""Versions of the project's code: what a worker reports, and what becomes of a call that another version may know."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import logging
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import fields
+from typing import Any, Final
+
+from .. import __version__
+from ..conf import Options
+from ..models import Task, Worker
+from ..models.claims import Ended
+from ..outages import waiting_for_database
+from ..registry import registry
+from ..serializers import dumps
+from ..workflows.conditions import conditions_of
+from ..workflows.registry import registry as workflows
+from .outcome import Outcome
+from .run import Run
+
+logger = logging.getLogger("horsies_django.worker")
+
+#: Seconds that a call waits after it has gone back, from the first time on, and at most.
+FIRST_DELAY: Final = 1.0
+LONGEST_DELAY: Final = 60.0
+
+#: How often a call goes back at most: about an hour and a half.
+MOST_RETURNS: Final = 100
+
+#: Versions that a row lists at most, the latest ones.
+KEPT: Final = 10
+
+
+def code_version(options: Options) -> str:
+    """Return the version of the project's code: ``OPTIONS["version"]``, by default a fingerprint."""
+    return options.version or fingerprint()
+
+
+@functools.cache
+def fingerprint() -> str:
+    """Return a text that changes with what rows can name, and with what it takes.
+
+    Those are the tasks, workflows, conditions and dataclasses that were registered as Django started, which are the
+    same in each process of one code and its settings.
+    """
+    lines = "\n".join(sorted(_lines()))
+    return hashlib.sha256(f"{__version__}\n{lines}".encode()).hexdigest()[:16]
+
+
+def _lines() -> Iterator[str]:
+    modules: set[str] = set()
+    types = dict(registry.types)
+    for name, task in list(registry.tasks.items()):
+        if name not in registry.late:
+            modules.add(task.func.__module__)
+            yield f"task {name}{_shape(task.func)}"
+    for path, definition in list(workflows.definitions.items()):
+        if path not in registry.late:
+            modules.add(definition.__module__)
+            yield f"workflow {definition._meta.options.definition_key}{_shape(definition.build_with)}"
+    for name, kind in types.items():
+        if name not in registry.late:
+            yield f"dataclass {name}({','.join(field.name for field in fields(kind))})"
+    for module in modules:
+        yield from (f"condition {path}" for path in conditions_of(module))
+
+
+def _shape(function: Callable[..., Any]) -> str:
+    """What a function takes: no values of defaults, whose texts may differ from process to process."""
+    parameters = inspect.signature(function).parameters.values()
+    return ",".join(f"{one.name}:{int(one.kind)}{'=' * (one.default is not one.empty)}" for one in parameters)
+
+
+def handed_back(run: Run, error: BaseException) -> Outcome | None:
+    """Return the outcome by which a call that this worker does not know goes back; None if it has to fail here.
+
+    It goes back while a live worker serves its queue whose version of the code has not met it yet, and at most
+    :data:`MOST_RETURNS` times. Raises Snooze while the database is away.
+    """
+    with waiting_for_database():
+        rows = Task.objects.using(run.database).filter(pk=run.task_id)
+        versions, times = _read(rows.values_list("unknown_to", flat=True).first())
+        versions = [*(one for one in versions if one != (mine := code_version(run.options))), mine]
+        if times >= MOST_RETURNS or not _is_served_by_another(run, versions):
+            return None
+    note = dumps({"versions": versions[-KEPT:], "times": times + 1})
+    delay = min(FIRST_DELAY * 2.0 ** min(times, 30), LONGEST_DELAY)
+    return Outcome(
+        run, Ended(run.task_id, run.claim.claim, "null", again_in=delay, unknown_to=note), error.__cause__ or error
+    )
+
+
+def _is_served_by_another(run: Run, versions: Collection[str]) -> bool:
+    alive = Worker.objects.using(run.database).alive(run.options.recovery.silent_after)
+    others = alive.filter(stop_requested_at__isnull=True).exclude(code_version__in=versions)
+    return any(worker.serves(run.claim.queue_name) for worker in others)
+
+
+def _read(stored: Any) -> tuple[list[str], int]:
+    """The versions that have met a call, and how often it went back; nothing where the row was damaged."""
+    match stored:
+        case {"versions": list() as versions, "times": int() as times}:
+            return [one for one in versions if isinstance(one, str)], max(0, times)
+    return [], 0
