@@ -13,6 +13,7 @@ from ..backend import HorsiesBackend, config_of
 from ..compat import task_backends
 from ..framework import resolve
 from ..handle import TaskHandle
+from ..option_rules import LONGEST_DURATION
 from ..serializers import decode_call
 from ..tasks import HorsiesTask
 from ..workflows.handle import WorkflowHandle
@@ -176,7 +177,10 @@ def _options(row: Schedule, allowed: frozenset[str], now: datetime) -> dict[str,
         names = ", ".join(sorted(map(repr, unknown)))
         raise TypeError(f"options has {names}; allowed: {', '.join(sorted(allowed))}.")
     if (good_for := options.pop("good_for", None)) is not None:
-        if isinstance(good_for, bool) or not isinstance(good_for, int | float) or not good_for > 0:
-            raise ValueError(f"good_for is {good_for!r}; allowed: a positive number of seconds.")
+        is_number = isinstance(good_for, int | float) and not isinstance(good_for, bool)
+        if not (is_number and 0 < good_for <= LONGEST_DURATION):
+            raise ValueError(
+                f"good_for is {good_for!r}; allowed: a positive number of seconds, {LONGEST_DURATION} at most."
+            )
         options["good_until"] = aware(now) + timedelta(seconds=good_for)
     return options
