@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -40,3 +40,5 @@ def _problems_of(found: Any) -> Iterator[str]:
         yield "is neither sync_capable nor async_capable; allowed: one of them, or both."
     elif not callable(getattr(found, "headers", dict)):
         yield "has headers that can't be called; allowed: a function, a static or a class method, that takes nothing."
+    elif isinstance(names := getattr(found, "reserved_headers", ()), str | bytes) or not isinstance(names, Collection):
+        yield f"has reserved_headers {names!r}; allowed: a collection of names."

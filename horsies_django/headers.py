@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from .conf import Options
 from .factories import factory_at
@@ -36,9 +36,35 @@ def added(options: Options) -> dict[str, Any]:
 
 
 def along(options: Options, metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the metadata of a call with headers, its own on top; None if there are none to add. Raises as above."""
+    """Return the metadata of a call with the headers; None if there are none to add.
+
+    Raises as above, and what :func:`check_reserved` raises.
+    """
     headers = added(options)
+    check_reserved(options, metadata, headers)
     return stored({**headers, **metadata}, options) if headers and metadata else headers or None
+
+
+def check_reserved(options: Options, metadata: Mapping[str, Any] | None, headers: Mapping[str, Any]) -> None:
+    """Raise ValueError if metadata has a key that is reserved for middleware.
+
+    Reserved are the keys of ``headers``, which are those of this send, and what middleware names in
+    ``reserved_headers``: also where it sends no such header now, nobody else may.
+    """
+    for path, names in _reserved(options.middleware):
+        if taken := sorted(names & (metadata or {}).keys()):
+            _refuse(taken[0], f"middleware {path!r}")
+    if taken := sorted(headers.keys() & (metadata or {}).keys()):
+        _refuse(taken[0], "the middleware of OPTIONS")
+
+
+def _refuse(key: str, owner: str) -> NoReturn:
+    raise ValueError(f"metadata has the key {key!r}; allowed: others, for this one is a header of {owner}.")
+
+
+@functools.cache
+def _reserved(paths: tuple[str, ...]) -> tuple[tuple[str, frozenset[str]], ...]:
+    return tuple((path, frozenset(getattr(factory_at(path), "reserved_headers", ()))) for path in paths)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ it can go without a change of threads. One that has a function ``headers()`` is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -67,6 +67,8 @@ class ContextMiddleware:
 
     sync_capable: ClassVar[bool] = True
     async_capable: ClassVar[bool] = True
+    #: Keys of metadata that only this middleware may send, also while its ``headers()`` has no value for them.
+    reserved_headers: ClassVar[Collection[str]] = ()
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -97,6 +99,8 @@ class ContextMiddleware:
 class LocaleMiddleware(ContextMiddleware):
     """The language that is active where a task is sent is active in its body. It travels as ``language``."""
 
+    reserved_headers = ("language",)
+
     def within(self, call: TaskCall) -> AbstractContextManager[Any]:
         """Activate the language that came along, if one did."""
         language = call.metadata.get("language")
@@ -114,6 +118,8 @@ class TimezoneMiddleware(ContextMiddleware):
 
     One without a name, such as a fixed offset, does not travel.
     """
+
+    reserved_headers = ("timezone",)
 
     def within(self, call: TaskCall) -> AbstractContextManager[Any]:
         """Activate the time zone that came along, if one did."""

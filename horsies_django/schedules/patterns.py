@@ -7,7 +7,7 @@ A pattern with a mistake can be made, so that ``manage.py check`` tells every mi
 from __future__ import annotations
 
 import datetime
-import math
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -231,7 +231,7 @@ def _fields(second: int, rest: str) -> str:
 
 
 def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
 def _is_whole(value: object, low: int, high: int) -> bool:

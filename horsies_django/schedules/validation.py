@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
+from .. import headers
 from ..backend import config_of
 from ..bounds import DATES_ALLOWED, is_in_range
 from ..calls import Calls
 from ..compat import InvalidTask, task_backends
+from ..conf import Options
 from ..dry import sends_nothing
 from ..exceptions import InvalidWorkflow, NotRegistered
 from ..registry import registry
+from ..tasks import HorsiesTask
 from .choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
 from .firing import TASK_OPTIONS, WORKFLOW_OPTIONS, call_of, workflow_of
 from .moments import aware
@@ -121,8 +124,18 @@ def _task_call(row: Schedule, name: str) -> Iterator[Problem]:
     except (InvalidTask, TypeError, ValueError) as error:
         yield "options", _told(error, TASK_OPTIONS)
     else:
+        yield from _reserved_headers(call.task, config_of(row.backend))
         column = "args" if row.args and not row.kwargs else "kwargs"
         yield from _error(column, lambda: Calls.of(call.task, config_of(row.backend)).arguments(call.args, call.kwargs))
+
+
+def _reserved_headers(task: HorsiesTask[..., Any], options: Options) -> Iterator[Problem]:
+    if not options.middleware:
+        return
+    try:
+        headers.check_reserved(options, task.metadata, headers.added(options))
+    except Exception as error:  # noqa: BLE001  # headers() is a project's own code
+        yield "options", str(error) or repr(error)
 
 
 def _workflow_call(row: Schedule) -> Iterator[Problem]:

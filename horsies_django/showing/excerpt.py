@@ -52,11 +52,11 @@ class StoredSize(Func):
         return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))")
 
 
-def with_small_calls(tasks: QuerySet[Any]) -> QuerySet[Any]:
-    """Read of each task how large its arguments are and, where they are small, what they are."""
+def with_small_calls(tasks: QuerySet[Any], limit: int = SMALL) -> QuerySet[Any]:
+    """Read the size of each task's arguments and, up to ``limit`` bytes as they are stored, the arguments."""
     sizes: dict[str, Any] = {size: StoredSize(part) for part, size in _SIZES.items()}
     texts: dict[str, Any] = {
-        PARTS[part]: Case(When(**{f"{size}__lte": SMALL}, then=Cast(part, TextField())), default=None)
+        PARTS[part]: Case(When(**{f"{size}__lte": limit}, then=Cast(part, TextField())), default=None)
         for part, size in _SIZES.items()
     }
     rows: QuerySet[Any] = tasks.annotate(**sizes).annotate(**texts)

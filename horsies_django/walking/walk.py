@@ -32,9 +32,9 @@ STRETCHES: Final = (2_000, 48_000)
 MORE: Final = 2
 PATIENCE: Final = 0.06
 
-#: The same for a search that reads all of each row, and as soon as PATIENCE is over no further one: 20,000 rows of 8 kB
-#: each took 3.7 s.
-SLOW: Final = (500, 5_000, 44_500)
+#: The same for a search that reads and masks all of each row: after the first it goes on while SLOW_PATIENCE lasts.
+SLOW: Final = (500, *(2_000,) * 25)
+SLOW_PATIENCE: Final = 0.5
 
 #: The same, of a shelf: what is left of it comes after the first.
 FIRST_OF_SHELF: Final = 200
@@ -177,7 +177,7 @@ class Walk:
         """Return one row more than a page has, if there are so many, and where looking came to an end."""
         found: list[Any] = []
         end: Key | None = None
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + (SLOW_PATIENCE if self.is_slow else PATIENCE)
         sizes: tuple[int, ...] = SLOW if self.is_slow else STRETCHES + STRETCHES[-1:] * MORE
         least = 1 if self.is_slow else len(STRETCHES)
         if len(self.ground.lanes) > 1:

@@ -32,13 +32,20 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None, schedule_id: i
     """Insert a run in the current transaction and return its id.
 
     The one that is there already under ``workflow_id`` (W-70), or a live one with its ``unique_key``, stands in for it.
-    Raises PayloadMismatch if that has another name, and what :func:`headers.added` raises.
+    Raises PayloadMismatch if that has another name, what :func:`headers.added` raises, and ValueError if a node's
+    metadata has a key that is reserved for middleware.
     """
     key = workflow_id or uuid7()
     if is_dry():
         return key
     options = config_of(blueprint.backend)
     travelling = headers.added(options) if options.middleware else {}
+    for node in blueprint.nodes if options.middleware else ():
+        try:
+            headers.check_reserved(options, node.metadata, travelling)
+        except ValueError as error:
+            error.add_note(f"node {node.node_id!r} of workflow {blueprint.name!r} could not be started")
+            raise
     launched = launch(options.database, blueprint, key, headers=travelling)
     known = launched.workflow
     if known.name != blueprint.name:

@@ -23,6 +23,20 @@ def remind(who, note=""):
     """Judges by the value."""
 
 
+#: What :func:`judge` was asked about.
+judged = []
+
+
+def judge(name, value):
+    judged.append(name)
+    return name == "note"
+
+
+@task(sensitive=judge)
+def weigh(number, note=""):
+    """Keeps count of what its hook was asked."""
+
+
 def broken(name, value):
     raise RuntimeError("no idea")
 

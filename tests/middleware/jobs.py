@@ -90,6 +90,20 @@ async def ametadata(context):
     return context.metadata
 
 
+@task(metadata={"tenant": "other"})
+def pretending():
+    """Says that it was sent for somebody else."""
+
+
+class Pretending(WorkflowDefinition):
+    """A subworkflow with it."""
+
+    pretended = pretending.node()()
+
+    class Meta:
+        definition_key = "tests.middleware.pretending"
+
+
 @task(metadata={"team": "billing", "shown": "task"})
 def labelled():
     pass

@@ -209,3 +209,11 @@ class Huge(Odd):
 
 
 NOTHING = 5
+
+
+def reserving_a_text(run):
+    """Reserve what is no collection of names."""
+    return run
+
+
+reserving_a_text.reserved_headers = "tenant"

@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.core.management import CommandError, call_command
 from django.db.models.functions import Now
 from django.utils import timezone, translation
 
@@ -90,9 +91,9 @@ def test_headers_travel_however_a_task_is_sent(sender, send):
 
 
 @pytest.mark.once
-def test_what_the_call_says_goes_before_what_the_task_says_and_that_before_the_middleware(sender):
+def test_what_the_call_says_goes_before_what_the_task_says(sender):
     plain = jobs.labelled.send()
-    said = jobs.labelled.with_options(metadata={"shown": "call", "language": "fr"}).send()
+    said = jobs.labelled.with_options(metadata={"shown": "call"}).send()
     cleared = jobs.labelled.with_options(metadata=None).send()
     many = jobs.labelled.with_options(metadata={"shown": "calls"}).send_many([{}])
 
@@ -100,11 +101,88 @@ def test_what_the_call_says_goes_before_what_the_task_says_and_that_before_the_m
     own = {"team": "billing"}
     assert stored == [
         AWAY | own | {"shown": "task"},
-        AWAY | own | {"shown": "call", "language": "fr"},
+        AWAY | own | {"shown": "call"},
         AWAY,
         AWAY | own | {"shown": "calls"},
     ]
     assert jobs.labelled.metadata == {"team": "billing", "shown": "task"}
+
+
+FORGED = {"tenant": "other"}
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda: jobs.look.with_options(metadata=FORGED).send(),
+        lambda: async_to_sync(jobs.look.with_options(metadata=FORGED).asend)(),
+        lambda: jobs.look.with_options(metadata=FORGED).enqueue(),
+        lambda: jobs.look.with_options(metadata=FORGED).schedule(60),
+        lambda: jobs.look.with_options(metadata=FORGED).send_many([{}]),
+        lambda: jobs.pretending.send(),
+        lambda: jobs.pretending.send_many([{}]),
+        lambda: gathered.three.with_options(metadata=FORGED).send(key="a", value=1),
+        lambda: Workflow("w", [jobs.look.node(metadata=FORGED)()]).start(),
+        lambda: Workflow("w", [jobs.pretending.node()()]).start(),
+    ],
+    ids="send asend enqueue schedule send_many task task_many gathered node node_of_task".split(),
+)
+def test_no_metadata_takes_the_place_of_a_header(sender, send):
+    with pytest.raises(ValueError, match=r"metadata has the key 'tenant'; allowed: others, .* a header of"):
+        send()
+
+    assert not Task.objects.exists()
+    assert not WorkflowTask.objects.exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [("language", "fr"), ("timezone", "UTC")])
+def test_nor_of_one_that_middleware_has_reserved_and_does_not_send_now(middleware, key, value):
+    middleware(*layers.TRAVELLING)
+
+    with (
+        translation.override(None),
+        timezone.override(timezone.get_fixed_timezone(60)),
+        pytest.raises(ValueError, match=f"metadata has the key '{key}'.*Middleware'"),
+    ):
+        jobs.look.with_options(metadata={key: value}).send()
+
+    assert not Task.objects.exists()
+
+
+def test_the_nodes_of_a_subworkflow_have_the_headers_whatever_they_say(drain, sender):
+    Workflow("w", [jobs.Pretending.node()()]).start()
+
+    drain()
+
+    assert Task.objects.get(task_name=jobs.pretending.module_path).metadata == AWAY
+
+
+def test_a_command_says_which_key_is_reserved(sender):
+    with pytest.raises(CommandError, match="metadata has the key 'tenant'"):
+        call_command("horsies_task", "enqueue", jobs.pretending.module_path)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.once
+def test_the_form_of_a_schedule_says_so_too_and_what_is_stored_all_the_same_is_not_sent(sender, admin_client):
+    columns = {"timing": "every:60", "task_name": jobs.look.module_path, "options": {"metadata": FORGED}}
+    with pytest.raises(ValidationError, match="metadata has the key 'tenant'"):
+        Schedule(name="typed", **columns).full_clean()
+    row = Schedule.objects.create(name="stored", **columns)
+
+    with pytest.raises(ValueError, match="metadata has the key 'tenant'"):
+        firing.run_now(row)
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.once
+def test_reserved_headers_are_a_collection_of_names(middleware):
+    middleware("reserving_a_text")
+
+    with pytest.raises(ImproperlyConfigured, match="has reserved_headers 'tenant'; allowed: a collection of names"):
+        jobs.look.with_options(metadata={"x": 1}).send()
 
 
 @pytest.mark.once
@@ -113,7 +191,7 @@ def test_a_result_of_the_framework_shows_what_travelled(sender):
 
 
 def test_each_node_has_the_headers_of_who_started_its_workflow(drain, sender):
-    several = jobs.several.node(metadata={"own": 1, "language": "fr"})()
+    several = jobs.several.node(metadata={"own": 1})()
     each = jobs.one_of.map(over=several)
     made_elsewhere = Workflow("made before", [several, each, jobs.Inner.node()()])
     with translation.override("tr"):
@@ -124,7 +202,7 @@ def test_each_node_has_the_headers_of_who_started_its_workflow(drain, sender):
     rows = Task.objects.filter(workflow_id=handle.id).exclude(task_name__contains=".internal.")
     here = AWAY | {"language": "tr"}
     by_name = {(row.task_name.rpartition(".")[2], tuple(sorted(row.metadata.items()))) for row in rows}
-    own = tuple(sorted((here | {"own": 1, "language": "fr"}).items()))
+    own = tuple(sorted((here | {"own": 1}).items()))
     plain = tuple(sorted(here.items()))
     assert by_name == {("several", own), ("one_of", plain), ("look", plain)}
 

@@ -109,8 +109,6 @@ class WalkingList(ChangeList):
     def said(self) -> list[str]:
         """What it is narrowed to, in words."""
         words = [said for spec in self.filter_specs if (said := getattr(spec, "said", None))]
-        known = {name for spec in self.filter_specs for name in spec.expected_parameters()}
-        words += [f"{name}: {value}" for name, value in self.get_filters_params().items() if name not in known]
         return [*words, *([f"{self.query!r}"] if self.query else [])]
 
     # How far it has looked.

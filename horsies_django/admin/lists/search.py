@@ -11,14 +11,15 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.contrib.admin.views.main import SEARCH_VAR
-from django.db.models import Lookup, Q, QuerySet, TextField
+from django.db.models import Lookup, Q, QuerySet
 from django.db.models.fields.json import KT
-from django.db.models.functions import Cast
 from django.db.models.lookups import IContains
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ...showing.contents import contents_of, with_texts
+from ...masking import Mask, mask_of
+from ...showing.contents import contents_of
+from ...showing.excerpt import with_small_calls
 from ...walking import grounds
 from ...walking.grounds import Ground
 from ...walking.keys import Key
@@ -26,15 +27,19 @@ from ...walking.walk import PAGE, Bounds, Sift
 
 HELP: Final = _(
     "An id; a part of a task's name; args:text for what is in the arguments; error:text for what is in the code or the "
-    "message of an error. A page looks through 50,000 tasks or more, and says where it stopped."
+    "message of an error. A page looks through 50,000 tasks or more, of arguments through fewer, and says where it "
+    "stopped."
 )
+
+#: Bytes, as they are stored, up to which arguments are searched.
+SEARCHED: Final = 32_000
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
     """What was searched for: a condition, where the rows that meet it are, and which of them may be found by it.
 
-    ``is_slow`` says that the condition reads all of a row, however large.
+    ``is_slow`` says that all of each row has to be read.
     """
 
     rows: Q = field(default_factory=Q)
@@ -70,14 +75,24 @@ def is_id(text: str) -> bool:
 
 
 def _in_args(text: str) -> Search:
-    return Search(_has("args", text) | _has("kwargs", text), sift=partial(_with_text_in_sight, text), is_slow=True)
+    """Search what people may see of the arguments, and nothing else.
+
+    The database gets no condition with the text: it would have to read what is masked, and how long the answer takes
+    would tell whether the text is in there. So each task is masked first, whatever is in it.
+    """
+    return Search(sift=partial(_with_text_in_sight, text), is_slow=True)
 
 
 def _with_text_in_sight(text: str, tasks: QuerySet[Any]) -> Iterator[Key]:
-    """Yield the ids of those whose arguments have a text where people may see it: a search tells nothing masked."""
-    wanted = {_bare(spelling) for spelling in _spellings(text)}
-    for task in with_texts(tasks.only("task_name"), "args", "kwargs").iterator(chunk_size=PAGE):
-        seen = [_bare(contents_of(task).text(part)) for part in ("args", "kwargs")]
+    """Yield the ids of the tasks whose masked arguments contain a text."""
+    wanted = {_bare(spelling) for spelling in (text, json.dumps(text, ensure_ascii=False)[1:-1])}
+    masks: dict[str, Mask] = {}
+    for task in with_small_calls(tasks.only("task_name"), SEARCHED).iterator(chunk_size=PAGE):
+        contents = contents_of(task)
+        if task.task_name not in masks:
+            masks[task.task_name] = mask_of(task.task_name)
+        contents.mask = masks[task.task_name]
+        seen = [_bare(contents.text(part)) for part in ("args", "kwargs")]
         if any(one in part for one in wanted for part in seen):
             yield task.pk
 
@@ -96,25 +111,6 @@ def _in_error(text: str) -> Search:
 
 
 _QUALIFIERS: Final = {"args": _in_args, "error": _in_error}
-
-
-def _has(column: str, text: str) -> Q:
-    """Return whether a column of JSON has a text, as it was typed or as JSON spells it."""
-    value: Any = Cast(column, TextField())
-    rows = Q()
-    for spelling in _spellings(text):
-        rows |= Q(_contains(value, spelling))
-    return rows
-
-
-def _spellings(text: str) -> dict[str, None]:
-    as_json = json.dumps(text, ensure_ascii=False)[1:-1]
-    return dict.fromkeys((text, _in_ascii(text), as_json, _in_ascii(as_json)))
-
-
-def _in_ascii(text: str) -> str:
-    """Return a text with every other letter as JSON spells it that is kept as text."""
-    return "".join(letter if letter.isascii() else json.dumps(letter)[1:-1] for letter in text)
 
 
 def _contains(value: Any, text: str) -> Lookup[Any]:

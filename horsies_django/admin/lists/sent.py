@@ -37,11 +37,11 @@ class SentFilter(admin.ListFilter):
     template = "admin/horsies_django/sent_filter.html"
     #: What unfold knows a filter by.
     parameter_name: ClassVar = "sent"
-    _NAMES: Final = ("sent", "sent_from", "sent_to")
+    parameter_names: ClassVar = ("sent", "sent_from", "sent_to")
 
     def __init__(self, request: HttpRequest, params: dict[str, list[str]], model: Any, model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
-        given = {name: params.pop(name)[-1] for name in self._NAMES if name in params}
+        given = {name: params.pop(name)[-1] for name in self.parameter_names if name in params}
         self.window = given["sent"] if given.get("sent") in WINDOWS else None
         self.start = _moment(given.get("sent_from"), time.min)
         self.end = _moment(given.get("sent_to"), time.max)
@@ -54,17 +54,17 @@ class SentFilter(admin.ListFilter):
 
     def expected_parameters(self) -> list[str | None]:
         """Return the names of its parameters."""
-        return list(self._NAMES)
+        return list(self.parameter_names)
 
     def choices(self, changelist: Any) -> Iterator[Any]:
         """Yield the windows, then what the form of the range needs."""
-        clear = dict.fromkeys(self._NAMES)
+        clear = dict.fromkeys(self.parameter_names)
         is_any = not (self.window or self.start or self.end)
         yield {"selected": is_any, "query_string": changelist.get_query_string(clear), "display": _("All")}
         for name, (title, _length) in WINDOWS.items():
             query = changelist.get_query_string(clear | {"sent": name})
             yield {"selected": name == self.window, "query_string": query, "display": title}
-        others = [(name, value) for name, value in changelist.params.items() if name not in self._NAMES]
+        others = [(name, value) for name, value in changelist.params.items() if name not in self.parameter_names]
         yield {"form": True, "others": others, "start": _as_input(self.start), "end": _as_input(self.end)}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:

@@ -18,6 +18,7 @@ from ...tasks import HorsiesTask
 from ...workflows.registry import registry
 from ..base import queue_database
 from ..lists.registered import task_names
+from ..moments import validate_date
 from ..workflows.event_form import OfferingInput
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class ScheduleForm(AnyModelForm):
         for name in ("start_at", "end_at"):
             if name in self.fields:
                 _name_both_parts(self.fields[name])
+                self.fields[name].validators.append(validate_date)
 
     def clean_task_name(self) -> str | None:
         """Take a task of a module that the project has loaded: what is typed has nothing imported."""

@@ -86,6 +86,8 @@ class SchedulePage(ScheduleColumns):
         if request.method == "POST":  # and is shown again, for something was wrong
             now = database_now(queue_database() or DEFAULT_DB_ALIAS)
             context["preview"] = preview_of_typed(request.POST, schedule or Schedule(), now)
+        elif schedule is not None:
+            context["preview"] = preview_of(schedule, schedule.read_at)
         if self._may_type(request, schedule):
             name, key = f"{self.admin_site.name}:{self._url_name('preview')}", getattr(schedule, "pk", None)
             address = reverse(f"{name}_new") if key is None else reverse(name, args=[quote(key)])
@@ -96,7 +98,6 @@ class SchedulePage(ScheduleColumns):
         return {
             "summary": self._summary(schedule),
             "notices": list(_notices(schedule)),
-            "preview": preview_of(schedule, schedule.read_at),
             "history": history_of(schedule.pk, queue_database(), Links(self.admin_site, request)),
         }
 

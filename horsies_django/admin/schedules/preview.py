@@ -15,7 +15,7 @@ from django.utils.formats import date_format
 from django.utils.safestring import SafeString
 
 from ...models import Schedule
-from ..moments import when
+from ..moments import validate_date, when
 from .words import words_of
 
 #: Runs that are shown.
@@ -46,8 +46,8 @@ class TimingForm(forms.Form):
     timing = forms.CharField(required=False)
     timezone = forms.CharField(required=False)
     skip_nonexistent = forms.BooleanField(required=False)
-    start_at = forms.SplitDateTimeField(required=False, widget=AdminSplitDateTime)
-    end_at = forms.SplitDateTimeField(required=False, widget=AdminSplitDateTime)
+    start_at = forms.SplitDateTimeField(required=False, widget=AdminSplitDateTime, validators=[validate_date])
+    end_at = forms.SplitDateTimeField(required=False, widget=AdminSplitDateTime, validators=[validate_date])
     jitter = forms.FloatField(required=False)
 
 
@@ -81,9 +81,9 @@ def preview_of(schedule: Schedule, now: datetime) -> Preview:
     """Return the next runs of a schedule: what is wrong with it, if it can't be read."""
     try:
         slots = schedule.slots
-    except ValueError as error:
+        dues = [slots.due_at(slot).astimezone(slots.zone) for slot in slots.upcoming(now, SHOWN)]
+    except (ValueError, OverflowError) as error:  # a row that no form has made may be past the calendar
         return Preview(errors=(str(error),))
-    dues = (slots.due_at(slot).astimezone(slots.zone) for slot in slots.upcoming(now, SHOWN))
     runs = tuple(Coming(date_format(due, "D Y-m-d H:i:s T"), when(due, now)) for due in dues)
     return Preview(words_of(schedule.timing, schedule.timezone), runs)
 

@@ -9,6 +9,7 @@ from django.forms import Form
 from django.http import HttpRequest
 
 from ...showing.contents import PARTS
+from ...walking.walk import Walk
 from ..acting.verbs import Verb
 from ..lists import search
 from ..lists.filters import (
@@ -78,22 +79,24 @@ class TaskAdmin(TaskColumns, TaskPage):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the large columns where they are until a page shows them."""
         rows = super().get_queryset(request).defer(*PARTS)
-        is_list = request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
-        return rows.defer("retry_policy") if is_list else rows
+        return rows.defer("retry_policy") if _is_list(request) else rows
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find by what was typed: an id, the beginning of a name, or what a qualifier says."""
+        """Find by what was typed: an id, a part of a name, or what a qualifier says.
+
+        The list walks what is returned, with the sift of the search. Elsewhere, as for an autocomplete field of a
+        project, a page of such a walk is found.
+        """
         if search.is_unreadable(request):
             return queryset.none(), False
         searched = search.parse(search_term)
-        if searched.sift and request.method == "POST" and not _is_across(request):
-            return (
-                queryset,
-                False,
-            )  # what is selected has an id: whether it is found would tell what is masked
-        return queryset.filter(searched.rows), False
+        rows = queryset.filter(searched.rows)
+        if _is_list(request):
+            return rows, False
+        page = Walk(rows, searched.ground, searched.bounds, searched.sift, searched.is_slow).page()
+        return queryset.filter(pk__in=[row.pk for row in page.rows]), False
 
     def _form_of(self, verb: Verb, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Show what a task has that is to be moved; all that match are never one."""
@@ -105,6 +108,10 @@ class TaskAdmin(TaskColumns, TaskPage):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskList]:
         """Walk."""
         return TaskList
+
+
+def _is_list(request: HttpRequest) -> bool:
+    return request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
 
 
 def _is_across(request: HttpRequest) -> bool:

@@ -25,7 +25,7 @@ def insert(
 ) -> Workflow:
     """Insert a workflow and its nodes, and begin those that wait for none, in the caller's transaction.
 
-    ``headers`` go into the metadata of each node, under what it has itself.
+    ``headers`` go into the metadata of each node, over what it has itself.
 
     That of a subworkflow holds the lock of its tree. It is paused if that above it is.
     """
@@ -64,7 +64,7 @@ def insert(
 def _node(workflow: Workflow, node: NodeBlueprint, headers: Mapping[str, Any] | None) -> dict[str, Any]:
     same = {name: getattr(node, name) for name in _SAME}
     if headers:
-        same["metadata"] = {**headers, **(node.metadata or {})}
+        same["metadata"] = {**(node.metadata or {}), **headers}
     return {
         "workflow_id": workflow.pk,
         "task_index": node.index,
