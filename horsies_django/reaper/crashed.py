@@ -57,6 +57,7 @@ def recover_batch(
     refused: Refused,
     overrun: Overrun | None = None,
     has_begun: Callable[[Held], bool] | None = None,
+    may_act: Callable[[], bool] = lambda: True,
 ) -> Batch:
     """Recover one batch of ``tasks``.
 
@@ -64,7 +65,7 @@ def recover_batch(
     lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` after an overrun) and has retries left (S3-09), with the policy's delay
     (S4-31), else it is FAILED (S3-10).
     """
-    return one_batch(tasks, partial(_recover, overrun=overrun, has_begun=has_begun), refused)
+    return one_batch(tasks, partial(_recover, overrun=overrun, has_begun=has_begun), refused, may_act=may_act)
 
 
 def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[Held], bool] | None) -> int:

@@ -19,12 +19,19 @@ _LONGEST_PAUSE: Final = 5.0
 
 
 class Patience:
-    """Does things with a database. ``wait`` is how to spend some seconds, ``doubt`` what to do about a lost claim."""
+    """Does things with a database. ``wait`` is how to spend some seconds, ``doubt`` what to do about a lost claim.
 
-    def __init__(self, database: str, wait: Callable[[float], None], doubt: Callable[[], None]) -> None:
+    ``longest_pause`` are the seconds between two tries at most: one beat interval, so that after an outage a worker
+    beats before a reaper may take it for dead.
+    """
+
+    def __init__(
+        self, database: str, wait: Callable[[float], None], doubt: Callable[[], None], longest_pause: float
+    ) -> None:
         self._database = database
         self._wait = wait
         self._doubt = doubt
+        self._longest_pause = min(longest_pause, _LONGEST_PAUSE)
         self._pause = _FIRST_PAUSE
 
     def __call__(self, action: Callable[[], T]) -> T | None:
@@ -49,7 +56,7 @@ class Patience:
             )
             connections[self._database].close()
             self._wait(self._pause)
-            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            self._pause = min(self._pause * 2, self._longest_pause)
             return None
         self._pause = _FIRST_PAUSE
         return done

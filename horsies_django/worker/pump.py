@@ -80,11 +80,13 @@ class Pump:
         self._writer = Writer(plan, self._books, lanes, self._outbox, self._allowance)
         self._gates = Gates(plan, self._books, lanes, self._allowance, self._cadence.due_at)
         self._lookout = Lookout(plan, self._books, lanes, self._allowance, listener, self._cadence, self._gates)
+        self._beat_every = plan.options.recovery.beat_interval
         self._try = Patience(
-            plan.database, wait=lambda seconds: self._hear(inbox.take(seconds)), doubt=self._writer.doubt
+            plan.database,
+            wait=lambda seconds: self._hear(inbox.take(seconds)),
+            doubt=self._writer.doubt,
+            longest_pause=self._beat_every,
         )
-        recovery = plan.options.recovery
-        self._beat_every = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
         self._next_beat = time.monotonic() + self._beat_every
         self._ticked_at = float("-inf")
         self._hands_back_at = 0.0
@@ -316,7 +318,7 @@ class Pump:
         self._outbox.take(ended)
         self._outbox.block(tick.blocked)
         if tick.beat:
-            self._next_beat = time.monotonic() + self._beat_every
+            self._next_beat = tick.began + self._beat_every  # a beat that had to wait is as old as the tick is long
         self._settle(tick)
         self._gates.put([*(outcome.claim.limit_key for outcome in ended), *tick.limit_keys])
         self._lookout.is_asked = self._lookout.is_asked or tick.doubted  # what was handed back can be claimed anew
