@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.chaos.cluster import ROOT
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def state(pid: int) -> str:

@@ -22,6 +22,8 @@ class Wire:
     def __init__(self, folder: str, server_folder: str) -> None:
         self._server = str(Path(server_folder, _NAME))
         self._links: list[_Link] = []
+        self._carries = threading.Event()
+        self._carries.set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(Path(folder, _NAME)))
         self._listener.listen(64)
@@ -34,6 +36,14 @@ class Wire:
             link.is_doomed = True
         return len(self._links)
 
+    def silence(self) -> None:
+        """Carry nothing until :meth:`resume`; all links stay open, and new ones get no answer."""
+        self._carries.clear()
+
+    def resume(self) -> None:
+        """Carry what has been held back, and all that comes."""
+        self._carries.set()
+
     def close(self) -> None:
         """Take no more links."""
         self._listener.close()
@@ -42,14 +52,15 @@ class Wire:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._listener.accept()
-                link = _Link(client)
+                link = _Link(client, self._carries)
                 self._links.append(link)
                 threading.Thread(target=link.run, args=(self._server,), daemon=True).start()
 
 
 class _Link:
-    def __init__(self, client: socket.socket) -> None:
+    def __init__(self, client: socket.socket, carries: threading.Event) -> None:
         self._client = client
+        self._carries = carries
         self._server = socket.socket(socket.AF_UNIX)
         self.is_open = True
         self.is_doomed = False
@@ -63,6 +74,7 @@ class _Link:
                 if self.is_doomed and b"COMMIT" in piece:
                     self._is_deaf = True
                     threading.Timer(_TIME_TO_COMMIT, self.close).start()
+                self._carries.wait()
                 self._server.sendall(piece)
         except OSError:
             pass
@@ -78,6 +90,7 @@ class _Link:
     def _answers(self) -> None:
         with suppress(OSError):
             while piece := self._server.recv(_PIECE):
+                self._carries.wait()
                 if not self._is_deaf:
                     self._client.sendall(piece)
         self.close()
