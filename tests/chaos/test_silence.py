@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import tempfile
 import time
 from collections import Counter
@@ -117,9 +115,7 @@ def judged_again(own: Cluster) -> Callable[[], bool]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stall", STALLS.values(), ids=STALLS.keys())
-def test_after_a_silence_of_the_database_every_worker_that_lived_keeps_its_tasks(
-    own_cluster, start, wire, stall, tmp_path
-):
+def test_after_a_silence_every_worker_that_lived_keeps_its_tasks(own_cluster, start, wire, stall, tmp_path):
     flags = ("--threads", "3", "--async-slots", "3")
     workers = [start("horsies_worker", *flags, DATABASE_URL=wire.url, **SHORT) for _ in range(2)]
     start("horsies_reaper", DATABASE_URL=wire.url, **SHORT)
@@ -140,4 +136,3 @@ def test_after_a_silence_of_the_database_every_worker_that_lived_keeps_its_tasks
     assert Counter(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED"): len(keys)}
     assert Entry.objects.count() == len(keys), "each body ran once"
     assert all(worker.process.poll() is None for worker in workers)
-    print("".join(worker.output for worker in workers))
