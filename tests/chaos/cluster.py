@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.fleet import ROOT, children, hurt
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Cluster:
@@ -40,20 +39,6 @@ class Cluster:
     def start(self) -> None:
         """Start it again, on the same socket."""
         self._ctl("start", "-o", f'-h "" -k {self.socket_folder}')
-
-    def freeze(self) -> None:
-        """Stop every process of the server with SIGSTOP: connections stay open and nothing answers."""
-        for pid in (self._pid, *children(self._pid)):
-            hurt(pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let the processes of a frozen server go on."""
-        for pid in (*children(self._pid), self._pid):
-            hurt(pid, signal.SIGCONT)
-
-    @property
-    def _pid(self) -> int:
-        return int(Path(self._folder, "postmaster.pid").read_text().split()[0])
 
     def migrate(self) -> None:
         """Make the tables."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PIECE = 65_536
@@ -36,17 +37,19 @@ class Wire:
             link.is_doomed = True
         return len(self._links)
 
-    def silence(self) -> None:
-        """Carry nothing until :meth:`resume`; all links stay open, and new ones get no answer."""
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Carry nothing for a while, then all that was held back: links stay open, and new ones get no answer."""
         self._carries.clear()
-
-    def resume(self) -> None:
-        """Carry what has been held back, and all that comes."""
-        self._carries.set()
+        try:
+            yield
+        finally:
+            self._carries.set()
 
     def close(self) -> None:
         """Take no more links."""
         self._listener.close()
+        self._carries.set()
 
     def _accept(self) -> None:
         with suppress(OSError):  # closed
