@@ -18,7 +18,7 @@ from horsies_django.models import Task
 from tests.chaos.shapes import SHAPES
 
 #: Seconds between two sends, on average.
-PAUSE = 0.06
+PAUSE = 0.1
 
 #: How many of what is sent are workflows.
 WORKFLOWS = 0.15
