@@ -74,6 +74,11 @@ class RecoveryOptions:
         """The seconds without a beat after which a worker is taken for dead."""
         return min(self.claimed_stale_threshold_ms, self.running_stale_threshold_ms) / 1_000
 
+    @property
+    def beat_interval(self) -> float:
+        """The seconds between two beats of a worker, which beats for both roles at the shorter of the intervals."""
+        return min(self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms) / 1_000
+
     def rules_between_keys(self, path: str) -> Iterator[Problem]:
         """Yield a problem for each threshold under twice its heartbeat interval (S3-27)."""
         for state, role in (("claimed", "claimer"), ("running", "runner")):

@@ -37,15 +37,23 @@ Rows = TypeVar("Rows", bound=QuerySet[Any])
 Refused = set[UUID]
 
 
-def one_batch(rows: Rows, act: Callable[[Rows], int], refused: Refused, size: int = BATCH) -> Batch:
+def one_batch(
+    rows: Rows,
+    act: Callable[[Rows], int],
+    refused: Refused,
+    size: int = BATCH,
+    may_act: Callable[[], bool] = lambda: True,
+) -> Batch:
     """Do ``act`` with a batch of ``rows`` in one transaction. Where there are none, it costs one statement.
+
+    ``may_act`` is asked once rows were found; if it says no, they are left as they are.
 
     A row that spoils the batch is found by doing each alone; it is logged and left, and the others go on.
     """
     rest = rows.exclude(pk__in=refused) if refused else rows
     keys = list(rest.values_list("pk", flat=True)[:size])
-    if not keys:
-        return Batch(0, 0)
+    if not keys or not may_act():
+        return Batch(len(keys), 0, size=size)
     try:
         return Batch(len(keys), _together(rows, keys, act), size=size)
     except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -77,7 +77,12 @@ def recover_all(tasks: TaskQuerySet, evidence: Evidence | None = None) -> int:
     return all_batches(lambda refused: recover_batch(tasks, refused, evidence))
 
 
-def recover_batch(tasks: TaskQuerySet, refused: Refused, evidence: Evidence | None = None) -> Batch:
+def recover_batch(
+    tasks: TaskQuerySet,
+    refused: Refused,
+    evidence: Evidence | None = None,
+    may_act: Callable[[], bool] = lambda: True,
+) -> Batch:
     """Recover one batch of ``tasks``.
 
     What was CLAIMED goes back to PENDING, for its body never began (S3-08). What was RUNNING is retried if its policy
@@ -86,7 +91,7 @@ def recover_batch(tasks: TaskQuerySet, refused: Refused, evidence: Evidence | No
 
     Without ``evidence`` every body may have begun, and none was over its limit.
     """
-    return one_batch(tasks, partial(_recover, evidence=evidence), refused)
+    return one_batch(tasks, partial(_recover, evidence=evidence), refused, may_act=may_act)
 
 
 def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:

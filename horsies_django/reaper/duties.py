@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ..conf import Options
@@ -40,20 +41,22 @@ class DutyReport:
         return f"{self.duty}: {self.count}" + (f" (stopped by {self.error})" if self.error else "")
 
 
-def requeue_stale_claimed(options: Options, refused: Refused) -> Batch:
+def requeue_stale_claimed(options: Options, refused: Refused, may_judge: Callable[[], bool] = lambda: True) -> Batch:
     """CLAIMED tasks whose claimer fell silent go back to PENDING (S0-25)."""
     recovery = options.recovery
     if not recovery.auto_requeue_stale_claimed:
         return NOTHING
-    return requeue_batch(_tasks(options).stale_claimed(recovery.claimed_stale_threshold_ms / 1_000), refused)
+    stale = _tasks(options).stale_claimed(recovery.claimed_stale_threshold_ms / 1_000)
+    return one_batch(stale, _requeue, refused, may_act=may_judge)
 
 
-def recover_stale_running(options: Options, refused: Refused) -> Batch:
+def recover_stale_running(options: Options, refused: Refused, may_judge: Callable[[], bool] = lambda: True) -> Batch:
     """RUNNING tasks whose runner fell silent are retried or FAILED (S3-09, S3-10)."""
     recovery = options.recovery
     if not recovery.auto_fail_stale_running:
         return NOTHING
-    return recover_batch(_tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000), refused)
+    stale = _tasks(options).stale_running(recovery.running_stale_threshold_ms / 1_000)
+    return recover_batch(stale, refused, may_act=may_judge)
 
 
 def expire_overdue(options: Options, refused: Refused) -> Batch:
@@ -72,14 +75,9 @@ def forget_limits(options: Options, refused: Refused) -> Batch:
     return Batch(0, Limit.objects.using(options.database).forget(_tasks(options)))  # all that there were
 
 
-def requeue_batch(stale: TaskQuerySet, refused: Refused) -> Batch:
-    """Put one batch of CLAIMED tasks back."""
-    return one_batch(stale, _requeue, refused)
-
-
 def requeue_all(stale: TaskQuerySet) -> int:
     """Put CLAIMED tasks back batch by batch; return how many there were."""
-    return all_batches(lambda refused: requeue_batch(stale, refused))
+    return all_batches(lambda refused: one_batch(stale, _requeue, refused))
 
 
 def _requeue(stale: TaskQuerySet) -> int:
@@ -96,10 +94,12 @@ def _expire(overdue: TaskQuerySet) -> int:
     return count
 
 
+#: The duties that take a worker's silence for its death.
+JUDGING: Final = {"requeued stale claims": requeue_stale_claimed, "recovered stale runs": recover_stale_running}
+
 #: In the order of a pass. Each does one batch; one that finds nothing to do costs one statement and no transaction.
 DUTIES: Final[dict[str, Duty]] = {
-    "requeued stale claims": requeue_stale_claimed,
-    "recovered stale runs": recover_stale_running,
+    **JUDGING,
     # Workflows before tasks: a step that waits has the deadline of its workflow, and would fail that with its own end.
     "expired overdue workflows": expire_workflows,
     "expired paused workflows": expire_paused_workflows,
@@ -117,30 +117,27 @@ DUTIES: Final[dict[str, Duty]] = {
 }
 
 
-#: The duties that take a worker's silence for its death.
-JUDGING: Final = frozenset({"requeued stale claims", "recovered stale runs"})
-
-
 def run_pass(
-    options: Options, is_mine: Callable[[], bool] = lambda: True, *, has_mercy: bool = False
+    options: Options, is_mine: Callable[[], bool] = lambda: True, may_judge: Callable[[], bool] = lambda: True
 ) -> list[DutyReport]:
     """Run every duty once and return what each did, as long as the turn is the caller's.
 
-    With ``has_mercy`` nobody is taken for dead: workers that could not reach the database had no way to beat.
+    ``may_judge`` is asked, once stale tasks were found, whether their workers could have beaten since; if not, they are
+    left to a later pass.
 
     One that fails does not keep the others from theirs, nor itself from the next pass.
     """
-    duties = {name: duty for name, duty in DUTIES.items() if not (has_mercy and name in JUDGING)}
-    return [_run(name, duty, options) for name, duty in duties.items() if is_mine()]
+    duties = DUTIES | {name: partial(duty, may_judge=may_judge) for name, duty in JUDGING.items()}
+    return [_run(name, duty, options, is_mine) for name, duty in duties.items() if is_mine()]
 
 
-def _run(name: str, duty: Duty, options: Options) -> DutyReport:
+def _run(name: str, duty: Duty, options: Options, is_mine: Callable[[], bool]) -> DutyReport:
     total, refused = 0, Refused()
     try:
         for _ in range(BATCHES_PER_PASS):
             batch = duty(options, refused)
             total += batch.done
-            if not batch.may_be_more:
+            if not batch.may_be_more or not is_mine():
                 break
     except Exception as error:
         logger.exception("duty %r failed; the others go on", name)

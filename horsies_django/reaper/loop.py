@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
@@ -14,16 +13,13 @@ from ..bell import Stop
 from ..conf import Options
 from ..models import Turn
 from .duties import DutyReport, run_pass
+from .outages import OutageDetector
 
 logger = logging.getLogger("horsies_django.reaper")
 
 
 #: The turn that the reapers of one backend take.
 TURN: Final = "reaper"
-
-#: Seconds for which nobody's silence counts after the database was away: workers try again every five seconds at least,
-#: and beat as soon as they get through.
-MERCY: Final = 10.0
 
 
 class Reaper:
@@ -39,8 +35,6 @@ class Reaper:
         self._turn = f"{TURN}:{backend}"[:100]  # each backend has thresholds of its own
         self._id = uuid4().hex
         self._stopped = Stop()
-        self._was_away = False
-        self._merciful_until = float("-inf")
 
     def stop(self) -> None:
         """End after the pass that runs."""
@@ -48,33 +42,38 @@ class Reaper:
 
     def run_once(self) -> Sequence[DutyReport]:
         """Run one pass on this thread's connection, whoever's turn it is."""
-        return run_pass(self._options)
+        return run_pass(self._options, may_judge=OutageDetector(self._options, self._turn).probe)
 
     def run(self) -> None:
-        """Run passes until stopped."""
+        """Run passes until stopped.
+
+        A reaper probes the database also while another one has the turn: it has to know of every outage.
+        """
+        detector = OutageDetector(self._options, self._turn)
+        pause = 0.0
         while not self._stopped.is_set:
             close_old_connections()
             try:
-                pause = self._take_turn()
+                detector.probe(pause)
+                pause = self._take_turn(detector)
             except Error as error:
                 logger.warning("no reaping for now, the database is not to be had: %s", error)
                 connections[self._options.database].close()
-                self._was_away = True
+                detector.fail()
                 pause = self._interval
             close_old_connections()
-            self._stopped.wait(min(pause, self._interval))
+            pause = min(pause, self._interval, detector.interval)
+            self._stopped.wait(pause)
 
-    def _take_turn(self) -> float:
+    def _take_turn(self, detector: OutageDetector) -> float:
         """Run a pass if it is this one's turn; return the seconds until the next may be."""
         turns = Turn.objects.using(self._options.database)
         if wait := turns.take(self._turn, self._id, self._interval):
             return wait
-        if self._was_away:
-            self._was_away = False
-            self._merciful_until = time.monotonic() + MERCY
-        run_pass(
-            self._options,
-            lambda: not self._stopped.is_set and turns.keep(self._turn, self._id),
-            has_mercy=time.monotonic() < self._merciful_until,
-        )
+
+        def is_mine() -> bool:
+            detector.keep_up()
+            return not self._stopped.is_set and turns.keep(self._turn, self._id)
+
+        run_pass(self._options, is_mine, detector.probe)
         return self._interval

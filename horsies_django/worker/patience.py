@@ -22,8 +22,10 @@ _LONGEST_PAUSE: Final = 5.0
 class Patience:
     """Does things with a database.
 
-    ``wait`` is how to spend some seconds, ``doubt`` what to do about a lost claim. ``isolate`` ends the rows that stop
-    their neighbours, and returns how many it has found: an error that is no outage would come again and again.
+    ``wait`` is how to spend some seconds, ``doubt`` what to do about a lost claim. ``longest_pause`` are the seconds
+    between two tries at most: one beat interval, so that after an outage a worker beats before a reaper may take it for
+    dead. ``isolate`` ends the rows that stop their neighbours, and returns how many it has found: an error that is no
+    outage would come again and again.
     """
 
     def __init__(
@@ -31,12 +33,14 @@ class Patience:
         database: str,
         wait: Callable[[float], None],
         doubt: Callable[[], None],
+        longest_pause: float,
         isolate: Callable[[], int] = lambda: 0,
     ) -> None:
         self._database = database
         self._isolate = isolate
         self._wait = wait
         self._doubt = doubt
+        self._longest_pause = min(longest_pause, _LONGEST_PAUSE)
         self._pause = _FIRST_PAUSE
 
     def __call__(self, action: Callable[[], T]) -> T | None:
@@ -63,7 +67,7 @@ class Patience:
                 logger.exception("database refused a statement, next try in %.1f s", self._pause)
             connections[self._database].close()
             self._wait(self._pause)
-            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            self._pause = min(self._pause * 2, self._longest_pause)
             return None
         self._pause = _FIRST_PAUSE
         return done

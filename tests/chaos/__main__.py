@@ -12,7 +12,7 @@ from tests.chaos import ledger
 from tests.chaos.cluster import cluster
 
 #: Thresholds of the workers, in milliseconds.
-STALE, BEAT, CHECK = 1_500, 400, 500
+STALE, BEAT, CHECK = 3_000, 400, 500
 
 
 def main() -> int:

@@ -65,7 +65,10 @@ class Fleet:
         self._log = log
         self.members: list[Member] = []
         self._left_behind: dict[int, float] = {}
-        self.orphans_seen = 0
+        self.orphans: list[int] = []
+        #: Processes of runners that were hurt or told to stop, and those whose supervisor could not watch them.
+        self.hurt: set[int] = set()
+        self.unwatched: set[int] = set()
 
     def start(self) -> Member:
         """Start one more worker."""
@@ -81,7 +84,7 @@ class Fleet:
         return self.members[-1]
 
     def tend(self) -> None:
-        """Replace the supervisors that are gone, and count runners that outlive theirs by more than five seconds."""
+        """Replace the supervisors that are gone, and note runners that outlive theirs by more than five seconds."""
         for member in list(self.members):
             if member.process.poll() is not None:
                 self.members.remove(member)
@@ -91,12 +94,18 @@ class Fleet:
     def kill(self, member: Member) -> None:
         """SIGKILL a supervisor; its runners have to notice by themselves."""
         runners = member.runners
+        self.leave_alone(member)
         member.process.kill()
         member.process.wait()
         self._left_behind |= {pid: time.monotonic() + 5 for pid in runners}
 
+    def leave_alone(self, member: Member) -> None:
+        """Note that the supervisor does not watch its runners from now on, for it is killed or frozen."""
+        self.unwatched |= set(member.runners)
+        self.hurt |= set(member.runners)
+
     def watch_orphans(self) -> None:
-        """Count, and end, the runners that live on without a supervisor. One that is stopped can't notice yet."""
+        """Note, and end, the runners that live on without a supervisor. One that is stopped can't notice yet."""
         for pid, limit in list(self._left_behind.items()):
             if not is_alive(pid):
                 del self._left_behind[pid]
@@ -104,7 +113,7 @@ class Fleet:
                 self._left_behind[pid] = time.monotonic() + 5
             elif time.monotonic() > limit:
                 del self._left_behind[pid]
-                self.orphans_seen += 1
+                self.orphans.append(pid)
                 hurt(pid, signal.SIGKILL)
 
     def end(self) -> None:

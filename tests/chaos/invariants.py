@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from horsies_django import TASK_TERMINAL_STATES, TaskStatus
 from horsies_django.models import Task, TaskAttempt, Workflow
 from tests.chaos import ledger
+from tests.chaos.fleet import Fleet
+from tests.chaos.mischief import Event, clock
 from tests.jobs.models import Entry
 
 #: The engine's own tasks, which leave nothing behind.
 INTERNAL = ("build", "decide", "wake")
 
 #: What a body may fail with, beside the death of its worker.
-CODES = {"exactly_once": "UNHANDLED_EXCEPTION", "broken": "BROKEN"}
+CODES = {
+    "exactly_once": "UNHANDLED_EXCEPTION",
+    "writing_at_least_once": "UNHANDLED_EXCEPTION",
+    "untidy_at_least_once": "UNHANDLED_EXCEPTION",
+    "broken": "BROKEN",
+    "hogging_at_most_once": "TASK_TIMEOUT",
+}
+
+#: Bodies for which their process has to be killed.
+DEADLY = ("stubborn_at_least_once", "hogging_at_most_once")
+
+#: Seconds around the life of a task whose events may explain what became of it.
+AROUND = 5.0
+
+
+class Violation(NamedTuple):
+    """Something that is not as promised, and the key of the body that it is about, if it is about one."""
+
+    text: str
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -26,18 +47,25 @@ class Found:
     rows: list[Task]
     paused: set[Any]
     attempts: dict[Any, list[TaskAttempt]]
+    lines: list[ledger.Line]
     noted: Counter[str]
     entries: Counter[str]
+    #: Processes of runners that were hurt, and those whose supervisor could not watch them.
+    hurt: Set[int]
+    unwatched: Set[int]
+    #: Those that outlived their supervisors.
+    orphans: Sequence[int]
 
     @classmethod
-    def read(cls) -> Found:
+    def read(cls, fleet: Fleet) -> Found:
         """Read the tables and the ledger."""
         attempts: dict[Any, list[TaskAttempt]] = {}
         for attempt in TaskAttempt.objects.order_by("task_id", "attempt"):
             attempts.setdefault(attempt.task_id, []).append(attempt)
         entries = Counter(Entry.objects.values_list("key", flat=True))
         paused = set(Workflow.objects.filter(status="PAUSED").values_list("root_id", flat=True))
-        return cls(list(Task.objects.order_by("id")), paused, attempts, ledger.effects(), entries)
+        rows, lines = list(Task.objects.order_by("id")), ledger.lines()
+        return cls(rows, paused, attempts, lines, ledger.effects(), entries, fleet.hurt, fleet.unwatched, fleet.orphans)
 
 
 def kind(row: Task) -> str:
@@ -51,25 +79,69 @@ def key_of(row: Task) -> str:
     return f"{key}[{row.kwargs['item']}]" if "item" in row.kwargs else key
 
 
-def violations(found: Found, sent: Set[str], uncertain: Set[str]) -> Iterator[str]:
+def violations(found: Found, sent: Set[str], uncertain: Set[str]) -> Iterator[Violation]:
     """Yield everything that is not as promised."""
     bodies = [row for row in found.rows if kind(row) not in INTERNAL]
     keys = Counter(key_of(row) for row in bodies if row.status != TaskStatus.CANCELLED)
     alone = {key_of(row) for row in bodies if row.workflow_id is None}
     for key, count in keys.items():
         if count > 1:
-            yield f"{key}: {count} rows for one send"
+            yield Violation(f"{key}: {count} rows for one send", key)
     if lost := sent - alone:
-        yield f"sent and not there: {sorted(lost)}"
+        yield Violation(f"sent and not there: {sorted(lost)}")
     if strange := alone - sent - uncertain:
-        yield f"there and never sent: {sorted(strange)}"
-    yield from _of_workers(found)
+        yield Violation(f"there and never sent: {sorted(strange)}")
+    yield from map(Violation, _of_workers(found))
+    yield from _of_bodies(found)
+    yield from _of_the_living(found)
+    yield from _of_orphans(found)
     for row in found.rows:
         attempts = found.attempts.get(row.pk, [])
         is_internal = kind(row) in INTERNAL
         of_body = () if is_internal else (*_of_attempts(row, attempts), *_of_effects(row, found))
         for wrong in (*_of_row(row, found.paused), *of_body):
-            yield f"{key_of(row)} {kind(row)} {row.status} {row.error_code or ''} id={row.pk}: {wrong}"
+            what = f"{key_of(row)} {kind(row)} {row.status} {row.error_code or ''} id={row.pk}"
+            yield Violation(f"{what}: {wrong}", key_of(row))
+
+
+def explain(key: str, found: Found, timeline: Sequence[Event]) -> list[str]:
+    """Return everything that is known of a body and of what happened meanwhile, in the order of time."""
+    story = [
+        (line.at, f"body {line.what} pid={line.pid}" + f" other={line.other}" * (line.other > 0))
+        for line in found.lines
+        if line.key == key
+    ]
+    for row in found.rows:
+        if key_of(row) == key:
+            for one in found.attempts.get(row.pk, []):
+                who = f"attempt {one.attempt} worker={one.worker_id} pid={one.pid}"
+                if one.started_at:
+                    story.append((one.started_at.timestamp(), f"{who} started"))
+                end = f"{who} {one.outcome} {one.error_code or ''}" + " (to be retried)" * one.will_retry
+                story.append((one.finished_at.timestamp(), end))
+    if story:
+        first, last = min(story)[0] - AROUND, max(story)[0] + AROUND
+        story += [(event.at, f"    {event.name} {event.details}") for event in timeline if first < event.at < last]
+    return [f"{clock(at)} {what}" for at, what in sorted(story)]
+
+
+def _of_bodies(found: Found) -> Iterator[Violation]:
+    """Two bodies of one task run at once only where a supervisor could not end the first of them."""
+    for line in found.lines:
+        if line.what == ledger.BESIDE and not {line.pid, line.other} & found.unwatched:
+            yield Violation(f"{line.key}: began in {line.pid} while its body still ran in {line.other}", line.key)
+
+
+def _of_the_living(found: Found) -> Iterator[Violation]:
+    """A worker is taken for dead only if something was done to it, or a body of its own costs it its process."""
+    names = {key_of(row): kind(row) for row in found.rows}
+    doomed = {line.pid for line in found.lines if names.get(line.key) in DEADLY}
+    for row in found.rows:
+        for one in found.attempts.get(row.pk, []):
+            if one.outcome == "WORKER_FAILURE" and one.pid and one.pid not in found.hurt | doomed:
+                yield Violation(
+                    f"{key_of(row)} {kind(row)}: process {one.pid} lived when it was taken for dead", key_of(row)
+                )
 
 
 def _of_workers(found: Found) -> Iterator[str]:
@@ -82,6 +154,15 @@ def _of_workers(found: Found) -> Iterator[str]:
     for worker_id, several in pids.items():
         if len(several) > 1:
             yield f"attempts of worker {worker_id} were written by processes {sorted(several)}"
+
+
+def _of_orphans(found: Found) -> Iterator[Violation]:
+    """A runner notices that its supervisor is gone, unless a body holds the interpreter."""
+    names = {key_of(row): kind(row) for row in found.rows}
+    for pid in found.orphans:
+        keys = [line.key for line in found.lines if line.pid == pid]
+        if not any(names.get(key) == "hogging_at_most_once" for key in keys):
+            yield Violation(f"runner {pid} outlived its supervisor", keys[-1] if keys else "")
 
 
 def _of_row(row: Task, paused: Set[Any]) -> Iterator[str]:
@@ -128,6 +209,8 @@ def _of_effects(row: Task, found: Found) -> Iterator[str]:
         if entries != int(completed):
             yield f"{entries} effects"
         return
+    if kind(row) == "writing_at_least_once" and entries < int(completed):
+        yield "it has ended, and what it wrote is gone"
     if completed and noted == 0 and "key" in row.kwargs:
         yield "it never ran"
     if noted > row.attempt:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
+import zlib
+from contextlib import suppress
+
+from django.db import connection, transaction
 
 from horsies_django import RetryPolicy, task
 from tests.chaos import ledger
@@ -15,47 +20,103 @@ from tests.jobs.models import Entry
 OFTEN = [1.0] * 15
 
 
-@task(retry_policy=RetryPolicy.fixed(OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+#: After a crash they run again.
+CRASHES = RetryPolicy.fixed(OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False)
+
+#: Those that use the database fail while it is away, and run again too.
+OUTAGES = RetryPolicy.fixed(OFTEN, auto_retry_for=["WORKER_CRASHED", "UNHANDLED_EXCEPTION"], jitter=False)
+
+
+def _work(key: str, seconds: float) -> str:
+    with ledger.running(key):
+        time.sleep(seconds / 2)
+        ledger.note(key)
+        time.sleep(seconds / 2)
+    return key
+
+
+async def _awork(key: str, seconds: float) -> str:
+    with ledger.running(key):
+        await asyncio.sleep(seconds / 2)
+        ledger.note(key)
+        await asyncio.sleep(seconds / 2)
+    return key
+
+
+@task(retry_policy=CRASHES)
 def at_least_once(key: str, seconds: float) -> str:
-    time.sleep(seconds / 2)
-    ledger.note(key)
-    time.sleep(seconds / 2)
-    return key
+    return _work(key, seconds)
 
 
-@task(retry_policy=RetryPolicy.fixed(OFTEN, auto_retry_for=["WORKER_CRASHED"], jitter=False))
+@task(retry_policy=CRASHES)
 async def async_at_least_once(key: str, seconds: float) -> str:
-    await asyncio.sleep(seconds / 2)
-    ledger.note(key)
-    await asyncio.sleep(seconds / 2)
-    return key
+    return await _awork(key, seconds)
 
 
 @task
 def at_most_once(key: str, seconds: float) -> str:
-    time.sleep(seconds / 2)
-    ledger.note(key)
-    time.sleep(seconds / 2)
-    return key
+    return _work(key, seconds)
 
 
 @task
 async def async_at_most_once(key: str, seconds: float) -> str:
-    await asyncio.sleep(seconds / 2)
-    ledger.note(key)
-    await asyncio.sleep(seconds / 2)
+    return await _awork(key, seconds)
+
+
+@task(atomic=True, retry_policy=OUTAGES)
+def exactly_once(key: str, seconds: float) -> str:
+    """Its ledger is a row: what the database does not keep has not happened."""
+    with ledger.running(key):
+        time.sleep(seconds / 2)
+        Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
+        time.sleep(seconds / 2)
     return key
 
 
-@task(
-    atomic=True,
-    retry_policy=RetryPolicy.fixed(OFTEN, auto_retry_for=["WORKER_CRASHED", "UNHANDLED_EXCEPTION"], jitter=False),
-)
-def exactly_once(key: str, seconds: float) -> str:
-    """Its ledger is a row: what the database does not keep has not happened."""
-    time.sleep(seconds / 2)
-    Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
-    time.sleep(seconds / 2)
+@task(retry_policy=OUTAGES)
+def writing_at_least_once(key: str, seconds: float) -> str:
+    """Write a row outside of any transaction: it is there, unless the connection was in one that another body left."""
+    with ledger.running(key):
+        Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
+        ledger.note(key)
+        time.sleep(seconds / 2)
+    return key
+
+
+@task(retry_policy=OUTAGES)
+def untidy_at_least_once(key: str, seconds: float) -> str:
+    """Leave a transaction open, in one of three ways."""
+    with ledger.running(key):
+        ledger.note(key)
+        way = zlib.crc32(key.encode()) % 3
+        if way == 2:
+            transaction.atomic().__enter__()
+            Entry.objects.create(key=f"{key}.left", pid=os.getpid(), at=time.time())
+        else:
+            with connection.cursor() as cursor:
+                cursor.execute(["BEGIN", "BEGIN; SET LOCAL ROLE pg_monitor"][way])
+        time.sleep(seconds / 2)
+    return key
+
+
+@task(retry_policy=CRASHES)
+def stubborn_at_least_once(key: str, seconds: float) -> str:
+    """Go on whatever tells it to stop, for longer than a stop waits."""
+    with ledger.running(key):
+        end = time.monotonic() + 4 + seconds
+        while time.monotonic() < end:
+            with suppress(BaseException):
+                time.sleep(0.05)
+        ledger.note(key)
+    return key
+
+
+@task(timeout=1)
+def hogging_at_most_once(key: str, seconds: float) -> str:
+    """Hold the interpreter's lock until the process is killed."""
+    with ledger.running(key):
+        ledger.note(key)
+        re.match(r"(a+)+$", "a" * 60 + "b")
     return key
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ from horsies_django.models import Task
 from tests.chaos.shapes import SHAPES
 
 #: Seconds between two sends, on average.
-PAUSE = 0.06
+PAUSE = 0.1
 
 #: How many of what is sent are workflows.
 WORKFLOWS = 0.15
@@ -27,7 +27,7 @@ WORKFLOWS = 0.15
 class Producer:
     """Sends from a thread of its own until told to stop."""
 
-    def __init__(self, seed: int, kinds: list[HorsiesTask[..., Any]]) -> None:
+    def __init__(self, seed: int, kinds: Mapping[HorsiesTask[..., Any], float]) -> None:
         self._random = random.Random(seed)
         self._kinds = kinds
         self._stopped = threading.Event()
@@ -66,7 +66,7 @@ class Producer:
             if self._random.random() < WORKFLOWS:
                 self._start(self._random.choice(SHAPES), f"w{number}", round(self._random.random(), 3))
                 continue
-            task = self._random.choice(self._kinds)
+            task = self._random.choices(list(self._kinds), list(self._kinds.values()))[0]
             key, seconds = f"t{number}", self._seconds()
             if self._has_arrived(partial(self._send, task, key, seconds)):
                 self.sent.add(key)

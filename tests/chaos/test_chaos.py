@@ -23,7 +23,7 @@ def test_whatever_dies_no_task_is_lost_and_each_runs_as_often_as_its_policy_says
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=240,
+        timeout=400,
     )
 
     assert trial.returncode == 0, trial.stdout

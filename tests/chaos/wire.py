@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PIECE = 65_536
@@ -22,6 +23,8 @@ class Wire:
     def __init__(self, folder: str, server_folder: str) -> None:
         self._server = str(Path(server_folder, _NAME))
         self._links: list[_Link] = []
+        self._carries = threading.Event()
+        self._carries.set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(Path(folder, _NAME)))
         self._listener.listen(64)
@@ -34,22 +37,33 @@ class Wire:
             link.is_doomed = True
         return len(self._links)
 
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Carry nothing for a while, then all that was held back: links stay open, and new ones get no answer."""
+        self._carries.clear()
+        try:
+            yield
+        finally:
+            self._carries.set()
+
     def close(self) -> None:
         """Take no more links."""
         self._listener.close()
+        self._carries.set()
 
     def _accept(self) -> None:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._listener.accept()
-                link = _Link(client)
+                link = _Link(client, self._carries)
                 self._links.append(link)
                 threading.Thread(target=link.run, args=(self._server,), daemon=True).start()
 
 
 class _Link:
-    def __init__(self, client: socket.socket) -> None:
+    def __init__(self, client: socket.socket, carries: threading.Event) -> None:
         self._client = client
+        self._carries = carries
         self._server = socket.socket(socket.AF_UNIX)
         self.is_open = True
         self.is_doomed = False
@@ -63,6 +77,7 @@ class _Link:
                 if self.is_doomed and b"COMMIT" in piece:
                     self._is_deaf = True
                     threading.Timer(_TIME_TO_COMMIT, self.close).start()
+                self._carries.wait()
                 self._server.sendall(piece)
         except OSError:
             pass
@@ -78,6 +93,7 @@ class _Link:
     def _answers(self) -> None:
         with suppress(OSError):
             while piece := self._server.recv(_PIECE):
+                self._carries.wait()
                 if not self._is_deaf:
                     self._client.sendall(piece)
         self.close()
