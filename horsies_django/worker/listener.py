@@ -38,9 +38,7 @@ class Listener:
         self._inbox = inbox
         self._line: postgres.OwnLine | None = None
         self._teller = Teller(plan.database, worker_id)
-        recovery = plan.options.recovery
-        beats = min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
-        self._believed_for = 3 * beats
+        self._believed_for = 3 * plan.options.recovery.beat_interval
         self._heard_at = float("-inf")
         self._hints = Hints()
 

@@ -86,12 +86,6 @@ class Plan:
         return self.options.database
 
     @property
-    def beat_interval(self) -> float:
-        """Between two beats of a worker, which beats for what runs and for what is prefetched at once."""
-        recovery = self.options.recovery
-        return min(recovery.claimer_heartbeat_interval_ms, recovery.runner_heartbeat_interval_ms) / 1_000
-
-    @property
     def longest_stall(self) -> float:
         """For how long a runner may stand still before its supervisor kills it."""
         return self.stall_timeout or self.options.recovery.running_stale_threshold_ms / 1_000

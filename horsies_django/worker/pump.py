@@ -88,15 +88,14 @@ class Pump:
         self._writer = Writer(plan, self._books, lanes, self._outbox, self._allowance)
         self._gates = Gates(plan, self._books, lanes, self._allowance, self._cadence.due_at)
         self._lookout = Lookout(plan, self._books, lanes, self._allowance, listener, self._cadence, self._gates)
-        self._beat_every = plan.options.recovery.beat_interval
         self._try = Patience(
             plan.database,
             wait=lambda seconds: self._hear(inbox.take(seconds)),
             doubt=self._writer.doubt,
-            longest_pause=plan.beat_interval,
+            longest_pause=plan.options.recovery.beat_interval,
             isolate=lambda: self._books.isolate(lanes),
         )
-        self._next_beat = time.monotonic() + plan.beat_interval
+        self._next_beat = time.monotonic() + plan.options.recovery.beat_interval
         self._ticked_at = float("-inf")
         self._hands_back_at = 0.0
         self._asks_at = float("inf")
@@ -355,9 +354,8 @@ class Pump:
         self._outbox.take(ended)
         self._outbox.block(tick.blocked)
         if tick.beat:
-            self._next_beat = (
-                tick.began + self._plan.beat_interval
-            )  # a beat that had to wait is as old as the tick is long
+            # A beat that had to wait is as old as the tick is long.
+            self._next_beat = tick.began + self._plan.options.recovery.beat_interval
             if self._begun is not None:
                 self._begun.beaten()
         self._settle(tick)

@@ -31,7 +31,7 @@ class StallDetector:
         self._begun = begun
         self._grace = plan.timeout_grace
         self._stall_timeout = plan.longest_stall
-        self._beat_every = plan.beat_interval
+        self._beat_every = plan.options.recovery.beat_interval
         self._pulse = 0.0
         self._looked_at = time.monotonic()
         self._silent = 0.0

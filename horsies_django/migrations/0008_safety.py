@@ -38,6 +38,26 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AddField(
+            model_name='task',
+            name='unknown_to',
+            field=models.JSONField(blank=True, help_text='The versions of the code whose workers did not know it, and how often it went back.', null=True, verbose_name='unknown to'),
+        ),
+        migrations.AddField(
+            model_name='worker',
+            name='code_version',
+            field=models.CharField(blank=True, db_default='', default='', help_text="The project's.", max_length=64, verbose_name='version of the code'),
+        ),
+        migrations.AddField(
+            model_name='turn',
+            name='outage_at',
+            field=models.DateTimeField(null=True, verbose_name='outage at'),
+        ),
+        migrations.AddField(
+            model_name='turn',
+            name='probing_since',
+            field=models.DateTimeField(null=True, verbose_name='probing since'),
+        ),
         migrations.RunPython(bring_into_range, migrations.RunPython.noop),
         migrations.AddConstraint(
             model_name='limit',
