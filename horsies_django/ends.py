@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
-from django.db import transaction
-
 from . import postgres
+from .on_commit import on_commit_robust
 
 #: Seconds for which a worker tells of ends after somebody has said that he waits. Who still waits says so more often.
 TOLD_FOR: Final = 10.0
@@ -67,7 +65,7 @@ def tell_after_commit(alias: str, keys: Collection[UUID]) -> None:
     thing, says it. A failure is logged and no more: who waits looks for himself too.
     """
     if keys and postgres.can_listen(alias):
-        transaction.on_commit(partial(_tell, alias, list(keys)), using=alias, robust=True)
+        on_commit_robust(alias, _tell, alias, list(keys))
 
 
 def _tell(alias: str, keys: Sequence[UUID]) -> None:

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from django.db import transaction
 from django.dispatch import Signal
 
 from .compat import FrameworkTaskResult, task_finished
 from .framework import result_of, sender_of
+from .on_commit import on_commit_robust
 from .results import TaskError
 from .signals import task_cancelled, task_crashed, task_expired, task_retrying
 from .states import AttemptOutcome, TaskStatus
@@ -112,7 +112,7 @@ def _send(signal: Signal, sender: type[Any], result: FrameworkTaskResult[..., An
 
 
 def _after_commit(database: str, job: Job) -> None:
-    transaction.on_commit(partial(_carry_out, job), using=database, robust=True)
+    on_commit_robust(database, _carry_out, job)
 
 
 def _carry_out(job: Job) -> None:

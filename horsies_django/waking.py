@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
-from django.db import transaction
-
 from . import postgres
+from .on_commit import on_commit_robust
 
 #: Seconds between two notifications of one process for one queue. A NOTIFY takes a cluster-wide lock at commit; a
 #: worker that was woken looks again within a few times as long, so what is left unsaid costs milliseconds.
@@ -99,13 +97,13 @@ DISMISSED: Final = "#"
 def dismiss_after_commit(alias: str, worker_id: str) -> None:
     """Tell a worker, once the current transaction has committed, that its row asks it to stop."""
     if postgres.can_listen(alias):
-        transaction.on_commit(partial(_notify, alias, DISMISSED + worker_id), using=alias, robust=True)
+        on_commit_robust(alias, _notify, alias, DISMISSED + worker_id)
 
 
 def revoke_after_commit(alias: str) -> None:
     """Tell workers, once the current transaction has committed, that some of what they run was taken from them."""
     if postgres.can_listen(alias):
-        transaction.on_commit(partial(_notify, alias, REVOKED), using=alias, robust=True)
+        on_commit_robust(alias, _notify, alias, REVOKED)
 
 
 def wake_after_commit(alias: str, queue_name: str, *, later: bool = False, is_async: bool | None = None) -> None:
@@ -115,13 +113,13 @@ def wake_after_commit(alias: str, queue_name: str, *, later: bool = False, is_as
     """
     if postgres.can_listen(alias):
         wake = Wake(queue_name, later, is_async)
-        transaction.on_commit(partial(_notify, alias, wake.dumps()), using=alias, robust=True)
+        on_commit_robust(alias, _notify, alias, wake.dumps())
 
 
 def free_after_commit(alias: str, queue_name: str) -> None:
     """Tell workers, once the current transaction has committed, that a queue with a limit may have a place."""
     if postgres.can_listen(alias):
-        transaction.on_commit(partial(_notify, alias, FREED + queue_name), using=alias, robust=True)
+        on_commit_robust(alias, _notify, alias, FREED + queue_name)
 
 
 def to_go_along(alias: str, wake: Wake) -> str | None:

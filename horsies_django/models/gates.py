@@ -10,7 +10,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, models, transaction
@@ -18,6 +17,7 @@ from django.db.models import Case, Count, Q, Value, When
 from django.db.models.functions import Now
 
 from ..limits import Terms
+from ..on_commit import on_commit_robust
 from ..states import TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
 from .admitting import GATES, NOBODY, Admitted, Inside, Lane, admit, declared, held_in
@@ -82,7 +82,7 @@ def admit_after_commit(database: str, keys: Iterable[str | None], terms: Terms |
     A sender's transaction so locks no limit, however long it is.
     """
     if some := {key for key in keys if key is not None}:
-        transaction.on_commit(partial(_admit_some, database, some, terms), using=database, robust=True)
+        on_commit_robust(database, _admit_some, database, some, terms)
 
 
 def _admit_some(database: str, keys: Collection[str], terms: Terms | None) -> None:

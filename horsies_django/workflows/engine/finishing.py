@@ -6,17 +6,17 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import models, transaction
+from django.db import models
 from django.db.models import Case, Count, F, Value, When
 from django.db.models.functions import Now
 
 from ...ends import tell_after_commit
 from ...expressions import FromMap
 from ...models import Workflow, WorkflowTask
+from ...on_commit import on_commit_robust
 from ...results import TaskError
 from ...retention import workflow_kept_until
 from ...retries import RetryPolicy
@@ -49,7 +49,7 @@ def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
         flow.status = WorkflowStatus.COMPLETED if flow.error is None else WorkflowStatus.FAILED
         if flow.error is None:
             flow.result = {"ok": _output(turn, flow)}
-        transaction.on_commit(partial(_log, flow), using=turn.database, robust=True)
+        on_commit_robust(turn.database, _log, flow)
     _store(turn, finished)
     tell_after_commit(turn.database, [flow.key for flow in finished])
     return _tell_parents(turn, [flow for flow in done if flow.parent_id is not None])
