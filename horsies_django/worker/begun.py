@@ -76,12 +76,12 @@ class Begun:
         if self._taken < _PLACES:
             self._taken += 1
             _COUNT.pack_into(self._memory, _TAKEN_AT, self._taken)
-            return Place(self._memory, self._taken - 1)
-        return Place(self._memory, _PLACES)
+            return Place(self._memory, _HEAD.size + _PLACE.size * (self._taken - 1))
+        return Place(self._memory, 0)
 
     def give_back(self, place: Place | None) -> None:
         """Let another body have the place."""
-        if place is not None and place.number < _PLACES:
+        if place is not None and place.start:
             self._free.append(place)
 
     def pulse(self) -> None:
@@ -149,27 +149,22 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """Where one body notes that it begins and ends; the last is for all for whom there is no other."""
+    """Where one body notes that it begins and ends; at 0 the one for all bodies for which there is no other."""
 
     memory: mmap.mmap
-    number: int
+    start: int
 
-    def begin(self, held: Held, limit: float | None) -> None:
-        """Note that the body of this claim begins, with a time limit in seconds."""
-        if self.number == _PLACES:
-            self.memory[_OVERFLOW_AT] = 1
+    def begin(self, held: Held, began: float, limit: float) -> None:
+        """Note that the body of this claim has begun, with a time limit in seconds, which may be infinite."""
+        if self.start:
+            _PLACE.pack_into(self.memory, self.start, held.task_id.bytes, held.claim, began, limit)
         else:
-            limit = math.inf if limit is None else limit
-            _PLACE.pack_into(self.memory, self._start, held.task_id.bytes, held.claim, time.monotonic(), limit)
+            self.memory[_OVERFLOW_AT] = 1
 
     def end(self) -> None:
         """Note that the body has ended: it can't get over its limit any more."""
-        if self.number != _PLACES:
-            _LIMIT.pack_into(self.memory, self._start + _LIMIT_AT, math.inf)
-
-    @property
-    def _start(self) -> int:
-        return _HEAD.size + _PLACE.size * self.number
+        if self.start:
+            _LIMIT.pack_into(self.memory, self.start + _LIMIT_AT, math.inf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from ..bell import LONGEST_WAIT
-from ..exceptions import TaskInterrupt
+from ..exceptions import TaskRevoked
 from ..models.claims import ClaimedTask, Runner
 from ..signalling import handing_over
 from ..waking import ANY_QUEUE, Freed, Wake, free_after_commit
@@ -435,7 +435,8 @@ class Pump:
         if self._allowance.stop_by is not None:
             ended, still = stop_bodies(self._lanes, self._inbox, 1.0 if self._is_aborted else self._plan.timeout_grace)
             for outcome in ended:
-                if not isinstance(outcome.exception, TaskInterrupt):
+                is_cut_short = outcome.run.told is TaskRevoked and outcome.ended.error is not None
+                if not is_cut_short or outcome.is_stored:
                     self._has_ended(outcome)
             if self._outbox and (tick := self._try(self._tick)) is not None:
                 self._carry_out(tick)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -87,9 +88,10 @@ class Run:
 
     def begin(self) -> None:
         """The body begins now, in this thread."""
+        began = time.monotonic()
         if self.place is not None:
-            self.place.begin(self.claim, self.time_limit)
-        self.began = time.monotonic()
+            self.place.begin(self.claim, began, math.inf if self.time_limit is None else self.time_limit)
+        self.began = began
 
     def end(self) -> None:
         """The body has ended."""

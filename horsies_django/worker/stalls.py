@@ -12,7 +12,7 @@ from .plan import Plan
 #: Seconds between two pulses of a runner.
 PULSE: Final = 1.0
 
-#: Seconds without a pulse after which a body over its time limit costs its runner, however short the grace.
+#: Seconds without a pulse that a runner always has, however short the thresholds and the grace: it gives one a second.
 SILENCE: Final = 3.0
 
 #: Beat intervals without a beat of the runner's own after which its supervisor beats for it.
@@ -30,7 +30,7 @@ class StallDetector:
     def __init__(self, plan: Plan, begun: Begun) -> None:
         self._begun = begun
         self._grace = plan.timeout_grace
-        self._stall_timeout = plan.longest_stall
+        self._stall_timeout = max(plan.longest_stall, SILENCE)
         self._beat_every = plan.options.recovery.beat_interval
         self._pulse = 0.0
         self._looked_at = time.monotonic()

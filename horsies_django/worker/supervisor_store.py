@@ -40,6 +40,7 @@ class Dead:
     evidence: Evidence
     answer: Callable[[bool], None] | None = None
     tries: int = 0
+    next_try: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +111,19 @@ class SupervisorStore:
             connections[database].close()
 
     def _recover_all(self) -> None:
-        now = time.monotonic()
+        began = time.monotonic()
         for dead in list(self._dead):
+            if time.monotonic() < dead.next_try:
+                continue
+            dead.next_try = time.monotonic() + PAUSE
             try:
                 if not self._is_recovered(dead):
                     continue
             except Error as error:
                 logger.warning("tasks of dead runners can't be recovered yet: %s", error)
                 connections[self._plan.database].close()
-                if time.monotonic() - now > PAUSE:
-                    return
+                if time.monotonic() - began > PAUSE:
+                    return  # beats come first
                 continue
             self._dead.remove(dead)
             self._recovered += 1

@@ -32,8 +32,14 @@ def work(plan: Plan, verbosity: int = 1) -> int:
         with own_connection(plan.database, "reaper", waits=True):
             run_pass(plan.options)
     inbox = Inbox()
-    words = iter([Word.STOP])
-    with _told(lambda _: inbox.put(next(words, Word.ABORT))):
+    words = iter([Word.STOP, Word.ABORT])
+
+    def tell(_: Word) -> None:
+        if (word := next(words, None)) is None:
+            raise KeyboardInterrupt  # the third: whatever the database does, or a callback
+        inbox.put(word)
+
+    with _told(tell):
         while runner.run(plan, plan.new_worker_id(), inbox) is Leaving.SPENT and plan.until is Until.DRAINED:
             pass  # it takes no more tasks, and there may be more
     return 0

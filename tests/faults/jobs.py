@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import fcntl
 import multiprocessing
@@ -122,6 +123,15 @@ def clean_up(key: str) -> None:
         wait_for("nowhere")
     finally:
         leave(f"{key} ended")
+
+
+@task(retry_policy=AGAIN)
+async def aclean_up(key: str) -> None:
+    await Entry.objects.acreate(key=f"{key} began", pid=os.getpid())
+    try:
+        await asyncio.sleep(FOREVER)
+    finally:
+        await Entry.objects.acreate(key=f"{key} ended", pid=os.getpid())
 
 
 @task(retry_policy=AGAIN)

@@ -52,8 +52,9 @@ def test_16_a_shutdown_that_is_outlasted_runs_no_task_twice_at_once_and_keeps_ma
     assert second.process.poll() is None
 
 
-def test_16_a_drain_with_no_supervisor_ends_its_bodies_first(manage):
-    handle = jobs.clean_up.send("body")
+@pytest.mark.parametrize("body", [jobs.clean_up, jobs.aclean_up])
+def test_16_a_drain_with_no_supervisor_ends_its_bodies_first(manage, body):
+    handle = body.send("body")
     process = manage("horsies_worker", "--drain", "--threads", "2", "--shutdown-timeout", "0.5")
     began("body began")
 

@@ -85,6 +85,12 @@ RULES = [
         [0, -1, "30", True, NAN, INFINITY],
     ),
     (("worker",), "timeout_grace", "0.1 to 3600 (seconds)", [0, -1, 3_601, "5", None, True, NAN, INFINITY]),
+    (
+        ("worker",),
+        "stall_timeout",
+        "3 to 3.1536e+07 (seconds), or None (running_stale_threshold_ms)",
+        [0, 2.9, -1, "30", True, NAN, INFINITY],
+    ),
     (("worker",), "shutdown_timeout", "0 to 86400 (seconds)", [-1, 86_401, "30", None, True, NAN, INFINITY]),
     (("worker",), "reaper", *switch()),
     (("worker",), "scheduler", *switch()),
