@@ -11,7 +11,6 @@ from horsies_django import RetrievalCode, TaskStatus
 from tests.faults.server import frozen
 from tests.jobs import tasks
 
-
 pytestmark = pytest.mark.slow
 
 
