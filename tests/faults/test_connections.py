@@ -97,7 +97,7 @@ def test_23_a_project_with_another_isolation_level_loses_and_fails_nothing(own_c
 def test_17_a_worker_notices_within_seconds_that_its_servers_host_has_vanished(own_cluster, host, start):
     worker = start("horsies_worker", "--no-reaper", "--no-scheduler", DATABASE_URL=host.url)
     wait_until(Worker.objects.exists, 60, "the worker is registered")
-    wait_until(lambda: tasks.noop.send().get(20).is_ok, 60, "a task is run")
+    wait_until(lambda: tasks.noop.send().get(20).is_ok(), 60, "a task is run")
 
     host.vanish()
     tasks.noop.send()
@@ -106,7 +106,7 @@ def test_17_a_worker_notices_within_seconds_that_its_servers_host_has_vanished(o
     print(f"noticed after {time.monotonic() - began:.1f} s")
     host.come_back()
 
-    assert tasks.noop.send().get(60).is_ok
+    assert tasks.noop.send().get(60).is_ok()
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_23_a_server_that_takes_no_writes_fails_no_task(own_cluster, start):
         admin.execute("ALTER SYSTEM RESET default_transaction_read_only")
         admin.execute("SELECT pg_reload_conf()")
 
-    assert [handle.get(60).is_ok for handle in handles] == [True] * 3
+    assert [handle.get(60).is_ok() for handle in handles] == [True] * 3
 
 
 @pytest.mark.parametrize("code", ["25006", "40001", "40P01", "57P01", "57P03", "55P03"])
@@ -144,4 +144,4 @@ def test_17_a_worker_whose_table_is_locked_for_long_goes_on_listening_to_others_
     with locked(own_cluster.url, "horsies_tasks"):
         wait_until(lambda: "lock timeout" in worker.output, 60, "the pump has given up waiting")
 
-    assert tasks.noop.send().get(60).is_ok
+    assert tasks.noop.send().get(60).is_ok()
