@@ -122,10 +122,10 @@ class TaskHandle(Generic[T]):
         """Wait for the task to end, at most ``timeout`` seconds, and return its result.
 
         None waits for ever, 0 looks once. Never raises for how the task came out, nor for how the asking went: beside
-        the codes of the task itself there are ``WAIT_TIMEOUT`` (it lives), ``TASK_NOT_FOUND`` (there is no such row, or
-        no more), ``RESULT_NOT_AVAILABLE`` (it has ended and kept no result), ``RESULT_DESERIALIZATION_ERROR`` and, when
-        the database can't be asked, ``BROKER_ERROR``. The first two and the last may be otherwise a moment later: the
-        handle doesn't keep them, the next call asks again.
+        the codes of the task itself there are ``WAIT_TIMEOUT`` (it lives, or the database has not answered),
+        ``TASK_NOT_FOUND`` (there is no such row, or no more), ``RESULT_NOT_AVAILABLE`` (it has ended and kept no
+        result), ``RESULT_DESERIALIZATION_ERROR`` and, when the database can't be asked, ``BROKER_ERROR``. The first two
+        and the last may be otherwise a moment later: the handle doesn't keep them, the next call asks again.
 
         However many wait, their process asks for all of them at once, every 20 ms at first, every 0.5 s after a while.
         In a transaction each asks for itself, and waits in vain for a task that the transaction itself has sent.
@@ -185,6 +185,8 @@ class TaskHandle(Generic[T]):
 
     def _told(self, answer: waiting.Answer[waiting.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
         """Return the result that an answer means, and keep it if it is the task's own."""
+        if isinstance(answer, waiting.Silent):
+            return retrieval.timed_out("task", timeout)
         if not isinstance(answer, waiting.Row):
             return retrieval.nothing(f"task {self.id}", answer)
         if (result := self._kept(answer)) is None:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -25,7 +26,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary, ref
 
 from asgiref.sync import sync_to_async
-from django.db import Error, connections
+from django.db import Error, OperationalError, connections
 from django.db.models import TextField
 from django.db.models.functions import Cast
 from django.utils.asyncio import async_unsafe
@@ -46,6 +47,8 @@ _NAP: Final = 1.0
 
 #: Seconds between two looks for those of whose ends somebody tells, however often that is.
 _NEXT_CALL: Final = 0.005
+#: Seconds that a look gets to be answered, however little time is left: so long may a wait last beyond its time-out.
+_PATIENCE: Final = 1.0
 
 #: Seconds without a look after which another takes the lead: the leader's own connection may hang.
 _STALE: Final = 5.0
@@ -63,6 +66,11 @@ N = TypeVar("N", bound=News)
 
 #: Asks a database for the news of these ids, of those that there are.
 Reader: TypeAlias = Callable[[str, Sequence[UUID]], Mapping[UUID, N]]
+
+
+class Silent(OperationalError):
+    """The database has not answered before the time was up: a frozen server, or a network that delivers nothing."""
+
 
 #: The news, final unless the time is up; None if there is no such row; or why the database can't say.
 Answer: TypeAlias = N | Error | None
@@ -109,7 +117,14 @@ class _Seat:
     is_told: bool = False
     answer: Answer[Any] = None
 
+    @property
+    def patient_until(self) -> float:
+        """When a look that begins now is given up."""
+        return max(self.deadline, time.monotonic() + _PATIENCE)
+
     def hear(self, answers: Mapping[UUID, Any] | Error, asked_at: float) -> None:
+        if isinstance(answers, Silent) and time.monotonic() < self.deadline:
+            return
         answer = answers if isinstance(answers, Error) else answers.get(self.key)
         if answer is None or isinstance(answer, Error) or answer.is_final or self.deadline <= asked_at:
             self.answer, self.is_told = answer, True
@@ -172,7 +187,11 @@ class _Room:
             if self.leader is None or now - self.looked_at > _STALE:
                 self.leader = seat
             if self.leader is not seat:
-                return _Turn()
+                if (left := seat.deadline + _PATIENCE - now) <= 0:  # its leader waits longer for an answer
+                    seat.hear(Silent(), now)
+                    self.seats.pop(seat, None)
+                    return None
+                return _Turn(pause=min(_NAP, left))
             if self.called and now < (next_at := self.called_at + _NEXT_CALL):
                 return _Turn(pause=next_at - now)
             called, self.called = [other for other in self.called if other in self.seats], {}
@@ -234,7 +253,7 @@ def ended(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[
             if turn.asked:
                 if not is_alone:
                     attend(database, room)
-                room.tell(turn, _look(read, database, turn.asked))
+                room.tell(turn, _look(read, database, turn.asked, seat.patient_until))
             else:
                 bell.wait(turn.pause)
     finally:
@@ -253,7 +272,7 @@ async def aended(read: Reader[N], database: str, key: UUID, deadline: float) -> 
             if turn.asked:
                 if not is_alone:
                     attend(database, room)
-                room.tell(turn, await sync_to_async(_look)(read, database, turn.asked))
+                room.tell(turn, await sync_to_async(_look)(read, database, turn.asked, seat.patient_until))
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(turn.pause):
@@ -272,13 +291,22 @@ def _first_look(read: Reader[Any], database: str, seat: _Seat) -> bool:
     now = time.monotonic()
     if connection.connection is None and now < seat.deadline:
         return False
-    seat.hear(_look(read, database, [seat]), now)
+    seat.hear(_look(read, database, [seat], seat.patient_until), now)
     return seat.is_told or not connection.autocommit
 
 
-def _look(read: Reader[N], database: str, seats: Collection[_Seat]) -> Mapping[UUID, N] | Error:
-    """Return the news there is; asked again if the connection turns out to have died since its last use."""
+def _look(
+    read: Reader[N], database: str, seats: Collection[_Seat], until: float = math.inf
+) -> Mapping[UUID, N] | Error:
+    """Return the news there is, or why there is none; after ``until``, by time.monotonic(), that is :class:`Silent`."""
     keys = list({seat.key for seat in seats})
+    if until == math.inf or connections[database].vendor != "postgresql":
+        return _ask(read, database, keys)
+    return _ask_in_time(read, database, keys, until)
+
+
+def _ask(read: Reader[N], database: str, keys: Sequence[UUID]) -> Mapping[UUID, N] | Error:
+    """Ask the database; again if the connection turns out to have died since its last use."""
     chunks = [keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK)]
     connection = connections[database]
     while True:
@@ -289,3 +317,45 @@ def _look(read: Reader[N], database: str, seats: Collection[_Seat]) -> Mapping[U
             connection.close_if_unusable_or_obsolete()
             if is_new or connection.connection is not None:
                 return error
+
+
+def _ask_in_time(read: Reader[N], database: str, keys: Sequence[UUID], until: float) -> Mapping[UUID, N] | Error:
+    """Ask on this thread's connection, in a thread that can be left: no driver gives up on a server that is silent.
+
+    Outside a transaction this thread gets a new connection then, and the old one is closed once it can be. Inside one
+    it stays: whatever is asked next of it waits for the same answer.
+    """
+    connection = connections[database]
+    answers: list[Mapping[UUID, N] | Error | BaseException] = []
+    lock = threading.Lock()
+    is_left = False
+
+    def ask() -> None:
+        connections[database] = connection
+        answer: Mapping[UUID, N] | Error | BaseException
+        try:
+            answer = _ask(read, database, keys)
+        except BaseException as error:  # noqa: BLE001  # it is raised where the answer is awaited
+            answer = error
+        with lock:
+            answers.append(answer)
+            if is_left:
+                connection.close()
+            connection.dec_thread_sharing()
+
+    connection.inc_thread_sharing()
+    name = threading.current_thread().name  # whoever logs, or traces, statements sees who asks
+    thread = threading.Thread(target=copy_context().run, args=(ask,), name=name, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive() and (left := until - time.monotonic()) > 0:
+            thread.join(min(left, _NAP))
+    finally:
+        with lock:
+            is_left = not answers and (connection.connection is None or connection.autocommit)
+            if is_left:
+                connections[database] = connection.copy()
+    answer = answers[0] if answers else Silent("the database has not answered in time")
+    if isinstance(answer, BaseException) and not isinstance(answer, Error):
+        raise answer
+    return answer

@@ -195,6 +195,8 @@ class WorkflowHandle(Generic[T]):
 
     def _told(self, answer: waiting.Answer[news.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
         """Return the result that an answer means, and keep it if there will be no other."""
+        if isinstance(answer, waiting.Silent):
+            return retrieval.timed_out("workflow", timeout)
         if not isinstance(answer, news.Row):
             return retrieval.nothing(f"workflow {self.id}", answer)
         if not answer.is_final:

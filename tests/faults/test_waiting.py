@@ -1,0 +1,89 @@
+"""Waiting for a task's end on a database that is silent."""
+
+import time
+from threading import Thread
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, connections, transaction
+
+from horsies_django import RetrievalCode, TaskStatus
+from tests.faults.server import frozen
+from tests.jobs import tasks
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _closed(own_cluster):
+    """Close the connection that takes the place of one which was given up."""
+    yield
+    connection.close()
+
+
+def get_codes(handle, timeouts):
+    """Wait in a thread for each of these, and return the code that each gets and the seconds that it took."""
+    got = {}
+
+    def get(timeout, own):
+        connections["default"] = own.copy()
+        began = time.monotonic()
+        got[timeout] = handle.get(timeout=timeout).err.error_code, time.monotonic() - began
+        connections.close_all()
+
+    threads = [Thread(target=get, args=(timeout, connections["default"]), daemon=True) for timeout in timeouts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return got
+
+
+@pytest.mark.parametrize("is_connected", [True, False], ids=["connected", "not connected"])
+def test_23_get_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster, is_connected):
+    handle = tasks.noop.send()
+    if not is_connected:
+        connection.close()
+
+    with frozen(own_cluster):
+        began = time.monotonic()
+        result = handle.get(timeout=3)
+        took = time.monotonic() - began
+
+    assert result.err.error_code == RetrievalCode.WAIT_TIMEOUT
+    assert 3 <= took < 10
+    assert handle.status() == TaskStatus.PENDING  # on a connection that answers
+
+
+def test_23_aget_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster):
+    handle = tasks.noop.send()
+
+    with frozen(own_cluster):
+        began = time.monotonic()
+        result = async_to_sync(handle.aget)(timeout=2)
+        took = time.monotonic() - began
+
+    assert result.err.error_code == RetrievalCode.WAIT_TIMEOUT
+    assert 2 <= took < 10
+
+
+def test_23_who_waits_longer_keeps_nobody_beyond_their_time_on_a_frozen_server(own_cluster):
+    handle = tasks.noop.send()
+
+    with frozen(own_cluster):
+        got = get_codes(handle, [8, 2, 1])
+
+    assert {code for code, _ in got.values()} == {RetrievalCode.WAIT_TIMEOUT}
+    assert got[1][1] < 6
+    assert got[2][1] < 7
+
+
+def test_23_a_transaction_outlives_a_get_that_the_server_does_not_answer(own_cluster):
+    with transaction.atomic():
+        handle = tasks.noop.send()
+        with frozen(own_cluster):
+            result = handle.get(timeout=1)
+        assert result.err.error_code == RetrievalCode.WAIT_TIMEOUT
+        assert handle.status() == TaskStatus.PENDING
+
+    assert handle.status() == TaskStatus.PENDING
