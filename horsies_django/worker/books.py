@@ -226,7 +226,8 @@ class Books:
 
         Raises :class:`~..workflows.door.Stuck`.
         """
-        return self._door.ended([outcome.run.task_id for outcome in outcomes])
+        is_any_left = any(outcome.ended.again_in is not None for outcome in outcomes)
+        return self._door.ended([outcome.run.task_id for outcome in outcomes], is_any_left=is_any_left)
 
     def tell_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
         """Wake those who serve the queues of these tasks, once they are there."""

@@ -52,17 +52,18 @@ class Door:
         workflows = Workflow.objects.using(self._database)
         return set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
 
-    def ended(self, ids: Collection[UUID]) -> Made:
+    def ended(self, ids: Collection[UUID], *, is_any_left: bool) -> Made:
         """Do what follows from the ends of these tasks, whose workflows are locked.
 
-        Return what was made with that. It is the worker's to tell others of those tasks that it does not claim itself,
-        and to look at the gates. Raises :class:`Stuck`.
+        ``is_any_left`` says whether some of them wait for another attempt. Return what was made with that. It is the
+        worker's to tell others of those tasks that it does not claim itself, and to look at the gates. Raises
+        :class:`Stuck`.
         """
         from .engine.advance import Advance
 
         advance = Advance(self._phrases, is_quiet=True)
         try:
-            advance.after_tasks(ids)
+            advance.after_tasks(ids, is_any_left=is_any_left)
         except Exception as error:
             if _is_away(error):
                 raise

@@ -452,3 +452,21 @@ class Deep(WorkflowDefinition[int]):
         end: Any = Deep.node(node_id="below")(left=left - 1) if left else give.node(node_id="bottom")(value=0)
         count = give.node(node_id="count")(value=end)
         return Workflow("deep", [end, count], output=count)
+
+
+class Nested(WorkflowDefinition[Any]):
+    """Contains itself as many times as it is told, with nothing beside; what is inmost may fail."""
+
+    class Meta:
+        definition_key = "tests.running.nested"
+        cases = [{"left": 1}]
+
+    @classmethod
+    def build_with(cls, *, left: int, is_bad: bool = False, skipped: int = 0) -> Workflow[Any]:
+        inner: Any = Nested.node(node_id="inner")(left=left - 1, is_bad=is_bad, skipped=skipped)
+        if not left:
+            inner = fail.node(node_id="inner")() if is_bad else give.node(node_id="inner")(value=0)
+        nodes = [inner]
+        for _ in range(skipped):
+            nodes.append(give.node(waits_for=nodes[-1:])())
+        return Workflow("nested", nodes, output=inner)

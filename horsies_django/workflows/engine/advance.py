@@ -16,7 +16,7 @@ from uuid import UUID
 from ..states import NodeKind, OnError, WorkflowStatus, WorkflowTaskStatus
 from . import beginning, ending, finishing, stopping
 from .nodes import Node, Place, Settled, among, is_item_of, read
-from .phrases import Phrases
+from .phrases import Phrases, Question
 from .turn import Turn
 
 #: Levels for which what waits is read level by level. Of more, all that is below is read at once.
@@ -34,12 +34,20 @@ class Advance(Turn):
         """Return one that tells workers of what it enqueues."""
         return cls(Phrases(database))
 
-    def after_tasks(self, ids: Collection[UUID]) -> None:
-        """Some tasks of nodes have ended, or wait again."""
-        ends, ready = ending.settle(self, self.phrases.ends(ids))
-        if len(ends) + len(ready) < len(ids):
-            ends += stopping.stop_waiting(self.nodes, ids)
+    def after_tasks(self, ids: Collection[UUID], *, is_any_left: bool = False) -> None:
+        """Some tasks of nodes have ended, or wait again; with ``is_any_left`` some are known to wait."""
+        rows, keys = self.ask(self.phrases.ends(ids), self._left(ids) if is_any_left else None)
+        ends, ready = ending.settle(self, rows)
+        if not is_any_left and len(ends) + len(ready) < len(ids):
+            (keys,) = self.ask(self._left(ids))
+        if keys:
+            some = self.nodes.filter(pk__in=[key for (key,) in keys])
+            stopping.abandon(self.nodes, some)
+            ends += stopping.drop(self.nodes, some)
         self.after(ends, ready)
+
+    def _left(self, ids: Collection[UUID]) -> Question:
+        return self.phrases.read(stopping.left_over(self.nodes, ids), "pk")
 
     def after(self, ends: Sequence[Settled], ready: Collection[int] = ()) -> None:
         """These nodes have ended, and these are to begin, where their workflows run."""
@@ -57,8 +65,8 @@ class Advance(Turn):
             level += 1
             by_place = _waited_for(ends)
             if level > _SHALLOW and not self.is_whole:
-                self.know_all_below(by_place)
-                finishing.foresee(self)
+                self.know_above({key for key, _ in by_place})
+                finishing.foresee(self, by_place)
             touched = self._count(ends, by_place)
             self._pause_where_that_is_asked_for(ends)
             begun, skipped = self._promote(by_place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -59,28 +59,25 @@ def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
     maps = [node for node in ready if node.pk in by_kind[NodeKind.MAP]]
     if not (events or maps):
         return []
-    waits, rows, sources = _asked_for(turn, events, maps)
-    return [*_wait_for_events(turn, events, waits), *_expand(turn, maps, rows, sources)]
+    _ask_for(turn, events, maps)
+    return [*_wait_for_events(turn, events), *_expand(turn, maps)]
 
 
-def _asked_for(turn: Turn, events: Sequence[Node], maps: Sequence[Node]) -> list[list[Any]]:
-    """Ask for what it takes to begin events and maps, in one round trip."""
-    ask, database = turn.phrases, turn.database
-    turn.know_flows({node.workflow_id for node in maps})
+def _ask_for(turn: Turn, events: Sequence[Node], maps: Sequence[Node]) -> None:
+    """Read what was sent to the workflows of these events, and what these maps go over, in one round trip."""
+    ask = turn.phrases
     unread = {node.workflow_id for node in events}.difference(turn.events)
-    waiting = turn.nodes.filter(among(database, [node.pk for node in events]))
-    sent = WorkflowEvent.objects.using(database).filter(among(database, unread, "workflow"))
-    mapped = turn.nodes.filter(among(database, [node.pk for node in maps]))
-    found = turn.ask(
-        ask.read(waiting, "pk", "event_name", "event_timeout") if events else None,
+    sent = WorkflowEvent.objects.using(turn.database).filter(among(turn.database, unread, "workflow"))
+    places = {(node.workflow_id, node.over_index or 0) for node in maps}.difference(turn.results)
+    events_sent, sources = turn.ask(
         ask.read(sent, "workflow_id", "name", Cast("payload", TextField())) if unread else None,
-        ask.read(mapped, "pk", *_MAP) if maps else None,
-        ask.sources({(node.workflow_id, node.over_index or 0) for node in maps}) if maps else None,
+        ask.sources(places) if places else None,
     )
     turn.events |= {key: {} for key in unread}
-    for workflow_id, name, payload in found.pop(1):
+    for workflow_id, name, payload in events_sent:
         turn.events[workflow_id][name] = payload
-    return found
+    for workflow_id, index, text, is_neutral in sources:
+        turn.results[workflow_id, index] = (text, is_neutral)
 
 
 def _sleep(turn: Turn, lanes: Mapping[int, Lane]) -> None:
@@ -89,20 +86,19 @@ def _sleep(turn: Turn, lanes: Mapping[int, Lane]) -> None:
         _wake_after(turn, lanes, "seconds")
 
 
-def _wait_for_events(turn: Turn, events: Sequence[Node], waits: Iterable[Sequence[Any]]) -> list[Settled]:
+def _wait_for_events(turn: Turn, events: Sequence[Node]) -> list[Settled]:
     if not events:
         return []
     turn.nodes.filter(among(turn.database, [node.pk for node in events])).update(
         status=WorkflowTaskStatus.RUNNING, started_at=Now()
     )
-    by_key = {node.pk: node for node in events}
     ends, timed = list[tuple[Settled, str | None]](), dict[int, Lane]()
-    for key, name, timeout in waits:
-        node = by_key[key]
-        if name in turn.events[node.workflow_id]:
-            ends.append((node.settled(WorkflowTaskStatus.COMPLETED), turn.events[node.workflow_id][name]))
-        elif timeout is not None:
-            timed[key] = (node.queue_name, False)
+    for node in events:
+        sent = turn.events[node.workflow_id]
+        if node.event_name in sent:
+            ends.append((node.settled(WorkflowTaskStatus.COMPLETED), sent[node.event_name]))
+        elif node.event_timeout is not None:
+            timed[node.pk] = (node.queue_name, False)
     if timed:
         _wake_after(turn, timed, "event_timeout")
         turn.nodes.filter(among(turn.database, timed)).update(status=WorkflowTaskStatus.RUNNING)
@@ -156,23 +152,19 @@ def _fail(turn: Turn, failed: Sequence[tuple[Settled, tuple[str, str, Any]]]) ->
 _MAP: Final = ("node_id", "kwargs", "param", "args_from", "values_from", "ctx_from", *CALL_COLUMNS)
 
 
-def _expand(
-    turn: Turn, maps: Sequence[Node], rows: Iterable[Sequence[Any]], sources: Iterable[Sequence[Any]]
-) -> list[Settled]:
+def _expand(turn: Turn, maps: Sequence[Node]) -> list[Settled]:
     """Make a node of each item of what maps go over (P-07); a map over nothing has ended."""
-    found = {(workflow_id, index): (text, is_unwanted) for workflow_id, index, text, is_unwanted in sources}
-    columns = {key: dict(zip(_MAP, row, strict=True)) for key, *row in rows}
     unwanted, empty, bad = list[Settled](), list[Settled](), list[Settled]()
-    full: list[tuple[Node, Mapping[str, Any], Sequence[Any]]] = []
+    full: list[tuple[Node, Sequence[Any]]] = []
     for node in maps:
-        text, is_unwanted = found[node.workflow_id, node.over_index or 0]
+        text, is_unwanted = turn.results[node.workflow_id, node.over_index or 0]
         items = json.loads(text or "{}").get("ok")
         if is_unwanted:  # then so is what goes over it: that is no failure
             unwanted.append(node.settled(WorkflowTaskStatus.SKIPPED, is_neutral=True))
         elif not isinstance(items, list):
             bad.append(node.settled(WorkflowTaskStatus.FAILED))
         elif items:
-            full.append((node, columns[node.pk], items))
+            full.append((node, items))
         else:
             empty.append(node.settled(WorkflowTaskStatus.COMPLETED))
     message = "What it goes over was skipped by its condition."
@@ -185,18 +177,25 @@ def _expand(
     return [*unwanted, *done, *_fail(turn, [(end, no_list) for end in bad])]
 
 
-def _make_items(turn: Turn, maps: Sequence[tuple[Node, Mapping[str, Any], Sequence[Any]]]) -> None:
+def _make_items(turn: Turn, maps: Sequence[tuple[Node, Sequence[Any]]]) -> None:
     """Make the items of these maps, each with its task."""
     if not maps:
         return
     nodes, database = turn.nodes, turn.database
-    counts = {node.pk: len(items) for node, _, items in maps}
+    counts = {node.pk: len(items) for node, items in maps}
+    flows = {node.workflow_id for node, _ in maps}.difference(turn.flows)
+    found, unknown = turn.ask(
+        turn.phrases.read(nodes.filter(among(database, counts)), "pk", *_MAP),
+        turn.phrases.flows(flows) if flows else None,
+    )
+    turn.learn(unknown)
+    columns_of = {key: dict(zip(_MAP, row, strict=True)) for key, *row in found}
     ids = iter(uuid7s(sum(counts.values())))
     rows: list[dict[str, Any]] = []
     more: Counter[UUID] = Counter()
     free, limited = dict[UUID, Lane](), dict[UUID, tuple[str | None, str | None]]()
-    for node, columns, items in maps:
-        flow = turn.flows[node.workflow_id]
+    for node, items in maps:
+        columns, flow = columns_of[node.pk], turn.flows[node.workflow_id]
         is_long = len(columns["node_id"]) > _LONGEST_NAME  # cut, it might be that of another one
         name = columns["node_id"]
         name = f"{name[:_LONGEST_NAME]}~{node.task_index}" if is_long else name

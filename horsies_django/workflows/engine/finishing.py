@@ -25,7 +25,8 @@ from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from . import ending
 from .enqueuing import BUILD, enqueue, later
-from .nodes import BEGUN, Settled, among
+from .nodes import BEGUN, Place, Settled, among
+from .phrases import Question
 from .turn import Flow, Outcome, Parent, Turn
 
 logger = logging.getLogger("horsies_django.workflows")
@@ -55,26 +56,35 @@ def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
     return _tell_parents(turn, [flow for flow in done if flow.parent_id is not None])
 
 
-def foresee(turn: Turn) -> None:
-    """Read all that is needed to end the workflows that are known, with those above them."""
-    _know(turn, [flow for flow in turn.flows.values() if flow.is_running])
+def foresee(turn: Turn, places: Collection[Place]) -> None:
+    """Read all that waits for what is at these places, and what says how the workflows end, however that may be."""
+    _know(turn, [flow for flow in turn.flows.values() if flow.is_running], turn.all_below(places))
 
 
-def _know(turn: Turn, flows: Sequence[Flow]) -> None:
-    """Read what says how these workflows end, and the nodes that have them as subworkflows, in one round trip."""
+def _know(turn: Turn, flows: Sequence[Flow], below: Question | None = None) -> None:
+    """Read what says how these workflows end, and the nodes that have them as subworkflows, in one round trip.
+
+    With ``below``, how they end is still open: what waits is read as well, and what is needed if a subworkflow fails.
+    """
     ask = turn.phrases
     live = [flow for flow in flows if flow.is_running]
     places = {(flow.key, index) for flow in live for index in _needed(flow)}.difference(turn.outcomes)
+    if below:
+        inner = {(parent.workflow_id, parent.task_index) for parent in turn.parents.values() if parent is not None}
+        places |= inner.difference(turn.outcomes)
     leaves = [flow.key for flow in live if _has_leaves(flow) and flow.key not in turn.leaves]
     told = [flow for flow in flows if flow.parent_id is not None]
-    counted = [flow.key for flow in told if _may_fail(flow) and flow.key not in turn.counts]
+    counted = [flow.key for flow in told if (below or _may_fail(flow)) and flow.key not in turn.counts]
     parents = [flow.parent_id for flow in told if flow.parent_id is not None and flow.parent_id not in turn.parents]
-    outcomes, of_leaves, counts, rows = turn.ask(
+    waiting, outcomes, of_leaves, counts, rows = turn.ask(
+        below,
         ask.outcomes(places) if places else None,
         ask.leaves(leaves) if leaves else None,
         ask.counts(counted) if counted else None,
         ask.parents(parents) if parents else None,
     )
+    if below:
+        turn.know_all_below(waiting)
     turn.leaves |= {key: [] for key in leaves}
     for workflow_id, index, *outcome in (*outcomes, *of_leaves):
         turn.outcomes[workflow_id, index] = Outcome(*outcome)

@@ -77,6 +77,8 @@ class Node:
     is_async: bool
     limit_key: str | None
     over_index: int | None
+    event_name: str | None
+    event_timeout: float | None
 
     def after(self, ends: Iterable[Settled]) -> Node:
         """Return it after some of what it waits for has ended."""
@@ -109,6 +111,11 @@ class Node:
             return WorkflowTaskStatus.SKIPPED
         return WorkflowTaskStatus.READY if is_ready and self.open_ctx == 0 else WorkflowTaskStatus.PENDING
 
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return self.workflow_id, self.task_index
+
     def settled(self, status: WorkflowTaskStatus, *, is_neutral: bool = False) -> Settled:
         """Return its end."""
         return Settled(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index, is_neutral)
@@ -137,6 +144,8 @@ COLUMNS: Final = (
     "is_async",
     "limit_key",
     "over_index",
+    "event_name",
+    "event_timeout",
 )
 
 #: What is read of the end of a node: its place, and an :class:`~.turn.Outcome`.

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import connections, models
+from django.db.backends.utils import CursorWrapper
 from django.db.models import Count, F, TextField
 from django.db.models.functions import Cast, Coalesce, Least, Now
 
@@ -62,10 +62,10 @@ _COUNTERS: Final = ("open_deps", "ok_deps", "bad_deps", "open_ctx")
 
 
 class Question(NamedTuple):
-    """A SELECT, and what is to stand in its blanks."""
+    """A SELECT, and what is to stand in its blanks; None if it is asked too seldom to be planned once."""
 
     selection: Selection
-    given: Mapping[str, Any] = MappingProxyType({})
+    given: Mapping[str, Any] | None
 
 
 class Phrases:
@@ -94,9 +94,9 @@ class Phrases:
 
     # Ends.
 
-    def ends(self, task_ids: Collection[UUID]) -> list[Any]:
-        """Return the nodes of these tasks whose tasks have ended."""
-        return self._select(self._ends, self._keys(task_ids))
+    def ends(self, task_ids: Collection[UUID]) -> Question:
+        """Ask for the nodes of these tasks whose tasks have ended, each as :data:`~.ending.ENDS`."""
+        return Question(self._ends, self._keys(task_ids))
 
     @cached_property
     def _ends(self) -> Selection:
@@ -212,8 +212,8 @@ class Phrases:
         return items.order_by("workflow_id", "task_index")
 
     def read(self, rows: models.QuerySet[Any], *columns: Any) -> Question:
-        """Ask for what is asked for too seldom to be kept."""
-        return Question(self._selection(rows, columns))
+        """Ask for columns of some rows."""
+        return Question(Selection(rows, columns), None)
 
     # What a workflow comes to.
 
@@ -322,10 +322,14 @@ class Phrases:
     def ask(self, *questions: Question) -> list[list[Any]]:
         """Return the rows that each of these asks for: of all in one round trip, in a pipeline."""
         with ExitStack() as stack:
-            cursors = [stack.enter_context(postgres.preparing_cursor(self._connection)) for _ in questions]
+            cursors = [stack.enter_context(self._cursor(question)) for question in questions]
             for (selection, given), cursor in zip(questions, cursors, strict=True):
-                selection.ask(cursor, given)
+                selection.ask(cursor, given or {})
             return [question.selection.fetched(cursor) for question, cursor in zip(questions, cursors, strict=True)]
+
+    def _cursor(self, question: Question) -> CursorWrapper:
+        is_kept = question.given is not None
+        return postgres.preparing_cursor(self._connection) if is_kept else self._connection.cursor()
 
     def _select(self, selection: Selection, given: Mapping[str, Any]) -> list[Any]:
         with postgres.preparing_cursor(self._connection) as cursor:

@@ -26,17 +26,11 @@ MOMENT: Final = 500
 _NOT_BEGUN: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
 
 
-def stop_waiting(nodes: NodeRows, task_ids: Collection[UUID]) -> list[Settled]:
-    """Take back those of these tasks that are to run once more, where their workflows do not run any more.
-
-    Return the nodes that have ended with that.
-    """
-    mine = nodes.filter(task_id__in=task_ids)
+def left_over(nodes: NodeRows, task_ids: Collection[UUID]) -> NodeRows:
+    """The nodes of those of these tasks that are to run once more in workflows that do not run any more."""
     states = [WorkflowStatus.PAUSED, *sorted(WORKFLOW_TERMINAL_STATES)]
-    if not mine.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN, workflow__status__in=states).exists():
-        return []
-    abandon(nodes, mine)
-    return drop(nodes, mine)
+    mine = nodes.filter(task_id__in=task_ids, status__in=BEGUN)
+    return mine.filter(task__status__in=_NOT_BEGUN, workflow__status__in=states)
 
 
 def abandon(nodes: NodeRows, some: NodeRows) -> None:

@@ -102,6 +102,7 @@ class Turn:
     counts: dict[UUID, Counter[str]] = field(default_factory=dict)
     parents: dict[int, Parent | None] = field(default_factory=dict)
     events: dict[UUID, dict[str, str]] = field(default_factory=dict)
+    results: dict[Place, tuple[str, bool]] = field(default_factory=dict)
 
     _closed: Counter[UUID] = field(default_factory=Counter)
     _failed: dict[UUID, int] = field(default_factory=dict)
@@ -122,6 +123,7 @@ class Turn:
         """What was read counts no more: others may have changed it."""
         for known in (self.flows, self.places, self.outcomes, self.leaves, self.counts, self.parents, self.events):
             known.clear()
+        self.results.clear()
         self.is_whole = False
 
     # Writing.
@@ -155,8 +157,9 @@ class Turn:
         self.note([(end, _IS_SKIPPED) for end in ends])
 
     def note(self, ended: Iterable[tuple[Settled, str]]) -> None:
-        """These have ended with a result, as JSON text, where how they stand has been read."""
+        """These have ended, each with its result as JSON text."""
         for end, text in ended:
+            self.results[end.workflow_id, end.task_index] = (text, end.is_neutral)
             if outcome := self.outcomes.get((end.workflow_id, end.task_index)):
                 outcome.status, outcome.text = end.status, text
 
@@ -218,17 +221,25 @@ class Turn:
             (rows,) = self.ask(self.phrases.flows(unknown))
             self.learn(rows)
 
-    def know_all_below(self, places: Collection[Place]) -> None:
-        """Read all that waits for what is at these places, and for what is above their workflows, however far."""
-        flows = [self.flows[key] for key in {key for key, _ in places} if key in self.flows]
-        if keys := [flow.parent_id for flow in flows if flow.parent_id and flow.parent_id not in self.parents]:
-            (rows,) = self.ask(self.phrases.parents(keys))
+    def know_above(self, keys: Collection[UUID]) -> None:
+        """Read the nodes of which these workflows are subworkflows, and so on up to the top."""
+        flows = [self.flows[key] for key in keys if key in self.flows]
+        unknown = [flow.parent_id for flow in flows if flow.parent_id and flow.parent_id not in self.parents]
+        if unknown:
+            (rows,) = self.ask(self.phrases.parents(unknown))
             self.adopt(rows)
-            self.parents = dict.fromkeys(keys) | self.parents
+            self.parents = dict.fromkeys(unknown) | self.parents
+
+    def all_below(self, places: Collection[Place]) -> Question:
+        """Ask for all that waits for what is at these places, and for what is above their workflows, however far."""
         above = [parent for parent in self.parents.values() if parent is not None]
-        starts = {*places, *((parent.workflow_id, index) for parent in above for index in parent.dependents)}
-        (waiting,) = self.ask(self.phrases.waiting_below(starts) if starts else None)
-        self._place(waiting)
+        return self.phrases.waiting_below(
+            {*places, *((parent.workflow_id, index) for parent in above for index in parent.dependents)}
+        )
+
+    def know_all_below(self, rows: Iterable[Sequence[Any]]) -> None:
+        """These are the rows that :meth:`all_below` asked for."""
+        self._place(rows)
         self.is_whole = True
 
     def _place(self, rows: Iterable[Sequence[Any]]) -> None:

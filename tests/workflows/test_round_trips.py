@@ -1,0 +1,224 @@
+"""How often a tick of a worker waits for the database's answer, which is what it costs on a slow line.
+
+Counted, not clocked: libpq writes down what it sends and receives. Whatever is sent before an answer is waited for is
+one round trip.
+"""
+
+import tempfile
+import threading
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.backends.signals import connection_created
+
+from horsies_django import Join, OnError, Workflow, wait_for_event
+from horsies_django.models import Workflow as WorkflowRow
+from tests.workflows import bodies
+from tests.workflows.running import make_due
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: Round trips of a tick, with BEGIN, COMMIT and the claim, however many nodes have ended in it.
+MOST = 12
+
+#: What makes libpq send all that it holds back, and is answered.
+ASKS = {"Query", "Sync", "Flush"}
+
+#: By which a statement is planned.
+PREPARES = {"Parse", "Sync"}
+
+
+class Wire:
+    """What the worker of this process says on its connection, and hears."""
+
+    def __init__(self):
+        self.thread, self.file = threading.current_thread(), tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed below
+
+    def connected(self, sender, connection, **_):
+        if threading.current_thread() is self.thread:  # the others are bodies'
+            from psycopg.pq import Trace
+
+            connection.connection.pgconn.trace(self.file.fileno())
+            connection.connection.pgconn.set_trace_flags(Trace.SUPPRESS_TIMESTAMPS)
+
+    def __enter__(self):
+        connection_created.connect(self.connected)
+        return self
+
+    def __exit__(self, *_):
+        connection_created.disconnect(self.connected)
+        self.file.seek(0)
+        self.messages = [line.rstrip("\n").split("\t", 3) for line in self.file if line[:2] in ("F\t", "B\t")]
+        self.file.close()
+
+    def ticks(self):
+        """The round trips of each transaction in which nodes have ended.
+
+        Those by which a new connection has a statement planned, once, are left out, and what beats, every 30 s.
+        """
+        found, trips, said, kinds = [], 0, "", set()
+        for sender, _, kind, *rest in self.messages:
+            text = rest[0] if rest else ""
+            if sender == "F":
+                kinds.add(kind)
+                said += text
+                continue
+            if kinds.intersection(ASKS):
+                trips += kinds != PREPARES
+                kinds = set()
+            if kind == "CommandComplete" and '"BEGIN"' in text:
+                trips, said = 1, ""
+            is_commit = kind == "CommandComplete" and '"COMMIT"' in text
+            if is_commit and "open_count" in said and "horsies_heartbeats" not in said:
+                found.append(trips)
+        return found
+
+
+def drain(threads=100):
+    call_command(
+        "horsies_worker",
+        threads=threads,
+        drain=True,
+        no_reaper=True,
+        prefetch=0,
+        start_ahead=0,
+        verbosity=0,
+    )
+
+
+def give(count, **options):
+    return [bodies.give.node(**options)() for _ in range(count)]
+
+
+def chain_after(first, count):
+    """Return a node and so many that wait for it, one after the other."""
+    made = [first]
+    for _ in range(count):
+        made += give(1, waits_for=made[-1:])
+    return made
+
+
+def chains():
+    return [Workflow("chain", chain_after(*give(1), 3)) for _ in range(50)]
+
+
+def fan():
+    parents = give(100)
+    return [Workflow("fan", [*parents, *give(1, waits_for=parents)])]
+
+
+def maps():
+    made = []
+    for _ in range(3):
+        items = bodies.give.node()(value=list(range(100)))
+        each = bodies.give.map(over=items)
+        made.append(Workflow("map", [items, each, bodies.give.node()(value=each)]))
+    return made
+
+
+def diamonds():
+    made = []
+    for join in (Join.ALL, Join.ANY) * 15:
+        first = give(1)
+        middle = give(3, waits_for=first)
+        made.append(Workflow("diamond", [*first, *middle, *give(1, waits_for=middle, join=join)]))
+    return made
+
+
+def conditions():
+    made = []
+    for _ in range(20):
+        first = give(1)
+        run, left = (bodies.give.node(waits_for=first, run_when=way)() for way in (bodies.yes, bodies.no))
+        made.append(Workflow("condition", [*first, run, left, *give(1, waits_for=[run, left])]))
+    return made
+
+
+def skips():
+    return [Workflow("skip", chain_after(bodies.fail.node()(), 20)) for _ in range(10)]
+
+
+def retries():
+    retried = [bodies.try_again.node()(key=f"again {number}", fails=1) for number in range(20)]
+    return [Workflow("retry", chain_after(node, 1)) for node in retried]
+
+
+def subworkflows():
+    return [Workflow("sub", chain_after(bodies.Leaf.node()(key=f"leaf {number}"), 1)) for number in range(20)]
+
+
+def nested():
+    return [Workflow("nested", [bodies.Nested.node()(left=6)]) for _ in range(3)]
+
+
+def nested_that_fail():
+    return [Workflow("nested", chain_after(bodies.Nested.node()(left=6, is_bad=True, skipped=4), 4)) for _ in range(3)]
+
+
+def events():
+    made = []
+    for _ in range(10):
+        nodes = give(1)
+        for _ in range(10):
+            nodes.append(wait_for_event("said", waits_for=nodes[-1:]))
+        made.append(Workflow("event", [*nodes, *give(1, waits_for=nodes[-1:])]))
+    return made
+
+
+def maps_over_nothing():
+    made = []
+    for _ in range(10):
+        nodes = [bodies.give.node()(value=[])]
+        for _ in range(10):
+            nodes.append(bodies.give.map(over=nodes[-1]))
+        made.append(Workflow("nothing", nodes))
+    return made
+
+
+def pauses():
+    return [
+        Workflow("pause", [bodies.fail.node()(), *chain_after(*give(1), 2)], on_error=OnError.PAUSE) for _ in range(10)
+    ]
+
+
+SHAPES = (
+    chains,
+    fan,
+    maps,
+    diamonds,
+    conditions,
+    skips,
+    retries,
+    subworkflows,
+    nested,
+    nested_that_fail,
+    events,
+    maps_over_nothing,
+    pauses,
+)
+
+
+def everything():
+    return [workflow for shape in SHAPES for workflow in shape()]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, everything])
+def test_a_tick_waits_for_the_database_at_most_12_times_however_many_nodes_end_in_it(shape):
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite is in the process: nothing waits for a line")
+    for workflow in shape():
+        handle = workflow.start()
+        if workflow.name == "event":
+            handle.send_event("said", 1)
+    with Wire() as wire:
+        drain()
+        make_due()
+        drain()
+
+    trips = wire.ticks()
+    print(f"round trips of {len(trips)} ticks: {max(trips)} at most, {sum(trips)} in all")
+    assert trips
+    assert max(trips) <= MOST
+    left = set(WorkflowRow.objects.exclude(name="pause").values_list("status", flat=True))
+    assert left <= {"COMPLETED", "FAILED"}
