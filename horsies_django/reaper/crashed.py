@@ -22,7 +22,7 @@ from ..retries import RetryPolicy
 from ..states import AttemptOutcome, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
-from .batches import Batch, Refused, all_batches, one_batch
+from .batches import Batch, Refused, all_batches, fail_unreadable, one_batch
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -64,7 +64,8 @@ def recover_batch(
     lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` after an overrun) and has retries left (S3-09), with the policy's delay
     (S4-31), else it is FAILED (S3-10).
     """
-    return one_batch(tasks, partial(_recover, overrun=overrun, has_begun=has_begun), refused)
+    act = partial(_recover, overrun=overrun, has_begun=has_begun)
+    return one_batch(tasks, act, refused, give_up=fail_unreadable)
 
 
 def _recover(tasks: TaskQuerySet, overrun: Overrun | None, has_begun: Callable[[Held], bool] | None) -> int:

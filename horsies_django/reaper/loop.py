@@ -13,6 +13,7 @@ from django.db import Error, close_old_connections, connections
 from ..bell import Stop
 from ..conf import Options
 from ..models import Turn
+from ..refusals import is_outage
 from .duties import DutyReport, run_pass
 
 logger = logging.getLogger("horsies_django.reaper")
@@ -57,9 +58,12 @@ class Reaper:
             try:
                 pause = self._take_turn()
             except Error as error:
-                logger.warning("no reaping for now, the database is not to be had: %s", error)
+                if is_outage(error):
+                    logger.warning("no reaping for now, the database is not to be had: %s", error)
+                    self._was_away = True
+                else:
+                    logger.exception("no reaping for now, the database refused a statement")
                 connections[self._options.database].close()
-                self._was_away = True
                 pause = self._interval
             close_old_connections()
             self._stopped.wait(min(pause, self._interval))

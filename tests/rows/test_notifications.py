@@ -11,7 +11,7 @@ from django.db import connection
 from horsies_django import TaskStatus
 from horsies_django.models import Task, Worker
 from horsies_django.postgres import CHANNEL, ENDED
-from horsies_django.waking import DISMISSED, FREED, REVOKED
+from horsies_django.waking import DISMISSED, REVOKED
 from horsies_django.worker.hints import AT_ONCE, PER_SECOND, Hints
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -75,7 +75,7 @@ def test_a_worker_stands_notifications_of_any_kind(worker):
     ]
 
     _notify(odd)
-    _notify(odd + ["zz" * 3_000, "0" * 7], channel=ENDED)
+    _notify([*odd, "zz" * 3_000, "0" * 7], channel=ENDED)
 
     assert tasks.add.send(1).value(timeout=20) == 2
     assert process.process.poll() is None

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 from django.db import connection
-from django.test import Client
 
 from horsies_django import OperationalCode, TaskStatus
-from horsies_django.conf import Options
 from horsies_django.models import Task
-from horsies_django.reaper.duties import run_pass
 from tests.jobs import tasks
 
 #: As PostgreSQL says them, and as SQLite may have them in a column of whatever type.
