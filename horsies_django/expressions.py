@@ -92,8 +92,9 @@ class SecondsUntil(Func):
         super().__init__(F(column), output_field=FloatField())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """``EXTRACT`` gives numeric, which Python would read as Decimal."""
-        template = "EXTRACT(EPOCH FROM (%(expressions)s - STATEMENT_TIMESTAMP()))::double precision"
+        """``EXTRACT`` gives numeric, which Python would read as Decimal; infinite where the time is."""
+        seconds = "EXTRACT(EPOCH FROM %(expressions)s) - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP())"
+        template = f"({seconds})::double precision"
         return self.as_sql(compiler, connection, template=template)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:

@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import Range, within
+from ..bounds import Range, beyond, clamped, within
 from ..operations import log_operation, names_of
 from ..schedules.choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
 from ..schedules.moments import aware, database_now, stored
@@ -79,6 +79,17 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         count = self.filter(is_to_be).update(**values, updated_at=Now())
         log_operation("schedule.disable", count, schedule=names)
         return count
+
+    def unreadable(self) -> Self:
+        """Those that hold what nobody can read."""
+        return self.filter(beyond(DATES, NUMBERS))
+
+    def give_up(self, why: str) -> int:
+        """Disable those that can't be read or worked out, with the reason, and bring them back into their ranges."""
+        columns = {field.name: clamped(field, NUMBERS) for field in self.model._meta.concrete_fields}
+        values: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
+        values |= {"next_run_at": None, "next_slot_at": None, "last_error": why, "updated_at": Now()}
+        return self.filter(enabled=True).update(enabled=False, disabled_by=DisabledBy.TIMING, **values)
 
     def run_now(self) -> list[Handle]:
         """Send each of them now, enabled or not; return the handles. Their next runs stay when they are.
@@ -293,12 +304,11 @@ class Schedule(models.Model):
             return
         self.disabled_by = ""
         try:
-            slots = self.slots
-        except ValueError as error:
+            slots, last = self.slots, aware(self.last_slot_at)
+            self.plan_for(slots, slots.after(now if last is None else max(now, last)))
+        except (ValueError, OverflowError) as error:
             self.enabled, self.disabled_by, self.last_error = False, DisabledBy.TIMING, str(error)
-            return
-        last = aware(self.last_slot_at)
-        self.plan_for(slots, slots.after(now if last is None else max(now, last)))
+            self.next_run_at = self.next_slot_at = None
 
     def plan_for(self, slots: Slots, slot: datetime | None) -> None:
         """Set the next run to a slot; None disables it, for there is none left."""

@@ -1,7 +1,8 @@
 """The survey: in which queues there is something to claim, and when more will be.
 
 Their names are found by jumping from one to the next in an index: that costs as much as there are queues in which
-something waits, however deep they are.
+something waits, however deep they are. Where names are made up there may be 100,000 of these. So one survey sees
+:data:`MOST` of them at most, and the next one those that come after.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from django.db.models.functions import Now
 from django.db.models.sql.compiler import SQLCompiler
 
 from .. import postgres
-from ..expressions import SecondsUntil
+from ..expressions import Blank, Given, SecondsUntil
 from .limit import Limit
 from .queue import Queue
 from .statements import JSON, Statement
@@ -24,6 +25,10 @@ from .statements import JSON, Statement
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
     from .worker import WorkerQuerySet
+
+
+#: Queues that one survey sees at most.
+MOST: Final = 128
 
 
 class Waiting(NamedTuple):
@@ -39,7 +44,8 @@ class Surveyed(NamedTuple):
     """For each kind of task the queues in which some are due; the seconds until what was sent for later is.
 
     The seconds until a limit by key has room by time alone. Whether the worker's own row asks it to stop, whether rows
-    of queues say what holds for them, and the clock.
+    of queues say what holds for them, and the clock. ``is_partial`` is whether there are queues that it has not
+    seen, ``goes_on`` whether some of these come after those that it has.
     """
 
     queues: tuple[tuple[Waiting, ...], ...]
@@ -48,6 +54,8 @@ class Surveyed(NamedTuple):
     is_dismissed: bool
     is_ruled: bool
     now: str
+    is_partial: bool = False
+    goes_on: bool = False
 
 
 class Survey:
@@ -64,8 +72,10 @@ class Survey:
             Statement.select(own),
             Statement.select(Queue.objects.using(tasks.db).ruled().values_list("pk")[:1]),
         )
+        self._after = [""] * len(kinds)
+        self._blanks = [Blank(f"after_{number}") for number, _ in enumerate(kinds)]
         parts = [
-            *(self._waiting(tasks, is_async) for is_async in kinds),
+            *(self._waiting(tasks, is_async, blank) for is_async, blank in zip(kinds, self._blanks, strict=True)),
             Statement.select(in_seconds),
             Statement.select(gates.values_list(SecondsUntil("next_at"))),
         ]
@@ -79,36 +89,53 @@ class Survey:
         """Make the survey; None if the worker has no row."""
         connection = self._connection
         with postgres.preparing_cursor(connection) if self._is_prepared else connection.cursor() as cursor:
-            cursor.execute(self._statement.sql, self._statement.params)
+            given = dict(zip([blank.name for blank in self._blanks], self._after, strict=True))
+            cursor.execute(self._statement.sql, self._statement.filled(given))
             row = cursor.fetchone()
         if row is None:
             return None
         *kinds, deferred_in, gates_in, is_dismissed, is_ruled, now = row
-        queues = tuple(map(_read, kinds))
-        return Surveyed(queues, deferred_in, gates_in, bool(is_dismissed), bool(is_ruled), str(now))
+        seen = [json.loads(queues or "[]") for queues in kinds]
+        is_partial = any(self._after)
+        self._after = list(map(_last, seen))
+        queues = tuple(map(_read, seen))
+        goes_on = any(self._after)
+        facts = (deferred_in, gates_in, bool(is_dismissed), bool(is_ruled), str(now))
+        return Surveyed(queues, *facts, is_partial or goes_on, goes_on)
 
-    def _waiting(self, tasks: TaskQuerySet, is_async: bool) -> Statement:
+    def _waiting(self, tasks: TaskQuerySet, is_async: bool, after: Blank) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""
         make = JSON[self._connection.vendor]
-        names, name = jumping(tasks, is_async), NAME
+        names, name = jumping(tasks, is_async, after), NAME
         is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=name, paused=True).values_list("pk"))
         due = tasks.next_up(is_async=is_async).filter(queue_name=name)[:1]
         priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
         sql = (
             f"WITH RECURSIVE {names.sql}"  # noqa: S608  # the ORM's
-            f" SELECT CAST({make.rows}({make.values}(name, is_paused, priority, enqueued_at)) AS {make.text}) FROM ("
-            f" SELECT names.name, EXISTS ({is_paused.sql}) AS is_paused,"
+            f" SELECT CAST({make.rows}({make.values}(place, name, is_paused, priority, enqueued_at)) AS {make.text})"
+            f" FROM (SELECT names.place, names.name, EXISTS ({is_paused.sql}) AS is_paused,"
             f" ({priority.sql}) AS priority, ({enqueued_at.sql}) AS enqueued_at FROM names"
-            f") AS queues WHERE priority IS NOT NULL"
+            f") AS queues"
         )
         parts = (names, is_paused, priority, enqueued_at)
         return Statement(sql, tuple(param for part in parts for param in part.params))
 
 
-def _read(queues: str | None) -> tuple[Waiting, ...]:
-    """Read them, those first that have what comes first."""
-    waiting = (Waiting(name, bool(is_paused), *rank) for name, is_paused, *rank in json.loads(queues or "[]"))
+def _read(seen: list[list[Any]]) -> tuple[Waiting, ...]:
+    """Return those in which something is due, those first that have what comes first."""
+    waiting = (Waiting(name, bool(is_paused), *rank) for _, name, is_paused, *rank in seen if rank[0] is not None)
     return tuple(sorted(waiting, key=lambda queue: (-queue.priority, queue.enqueued_at)))
+
+
+def _last(seen: list[list[Any]]) -> str:
+    """Return the last of them; nothing if there are no more, which a NULL says."""
+    if len(seen) < MOST or any(name is None for _, name, *_ in seen):
+        return ""
+    return str(max(seen)[1])
+
+
+#: What names of queues are to the ORM.
+_NAMES: Final = models.CharField(max_length=100)
 
 
 class Here(models.Expression):
@@ -127,11 +154,21 @@ class Here(models.Expression):
 NAME: Final = Here("names.name", models.CharField())
 
 
-def jumping(tasks: TaskQuerySet, is_async: bool) -> Statement:
-    """``names (name) AS …``: the queues in which something of this kind waits, and a NULL at the end."""
+def jumping(tasks: TaskQuerySet, is_async: bool, after: Blank | None = None) -> Statement:
+    """``names (name) AS …``: the queues in which something of this kind waits, and a NULL at the end.
+
+    With ``after``, which each run gives: ``names (name, place)``, :data:`MOST` of those that come after that name.
+    """
     names = tasks.waiting(is_async=is_async).order_by("queue_name").values_list("queue_name")
-    first = Statement.select(names[:1])
+    first = Statement.select((names if after is None else names.filter(queue_name__gt=Given(after, _NAMES)))[:1])
     following = Statement.select(names.filter(queue_name__gt=NAME)[:1])
+    if after is not None:
+        sql = (
+            f"names (name, place) AS (SELECT ({first.sql}), 1 UNION ALL"  # noqa: S608  # the ORM's
+            f" SELECT ({following.sql}), names.place + 1 FROM names"
+            f" WHERE names.name IS NOT NULL AND names.place < {MOST})"
+        )
+        return Statement(sql, (*first.params, *following.params))
     sql = (
         f"names (name) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
         f" SELECT ({following.sql}) FROM names WHERE names.name IS NOT NULL)"

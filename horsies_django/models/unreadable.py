@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import models
-from django.db.models import Case, Q, Value, When
+from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Cast
 
 from ..bounds import RETENTION, TIMEOUT, Range, beyond, clamped, within
@@ -58,9 +58,13 @@ def conditions() -> dict[str, Q]:
 
 
 def values_in_range(model: type[models.Model]) -> dict[str, Any]:
-    """Return what brings every column of a row back into its range; the rest stays as it is."""
+    """Return what brings every column of a row back into its range; the rest stays as it is.
+
+    A retention counts as none, for the row is to be seen.
+    """
     values = {field.name: clamped(field, NUMBERS) for field in model._meta.concrete_fields}
-    return {name: value for name, value in values.items() if value is not None}
+    kept = Case(When(within((), {"retention": RETENTION}), then=F("retention")))
+    return {name: value for name, value in values.items() if value is not None} | {"retention": kept}
 
 
 def results_of(rows: TaskQuerySet, why: str) -> dict[UUID, str]:

@@ -10,8 +10,8 @@ from uuid import UUID
 from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import QuerySet
 
-from ..models.transitions import BATCH
-from ..refusals import LOCK_TAKEN, READ_ONLY, sqlstate
+from ..models.transitions import BATCH, TaskQuerySet
+from ..refusals import LOCK_TAKEN, READ_ONLY, is_of_the_row, sqlstate
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -43,12 +43,14 @@ def one_batch(
     refused: Refused,
     size: int = BATCH,
     may_act: Callable[[], bool] = lambda: True,
+    give_up: Callable[[Rows, Exception], int] | None = None,
 ) -> Batch:
     """Do ``act`` with a batch of ``rows`` in one transaction. Where there are none, it costs one statement.
 
     ``may_act`` is asked once rows were found; if it says no, they are left as they are.
 
-    A row that spoils the batch is found by doing each alone; it is logged and left, and the others go on.
+    A row that spoils the batch is found by doing each alone; it is logged and left, and the others go on. With
+    ``give_up`` that is done with it where the row itself may be to blame.
     """
     rest = rows.exclude(pk__in=refused) if refused else rows
     keys = list(rest.values_list("pk", flat=True)[:size])
@@ -65,6 +67,10 @@ def one_batch(
             done += _together(rows, [key], act)
         except Exception as error:
             _raise_if_away(rows.db, error)
+            if give_up is not None and is_of_the_row(error) and give_up(rows.filter(pk=key), error):
+                logger.exception("%s id=%s can't be done: it is FAILED", rows.model._meta.verbose_name, key)
+                done += 1
+                continue
             logger.exception("%s id=%s can't be done: left as it is", rows.model._meta.verbose_name, key)
             refused.add(key)
             spoiled += 1
@@ -94,3 +100,8 @@ def all_batches(one: Callable[[Refused], Batch]) -> int:
         total += batch.done
         if not batch.may_be_more:
             return total
+
+
+def fail_unreadable(rows: TaskQuerySet, error: Exception) -> int:
+    """End tasks that nothing else can be done with."""
+    return rows.fail_unreadable(f"The row can't be read: {error}")

@@ -22,7 +22,7 @@ from ..retries import RetryPolicy
 from ..states import AttemptOutcome, TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
-from .batches import Batch, Refused, all_batches, one_batch
+from .batches import Batch, Refused, all_batches, fail_unreadable, one_batch
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -91,7 +91,7 @@ def recover_batch(
 
     Without ``evidence`` every body may have begun, and none was over its limit.
     """
-    return one_batch(tasks, partial(_recover, evidence=evidence), refused, may_act=may_act)
+    return one_batch(tasks, partial(_recover, evidence=evidence), refused, may_act=may_act, give_up=fail_unreadable)
 
 
 def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:

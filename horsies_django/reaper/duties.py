@@ -11,9 +11,10 @@ from typing import Final
 from ..conf import Options
 from ..models import Limit, Task, gates
 from ..models.transitions import TaskQuerySet
+from ..models.unreadable import IS_OUT_OF_REACH
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
-from .batches import Batch, Refused, all_batches, one_batch
+from .batches import Batch, Refused, all_batches, fail_unreadable, one_batch
 from .crashed import recover_batch
 from .pruning import forget_workers, prune_heartbeats, prune_tasks, prune_workflows
 from .rolling import forget_rollups, roll_up
@@ -47,7 +48,7 @@ def requeue_stale_claimed(options: Options, refused: Refused, may_judge: Callabl
     if not recovery.auto_requeue_stale_claimed:
         return NOTHING
     stale = _tasks(options).stale_claimed(recovery.claimed_stale_threshold_ms / 1_000)
-    return one_batch(stale, _requeue, refused, may_act=may_judge)
+    return one_batch(stale, _requeue, refused, may_act=may_judge, give_up=fail_unreadable)
 
 
 def recover_stale_running(options: Options, refused: Refused, may_judge: Callable[[], bool] = lambda: True) -> Batch:
@@ -61,7 +62,13 @@ def recover_stale_running(options: Options, refused: Refused, may_judge: Callabl
 
 def expire_overdue(options: Options, refused: Refused) -> Batch:
     """PENDING tasks whose ``good_until`` has passed become EXPIRED (S0-36)."""
-    return one_batch(_tasks(options).overdue().order_by("good_until"), _expire, refused)
+    overdue = _tasks(options).overdue().order_by("good_until")
+    return one_batch(overdue, _expire, refused, give_up=fail_unreadable)
+
+
+def fail_out_of_reach(options: Options, refused: Refused) -> Batch:
+    """PENDING tasks that no claim would ever come upon, for a date of theirs can't be read, are FAILED."""
+    return one_batch(_tasks(options).filter(IS_OUT_OF_REACH), lambda rows: rows.fail_unreadable(), refused)
 
 
 def open_gates(options: Options, refused: Refused) -> Batch:
@@ -77,7 +84,7 @@ def forget_limits(options: Options, refused: Refused) -> Batch:
 
 def requeue_all(stale: TaskQuerySet) -> int:
     """Put CLAIMED tasks back batch by batch; return how many there were."""
-    return all_batches(lambda refused: one_batch(stale, _requeue, refused))
+    return all_batches(lambda refused: one_batch(stale, _requeue, refused, give_up=fail_unreadable))
 
 
 def _requeue(stale: TaskQuerySet) -> int:
@@ -104,6 +111,7 @@ DUTIES: Final[dict[str, Duty]] = {
     "expired overdue workflows": expire_workflows,
     "expired paused workflows": expire_paused_workflows,
     "expired overdue tasks": expire_overdue,
+    "failed unreadable tasks": fail_out_of_reach,
     "let in at gates": open_gates,
     "repaired workflows": repair_workflows,
     # Before tasks go: an attempt goes with its task.

@@ -12,6 +12,7 @@ from django.db import Error, close_old_connections, connections
 from ..bell import Stop
 from ..conf import Options
 from ..models import Turn
+from ..refusals import is_outage
 from .duties import DutyReport, run_pass
 from .outages import OutageDetector
 
@@ -57,9 +58,12 @@ class Reaper:
                 detector.probe(pause)
                 pause = self._take_turn(detector)
             except Error as error:
-                logger.warning("no reaping for now, the database is not to be had: %s", error)
-                connections[self._options.database].close()
+                if is_outage(error):
+                    logger.warning("no reaping for now, the database is not to be had: %s", error)
+                else:
+                    logger.exception("no reaping for now, the database refused a statement")
                 detector.fail()
+                connections[self._options.database].close()
                 pause = self._interval
             close_old_connections()
             pause = min(pause, self._interval, detector.interval)

@@ -15,9 +15,11 @@ from django.db.models import Exists, Subquery
 from django.db.models.functions import Now
 
 from ..bell import Stop
+from ..bounds import DATES_ALLOWED, date_if_within
 from ..conf import Options
 from ..expressions import SecondsUntil
 from ..models.schedule import Schedule, ScheduleQuerySet
+from ..refusals import is_of_the_row, is_outage
 from .firing import UnknownTarget, told
 from .moments import asked, aware
 from .passing import Passed, pass_due
@@ -79,6 +81,7 @@ class Beat:
 
     def sync(self) -> SyncReport:
         """Write what code declares into rows (S4-55)."""
+        self._disable_unreadable()
         report = sync(self._options, self._backend)
         self._is_synced = True
         return report
@@ -122,6 +125,8 @@ class Beat:
                 self.sync()
             report = self.run_once()
         except Error as error:
+            if not is_outage(error) and self._disable_unreadable():
+                return SHORT_PAUSE
             if not self._is_away:  # said once, and not each second
                 logger.warning("nothing is scheduled for now, the database is not to be had: %s", error)
             self._is_away = True
@@ -133,6 +138,13 @@ class Beat:
         if report.passed or report.left:
             close_old_connections()  # receivers and builders of workflows have theirs
         return report.pause
+
+    def _disable_unreadable(self) -> int:
+        """Disable schedules that stop all the others; return how many there are."""
+        count = self._rows.served(self._backend, self._project).unreadable().give_up("The row can't be read.")
+        if count:
+            logger.error("%d schedules can't be read, and are disabled", count)
+        return count
 
     def _pause(self) -> float:
         """Return the seconds until the next slot; 0 or less if one is due, or is to be worked out."""
@@ -149,10 +161,12 @@ class Beat:
         unplanned, due = self._served.unplanned(), self._served.next_up().filter(next_run_at__lte=Now())
         passed: list[Passed] = []
         left: list[Left] = []
-        for key, name, run_at, now in [
-            row for rows in (due, unplanned) for row in rows.values_list("pk", "name", "next_run_at", Now())[:BATCH]
-        ]:
+        columns = ("pk", "name", date_if_within("next_run_at"), Now())
+        found = [(rows is due, *row) for rows in (due, unplanned) for row in rows.values_list(*columns)[:BATCH]]
+        for is_due, key, name, run_at, now in found:
             try:
+                if is_due and run_at is None:
+                    raise ValueError(f"next_run_at can't be read; allowed: {DATES_ALLOWED}.")
                 for one in pass_due(self._rows, key, run_at, aware(now)):
                     passed.append(one)
                     if self._stopped.is_set:
@@ -169,6 +183,10 @@ class Beat:
         """Let a schedule alone for a while. Raises the error if the others can't be asked for either."""
         if isinstance(error, Error) and not connections[self._options.database].is_usable():
             raise error
+        if is_of_the_row(error):
+            logger.error("schedule %r can't be worked out, and is disabled", name, exc_info=error)
+            self._rows.filter(pk=key).give_up(told(error))
+            return Left(name, told(error))
         is_new = self._patience.put_off(key)
         if not isinstance(error, UnknownTarget):
             logger.error("schedule %r could not be sent, and will be tried again", name, exc_info=error)

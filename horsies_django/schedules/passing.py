@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from ..models.schedule import Schedule, ScheduleQuerySet
 from ..refusals import is_outage
 from . import firing
-from .choices import CatchUp, Overlap
+from .choices import MOST_CATCH_UP, CatchUp, Overlap
 from .moments import aware, stored
 from .slots import Slots
 
@@ -106,7 +106,7 @@ def _due(row: Schedule, slots: Slots, now: datetime) -> tuple[Sequence[datetime]
     """Return the slots to be sent now, and the last that is passed with them."""
     planned = slots.slot_of(aware(row.next_run_at), aware(row.next_slot_at))
     assert planned is not None
-    most = row.max_catch_up_runs if row.catch_up == CatchUp.ALL else 1
+    most = min(row.max_catch_up_runs, MOST_CATCH_UP) if row.catch_up == CatchUp.ALL else 1
     found = slots.missed(planned, now, most)[:SLOTS_OF_A_LOOK]
     is_late = (now - slots.due_at(found[-1])).total_seconds() > MISSED_AFTER
     return ([] if row.catch_up == CatchUp.NONE and is_late else found), found[-1]

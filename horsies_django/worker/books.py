@@ -58,6 +58,8 @@ class View:
     is_dismissed: bool = False
     gates_in: float | None = None
     is_held_back: bool = False  # more is due, in queues whose limits keep it for now
+    is_partial: bool = False  # there are more queues than one look sees
+    goes_on: bool = False  # and some that come after those that it has seen
     is_promising: bool = True  # not all of these queues refused when they were last asked
 
     @property
@@ -130,7 +132,14 @@ class Books:
             is_held_back = is_held_back or self.shares.is_hopeful(set(names).difference(due[-1]))
         is_promising = any(map(self.shares.promises, due))
         return View(
-            tuple(due), surveyed.deferred_in, surveyed.is_dismissed, surveyed.gates_in, is_held_back, is_promising
+            tuple(due),
+            surveyed.deferred_in,
+            surveyed.is_dismissed,
+            surveyed.gates_in,
+            is_held_back,
+            surveyed.is_partial,
+            surveyed.goes_on,
+            is_promising,
         )
 
     def ease(self) -> None:

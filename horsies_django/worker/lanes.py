@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 from ..models.claims import ClaimedTask
+from ..models.survey import MOST
 from .ahead import TOO_LONG, Ahead
 from .executors import Executor
 from .run import Run
 
 #: Queues from which one claim takes at most; which they are is looked up again and again.
 MOST_QUEUES: Final = 16
+
+#: Those that come next, at most.
+MOST_FURTHER: Final = 2 * MOST
+
+#: Queues that had much to give and are claimed from although a look did not see them, at most.
+KEPT: Final = 4
 
 
 @dataclass(slots=True)
@@ -34,6 +41,9 @@ class Lane:
     executor: Executor
     ahead: Ahead
     queues: tuple[str, ...] = ()
+    is_partial: bool = False
+    deep: tuple[str, ...] = ()
+    further: deque[str] = field(default_factory=deque)
     knows_not_all: bool = False
     running: dict[tuple[UUID, int], Run] = field(default_factory=dict)
     watched: set[Run] = field(default_factory=set)
@@ -56,15 +66,37 @@ class Lane:
         else:
             self.knows_not_all = True
 
-    def know(self, queues: Sequence[str]) -> None:
-        """There is something in these queues, those first that have what comes first."""
-        self.queues = tuple(queues[:MOST_QUEUES])
-        self.knows_not_all = len(queues) > MOST_QUEUES
+    def know(self, queues: Sequence[str], *, is_all: bool = True) -> None:
+        """There is something in these queues, those first that have what comes first; not in all there are, perhaps.
+
+        Where a look does not see all, those come first that had much to give, and last those that nobody has come to.
+        """
+        before = () if is_all else (*self.deep, *queues, *self.queues, *self.further)
+        names = tuple(dict.fromkeys(before)) or tuple(queues)
+        self.queues = names[:MOST_QUEUES]
+        self.further = deque(names[MOST_QUEUES:MOST_FURTHER])
+        if is_all:
+            self.deep = ()
+        self.is_partial = not is_all
+        self.knows_not_all = self.is_partial or bool(self.further)
+
+    def learn(self, claims: Sequence[ClaimedTask]) -> None:
+        """Where a look does not see all queues: remember those that had more than one task to give.
+
+        One that all of these came from is claimed from alone, until it has no more.
+        """
+        counts = Counter(claim.queue_name for claim in claims)
+        deep = [name for name, count in counts.items() if count > 1]
+        self.deep = tuple(dict.fromkeys([*deep, *self.deep]))[:KEPT]
+        if len(counts) == len(deep) == 1 and self.hot:
+            self.further += [name for name in self.queues if name not in counts]
+            self.queues = tuple(deep)
 
     def cool(self) -> None:
-        """There is nothing more in the queues that it knows of."""
-        self.queues = ()
-        self.knows_not_all = False
+        """There is nothing more in the queues that it claims from: go on to the next."""
+        self.queues = tuple(self.further.popleft() for _ in range(min(MOST_QUEUES, len(self.further))))
+        if not self.queues:
+            self.knows_not_all = False
 
     @property
     def free(self) -> int:

@@ -37,6 +37,7 @@ class Lookout:
         self._gates = gates
         self.is_asked = True
         self.is_held_back = False
+        self._has_found = False
 
     @property
     def cannot_wait(self) -> bool:
@@ -73,7 +74,9 @@ class Lookout:
             with self._books.transaction():
                 self.is_asked = self._books.undefer() > 0
         for lane, queues in zip(self._lanes, view.due, strict=True):
-            lane.know(queues)
+            lane.know(queues, is_all=not view.is_partial)
+        if view.is_partial:
+            self._look_round(view)
         self._cadence.looked(found=view.anything, due_in=None if is_overdue else view.deferred_in)
         if _has_come(view.gates_in):
             self._gates.put(self._books.gates_due())
@@ -81,6 +84,13 @@ class Lookout:
             self._cadence.due_at(time.monotonic() + view.gates_in)
         self._cadence.due_at(self._books.shares.opens_at)
         return view
+
+    def _look_round(self, view: View) -> None:
+        """Go on to the queues that this look has not seen, until there was nothing in any of them."""
+        is_hot = any(lane.hot for lane in self._lanes)
+        self._has_found = self._has_found or is_hot
+        self.is_asked = self.is_asked or (not is_hot and (view.goes_on or self._has_found))
+        self._has_found = self._has_found and view.goes_on
 
 
 def _has_come(seconds: float | None) -> bool:

@@ -370,6 +370,8 @@ class Pump:
         for lane, started in tick.started:
             self._writer.pass_turn(lane, len(started), is_cooled=lane in tick.cooled)
             lane.ahead.adapt()
+            if lane.is_partial:
+                lane.learn(started)
             runs = list(map(self._begin, self._confirmed(started, tick)))
             lane.submit(runs)
             self._unshown += [run for run in runs if run.claim.workflow_id is not None]
@@ -381,8 +383,9 @@ class Pump:
 
     def _settle(self, tick: Tick) -> None:
         for lane in tick.cooled:
-            self._lookout.is_asked = self._lookout.is_asked or lane.knows_not_all
+            knows_not_all = lane.knows_not_all
             lane.cool()
+            self._lookout.is_asked = self._lookout.is_asked or (knows_not_all and not lane.hot)
         for lane, kept in tick.handed_back:
             self._allowance.claimed -= len(lane.withdrawn) - len(kept)
             lane.withdrawn[:] = kept

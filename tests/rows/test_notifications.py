@@ -75,7 +75,7 @@ def test_a_worker_stands_notifications_of_any_kind(worker):
     ]
 
     _notify(odd)
-    _notify(odd + ["zz" * 3_000, "0" * 7], channel=ENDED)
+    _notify([*odd, "zz" * 3_000, "0" * 7], channel=ENDED)
 
     assert tasks.add.send(1).value(timeout=20) == 2
     assert process.process.poll() is None

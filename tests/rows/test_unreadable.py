@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
+from importlib import import_module
+from types import SimpleNamespace
+from zoneinfo import ZoneInfo
+
 import pytest
-from django.db import connection
+from django.apps import apps
+from django.db import IntegrityError, connection, transaction
 
 from horsies_django import OperationalCode, TaskStatus
+from horsies_django.backend import config_of
+from horsies_django.bounds import beyond
+from horsies_django.compat import InvalidTask
+from horsies_django.expressions import FromNow
 from horsies_django.models import Task
+from horsies_django.models.unreadable import DATES, NUMBERS
+from horsies_django.reaper.duties import run_pass
 from tests.jobs import tasks
+
+#: In UTC that is the year 10000.
+DATE_LINE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone(timedelta(hours=-12)))
 
 #: As PostgreSQL says them, and as SQLite may have them in a column of whatever type.
 HOSTILE = {
@@ -69,3 +84,85 @@ def test_hostile_rows_of_each_kind_fail_and_their_neighbours_complete(write, dra
     drain(processes=1)
 
     _assert_failed_alone(hostile, set(ids) - set(hostile))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("which", ["never due", "due never again"])
+def test_the_reaper_fails_what_no_claim_comes_upon(which, write):
+    handle = tasks.noop.schedule(3_600)
+    infinity = "'infinity'"
+    columns = {"enqueued_at": infinity} if which == "never due" else {"good_until": infinity}
+    write(Task, handle.id, **columns)
+
+    run_pass(config_of("default"))
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.error_code) == (TaskStatus.FAILED, OperationalCode.WORKER_ROW_UNREADABLE)
+    assert f"{next(iter(columns))} is infinity" in row.result["err"]["message"]
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no time that is out of its range")
+def test_the_reaper_fails_a_run_that_it_can_not_recover_and_recovers_its_neighbours(write):
+    hostile, good = (tasks.noop.send().id for _ in range(2))
+    with transaction.atomic():
+        Task.objects.all().claim("gone", start=2)
+    Task.objects.update(started_at=FromNow(-3_600))
+    write(Task, hostile, retention="'-178000000 years'")
+
+    run_pass(config_of("default"))
+
+    codes = dict(Task.objects.values_list("pk", "error_code"))
+    assert codes[good] == OperationalCode.WORKER_CRASHED
+    assert codes[hostile] == OperationalCode.WORKER_ROW_UNREADABLE
+    assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.FAILED}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("moment", [datetime(1, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")), DATE_LINE])
+@pytest.mark.parametrize("option", ["run_after", "good_until"])
+def test_a_send_refuses_dates_that_no_row_takes(option, moment):
+    with pytest.raises(InvalidTask, match=rf"{option} is .*; allowed: a time from 1900 to 9997 \(UTC\)"):
+        tasks.noop.with_options(**{option: moment}).send()
+
+
+@pytest.mark.django_db
+def test_a_send_refuses_a_time_limit_that_no_row_takes():
+    with pytest.raises(InvalidTask, match=r"timeout is 1e\+300; allowed: a positive number of seconds, 3153600000"):
+        tasks.noop.with_options(timeout=1e300).send()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "columns", [{"run_after": datetime(9999, 12, 31, tzinfo=UTC)}, {"claim": 2**63 - 1}, {"timeout": 1e300}]
+)
+def test_the_database_refuses_what_can_not_be_read(columns):
+    key = tasks.noop.send().id
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Task.objects.filter(pk=key).update(**columns)
+
+
+def test_the_page_and_the_list_show_why_a_row_failed(write, drain, admin_client):
+    key = tasks.noop.send().id
+    assert write(Task, key, **_columns("good_until past the last year")) == 1
+
+    drain(processes=1)
+
+    page = admin_client.get(f"/admin/horsies_django/task/{key}/change/")
+    assert page.status_code == 200
+    assert "good_until is" in page.content.decode()
+    assert admin_client.get("/admin/horsies_django/task/").status_code == 200
+
+
+def test_a_migration_brings_old_rows_into_range(write):
+    keys = [tasks.noop.schedule(3_600).id for _ in HOSTILE]
+    for which, key in zip(HOSTILE, keys, strict=True):
+        write(Task, key, **_columns(which))
+
+    import_module("horsies_django.migrations.0008_safety").bring_into_range(
+        apps, SimpleNamespace(connection=connection)
+    )
+
+    rows = Task.objects.filter(pk__in=keys)
+    assert not rows.filter(beyond(DATES, NUMBERS)).exists()
+    assert {row.status for row in rows} == {TaskStatus.PENDING}

@@ -1,0 +1,77 @@
+"""A schedule that nobody can read, or work out, is disabled with the reason; the others go on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from horsies_django.backend import config_of
+from horsies_django.models import Schedule, Task
+from horsies_django.schedules.beat import Beat
+from horsies_django.schedules.choices import MOST_CATCH_UP
+from horsies_django.schedules.moments import database_now
+from horsies_django.schedules.passing import SLOTS_OF_A_LOOK, _due
+from tests.schedules.conftest import make, put_back, utc
+
+HOSTILE = {
+    "next_run_at -infinity": {"next_run_at": "'-infinity'"},
+    "last_slot_at infinity": {"last_slot_at": "'infinity'"},
+    "every 1e308": {"timing": "'every:1e308'", "next_run_at": "NULL"},
+    "every 309 digits": {"timing": f"'every:{'9' * 200}'", "next_run_at": "NULL"},
+    "jitter 1e300": {"jitter": "1e300"},
+    "jitter NaN": {"jitter": "'NaN'"},
+}
+
+
+@pytest.mark.parametrize("which", HOSTILE)
+def test_a_hostile_schedule_is_disabled_with_the_reason_and_its_neighbour_is_sent(which, write):
+    make("good")
+    bad = make("bad")
+    put_back(5)
+    assert write(Schedule, bad.pk, **HOSTILE[which]) == 1
+    beat = Beat(config_of("default"), "default")
+
+    for _ in range(3):
+        beat._look()
+
+    assert Task.objects.filter(schedule_id__isnull=False).exclude(schedule_id=bad.pk).count() == 1
+    row = Schedule.objects.get(name="bad")
+    assert (row.enabled, row.disabled_by) == (False, "TIMING")
+    assert row.last_error
+    assert Schedule.objects.get(name="good").enabled
+
+
+def test_runs_without_end_are_made_up_for_up_to_the_most_that_a_form_allows(write):
+    row = make(timing="every:1", catch_up="all")
+    put_back(3 * 365 * 86_400)
+    assert write(Schedule, row.pk, max_catch_up_runs="2147483647") == 1
+
+    due, last = _due(row := Schedule.objects.get(), row.slots, database_now("default"))
+
+    assert len(due) == SLOTS_OF_A_LOOK
+    assert (last - due[0]).total_seconds() == SLOTS_OF_A_LOOK - 1
+    assert database_now("default") - due[0] <= timedelta(seconds=MOST_CATCH_UP + 60)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("column", ["start_at", "end_at"])
+@pytest.mark.parametrize("moment", [utc(1, 1, 1), utc(9999, 12, 31)])
+def test_a_form_refuses_dates_that_no_row_takes(column, moment):
+    row = Schedule(name="s", timing="every:60", task_name="tests.jobs.tasks.noop", **{column: moment})
+
+    with pytest.raises(ValidationError) as raised:
+        row.clean()
+
+    assert "allowed: a time from 1900 to 9997" in str(raised.value.message_dict[column])
+
+
+@pytest.mark.django_db
+def test_a_form_refuses_a_deadline_past_the_last_year():
+    row = Schedule(name="s", timing="every:60", task_name="tests.jobs.tasks.noop", options={"good_for": 1e308})
+
+    with pytest.raises(ValidationError) as raised:
+        row.clean()
+
+    assert "good_for is 1e+308" in str(raised.value.message_dict["options"])
