@@ -185,7 +185,8 @@ def test_commands_show_a_row_of_an_unknown_name_and_refuse_to_send_one(capsys, t
     with pytest.raises(CommandError, match="not a registered task"):
         call_command("horsies_task", "enqueue", f"{trap}.job")
 
-    assert f"{trap}.job" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{trap}.job\n  no task of this name is registered in this process\n" in printed
     assert list(Task.objects.all()) == [row]
 
 
