@@ -63,6 +63,14 @@ class Registry:
             "OPTIONS['modules'], and what these import."
         )
 
+    def has_task(self, name: str) -> bool:
+        """Whether there is a task of that name."""
+        try:
+            self.find_task(name)
+        except NotRegistered:
+            return False
+        return True
+
     def note(self, name: str, *, is_new: bool = True) -> None:
         """Note when a name was registered. One that a module registers anew, loaded again, is no later than it was."""
         if not apps.ready:

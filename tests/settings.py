@@ -12,32 +12,33 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     folder = Path(DATABASES["default"]["NAME"]).parent
     DATABASES["default"]["TEST"] = {"NAME": str(folder / f"tests-{os.getpid()}.sqlite3")}
 
+#: What workers in processes of their own have to know.
+MODULES = [
+    "tests.atomic.jobs",
+    "tests.batches.jobs",
+    "tests.chaos.jobs",
+    "tests.contract.jobs",
+    "tests.framework.jobs",
+    "tests.gathering.jobs",
+    "tests.jobs.limited",
+    "tests.lifecycle.jobs",
+    "tests.middleware.jobs",
+    "tests.retention.jobs",
+    "tests.running.jobs",
+    "tests.schedules.jobs",
+    "tests.sending.jobs",
+    "tests.signals.jobs",
+    "tests.state_machine.jobs",
+    "tests.unique.jobs",
+    "tests.worker.hostile",
+    "tests.workflows.bodies",
+]
 TASKS = {
     "default": {
         "BACKEND": "horsies_django.backend.HorsiesBackend",
         "QUEUES": os.environ.get("TEST_QUEUES", "").split(",") if os.environ.get("TEST_QUEUES") else [],
         "OPTIONS": {
-            # What workers in processes of their own have to know.
-            "modules": [
-                "tests.atomic.jobs",
-                "tests.batches.jobs",
-                "tests.chaos.jobs",
-                "tests.contract.jobs",
-                "tests.framework.jobs",
-                "tests.gathering.jobs",
-                "tests.jobs.limited",
-                "tests.lifecycle.jobs",
-                "tests.middleware.jobs",
-                "tests.retention.jobs",
-                "tests.running.jobs",
-                "tests.schedules.jobs",
-                "tests.sending.jobs",
-                "tests.signals.jobs",
-                "tests.state_machine.jobs",
-                "tests.unique.jobs",
-                "tests.worker.hostile",
-                "tests.workflows.bodies",
-            ],
+            "modules": os.environ["TEST_MODULES"].split(",") if "TEST_MODULES" in os.environ else MODULES,
             "recovery": {
                 "claimed_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),
                 "running_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),

@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 
 from ..models.transitions import TaskQuerySet
 from ..reasons import reasons_of
+from ..registry import registry
 from ..showing.contents import Contents, as_texts, contents_of, give_values, with_texts
 from ..showing.excerpt import LENGTH
 from ..showing.json_text import head, pieces
@@ -45,6 +46,7 @@ class ShownTask(ListedTask):
         attempts: What each run of its body came to, the first first.
         timeout: Seconds that its body may take. None: as the worker says.
         traceback: Of its error; it does not stand in ``carried["result"]`` as well.
+        is_registered: Whether the process that read the row has a task of its name.
     """
 
     why: Sequence[str]
@@ -53,6 +55,7 @@ class ShownTask(ListedTask):
     attempts: Sequence[Mapping[str, Any]]
     timeout: float | None
     traceback: str
+    is_registered: bool
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON has it: ids and times are texts."""
@@ -78,6 +81,7 @@ def shown(rows: TaskQuerySet) -> ShownTask | None:
         attempts=list(task.attempts.order_by("attempt").values(*ATTEMPT)),
         timeout=task.timeout,
         traceback=contents.traceback,
+        is_registered=registry.has_task(task.task_name),
     )
 
 

@@ -84,7 +84,8 @@ def handed_back(run: Run, error: BaseException) -> Outcome | None:
     with waiting_for_database():
         rows = Task.objects.using(run.database).filter(pk=run.task_id)
         versions, times = _read(rows.values_list("unknown_to", flat=True).first())
-        versions = [*(one for one in versions if one != (mine := code_version(run.options))), mine]
+        mine = code_version(run.options)
+        versions = [*(one for one in versions if one != mine), mine]
         if times >= MOST_RETURNS or not _is_served_by_another(run, versions):
             return None
     note = dumps({"versions": versions[-KEPT:], "times": times + 1})

@@ -36,8 +36,8 @@ def register_condition(function: F, /) -> F:
     if not isinstance(function, FunctionType):
         raise ValueError(f"register_condition() got {shown(function)}; allowed: {_ALLOWED}.")
     path = f"{function.__module__}.{function.__qualname__}"
-    if problem := _problem_of(function) or ("where a worker does not find it" if "<locals>" in path else ""):
-        raise ValueError(f"register_condition() got {path}, {problem}; allowed: {_ALLOWED}.")
+    if problem := _problem_of(function) or (", where a worker does not find it" if "<" in path else ""):
+        raise ValueError(f"register_condition() got {path}{problem}; allowed: {_ALLOWED}.")
     _registered[path] = function
     return function
 

@@ -248,7 +248,7 @@ def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other_c_09_scenar
     assert Task.objects.get().schedule_id == Schedule.objects.get(name="well").pk
     errors = dict(Schedule.objects.values_list("name", "last_error"))
     assert "gone" in errors["gone"]
-    assert "not a task" in errors["no task"]
+    assert "not a registered task" in errors["no task"]
     assert "nope" in errors["bad arguments"]
     assert "no source today" in errors["refusing"]
     assert errors["well"] == ""

@@ -82,7 +82,7 @@ class WorkerAdmin(LiveAdmin):
     sortable_by = ()
     change_form_template = "admin/horsies_django/worker_change_form.html"
     fieldsets = (
-        (None, {"fields": ("id", "name", ("hostname", "pid"), ("backend", "version"))}),
+        (None, {"fields": ("id", "name", ("hostname", "pid"), ("backend", "version", "code_version"))}),
         (_("Serves"), {"fields": ("shown_queues", ("threads", "async_slots"))}),
         (_("Times"), {"fields": (("shown_started_at", "shown_last_beat_at", "shown_stop_requested_at"),)}),
     )

@@ -124,6 +124,8 @@ def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrappe
 
 def _told(task: ShownTask) -> Iterator[str]:
     yield f"{task.id}  {task.task}"
+    if not task.is_registered:
+        yield "  no task of this name is registered in this process"
     yield f"  state: {_state(task)}"
     yield from (f"  why: {words}" for words in task.why)
     facts = {name: getattr(task, name) for name in _FACTS}

@@ -1,0 +1,262 @@
+"""Rolling deploys: a call that a worker does not know goes back while one of another version may know it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+from django.db.models.functions import Now
+
+from horsies_django import RetryPolicy, TaskHandle, TaskStatus
+from horsies_django.models import Task, TaskAttempt, Worker, WorkflowTask
+from horsies_django.reasons import ReasonCode, reasons_of
+from horsies_django.worker import versions
+from tests.conftest import wait_until
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+from tests.lifecycle import jobs
+from tests.registered.jobs import conditional, says_so
+
+RICH = {
+    "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
+}
+NEWER = "newer"
+
+
+def another(key="another", **columns):
+    """The row of a worker of another version that lives, and does nothing."""
+    Worker.objects.create(pk=key, hostname="h", pid=1, **{"code_version": NEWER, **columns})
+
+
+def unknown(**columns):
+    return Task.objects.create(**{"task_name": "shop.tasks.new", **columns})
+
+
+def state(row):
+    row.refresh_from_db()
+    return row.status, row.error_code
+
+
+def make_due(row):
+    Task.objects.filter(pk=row.pk).update(enqueued_at=Now(), deferred=False)
+
+
+def delay_of(row):
+    """Return in how many seconds it is due, by the database's clock."""
+    (left,) = Task.objects.filter(pk=row.pk).values_list(F("enqueued_at") - Now(), flat=True)
+    return left.total_seconds()
+
+
+def unknown_calls():
+    """Every kind of call that an older worker does not know, by what that is; a function that makes its row."""
+    tag = {"$type": "dataclass", "class": "shop.tasks.Parcel", "value": {}}
+    return {
+        "the task": unknown,
+        "an argument": lambda: unknown(task_name=tasks.add.module_path, kwargs={"a": 1, "nope": 2}),
+        "an argument of a coroutine": lambda: unknown(
+            task_name=tasks.awrite.module_path, kwargs={"key": "k", "nope": 2}, is_async=True
+        ),
+        "a dataclass": lambda: unknown(task_name=tasks.noop.module_path, args=[tag], rich=True),
+        "a condition": _unknown_condition,
+    }
+
+
+def _unknown_condition():
+    handle = conditional(says_so).start()
+    WorkflowTask.objects.filter(workflow=handle.id).update(run_when="shop.workflows.is_new")
+    return Task.objects.get()
+
+
+@pytest.mark.parametrize("what", unknown_calls())
+def test_a_call_that_only_another_version_may_know_goes_back_uncharged(drain, settings, what):
+    settings.TASKS = RICH
+    another()
+    row = unknown_calls()[what]()
+
+    drain()
+
+    assert state(row) == (TaskStatus.PENDING, None)
+    assert (row.attempt, row.retry_count, row.claimed_by_worker_id, row.started_at) == (0, 0, None, None)
+    assert row.unknown_to == {"versions": [versions.fingerprint()], "times": 1}
+    assert not TaskAttempt.objects.exists()
+
+
+@pytest.mark.parametrize("what", unknown_calls())
+def test_without_such_a_worker_it_fails_at_its_first_attempt(drain, settings, what):
+    settings.TASKS = RICH
+    row = unknown_calls()[what]()
+
+    drain()
+
+    assert state(row)[0] == TaskStatus.FAILED
+    assert state(row)[1] in ("WORKER_RESOLUTION_ERROR", "WORKER_SERIALIZATION_ERROR", "ARGUMENT_TYPE_MISMATCH")
+    assert (TaskAttempt.objects.get().attempt, row.unknown_to) == (1, None)
+
+
+SILENT_FOR = 3_600
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"queues": ["other"]},
+        {"excluded_queues": ["default"]},
+        {"stop_requested_at": Now()},
+        {"last_beat_at": Now() - timedelta(seconds=SILENT_FOR)},
+        {"code_version": versions.fingerprint},
+    ],
+    ids=["others' queues", "not this queue", "stopping", "dead", "the same version"],
+)
+def test_a_worker_that_will_not_take_it_counts_for_nothing(drain, columns):
+    another(**{name: value() if callable(value) else value for name, value in columns.items()})
+    row = unknown()
+
+    drain()
+
+    assert state(row) == (TaskStatus.FAILED, "WORKER_RESOLUTION_ERROR")
+
+
+@pytest.mark.once
+def test_it_waits_longer_each_time_and_a_minute_at_most(drain):
+    another()
+    row, delays = unknown(), []
+
+    for _ in range(8):
+        drain()
+        delays.append(delay_of(row))
+        make_due(row)
+
+    for delay, longest in zip(delays, [1, 2, 4, 8, 16, 32, 60, 60], strict=True):
+        assert longest / 2 - 5 < delay <= longest
+    row.refresh_from_db()
+    assert row.unknown_to["times"] == 8
+
+
+@pytest.mark.once
+def test_it_fails_once_each_live_version_has_met_it(drain, settings):
+    another()
+    row = unknown()
+    drain()
+    make_due(row)
+
+    backend = settings.TASKS["default"]
+    settings.TASKS = {"default": backend | {"OPTIONS": backend["OPTIONS"] | {"version": NEWER}}}
+    drain()
+
+    assert state(row) == (TaskStatus.FAILED, "WORKER_RESOLUTION_ERROR")
+    assert row.attempts.get().attempt == 1
+
+
+@pytest.mark.once
+def test_it_fails_at_last_if_the_other_worker_never_takes_it(drain):
+    another()
+    row = unknown(unknown_to={"versions": ["older"], "times": versions.MOST_RETURNS})
+
+    drain()
+
+    assert state(row) == (TaskStatus.FAILED, "WORKER_RESOLUTION_ERROR")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("damage", [5, [], {}, {"versions": 5, "times": "x"}, {"versions": [1], "times": -3}], ids=str)
+def test_what_a_row_says_of_it_may_be_damaged(drain, damage):
+    another()
+    row = unknown(unknown_to=damage)
+
+    drain()
+
+    assert state(row) == (TaskStatus.PENDING, None)
+    assert row.unknown_to == {"versions": [versions.fingerprint()], "times": 1}
+
+
+@pytest.mark.once
+def test_a_body_that_raises_a_type_error_is_not_taken_for_a_call_that_does_not_fit(drain):
+    another()
+    row = Task.objects.create(task_name=tasks.add.module_path, args=["1", 2])
+
+    drain()
+
+    assert state(row) == (TaskStatus.FAILED, "UNHANDLED_EXCEPTION")
+
+
+@pytest.mark.once
+def test_the_admin_says_which_version_does_not_know_it(drain, admin_client):
+    another()
+    row = unknown()
+    drain()
+    row.refresh_from_db()
+
+    (reason,) = reasons_of(row)
+
+    assert (reason.code, reason.when) == (ReasonCode.OTHER_VERSION, row.enqueued_at)
+    assert versions.fingerprint() in reason.words
+    page = admin_client.get(f"/admin/horsies_django/task/{row.pk}/change/").content.decode()
+    assert "waits for a worker with another version of the code" in page
+
+
+@pytest.mark.once
+def test_once_it_is_known_nothing_is_left_of_that(drain):
+    another()
+    patient = RetryPolicy.fixed([60], auto_retry_for=["*"])
+    handle = tasks.fail.with_options(retry_policy=patient).send()
+    Task.objects.update(unknown_to={"versions": ["older"], "times": 3})
+
+    drain()
+
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.retry_count, row.unknown_to) == (TaskStatus.PENDING, 1, None)
+
+
+# The fingerprint.
+
+
+@pytest.mark.once
+def test_the_fingerprint_changes_with_a_name_and_a_parameter_and_with_nothing_else(monkeypatch):
+    from horsies_django.registry import registry
+
+    def of(**changes):
+        with monkeypatch.context() as patch:
+            for name, found in changes.items():
+                patch.setitem(registry.tasks, name, found)
+            return versions.fingerprint.__wrapped__()
+
+    before = of()
+    assert of() == before == versions.fingerprint()
+    assert of(**{tasks.add.module_path: tasks.add.using(priority=7)}) == before
+    changed = [of(**{"shop.new": tasks.add}), of(**{tasks.add.module_path: tasks.noop})]
+    assert len({before, *changed}) == 3
+
+
+@pytest.mark.once
+def test_a_task_that_is_registered_late_is_no_part_of_the_fingerprint(monkeypatch):
+    from horsies_django.registry import registry
+
+    before = versions.fingerprint.__wrapped__()
+    monkeypatch.setitem(registry.tasks, "shop.late", tasks.add)
+    monkeypatch.setattr(registry, "late", registry.late | {"shop.late"})
+
+    assert versions.fingerprint.__wrapped__() == before
+
+
+# Real processes.
+
+
+@pytest.mark.slow
+def test_a_newer_worker_runs_what_an_older_one_has_met_first(worker, tmp_path):
+    """The newer one's only slot is taken while the older one claims what it does not know."""
+    gate = tmp_path / "gate"
+    worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.sending.jobs")
+    worker("--threads", "1", "--processes", "1", TEST_MODULES="tests.sending.jobs,tests.lifecycle.jobs")
+    assert len(set(Worker.objects.values_list("code_version", flat=True))) == 2
+    first = jobs.hold_again.send("first", str(gate))
+    wait_until(lambda: Entry.objects.filter(key="first").exists(), 60, "it runs where it is known")
+
+    second = jobs.hold_again.send("second", str(gate))
+    wait_until(lambda: Task.objects.get(pk=second.id).unknown_to is not None, 60, "the older one has given it back")
+    gate.touch()
+
+    for handle in (first, second):
+        assert TaskHandle(handle.id).get(timeout=150).is_ok()
+        assert Task.objects.get(pk=handle.id).attempt == 1
