@@ -1,7 +1,8 @@
 """``python -m tests``: the whole suite on SQLite and on PostgreSQL.
 
 PostgreSQL is the one that DATABASE_URL names, else one that is started here from a wheel. Further arguments go to
-pytest. Without ``-m`` the tests that are marked as slow are left out: ``python -m tests -m slow`` runs those.
+pytest. Without ``-m`` the tests that are marked as slow are left out: ``python -m tests -m slow`` runs those. The last
+line sums up all that ran. The JUnit reports behind it stay in the folder TEST_RESULTS, if that is set.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Final
+from uuid import uuid4
+
+from tests.tally import tally
 
 #: The tests that have a PostgreSQL of their own when all are run, about a third of the work each; together they have
 #: an SQLite of their own.
@@ -53,6 +58,7 @@ def _forget_about_crashes(url: str) -> None:
 
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("ALTER SYSTEM SET autovacuum = off")  # when it analyzes a table would decide a test's plans
         connection.execute("SELECT pg_reload_conf()")
 
 
@@ -66,12 +72,14 @@ def sqlite() -> Iterator[str]:
 class Suite:
     """pytest on one database, beside others; what it says is kept until it is asked for, unless it is to be seen."""
 
-    def __init__(self, name: str, url: str, arguments: list[str], *, is_seen: bool = False) -> None:
+    def __init__(self, name: str, url: str, results: Path, arguments: list[str], *, is_seen: bool = False) -> None:
         self.name = name
+        self.report = results / f"{uuid4().hex}.xml"
         self._kept = None if is_seen else tempfile.TemporaryFile("w+")  # noqa: SIM115  # told at the end
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *arguments],
-            env={**os.environ, "DATABASE_URL": url},
+            [sys.executable, "-m", "pytest", f"--junitxml={self.report}", *arguments],
+            # Hundreds of processes import the package: compiling it anew would cost each a third of its start.
+            env={**os.environ, "DATABASE_URL": url, "PYTHONDONTWRITEBYTECODE": ""},
             text=True,
             stdout=self._kept,
             stderr=None if is_seen else subprocess.STDOUT,
@@ -102,19 +110,25 @@ def main() -> int:
     apart = [folder for folders in parts.values() for folder in folders]
     rest = [f"--ignore={folder}" for folder in apart]
     with ExitStack() as stack:
-        suites = [Suite("SQLite", stack.enter_context(sqlite()), [*_only("not once", arguments), *rest])]
+        kept = os.environ.get("TEST_RESULTS")
+        results = Path(kept or stack.enter_context(tempfile.TemporaryDirectory(prefix="horsies-results-")))
+        suites = [Suite("SQLite", stack.enter_context(sqlite()), results, [*_only("not once", arguments), *rest])]
         if apart:
             own = [*_only("not once", arguments), *apart]
-            suites.append(Suite("SQLite, of all that is apart", stack.enter_context(sqlite()), own))
+            suites.append(Suite("SQLite, of all that is apart", stack.enter_context(sqlite()), results, own))
         first = stack.enter_context(postgres())
         if "DATABASE_URL" in os.environ:
             parts, rest = {}, []
         for name, folders in parts.items():
-            suites.append(Suite(f"PostgreSQL, of {name}", stack.enter_context(postgres()), [*arguments, *folders]))
+            url = stack.enter_context(postgres())
+            suites.append(Suite(f"PostgreSQL, of {name}", url, results, [*arguments, *folders]))
         print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
-        statuses = [suite.wait() for suite in [Suite("PostgreSQL", first, [*arguments, *rest], is_seen=True), *suites]]
+        suites.insert(0, Suite("PostgreSQL", first, results, [*arguments, *rest], is_seen=True))
+        statuses = [suite.wait() for suite in suites]
         print("\n=== what is measured, on PostgreSQL with nothing beside it ===", flush=True)
-        statuses.append(Suite("PostgreSQL", first, alone, is_seen=True).wait())
+        suites.append(Suite("PostgreSQL", first, results, alone, is_seen=True))
+        statuses.append(suites[-1].wait())
+        print(f"\n{tally(suite.report for suite in suites if suite.report.exists())}", flush=True)
     # By -k, say, a part may have none.
     told = [status for status in statuses if status != NOTHING_THERE] or statuses
     return next(filter(None, told), 0)

