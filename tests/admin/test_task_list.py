@@ -29,7 +29,7 @@ def look_through(monkeypatch, *rows):
     monkeypatch.setattr(walking, "MORE", 0)
 
 
-def make(name="jobs.one", status="PENDING", **columns):
+def make(name="tests.admin.page_jobs.log_in", status="PENDING", **columns):
     ended = {ENDS[status]: NOW} if status in ENDS else {}
     return Task.objects.create(task_name=name, status=status, **ended, **columns)
 
@@ -38,7 +38,7 @@ def some(count, **columns):
     """That many tasks, the oldest first."""
     status = columns.setdefault("status", "COMPLETED")
     ended = {ENDS[status]: NOW} if status in ENDS else {}
-    rows = [Task(id=key, task_name="jobs.many", **ended, **columns) for key in uuid7s(count)]
+    rows = [Task(id=key, task_name="tests.admin.page_jobs.log_in", **ended, **columns) for key in uuid7s(count)]
     Task.objects.bulk_create(rows, batch_size=400)
     return rows
 

@@ -153,7 +153,7 @@ def test_everything_off_the_rows_is_text(client):
 
 def test_values_that_are_large_are_cut_folded_and_to_be_had_as_a_whole(staff):
     value = {"rows": [{"number": number, "exact": 2**80 + number} for number in range(3_000)]}
-    row = Task.objects.create(task_name="gone.task", args=[value])
+    row = Task.objects.create(task_name="tests.jobs.tasks.echo", args=[value])
 
     html = html_of(staff, row)
     text = text_of(staff, row, "args")
@@ -220,7 +220,7 @@ def test_damaged_rows_are_shown_all_the_same(staff, columns):
 
 
 def test_what_can_not_be_read_is_not_shown(staff):
-    row = Task.objects.create(task_name="gone.task")
+    row = Task.objects.create(task_name="tests.jobs.tasks.echo")
     depth = 900 if connection.vendor == "sqlite" else 4_000  # SQLite holds none that is deeper than 1,000
     deep = "[" * depth + "]" * depth
     huge = "1" + "0" * 5_000
