@@ -1,11 +1,14 @@
-"""How many rows a walk will meet: counted as far as that is quick, else estimated. And where it has to begin."""
+"""How many rows a walk will meet: counted in stretches, so that no statement reads all of a large table.
+
+What was counted so far is a value that a page posts and a later request goes on from.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -13,19 +16,15 @@ from uuid import UUID
 from django.db import connections
 from django.db.models import QuerySet
 from django.db.models.functions import Now
+from django.utils.formats import number_format
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
 from .keys import Key, beside
 from .walk import Walk
 
-#: Rows that are counted at most.
+#: Rows that are counted at most where a page has a number beside other things.
 COUNTED: Final = 10_000
-
-#: Seconds after which counting takes no further stretch, and stretches that are counted at most.
-#: Each is two statements, for each lane.
-COUNTS: Final = 0.05
-STRETCHES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,39 +47,69 @@ def edge_of(rows: QuerySet[Any]) -> Edge:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many rows match, by status; how many there may be in all, if these are not all."""
+    """How many rows match, as far as they were counted.
 
-    by_status: Counter[str]
-    estimate: int | None = None
-    is_whole: bool = True
+    Attributes:
+        by_status: The rows that match, by status.
+        looked: The rows that were looked through to find them.
+        of: The rows that there are to look through, as the database estimates; None if it does not.
+        before: Where counting goes on; None if all were counted.
+    """
+
+    by_status: Counter[str] = field(default_factory=Counter)
+    looked: int = 0
+    of: int | None = None
+    before: Key | None = None
 
     @property
     def counted(self) -> int:
-        """How many were counted."""
+        """How many rows match of those that were looked through."""
         return self.by_status.total()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all were counted."""
+        return self.before is None
+
+    @property
+    def about(self) -> int | None:
+        """The rows that there are to look through: never fewer than have been."""
+        return None if self.of is None else max(self.of, self.looked + 1)
+
     def __str__(self) -> str:
+        """Return the number; of a lower bound also how far it was counted."""
+        numbers = {"count": _grouped(self.counted), "looked": _grouped(self.looked)}
         if self.is_whole:
-            return str(self.counted)
-        if self.estimate is None:
-            return _("more than %d") % self.counted
-        return f"≈ {max(self.estimate, self.counted)}"
+            return numbers["count"]
+        if self.about is None:
+            return _("at least %(count)s (looked through %(looked)s)") % numbers
+        numbers["about"] = _grouped(self.about)
+        return _("at least %(count)s (looked through %(looked)s of about %(about)s)") % numbers
 
 
-def extent_of(walk: Walk, before: UUID | None) -> Extent:
-    """Count what matches, a stretch or a little more; beyond ``COUNTED`` rows, or if it takes long, ask the planner."""
-    counts: Counter[str] = Counter()
-    until = time.monotonic() + COUNTS
-    for number, (found, cursor) in enumerate(walk.counts(before, COUNTED + 1), 1):
+def extent_of(walk: Walk, start: Extent, seconds: float | None = None) -> Extent:
+    """Count from where ``start`` ends: one stretch at least, then for so many seconds; None: to the end."""
+    until = None if seconds is None else time.monotonic() + seconds
+    counts, looked, before = Counter(start.by_status), start.looked, start.before
+    for found, passed, end in walk.counts(start.before):
+        before = end
         counts.update(found)
-        is_enough = number == STRETCHES or time.monotonic() > until
-        if counts.total() > COUNTED or (cursor is not None and is_enough):
-            return Extent(counts, _estimate(walk), is_whole=False)
-    return Extent(counts)
+        looked += passed
+        if until is not None and time.monotonic() > until:
+            break
+    of = start.of
+    if of is None and before is not None:
+        of = _estimate(walk)
+    return Extent(counts, looked, of, before)
+
+
+def _grouped(number: int) -> str:
+    return number_format(number, force_grouping=True)
 
 
 def _estimate(walk: Walk) -> int | None:
+    """Return how many rows there are to look through, as PostgreSQL's planner has it."""
     if connections[walk.rows.db].vendor != "postgresql":
         return None
-    (plan,) = json.loads(walk.rows.order_by().values("pk").explain(format="json"))
+    (plan,) = json.loads(walk.looked_through.values("pk").explain(format="json"))
     return int(plan["Plan"]["Plan Rows"])

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import chain
+from operator import or_
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from django.db import connections
@@ -131,16 +132,24 @@ class Walk:
                 yield batch, batch[-1]
             yield [], span.end
 
-    def counts(self, before: Key | None, most: int) -> Iterator[tuple[Counter[str], Key | None]]:
+    def counts(self, before: Key | None) -> Iterator[tuple[Counter[str], int, Key | None]]:
         """Yield how many there are by status, a stretch at a time, as :meth:`batches` yields ids.
 
-        Of each part of a stretch no more than ``most`` are counted: in order, for else PostgreSQL may read all of a
-        table that is no longer than a stretch. Before a sift nobody knows how many that takes.
+        With each comes how many rows were looked through, as if the last stretch was as long as the others. The limit
+        is that of a stretch: without one PostgreSQL may read all of a table that is no longer than a stretch.
         """
         statuses = self.rows.order_by("-pk").values_list("pk", "status")
+        (size,) = self._longest
+        length = self._share(size) * max(1, len(self.ground.lanes))
         for span in self._stretches(before):
-            found = dict(chain(*(statuses.filter(part)[: None if self.sift else most] for part in span.parts)))
-            yield Counter(found[key] for key in self._sifted(list(found))), span.end
+            found = dict(chain(*(statuses.filter(part)[: size + 1] for part in span.parts)))
+            yield Counter(found[key] for key in self._sifted(list(found))), length, span.end
+
+    @property
+    def looked_through(self) -> QuerySet[Any]:
+        """The rows that are walked: those of the lanes, or of the table, between the bounds."""
+        lanes: Q = reduce(or_, self.ground.lanes, Q())
+        return self._every.filter(self._between(None, None, is_down=True), lanes)
 
     def _stretches(self, before: Key | None) -> Iterator[Span]:
         start = before

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.django_db
 
 NEWEST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
+#: As if so many had been counted.
+COUNTED = {"counted": '{"PENDING": 9000}', "looked": "9000"}
+
 #: Later than whatever a test sends.
 SOON = (timezone.now() + timedelta(days=1)).isoformat()
 
@@ -50,7 +53,7 @@ def act(client, model, query, *keys, **data):
 )
 def test_a_filter_that_is_none_does_not_let_an_action_have_all_tasks(admin_client, query):
     task = tasks.noop.send()
-    every = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"}
+    every = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"} | COUNTED
 
     act(admin_client, "task", query, task.id, **every)
     assert Task.objects.get(pk=task.id).status == "PENDING"
@@ -62,7 +65,7 @@ def test_a_filter_that_is_none_does_not_let_an_action_have_all_tasks(admin_clien
 @pytest.mark.parametrize("query", [{"sent": "aeon"}, {"level": "nonsense"}, {"q": "\0"}, {"name": "\0"}])
 def test_nor_all_workflows(admin_client, query):
     handle = Definition("made", [tasks.noop.node()()]).start()
-    every = {"action": "pause", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"}
+    every = {"action": "pause", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"} | COUNTED
 
     act(admin_client, "workflow", query, handle.id, **every)
     assert Workflow.objects.get(pk=handle.id).status == "RUNNING"
@@ -137,7 +140,7 @@ def test_so_it_is_when_all_that_match_were_meant(admin_client, monkeypatch):
             raise RuntimeError("the database has gone")
         return execute(sql, params, many, context)
 
-    given = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"}
+    given = {"action": "cancel", "select_across": "1", "upper": NEWEST, "asked": SOON, "confirmed": "1"} | COUNTED
     with connection.execute_wrapper(breaks), pytest.raises(RuntimeError):
         act(admin_client, "task", {}, older, **given)
 

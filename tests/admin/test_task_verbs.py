@@ -2,12 +2,14 @@
 
 import re
 from datetime import timedelta
+from html import unescape
 from uuid import UUID
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
@@ -16,7 +18,7 @@ from horsies_django import RetryPolicy, SuccessCase, SuccessPolicy, TaskHandle
 from horsies_django.admin.acting import matching
 from horsies_django.ids import uuid7s
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Workflow, WorkflowTask
-from horsies_django.walking import extent
+from horsies_django.walking import walk
 from tests.jobs import tasks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -32,6 +34,8 @@ RIGHTS = {
 }
 #: Later than whatever a test sends.
 SOON = (timezone.now() + timedelta(days=1)).isoformat()
+#: As if so many had been counted.
+COUNTED = {"counted": '{"PENDING": 9, "CANCELLED": 9}', "looked": "9"}
 GIVEN = {"move": {"queue_name": "emails", "priority": "7"}}
 
 
@@ -85,7 +89,7 @@ def test_each_verb_needs_its_own_right_from_the_list_and_from_the_page(staff, ac
     more = {"confirmed": "1", **GIVEN.get(action, {})}
 
     act(client, action, handle.id, **more)
-    act(client, action, handle.id, select_across="1", upper=str(UUID(int=2**128 - 1)), asked=SOON, **more)
+    act(client, action, handle.id, select_across="1", upper=str(UUID(int=2**128 - 1)), asked=SOON, **COUNTED, **more)
 
     assert client.post(address, more).status_code == 403
     assert client.get(address).status_code == 403
@@ -344,7 +348,7 @@ def test_what_a_live_workflow_has_still_to_hear_of_is_not_deleted(status, node, 
 def fields_of(response):
     html = response.content.decode()
     return {
-        name: value
+        name: unescape(value)
         for name, value in re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', html)
         if name != "csrfmiddlewaretoken"
     }
@@ -358,7 +362,14 @@ def test_all_that_match_asks_first_and_says_how_many_and_what(staff):
     response = act(client, "retry", rows[0].pk, query="?queue_name=emails&q=jobs.m", select_across="1")
 
     html = response.content.decode()
-    for words in ("This is about 1200 tasks", "Failed: 1200", "queue: emails", "jobs.m"):
+    for words in (
+        "every page: <strong>1,200</strong>",
+        "Failed: 1,200",
+        "Retry 1,200 tasks",
+        "Leave them as they are",
+        "queue: emails",
+        "jobs.m",
+    ):
         assert words in html, words
     assert not Task.objects.filter(status="PENDING").exists()
 
@@ -373,7 +384,7 @@ def test_all_that_match_are_retried_a_part_in_each_request_and_none_twice(staff,
     response = act(client, "retry", rows[0].pk, query=query, select_across="1")
     later = failed(1, queue_name="emails")
     response = client.post(LIST + query, fields_of(response))
-    assert "500 done, 0 left alone, of 1200" in response.content.decode()
+    assert "500 done, 0 left alone, of 1,200" in response.content.decode()
     Task.objects.filter(status="PENDING").update(status="FAILED", failed_at=timezone.now())  # they fail again
     requests = 1
     while response.status_code == 200:
@@ -440,7 +451,10 @@ def test_absurd_numbers_of_what_was_done_so_far_are_cut(staff):
     client = staff("view_task", "cancel_task")
     response = act(client, "cancel", handle.id, select_across="1")
 
-    assert client.post(LIST, fields_of(response) | {"done": "9" * 4_300}).status_code == 302
+    again = client.post(LIST, fields_of(response) | {"done": "9" * 4_300})
+
+    assert "It has stopped" in again.content.decode()
+    assert state(handle)["status"] == "PENDING"
 
 
 @pytest.mark.parametrize("right", ["retry_task", None])
@@ -487,14 +501,195 @@ def test_all_that_match_are_moved_to_where_the_form_says(staff, monkeypatch):
     assert set(Task.objects.values_list("queue_name", "priority")) == {("default", 9)}
 
 
-def test_more_than_is_counted_is_estimated_and_said_to_be(staff, monkeypatch):
-    monkeypatch.setattr(extent, "COUNTED", 600)
-    rows = failed(1_500)
+def steps(client, response, query="", **more):
+    """Go on by the forms of the pages until something else is answered; return all pages."""
+    pages = [response]
+    while pages[-1].status_code == 200 and "confirmed" not in fields_of(pages[-1]):
+        assert len(pages) < 100
+        pages.append(client.post(LIST + query, fields_of(pages[-1])))
+    return pages
 
-    html = act(staff("view_task", "retry_task"), "retry", rows[0].pk, select_across="1").content.decode()
 
-    assert re.search(r"This is about (≈ \d+|more than \d+) tasks", html)
-    assert "The newest 601 of them were counted" in html
+def few_at_a_time(monkeypatch, rows):
+    """Count stretches of so many rows, one in each request."""
+    monkeypatch.setattr(matching, "WORKS", 0)
+    monkeypatch.setattr(matching, "COUNTS", 0)
+    monkeypatch.setattr(walk, "STRETCHES", (rows,))
+
+
+@pytest.mark.parametrize("action", ["cancel", "cancel_running", "move", "delete"])
+def test_what_can_not_be_taken_back_is_counted_to_the_end_before_its_button_is_there(staff, monkeypatch, action):
+    few_at_a_time(monkeypatch, 100)
+    many, others = failed(90, queue_name="emails"), failed(700)
+    client = staff("view_task", RIGHTS[action])
+
+    first = act(client, action, many[0].pk, query="?queue_name=emails", select_across="1")
+    pages = [page.content.decode() for page in steps(client, first, "?queue_name=emails")]
+
+    assert len(pages) >= len(many + others) / 100
+    for html in pages[:-1]:
+        assert re.search(r"at least \d+ \(looked through [\d,]+( of about [\d,]+)?\)", html)
+        assert "data-horsies-continue" in html
+        assert "Count on" in html
+        assert 'name="confirmed"' not in html
+    assert re.search(r"(Cancel|Move|Delete) 90 tasks", pages[-1])
+    assert "data-horsies-continue" not in pages[-1]
+    assert Task.objects.filter(status="FAILED").count() == 790
+
+
+def test_other_actions_say_how_far_it_was_counted_and_may_be_confirmed_or_counted_on(staff, monkeypatch):
+    few_at_a_time(monkeypatch, 100)
+    failed(90, queue_name="emails")
+    failed(60, queue_name="emails")
+    (newest,) = failed(1, queue_name="emails")
+    client = staff("view_task", "retry_task")
+
+    first = act(client, "retry", newest.pk, query="?queue_name=emails&kind=all", select_across="1")
+
+    html = first.content.decode()
+    assert "Retry at least 100 (looked through 100" in html
+    assert "Count on" in html
+    assert "data-horsies-continue" not in html
+    on = {name: value for name, value in fields_of(first).items() if name != "confirmed"}
+    assert "Retry 151 tasks" in client.post(LIST + "?queue_name=emails&kind=all", on).content.decode()
+
+
+def test_past_twice_what_was_announced_it_stops_and_asks_again(staff, monkeypatch):
+    few_at_a_time(monkeypatch, 100)
+    failed(500)
+    (newest,) = failed(1, queue_name="emails")
+    monkeypatch.setattr(matching, "WORKS", 600.0)
+    client = staff("view_task", "retry_task")
+
+    asked = act(client, "retry", newest.pk, select_across="1")
+    response = client.post(LIST, fields_of(asked))
+
+    html = response.content.decode()
+    assert Task.objects.filter(status="PENDING").count() == 200
+    assert "It has stopped, for more match than were announced: at least 100" in html
+    assert "Done or left alone so far: 200." in html
+    assert "Retry 301 tasks" in html
+    response = client.post(LIST, fields_of(response))
+    assert "501 tasks are due again." in said(response)
+    assert Task.objects.filter(status="PENDING").count() == 501
+
+
+def test_so_does_an_action_on_what_was_counted_if_more_come_to_match(staff):
+    failed(10)
+    others = failed(30, queue_name="emails")
+    client, query = staff("view_task", "delete_task"), "?queue_name=default"
+    asked = act(client, "delete", others[0].pk, query=query, select_across="1")
+    Task.objects.update(queue_name="default")
+
+    html = client.post(LIST + query, fields_of(asked)).content.decode()
+
+    assert Task.objects.count() == 20
+    assert "It has stopped, for more match than were announced: 10. Done or left alone so far: 20." in html
+    assert "Delete 20 tasks" in html
+
+
+@pytest.mark.parametrize("typed", ["", "1000", "1002", "delete"])
+def test_to_delete_more_than_a_thousand_their_number_has_to_be_typed(staff, typed):
+    rows = failed(1_001)
+    client = staff("view_task", "delete_task")
+    asked = act(client, "delete", rows[0].pk, select_across="1")
+    assert "Type 1,001, the number of tasks, to go on:" in asked.content.decode()
+
+    wrong = client.post(LIST, fields_of(asked) | {"typed": typed})
+    assert "This is not the number." in wrong.content.decode()
+    assert Task.objects.count() == 1_001
+    right = client.post(LIST, fields_of(wrong) | {"typed": "1,001"})
+
+    assert "1001 tasks were deleted." in said(right)
+    assert not Task.objects.exists()
+
+
+def test_the_number_need_not_be_typed_again_while_it_goes_on(staff, monkeypatch):
+    monkeypatch.setattr(matching, "WORKS", 0)
+    rows = failed(1_001)
+    client = staff("view_task", "delete_task")
+    response = client.post(LIST, fields_of(act(client, "delete", rows[0].pk, select_across="1")) | {"typed": "1001"})
+
+    while response.status_code == 200:
+        response = client.post(LIST, fields_of(response))
+
+    assert not Task.objects.exists()
+
+
+@pytest.mark.parametrize("action", ["cancel", "cancel_running"])
+def test_no_button_that_cancels_tasks_is_called_cancel_alone(staff, action):
+    handle = subject(action)
+    client = staff("view_task", "cancel_task")
+
+    pages = [
+        client.get(reverse("admin:horsies_django_task_change", args=[handle.id])),
+        client.get(reverse("admin:horsies_django_task_do", args=[handle.id, action])),
+        act(client, action, handle.id, select_across="1"),
+    ]
+
+    buttons = [re.findall(r"<(?:a|button)[^>]*button[^>]*>([^<]+)<", page.content.decode()) for page in pages]
+    assert all("Cancel" not in named for named in buttons)
+    assert [named[-2:][0].startswith("Cancel 1 task") for named in buttons[1:]] == [True, True]
+    assert all(named[-1] == "Keep it" for named in buttons[1:])
+
+
+def test_nothing_is_offered_where_nothing_matches(staff):
+    rows = failed(1)
+    client = staff("view_task", "cancel_task")
+
+    html = act(client, "cancel", rows[0].pk, query="?status__exact=PENDING", select_across="1").content.decode()
+
+    assert 'name="confirmed"' not in html
+    assert "Back to the list" in html
+
+
+@pytest.mark.parametrize(
+    "posted", [{"counted": "[]"}, {"counted": "x"}, {"counted": '{"FAILED": "9"}'}, {"looked": "x"}]
+)
+def test_a_count_that_can_not_be_read_is_made_anew(staff, posted):
+    rows = failed(3)
+    client = staff("view_task", "retry_task")
+    asked = act(client, "retry", rows[0].pk, select_across="1")
+
+    html = client.post(LIST, fields_of(asked) | posted).content.decode()
+
+    assert "Retry 3 tasks" in html
+    assert not Task.objects.filter(status="PENDING").exists()
+
+
+def test_counting_reads_a_bounded_part_of_the_table_in_each_statement(staff, monkeypatch):
+    few_at_a_time(monkeypatch, 100)
+    rows = failed(500, queue_name="emails")
+    client = staff("view_task", "cancel_task")
+
+    with CaptureQueriesContext(connection) as queries:
+        act(client, "cancel", rows[0].pk, query="?queue_name=emails", select_across="1")
+
+    counting = [query["sql"] for query in queries if '"horsies_tasks"' in query["sql"]]
+    assert not any("COUNT(" in sql for sql in counting)
+    assert all("LIMIT" in sql for sql in counting if "EXPLAIN" not in sql)
+
+
+def test_the_log_and_our_logger_say_how_many_it_was_done_to(staff, caplog, monkeypatch):
+    monkeypatch.setattr(matching, "WORKS", 0)
+    rows = failed(700)
+    client = staff("view_task", "retry_task", "delete_task")
+    caplog.set_level("INFO", "horsies_django.admin")
+
+    response = client.post(LIST, fields_of(act(client, "retry", rows[0].pk, select_across="1")))
+    client.post(LIST, fields_of(response))
+    act(client, "delete", rows[0].pk, rows[1].pk, confirmed="1")
+
+    messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
+    assert "500 done, 0 left alone." in messages[0]
+    assert "200 done, 0 left alone. So far: 700 done, 0 left alone." in messages[1]
+    user = LogEntry.objects.first().user_id
+    told = [record.getMessage() for record in caplog.records if record.name == "horsies_django.admin"]
+    assert told == [
+        f"admin action='Retry' model=horsies_django.Task user={user} done=500 left_alone=0",
+        f"admin action='Retry' model=horsies_django.Task user={user} done=200 left_alone=0",
+        f"admin action='Delete' model=horsies_django.Task user={user} done=0 left_alone=2",
+    ]
 
 
 def test_nothing_is_claimed_of_what_was_not_counted(staff):
@@ -514,7 +709,8 @@ def test_a_broken_form_asks_again(staff, broken):
 
     html = client.post(LIST, fields_of(asked) | broken).content.decode()
 
-    assert "This is about 1 tasks" in html
+    assert "every page: <strong>1</strong>" in html
+    assert "Retry 1 task<" in html
     assert TaskHandle(rows[0].pk).status() == "FAILED"
 
 

@@ -501,7 +501,7 @@ def test_cancel_asks_first_and_leaves_alone_what_has_ended(staff, drain):
     do(client, "cancel", handle)
     assert handle.status() == "CANCELLED"
     assert "1 was left alone" in do(client, "cancel", done).content.decode()
-    assert log() == ["Cancel. Status: RUNNING → CANCELLED."]
+    assert log() == ["Cancel workflow. Status: RUNNING → CANCELLED."]
 
 
 def test_bodies_that_run_are_stopped_when_asked_also_later(staff):
@@ -511,7 +511,7 @@ def test_bodies_that_run_are_stopped_when_asked_also_later(staff):
 
     do(client, "cancel", handle)
     assert Task.objects.get(pk=task).status == "RUNNING"
-    assert "Cancel, running bodies too" in page(client, handle)
+    assert "Cancel workflow, running bodies too" in page(client, handle)
     do(client, "cancel_running", handle)
 
     assert Task.objects.get(pk=task).status == "CANCELLED"
@@ -647,7 +647,7 @@ def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
     html = client.post(
         LIST, {"action": "pause", "_selected_action": str(done.id), "select_across": "1", "index": "0"}
     ).content.decode()
-    assert "This is about 51 workflows" in html
+    assert "Pause 51 workflows" in html
     all_that_match(client, "pause")
 
     assert {handle.status() for handle in handles} == {"PAUSED"}

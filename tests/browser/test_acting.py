@@ -34,9 +34,9 @@ def test_a_running_task_is_cancelled(browser, worker, tmp_path):
     handle, _ = send_hold(tmp_path / "gate")
     browser.go("task_change", handle.id)
 
-    browser.click("Cancel and tell it to stop")
+    browser.click("Cancel task and tell it to stop")
     browser.await_text("A body that runs is told to stop.")
-    browser.click("Cancel and tell it to stop")
+    browser.click("Cancel 1 task, and tell it to stop")
 
     browser.await_text("1 task was cancelled.")
     assert handle.status() == TaskStatus.CANCELLED
@@ -54,8 +54,8 @@ def test_a_thousand_failed_tasks_are_retried_at_once(browser, worker):
     browser.click("UNHANDLED_EXCEPTION")
 
     browser.choose_all("retry")
-    browser.await_text("This is about 1000 tasks, all that match, on every page.")
-    browser.click("Retry")
+    browser.await_text("All tasks that match, on every page: 1,000")
+    browser.click("Retry 1,000 tasks")
 
     browser.await_text("1000 tasks are due again.")
     assert Task.objects.filter(status="PENDING").count() == 1000
@@ -70,7 +70,7 @@ def test_what_takes_more_than_one_request_goes_on_by_itself(browser, monkeypatch
     browser.go("task_changelist")
 
     browser.choose_all("cancel")
-    browser.click("Cancel")
+    browser.click("Cancel 1,200 tasks")
 
     browser.await_text("1200 tasks were cancelled.")
     assert LogEntry.objects.count() > 1  # one for each request

@@ -19,11 +19,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...operations import acting_as
+from ...templatetags.horsies_figures import grouped
 from ...walking.extent import COUNTED
 from ...walking.walk import BATCH
 from ..base import ReadOnlyAdmin
 from ..lists.changelist import WalkingList
-from .matching import act_on_matching
+from .matching import act_on_matching, log_act
 from .verbs import Verb
 
 #: Posted by the page that asks first.
@@ -133,7 +134,7 @@ class ActingAdmin(ReadOnlyAdmin):
         """Say what would be done, to what and to how many, and ask for what it needs."""
         request.current_app = self.admin_site.name  # as every page of the admin does
         count = rows.order_by()[:COUNTED].count()
-        context = {
+        context: dict[str, Any] = {
             **self.admin_site.each_context(request),
             "title": verb.label,
             "opts": self.opts,
@@ -142,9 +143,14 @@ class ActingAdmin(ReadOnlyAdmin):
             "form": form,
             "rows": rows[:20],
             "count": count,
-            "noun": model_ngettext(self.opts, count),
             "counted": COUNTED,
             **more,
+        }
+        count, known = context["count"], context.get("extent") or grouped(count)
+        context |= {
+            "noun": model_ngettext(self.opts, count),
+            "button": verb.button(count, str(known)),
+            "keep": verb.keep(count),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/horsies_django/ask.html", context)
@@ -164,6 +170,7 @@ class ActingAdmin(ReadOnlyAdmin):
             for message, changed in logged.items():
                 LogEntry.objects.log_actions(request.user.pk, changed, verb.flag, message)  # type: ignore[arg-type]  # a list will do
         left = len(keys) - done
+        log_act(request, self.model, verb.called(values), done, left)
         self.report(request, verb.told(done), left, verb.why_not(rows) if left > 0 else "")
 
     def report(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:

@@ -12,6 +12,7 @@ from django.db.models import Model, QuerySet
 from django.forms import Form
 from django.http import HttpRequest
 from django.utils.text import capfirst
+from django.utils.translation import ngettext
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
@@ -27,13 +28,27 @@ def nothing_else(rows: QuerySet[Any]) -> str:
     return ""
 
 
+def leave(count: int) -> str:
+    """Say that nothing is to be done to so many rows."""
+    return ngettext("Leave it as it is", "Leave them as they are", count)
+
+
+def keep(count: int) -> str:
+    """Say that so many rows are to be kept from something that can't be taken back."""
+    return ngettext("Keep it", "Keep them", count)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """One thing that an operator may do. Its action in a list, its button on a page and its permission share a name.
 
     Attributes:
         name: The action's name, and the permission's: ``retry`` asks for ``retry_task``.
-        label: What a button says.
+        label: What the button of a row's page says.
+        button: What the button says that does it, from how many rows that is and how that number is written.
+        keep: What the link beside it says, from how many rows there are.
+        counts: Whether all that match have to be counted before it can be done to them.
+        typed_above: Of more rows than that, their number has to be typed before it is done to all that match.
         label_of_many: What the list of actions says.
         act: Does it to those of the rows whose state allows it; returns to how many.
         told: What to say of so many.
@@ -48,6 +63,7 @@ class Verb:
 
     name: str
     label: _StrPromise
+    button: Callable[[int, str], str]
     label_of_many: _StrPromise
     act: Callable[..., int]
     told: Callable[[int], str]
@@ -58,6 +74,9 @@ class Verb:
     form: type[Form] | None = None
     flag: int = CHANGE
     why_not: Callable[[QuerySet[Any]], str] = nothing_else
+    keep: Callable[[int], str] = leave
+    counts: bool = False
+    typed_above: int | None = None
 
     @property
     def asks(self) -> bool:
@@ -68,6 +87,10 @@ class Verb:
     def right(self) -> str:
         """The permission's name, without the model's."""
         return self.permission or self.name
+
+    def wants_number(self, count: int) -> bool:
+        """Whether the number of rows has to be typed."""
+        return self.typed_above is not None and count > self.typed_above
 
     def called(self, values: dict[str, Any]) -> str:
         """Return what a log says of it that is about many, done with these values."""

@@ -30,6 +30,7 @@ from .places import NAMED, Holding, Load, loads, soonest_silent
 STOP: Final = Verb(
     name="stop",
     label=_("Stop gracefully"),
+    button=lambda count, shown: ngettext("Stop %s worker gracefully", "Stop %s workers gracefully", count) % shown,
     label_of_many=_("Stop selected workers gracefully"),
     act=WorkerQuerySet.request_stop,
     told=lambda count: ngettext("%d worker was asked to stop.", "%d workers were asked to stop.", count) % count,

@@ -14,7 +14,7 @@ from ...models import Task, WorkflowTask
 from ...models.transitions import TaskQuerySet
 from ...states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from ...workflows.states import WorkflowStatus
-from ..acting.verbs import Verb
+from ..acting.verbs import Verb, keep
 from .move import MoveForm
 
 
@@ -49,6 +49,7 @@ def _deleted(count: int) -> str:
 RETRY: Final = Verb(
     name="retry",
     label=_("Retry"),
+    button=lambda count, shown: ngettext("Retry %s task", "Retry %s tasks", count) % shown,
     label_of_many=_("Retry selected tasks"),
     act=TaskQuerySet.retry,
     told=_due,
@@ -57,7 +58,10 @@ RETRY: Final = Verb(
 
 CANCEL: Final = Verb(
     name="cancel",
-    label=_("Cancel"),
+    label=_("Cancel task"),
+    button=lambda count, shown: ngettext("Cancel %s task", "Cancel %s tasks", count) % shown,
+    keep=keep,
+    counts=True,
     label_of_many=_("Cancel selected tasks that have not begun"),
     act=TaskQuerySet.cancel,
     told=_cancelled,
@@ -66,7 +70,13 @@ CANCEL: Final = Verb(
 
 CANCEL_RUNNING: Final = Verb(
     name="cancel_running",
-    label=_("Cancel and tell it to stop"),
+    label=_("Cancel task and tell it to stop"),
+    button=lambda count, shown: (
+        ngettext("Cancel %s task, and tell it to stop", "Cancel %s tasks, and tell those that run to stop", count)
+        % shown
+    ),
+    keep=keep,
+    counts=True,
     label_of_many=_("Cancel selected tasks, and tell those that run to stop"),
     act=partial(TaskQuerySet.cancel, include_running=True),
     told=_cancelled,
@@ -78,6 +88,7 @@ CANCEL_RUNNING: Final = Verb(
 RUN_NOW: Final = Verb(
     name="run_now",
     label=_("Run now"),
+    button=lambda count, shown: ngettext("Run %s task now", "Run %s tasks now", count) % shown,
     label_of_many=_("Run selected tasks now that wait for their time"),
     act=TaskQuerySet.run_now,
     told=_due_now,
@@ -88,6 +99,8 @@ RUN_NOW: Final = Verb(
 MOVE: Final = Verb(
     name="move",
     label=_("Move"),
+    button=lambda count, shown: ngettext("Move %s task", "Move %s tasks", count) % shown,
+    counts=True,
     label_of_many=_("Move selected tasks that have not begun to another queue or priority"),
     act=TaskQuerySet.move,
     told=_moved,
@@ -99,6 +112,10 @@ MOVE: Final = Verb(
 DELETE: Final = Verb(
     name="delete",
     label=_("Delete"),
+    button=lambda count, shown: ngettext("Delete %s task", "Delete %s tasks", count) % shown,
+    keep=keep,
+    counts=True,
+    typed_above=1_000,
     label_of_many=_("Delete selected tasks that have ended"),
     act=delete_ended,
     told=_deleted,

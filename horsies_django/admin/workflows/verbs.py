@@ -16,7 +16,7 @@ from ...compat import InvalidTask, task_backends
 from ...workflows import control
 from ...workflows.engine.retrying import has_failed
 from ...workflows.states import WORKFLOW_TERMINAL_STATES, WorkflowStatus
-from ..acting.verbs import Verb
+from ..acting.verbs import Verb, keep
 from .event_form import EventForm
 
 
@@ -78,6 +78,7 @@ def _cancelled(count: int) -> str:
 PAUSE: Final = Verb(
     name="pause",
     label=_("Pause"),
+    button=lambda count, shown: ngettext("Pause %s workflow", "Pause %s workflows", count) % shown,
     label_of_many=_("Pause selected workflows"),
     act=_each(control.pause),
     told=lambda count: ngettext("%d workflow is paused.", "%d workflows are paused.", count) % count,
@@ -87,6 +88,7 @@ PAUSE: Final = Verb(
 RESUME: Final = Verb(
     name="resume",
     label=_("Resume"),
+    button=lambda count, shown: ngettext("Resume %s workflow", "Resume %s workflows", count) % shown,
     label_of_many=_("Resume selected workflows"),
     act=_each(control.resume),
     told=lambda count: ngettext("%d workflow goes on.", "%d workflows go on.", count) % count,
@@ -96,6 +98,9 @@ RESUME: Final = Verb(
 RETRY: Final = Verb(
     name="retry",
     label=_("Retry failed"),
+    button=lambda count, shown: (
+        ngettext("Retry what failed of %s workflow", "Retry what failed of %s workflows", count) % shown
+    ),
     label_of_many=_("Retry what failed of selected workflows"),
     act=_each(control.retry),
     told=lambda count: ngettext("%d workflow runs again.", "%d workflows run again.", count) % count,
@@ -105,6 +110,9 @@ RETRY: Final = Verb(
 SEND_EVENT: Final = EventVerb(
     name="send_event",
     label=_("Send event"),
+    button=lambda count, shown: (
+        ngettext("Send the event to %s workflow", "Send the event to %s workflows", count) % shown
+    ),
     label_of_many=_("Send an event to selected workflows"),
     act=_each(_send_event),
     told=lambda count: ngettext("%d workflow was sent the event.", "%d workflows were sent the event.", count) % count,
@@ -116,7 +124,10 @@ SEND_EVENT: Final = EventVerb(
 
 CANCEL: Final = Verb(
     name="cancel",
-    label=_("Cancel"),
+    label=_("Cancel workflow"),
+    button=lambda count, shown: ngettext("Cancel %s workflow", "Cancel %s workflows", count) % shown,
+    keep=keep,
+    counts=True,
     label_of_many=_("Cancel selected workflows"),
     act=_each(control.cancel),
     told=_cancelled,
@@ -129,7 +140,12 @@ CANCEL: Final = Verb(
 
 CANCEL_RUNNING: Final = Verb(
     name="cancel_running",
-    label=_("Cancel, running bodies too"),
+    label=_("Cancel workflow, running bodies too"),
+    button=lambda count, shown: (
+        ngettext("Cancel %s workflow, running bodies too", "Cancel %s workflows, running bodies too", count) % shown
+    ),
+    keep=keep,
+    counts=True,
     label_of_many=_("Cancel selected workflows, running bodies too"),
     act=_each(partial(control.cancel, include_running=True)),
     told=_cancelled,

@@ -15,7 +15,7 @@ from horsies_django.inspecting import Chosen, Inspector, Matching, Report
 from horsies_django.inspecting.chosen import narrowed
 from horsies_django.inspecting.verbs import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, Verb, moving
 from horsies_django.printable import one_line
-from horsies_django.walking.extent import edge_of, extent_of
+from horsies_django.walking.extent import Extent, edge_of, extent_of
 
 from .flags import count_of, ids_of, which_of
 
@@ -86,7 +86,7 @@ def _is_meant(matching: Matching, verb: Verb, err: OutputWrapper) -> bool:
     if not sys.stdin.isatty():
         raise ValueError("--all asks first, and there is no terminal to ask at: give --yes, or --dry-run.")
     which = narrowed(matching.which, verb)
-    extent = extent_of(which.walk(matching.rows), edge_of(matching.rows).upper)
+    extent = extent_of(which.walk(matching.rows), Extent(before=edge_of(matching.rows).upper))
     states = ", ".join(sorted(which.states))
     err.write(f"{verb.name}: {extent} tasks ({states}). Go on? [y/N] ", ending="")
     err.flush()
