@@ -67,6 +67,22 @@ def test_after_an_outage_that_another_reaper_noticed_silence_does_not_count(sinc
     assert statuses() == {row.status for row in rows}
 
 
+def test_an_outage_that_another_reaper_notes_at_the_same_moment_counts():
+    left(1, TaskStatus.RUNNING)
+    turn(outage_at=ago(timedelta(milliseconds=-500)))
+
+    reap()
+
+    assert statuses() == {TaskStatus.RUNNING}
+
+
+def test_a_reaper_goes_on_if_the_row_of_its_turn_is_deleted_while_it_probes():
+    probe = Turn.objects.last_probe("reaper:default")
+
+    assert abs(probe.now - timezone.now()) < timedelta(seconds=60)
+    assert probe.since_outage == float("inf")
+
+
 @pytest.mark.parametrize(
     "since", [GRACE + timedelta(seconds=1), timedelta(hours=-1)], ids=["is over", "was before the clock was set back"]
 )
