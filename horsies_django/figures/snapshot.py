@@ -18,6 +18,7 @@ from ..expressions import MinuteOf, SecondsUntil
 from ..models import Queue, Task, Turn
 from ..models.depths import Depth, Depths, depths
 from ..models.statements import Statement
+from ..models.turn import NEVER
 from ..queue_words import Standing, standing_of
 from ..reaper.loop import TURN
 from . import counts, flows
@@ -154,7 +155,8 @@ def _parts(database: str) -> dict[str, Statement]:
     latecomers = pending.order_by("enqueued_at")[:LATECOMERS]
     queues = Queue.objects.using(database).order_by("name")[:QUEUES]
     columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}
-    reaper = Turn.objects.using(database).filter(name__startswith=TURN).order_by("-taken_at")
+    taken = Turn.objects.using(database).filter(name__startswith=TURN, taken_at__gt=NEVER)  # --once takes no turn
+    reaper = taken.order_by("-taken_at")
     return {
         **counts.parts(database),
         **flows.parts(database),

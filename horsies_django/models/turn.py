@@ -56,7 +56,11 @@ class TurnQuerySet(models.QuerySet["Turn"]):
     def last_probe(self, name: str) -> Probe:
         """Return what is known of this turn's probes."""
         columns = (Now(), SecondsUntil("probing_since"), SecondsUntil("outage_at"))
-        now, until_probe, until_outage = self.filter(name=name).values_list(*columns).get()
+        row = self.filter(name=name).values_list(*columns).first()
+        if row is None:  # deleted since the probe began
+            self.begin_probe(name)
+            return self.last_probe(name)
+        now, until_probe, until_outage = row
         return Probe(now, -(until_probe or 0.0), float("inf") if until_outage is None else -until_outage)
 
     def end_probe(self, name: str, *, is_outage: bool) -> None:

@@ -84,7 +84,8 @@ class OutageDetector:
             logger.warning(
                 "outage: workers may have been unable to beat; stale tasks are left alone for %.1f s", self._grace
             )
-        return not is_outage and not 0 <= seen.since_outage < self._grace
+        # A time that lies far ahead was noted before the clock was set back; one just ahead, by another session.
+        return not is_outage and not -self._limit <= seen.since_outage < self._grace
 
     def _beat(self) -> None:
         """Write what a beat writes, for a worker and a task that don't exist."""

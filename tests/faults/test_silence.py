@@ -15,7 +15,7 @@ from horsies_django.models import Heartbeat, Task, TaskAttempt, Turn
 from tests.chaos import jobs
 from tests.chaos.cluster import Cluster
 from tests.conftest import Process, wait_until
-from tests.faults.network import Host
+from tests.faults.network import Host, Proxy
 from tests.faults.server import DatabaseClock, frozen, locked
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -63,12 +63,21 @@ def judged_again(own: Cluster, threshold: float) -> Callable[[], bool]:
 class Crew:
     """Two workers that hold six tasks, half of them with a policy, and a reaper beside them."""
 
-    def __init__(self, own: Cluster, start: Callable[..., Process], gate: Any, threshold: float, url: str = "") -> None:
+    def __init__(
+        self,
+        own: Cluster,
+        start: Callable[..., Process],
+        gate: Any,
+        threshold: float,
+        *flags: str,
+        url: str = "",
+        reaper_url: str = "",
+    ) -> None:
         milliseconds = {"TEST_STALE_MS": str(int(threshold * 1_000)), "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
         environment = milliseconds | {"DATABASE_URL": url or own.url}
         self.own, self.gate, self.threshold = own, gate, threshold
-        self.workers = [start("horsies_worker", "--threads", "3", **environment) for _ in range(2)]
-        start("horsies_reaper", **environment)
+        self.workers = [start("horsies_worker", "--threads", "3", *flags, **environment) for _ in range(2)]
+        start("horsies_reaper", **environment | {"DATABASE_URL": reaper_url or url or own.url})
         for key in KEYS:
             (tasks.hold if int(key) % 2 else jobs.hold_again).send(key, str(gate))
         wait_until(lambda: Entry.objects.count() == len(KEYS), limit=60, what="every body has begun")
@@ -99,14 +108,20 @@ def test_a_worker_that_lives_through_a_stall_of_the_database_keeps_its_tasks(own
 
 
 @pytest.mark.slow
-def test_a_worker_that_lives_through_a_silent_cut_of_the_network_keeps_its_tasks(own_cluster, start, proxy, tmp_path):
-    crew = Crew(own_cluster, start, tmp_path / "gate", THRESHOLD, proxy.url)
+def test_a_worker_whose_network_comes_back_after_the_reapers_keeps_its_tasks(own_cluster, start, proxy, tmp_path):
+    with Proxy(own_cluster.socket_folder) as other:
+        crew = Crew(
+            own_cluster, start, tmp_path / "gate", THRESHOLD, "--no-reaper", url=proxy.url, reaper_url=other.url
+        )
 
-    proxy.cut()
-    pass_the_time(STALL)
-    proxy.heal()
+        proxy.cut()
+        other.cut()
+        pass_the_time(STALL)
+        other.heal()
+        pass_the_time(THRESHOLD / 4)
+        proxy.heal()
 
-    crew.check()
+        crew.check()
 
 
 @pytest.mark.slow
@@ -114,7 +129,7 @@ def test_a_worker_that_outlives_a_server_without_a_route_keeps_its_tasks(
     own_cluster: Cluster, start: Callable[..., Process], host: Host, tmp_path: Any
 ) -> None:
     """The kernel sends anew after 6 s and then after 12 s, which is within this threshold from the end of the cut."""
-    crew = Crew(own_cluster, start, tmp_path / "gate", 8.0, host.url)
+    crew = Crew(own_cluster, start, tmp_path / "gate", 8.0, url=host.url)
 
     host.vanish()
     pass_the_time(9.5)

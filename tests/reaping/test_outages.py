@@ -13,7 +13,9 @@ from django.db import connection
 from django.utils import timezone
 
 from horsies_django import TaskStatus
+from horsies_django.compat import task_backends
 from horsies_django.conf import RecoveryOptions
+from horsies_django.figures import take
 from horsies_django.models import Task, Turn
 from horsies_django.reaper.outages import grace
 from tests.conftest import database_url, wait_until
@@ -65,6 +67,31 @@ def test_after_an_outage_that_another_reaper_noticed_silence_does_not_count(sinc
     reap()
 
     assert statuses() == {row.status for row in rows}
+
+
+def test_an_outage_that_another_reaper_notes_at_the_same_moment_counts():
+    left(1, TaskStatus.RUNNING)
+    turn(outage_at=ago(timedelta(milliseconds=-500)))
+
+    reap()
+
+    assert statuses() == {TaskStatus.RUNNING}
+
+
+def test_a_probe_is_no_pass_of_a_reaper():
+    left(1, TaskStatus.RUNNING)
+
+    reap()
+
+    assert Turn.objects.exists(), "it has probed"
+    assert take(task_backends["default"].config).reaper_ago is None
+
+
+def test_a_reaper_goes_on_if_the_row_of_its_turn_is_deleted_while_it_probes():
+    probe = Turn.objects.last_probe("reaper:default")
+
+    assert abs(probe.now - timezone.now()) < timedelta(seconds=60)
+    assert probe.since_outage == float("inf")
 
 
 @pytest.mark.parametrize(
