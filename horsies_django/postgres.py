@@ -106,8 +106,9 @@ def set_up_session(connection: BaseDatabaseWrapper, *, is_busy: bool, waits: boo
 
 def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Whether the server has a transaction open for this connection, as the driver knows it from the last answer."""
-    status = connection.connection.info.transaction_status
-    return status.name in ("ACTIVE", "INTRANS", "INERROR")
+    from psycopg.pq import TransactionStatus
+
+    return connection.connection.pgconn.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
 def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
