@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, connections, models, transaction
 from django.db.models import Exists, OuterRef, Q, Subquery
 from django.db.models.functions import Now
 
@@ -144,7 +144,9 @@ def below(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
     children: dict[UUID, list[UUID]] = defaultdict(list)
     # A join might be planned to go through all nodes.
     above_it = WorkflowTask.objects.using(database).filter(pk=OuterRef("parent")).values("workflow_id")
-    for key, above in tree.filter(is_replaced=False).values_list("pk", Subquery(above_it)):
+    for key, above in tree.filter(is_replaced=False).values_list(
+        "pk", Subquery(above_it, output_field=models.UUIDField())
+    ):
         children[above].append(key)
     keys = list(roots)
     for key in keys:  # which grows meanwhile

@@ -20,6 +20,9 @@ from .nodes import Node, NodeRows, Place, Settled
 from .phrases import Phrases, Question
 
 _SKIPPED: Final = "What it waits for did not complete."
+#: Stands among counts of states for those that have not ended.
+_OPEN: Final = ""
+
 _IS_SKIPPED: Final = dumps(ending.err(WorkflowCode.UPSTREAM_SKIPPED, _SKIPPED))
 
 
@@ -167,7 +170,7 @@ class Turn:
         """These have ended since the nodes of their workflows were counted."""
         for end in ends:
             if end.workflow_id in self.counts and end.map_index is None:
-                self.counts[end.workflow_id][end.status] += 1
+                self.counts[end.workflow_id].update({end.status: 1, _OPEN: -1})
 
     # Reading.
 
