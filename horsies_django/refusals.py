@@ -26,3 +26,10 @@ def is_outage(error: BaseException) -> bool:
 def is_of_the_row(error: BaseException) -> bool:
     """Whether an error may be the fault of a row that was read or written: another row may go well."""
     return is_refusal(error) if isinstance(error, Error) else isinstance(error, _UNREADABLE)
+
+
+def is_out_of_range(error: BaseException) -> bool:
+    """Whether a row holds what can't be read, or what its bounds don't allow; not one that a trigger refuses."""
+    if isinstance(error, IntegrityError):
+        return "_in_range" in str(error)
+    return is_of_the_row(error)
