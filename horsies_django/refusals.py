@@ -51,3 +51,10 @@ def primary_message(error: Error) -> str:
     """Return what a database says of an error without its details, in which PostgreSQL quotes the values of the row."""
     diagnosis = getattr(error.__cause__, "diag", None)
     return str(getattr(diagnosis, "message_primary", None) or error)
+
+
+def is_out_of_range(error: BaseException) -> bool:
+    """Whether a row holds what can't be read, or what its bounds don't allow; not one that a trigger refuses."""
+    if isinstance(error, IntegrityError):
+        return "_in_range" in str(error)
+    return is_of_the_row(error)

@@ -33,3 +33,11 @@ def test_the_bucket_never_holds_more_than_its_burst():
     assert rate.tokens(1, -3) == 1  # two hosts' transactions may begin in another order than they count
     assert rate.wait(0.25) == pytest.approx(0.75)
     assert rate.wait(1) == 0
+
+
+@pytest.mark.parametrize("left", [float("nan"), float("inf"), float("-inf"), -1e300])
+def test_a_bucket_whose_row_holds_no_number_gives_one_again_soon(left):
+    rate = Rate.parse("60/m, 5")
+
+    assert rate.tokens(left, 6) == 5 or rate.wait(rate.tokens(left, 6)) == 0
+    assert rate.wait(rate.tokens(left, 0)) <= 6

@@ -11,7 +11,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import QuerySet
 
 from ..models.transitions import BATCH, TaskQuerySet
-from ..refusals import LOCK_TAKEN, READ_ONLY, is_of_the_row, sqlstate
+from ..refusals import LOCK_TAKEN, READ_ONLY, is_out_of_range, sqlstate
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -67,7 +67,7 @@ def one_batch(
             done += _together(rows, [key], act)
         except Exception as error:
             _raise_if_away(rows.db, error)
-            if give_up is not None and is_of_the_row(error) and give_up(rows.filter(pk=key), error):
+            if give_up is not None and is_out_of_range(error) and give_up(rows.filter(pk=key), error):
                 logger.exception("%s id=%s can't be done: it is FAILED", rows.model._meta.verbose_name, key)
                 done += 1
                 continue

@@ -11,8 +11,10 @@ from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.db import Error, connections, transaction
+from django.db.models.functions import Now
 
 from .. import __version__, postgres, retention
+from ..bounds import beyond
 from ..models import Heartbeat, Limit, Queue, Task, Worker
 from ..models.admission import give_back
 from ..models.admitting import NO_ONE, Admitted, admit, idle
@@ -22,6 +24,7 @@ from ..models.exchange import Exchange, exchange_of
 from ..models.gates import KEYS
 from ..models.survey import Survey
 from ..models.transitions import TaskQuerySet
+from ..models.unreadable import DATES, NUMBERS
 from ..models.worker import Answer, WorkerQuerySet
 from ..queue_rules import COLUMNS
 from ..reaper import pruning
@@ -290,15 +293,21 @@ class Books:
     def isolate(self, lanes: Sequence[Lane]) -> int:
         """End the tasks that can't be claimed, of those next up for these lanes; return how many there were.
 
-        A claim of many tells of no row. So each is claimed alone, in a transaction that is rolled back.
+        A claim of many tells of no row. So each is claimed alone, in a transaction that is rolled back. Those that are
+        due and can't be let into the index of claims are found by what they hold.
         """
-        found = 0
+        due = self._tasks().deferred().filter(enqueued_at__lte=Now())
+        found = due.filter(beyond(DATES, NUMBERS)).fail_unreadable()
         for lane in lanes:
             for queue in lane.queues:
                 next_up = self._tasks().next_up(is_async=lane.is_async).filter(queue_name=queue)
                 for key in list(next_up.values_list("pk", flat=True)[: max(ISOLATED, 2 * lane.room)]):
                     found += self._end_if_unclaimable(key, is_async=lane.is_async)
         return found
+
+    def isolate_gated(self, key: str) -> int:
+        """End the tasks at the gate of this limit that nobody can read; return how many there were."""
+        return self._tasks().gated().filter(beyond(DATES, NUMBERS), limit_key=key).fail_unreadable()
 
     def _end_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
         row = self._tasks().filter(pk=key)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from ..models.admitting import GATES, Admitted
+from ..models.admitting import GATES, NO_ONE, Admitted
+from ..refusals import is_of_the_row
 from .allowance import Allowance
 from .books import Books
 from .lanes import Lane
 from .plan import Plan
+
+logger = logging.getLogger("horsies_django.worker")
 
 #: Seconds of one turn, after which nothing more is begun: bodies end meanwhile.
 TURN: Final = 0.005
@@ -64,7 +69,7 @@ class Gates:
         total, busy = 0, dict[str, None]()
         while self._keys and now < began + TURN:
             some = list(islice(self._keys, GATES))
-            admitted = self._books.admit(some)
+            admitted = self._admit(some)
             for key in some:
                 del self._keys[key]
             busy |= dict.fromkeys(admitted.busy)
@@ -76,6 +81,23 @@ class Gates:
         self._keys |= busy
         self.next = max(self._rests_until, now + PAUSE if busy else now) if self._keys else float("inf")
         return total
+
+    def _admit(self, keys: Sequence[str]) -> Admitted:
+        """Let in at these. One at which that fails for a row is in the way of no other."""
+        try:
+            return self._books.admit(keys)
+        except Exception as error:
+            if not is_of_the_row(error):
+                raise
+            if len(keys) == 1:
+                if self._books.isolate_gated(keys[0]):
+                    return self._admit(keys)
+                logger.exception("limit %r can't be looked at: its gate is left to the reaper", keys[0])
+                return NO_ONE
+        parts = [self._admit([key]) for key in keys]
+        lanes = sum((part.lanes for part in parts), Counter[tuple[str, bool]]())
+        again = [part.again_in for part in parts if part.again_in is not None]
+        return Admitted(lanes, frozenset().union(*(part.busy for part in parts)), min(again, default=None))
 
     def _tell(self, admitted: Admitted) -> None:
         """Claim them soon, and tell others of what is more than there is room for here."""

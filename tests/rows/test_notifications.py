@@ -40,6 +40,7 @@ def _committed() -> int:
 def test_a_notification_that_tells_a_worker_to_stop_ends_none_whose_row_does_not(worker):
     process = worker("--no-reaper", "--no-scheduler")
     (mine,) = Worker.objects.all()
+    assert tasks.add.send(0).value(timeout=20) == 1  # it listens by now
 
     _notify([DISMISSED + mine.pk])
 

@@ -16,10 +16,10 @@ from horsies_django.backend import config_of
 from horsies_django.bounds import beyond
 from horsies_django.compat import InvalidTask
 from horsies_django.expressions import FromNow
-from horsies_django.models import Task
+from horsies_django.models import Limit, Task
 from horsies_django.models.unreadable import DATES, NUMBERS
 from horsies_django.reaper.duties import run_pass
-from tests.jobs import tasks
+from tests.jobs import limited, tasks
 
 #: In UTC that is the year 10000.
 DATE_LINE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone(timedelta(hours=-12)))
@@ -166,3 +166,24 @@ def test_a_migration_brings_old_rows_into_range(write):
     rows = Task.objects.filter(pk__in=keys)
     assert not rows.filter(beyond(DATES, NUMBERS)).exists()
     assert {row.status for row in rows} == {TaskStatus.PENDING}
+
+
+def test_a_hostile_row_that_was_sent_for_later_fails_when_it_is_due_and_its_neighbours_run(write, drain):
+    hostile, good = tasks.noop.schedule(3_600).id, tasks.noop.schedule(3_600).id
+    Task.objects.filter(pk=good).update(enqueued_at=FromNow(-1))
+    assert write(Task, hostile, **_columns("enqueued_at -infinity")) == 1
+
+    drain(processes=1)
+
+    _assert_failed_alone([hostile], [good])
+
+
+def test_a_hostile_row_at_a_gate_keeps_no_neighbour_out(write, drain):
+    hostile, *good = [limited.alone.send().id for _ in range(3)]
+    Task.objects.update(gated=True, deferred=True)
+    Limit.objects.update(next_at=FromNow(-1))
+    assert write(Task, hostile, **_columns("timeout 1e300")) == 1
+
+    drain(processes=1)
+
+    _assert_failed_alone([hostile], good)
