@@ -46,9 +46,10 @@ class TaskCall:
     priority: int
     attempt: int
     enqueued_at: datetime
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    metadata: Mapping[str, Any]
+    #: These three may be sensitive, and a middleware logs what it is given.
+    args: tuple[Any, ...] = field(repr=False)
+    kwargs: Mapping[str, Any] = field(repr=False)
+    metadata: Mapping[str, Any] = field(repr=False)
     workflow_id: UUID | None
     #: Calls the function itself; of a coroutine's chain it gives what is to be awaited.
     body: Callable[[], Any] = field(repr=False)

@@ -39,9 +39,8 @@ def database_problem(alias: str) -> tuple[str, str] | None:
     if connection.vendor not in SUPPORTED:
         problem = f"{where} is {connection.display_name}, on which the queue does not run; allowed: PostgreSQL, SQLite."
         return problem, "Add a PostgreSQL or SQLite database, and name its alias in OPTIONS['database']."
-    if connection.vendor == "postgresql" and connection.Database.__name__ != "psycopg":  # type: ignore[attr-defined]  # psycopg2
-        return _psycopg_problem(where)
-    return None
+    # Where psycopg 3 can't be loaded, Django goes back to psycopg2 without a word.
+    return _psycopg_problem(where) if connection.vendor == "postgresql" else None
 
 
 def _psycopg_problem(where: str) -> tuple[str, str] | None:

@@ -82,7 +82,7 @@ class HorsiesTask(_GenericTask[P, T]):
     concurrency_scope: str | None = None
     max_concurrency: int | None = None
     rate_limit: str | None = None
-    metadata: Mapping[str, Any] | None = field(default=None, hash=False)
+    metadata: Mapping[str, Any] | None = field(default=None, hash=False, repr=False)
     sensitive: Sensitive = field(default=(), hash=False)
     unique: Unique | None = None
     gather: Gather | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
@@ -54,6 +54,10 @@ class ClaimedTask(NamedTuple):
     limit_key: str | None = None
     is_readable: bool = True
 
+    def __repr__(self) -> str:
+        # Without what it carries: services for errors collect the repr() of each local variable.
+        return f"ClaimedTask({str(self.task_id)!r}, {self.task_name!r}, claim={self.claim}, attempt={self.attempt})"
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -66,7 +70,7 @@ class Ended:
 
     task_id: UUID
     claim: int
-    result: str
+    result: str = field(repr=False)
     error: AttemptError | None = None
     again_in: float | None = None
     unknown_to: str | None = None

@@ -41,7 +41,7 @@ def inputs_of(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[Nod
     if META_PARAM in callee.parameters.by_name:
         later = later | {META_PARAM}
     if node.args:
-        problem = f"it is given {shown(node.args)}; allowed: arguments by name."
+        problem = f"it is given {len(node.args)} arguments by position; allowed: arguments by name."
         flaws.append((MistakeCode.POSITIONAL_ARGUMENTS, problem))
     if isinstance(node, SubWorkflowNode) and not node.definition._meta.takes_params:
         flaws += _params_for_nothing(node, node.kwargs.keys() | later)

@@ -203,6 +203,19 @@ def test_the_repr_of_a_result_a_handle_and_an_error_tells_no_value(drain):
     assert result.return_value == handle.value() == PIN
 
 
+def test_the_repr_of_what_middleware_and_the_worker_hold_tells_no_value():
+    from horsies_django.middleware import TaskCall
+    from horsies_django.models.claims import ClaimedTask
+
+    facts = {"task_name": "a.b", "queue_name": "q", "priority": 0, "attempt": 1, "enqueued_at": None}
+    carried = {"args": (PIN,), "kwargs": {"pin": PIN}, "metadata": {"pin": PIN}}
+    call = TaskCall(id=None, task=jobs.check_pin, workflow_id=None, body=lambda: None, **facts, **carried)
+    claim = ClaimedTask(*[PIN if name in carried else 0 for name in ClaimedTask._fields])
+    job = jobs.check_pin.with_options(metadata={"pin": PIN})
+
+    assert PIN not in repr(call) + repr(claim) + repr(job)
+
+
 def test_nothing_of_a_task_that_can_not_be_found_is_shown():
     row = Task.objects.create(
         task_name="gone.away.task",

@@ -383,7 +383,10 @@ def test_hrs_025_an_output_of_another_type():
 
 
 def test_hrs_026_positional_arguments():
-    assert "('https://x',)" in only("026", [jobs.fetch.node()("https://x")]).problem
+    problem = only("026", [jobs.fetch.node()("https://x")]).problem
+
+    assert "1 arguments by position" in problem
+    assert "https://x" not in problem  # which argument it is, and so whether it is sensitive, is not known
 
 
 def test_hrs_031_what_json_can_not_hold():
