@@ -76,6 +76,11 @@ class Extent:
         """The rows that there are to look through: never fewer than have been."""
         return None if self.of is None else max(self.of, self.looked + 1)
 
+    @property
+    def number(self) -> str:
+        """The number in words; it says if it is a lower bound."""
+        return _grouped(self.counted) if self.is_whole else _("at least %s") % _grouped(self.counted)
+
     def __str__(self) -> str:
         """Return the number; of a lower bound also how far it was counted."""
         numbers = {"count": _grouped(self.counted), "looked": _grouped(self.looked)}

@@ -547,7 +547,8 @@ def test_other_actions_say_how_far_it_was_counted_and_may_be_confirmed_or_counte
     first = act(client, "retry", newest.pk, query="?queue_name=emails&kind=all", select_across="1")
 
     html = first.content.decode()
-    assert "Retry at least 100 (looked through 100" in html
+    assert re.search(r"at least 100 \(looked through 100( of about [\d,]+)?\)", html)
+    assert "Retry at least 100 tasks" in html
     assert "Count on" in html
     assert "data-horsies-continue" not in html
     on = {name: value for name, value in fields_of(first).items() if name != "confirmed"}

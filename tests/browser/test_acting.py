@@ -168,7 +168,7 @@ def test_a_worker_is_asked_to_stop_and_goes_once_its_task_is_done(browser, worke
 
     browser.click("Stop gracefully")
     browser.await_text("finishes what it runs")
-    browser.click("Stop gracefully")
+    browser.click("Stop 1 worker gracefully")
 
     browser.await_text("1 worker was asked to stop.")
     browser.await_text("stopping")

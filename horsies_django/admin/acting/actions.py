@@ -146,10 +146,10 @@ class ActingAdmin(ReadOnlyAdmin):
             "counted": COUNTED,
             **more,
         }
-        count, known = context["count"], context.get("extent") or grouped(count)
+        count, extent = context["count"], context.get("extent")
         context |= {
             "noun": model_ngettext(self.opts, count),
-            "button": verb.button(count, str(known)),
+            "button": verb.button(count, grouped(count) if extent is None else extent.number),
             "keep": verb.keep(count),
         }
         request.current_app = self.admin_site.name

@@ -256,6 +256,7 @@ def _ask(
         "goes_on": not extent.is_whole and (verb.counts or not extent.counted),
         "wants_number": wants_number,
         "is_mistyped": wants_number and "typed" in request.POST,
+        "is_rest": progress.confirmed > 0,
         "surprise": _surprise(progress, announced) if announced else "",
     }
     if announced is not None:
