@@ -32,6 +32,7 @@ MODULES = [
     "tests.unique.jobs",
     "tests.worker.hostile",
     "tests.workflows.bodies",
+    "tests.workflows.jobs",
 ]
 TASKS = {
     "default": {

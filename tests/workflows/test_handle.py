@@ -413,7 +413,10 @@ def test_w_72_a_damaged_result_is_an_error_result(drain, get, workflow, values, 
     assert shown(get(handle, 0)) == code
 
 
-def test_w_72_a_damaged_result_of_a_node_is_an_error_result(drain):
+def test_w_72_a_damaged_result_of_a_node_is_an_error_result(drain, settings):
+    settings.TASKS = {
+        "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
+    }
     handle = ran(one(), drain)
     WorkflowTask.objects.filter(workflow=handle.id).update(result={"ok": {"$type": "nonsense"}}, rich=True)
 
