@@ -192,7 +192,7 @@ SAID = {
     "tasks": ("inner steps of workflows", "Retry selected tasks", "last 24 hours", "Pending", "attempts"),
     "task 1": ("Why it is not running", "It is scheduled, and not due before its time.", "Run now", "Timeline"),
     "task 3": ("Failed", "Retry", "Options"),
-    "ask move": ("From −100 to 100; higher runs first. Empty: as it is.", "No, take me back"),
+    "ask move": ("From −100 to 100; higher runs first. Empty: as it is.",),
     "workflows": ("started by a call", "Pause selected workflows", "unique key"),
     "workflow 0": ("How it stands", "Critical path", "Its task waits for a worker.", "Pause updates"),
     "queues": ("oldest has waited", "held", "Pause selected queues"),
