@@ -3,8 +3,9 @@
 import pytest
 
 from horsies_django import ContractCode, OperationalCode, OutcomeCode, RetryPolicy, TaskStatus
-from horsies_django.models import Task
+from horsies_django.models import Task, Worker
 from horsies_django.worker import chain
+from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.middleware import jobs, layers
 
@@ -209,3 +210,15 @@ def test_one_that_makes_nothing_fails_the_task_and_says_which_it_is(drain, middl
     message = handle.get(0).err.message
     assert "tests.middleware.layers.broken_factory" in message
     assert "None; allowed: what can be called" in message
+
+
+@pytest.mark.parametrize("task", [tasks.add, tasks.awrite], ids=["function", "coroutine"])
+def test_an_argument_that_another_version_may_know_goes_back_through_middleware(drain, middleware, task):
+    middleware("horsies_django.middleware.LocaleMiddleware")
+    Worker.objects.create(pk="another", hostname="h", pid=1, code_version="newer")
+    row = Task.objects.create(task_name=task.module_path, kwargs={"a": 1, "nope": 2}, is_async=task is tasks.awrite)
+
+    drain()
+
+    row.refresh_from_db()
+    assert (row.status, row.attempt) == (TaskStatus.PENDING, 0)
