@@ -14,10 +14,13 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 
 #: What workers in processes of their own have to know.
 MODULES = [
+    "tests.admin.page_jobs",
     "tests.atomic.jobs",
     "tests.batches.jobs",
     "tests.chaos.jobs",
+    "tests.chaos.shapes",
     "tests.contract.jobs",
+    "tests.faults.jobs",
     "tests.framework.jobs",
     "tests.gathering.jobs",
     "tests.jobs.limited",
@@ -31,8 +34,10 @@ MODULES = [
     "tests.state_machine.jobs",
     "tests.unique.jobs",
     "tests.worker.hostile",
+    "tests.worker.leaving",
     "tests.workflows.bodies",
     "tests.workflows.jobs",
+    "tests.workflows.racing",
 ]
 TASKS = {
     "default": {

@@ -404,7 +404,7 @@ POLICY = RetryPolicy.fixed([1], auto_retry_for=["X"])
         ),
         ({"retry_policy": POLICY, "backoff": 3}, "retry_policy says it all; allowed beside it: neither max_attempts"),
         ({"backoff": POLICY, "max_attempts": 3}, "backoff is a RetryPolicy, which has its own max_retries"),
-        ({"timeout": 0}, "timeout is 0; allowed: a positive number of seconds, or None."),
+        ({"timeout": 0}, "timeout is 0; allowed: a positive number of seconds, 3153600000 at most, or None."),
         ({"timeout": -5}, "timeout is -5; "),
         ({"timeout": "30"}, "timeout is '30'; "),
         ({"timeout": True}, "timeout is True; "),
