@@ -44,7 +44,7 @@ TASKS = {
         "BACKEND": "horsies_django.backend.HorsiesBackend",
         "QUEUES": os.environ.get("TEST_QUEUES", "").split(",") if os.environ.get("TEST_QUEUES") else [],
         "OPTIONS": {
-            "modules": os.environ["TEST_MODULES"].split(",") if "TEST_MODULES" in os.environ else MODULES,
+            "modules": [name for name in os.environ.get("TEST_MODULES", ",".join(MODULES)).split(",") if name],
             "recovery": {
                 "claimed_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),
                 "running_stale_threshold_ms": int(os.environ.get("TEST_STALE_MS", "120000")),

@@ -34,7 +34,9 @@ def test_wrong_usage_exits_2_and_names_the_flag_the_value_and_what_is_allowed(ma
 
 @pytest.mark.once
 def test_an_unknown_queue_is_wrong_usage(manage):
-    process = manage("horsies_worker", "--drain", "--queues", "emials", TEST_QUEUES="emails,default,modules")
+    process = manage(
+        "horsies_worker", "--drain", "--queues", "emials", TEST_QUEUES="emails,default,modules", TEST_MODULES=""
+    )
 
     assert process.wait() == 2
     assert "emials" in process.output

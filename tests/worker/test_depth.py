@@ -23,7 +23,7 @@ from horsies_django.models.claims import Ended, Runner
 from horsies_django.worker.connection import own_connection
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 #: Tasks in one exchange.
 BATCH = 50

@@ -27,4 +27,4 @@ def test_every_example_of_the_page_is_right():
 
     assert names["Import"].build().node_ids == ("page", "words", "saved", "told")
     assert names["workflow"].name == "Import"
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
