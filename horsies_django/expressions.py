@@ -76,14 +76,6 @@ class FromNow(Func):
             ),
         )
 
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """MySQL's intervals take whole microseconds."""
-        return self.as_sql(
-            compiler,
-            connection,
-            template="(CURRENT_TIMESTAMP(6) + INTERVAL ROUND((%(expressions)s) * 1000000) MICROSECOND)",
-        )
-
 
 class SecondsUntil(Func):
     """The seconds from the database's now until a column's time; negative once it has passed."""
@@ -100,14 +92,6 @@ class SecondsUntil(Func):
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
         """Days as SQLite counts them, to the millisecond."""
         return self.as_sql(compiler, connection, template="((JULIANDAY(%(expressions)s) - JULIANDAY('NOW')) * 86400.0)")
-
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """MySQL's difference is in whole microseconds."""
-        return self.as_sql(
-            compiler,
-            connection,
-            template="(TIMESTAMPDIFF(MICROSECOND, CURRENT_TIMESTAMP(6), %(expressions)s) / 1000000.0)",
-        )
 
 
 class SecondsBetween(Func):
@@ -128,11 +112,6 @@ class SecondsBetween(Func):
         """Rounded to what a row has: days as SQLite counts them are right to 40 microseconds."""
         return self._render(compiler, "ROUND((JULIANDAY({last}) - JULIANDAY({first})) * 86400.0, 3)")
 
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """MySQL's difference is in whole microseconds, and takes the earlier first."""
-        (first, first_params), (last, last_params) = map(compiler.compile, self.get_source_expressions())
-        return f"(TIMESTAMPDIFF(MICROSECOND, {first}, {last}) / 1000000.0)", (*first_params, *last_params)
-
 
 class MinuteOf(Func):
     """The minutes from 1970 to a time, in UTC; without ``USE_TZ``, as Django reads the column: in no zone."""
@@ -149,10 +128,6 @@ class MinuteOf(Func):
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
         """``%s`` of STRFTIME is whole seconds."""
         return self.as_sql(compiler, connection, template="(STRFTIME('%%%%s', %(expressions)s) / 60)")
-
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """MySQL counts them itself."""
-        return self.as_sql(compiler, connection, template="TIMESTAMPDIFF(MINUTE, '1970-01-01', %(expressions)s)")
 
 
 _POSTGRES_CASTS: Final = {
@@ -193,20 +168,9 @@ class FromMap(Func):
         """SQLite keeps the parsed parameter from row to row."""
         return self._render(compiler, connection, """json_extract(%s, '$."' || {key} || '"')""")
 
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """``JSON_UNQUOTE`` turns a scalar into text, which MySQL converts as needed."""
-        extract = """JSON_EXTRACT(%s, CONCAT('$."', {key}, '"'))"""
-        if isinstance(self.output_field, JSONField):
-            return self._render(compiler, connection, extract)
-        return self._render(compiler, connection, f"JSON_UNQUOTE({extract})")
 
-
-#: The types of keys, as PostgreSQL and MySQL call them.
-_KEY_TYPES: Final = {
-    "UUIDField": ("uuid", "CHAR(36)"),
-    "BigAutoField": ("bigint", "BIGINT"),
-    "PositiveIntegerField": ("integer", "BIGINT"),
-}
+#: PostgreSQL's types of keys.
+_KEY_TYPES: Final = {"UUIDField": "uuid", "BigAutoField": "bigint", "PositiveIntegerField": "integer"}
 
 
 class IsAmong(Lookup):
@@ -222,7 +186,7 @@ class IsAmong(Lookup):
         super().__init__(F(column), keys)
 
     @property
-    def _types(self) -> tuple[str, str]:
+    def _type(self) -> str:
         field = self.lhs.output_field
         return _KEY_TYPES[getattr(field, "target_field", field).get_internal_type()]
 
@@ -232,16 +196,11 @@ class IsAmong(Lookup):
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """The array is PostgreSQL's own."""
-        return self._render(compiler, f"{{key}} = ANY(%s::{self._types[0]}[])")
+        return self._render(compiler, f"{{key}} = ANY(%s::{self._type}[])")
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
         """``json_each`` makes a table of the array."""
         return self._render(compiler, "{key} IN (SELECT value FROM json_each(%s))")
-
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """``JSON_TABLE`` makes a table of the array."""
-        table = f"JSON_TABLE(%s, '$[*]' COLUMNS (value {self._types[1]} PATH '$')) AS keys_given"
-        return self._render(compiler, f"{{key}} IN (SELECT value FROM {table})")  # noqa: S608  # a constant
 
 
 class IsOneOf(Func):
@@ -267,11 +226,6 @@ class IsOneOf(Func):
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
         """The same."""
         return self._render(compiler, "json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(%s)")
-
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """The same."""
-        columns = "first CHAR(36) PATH '$[0]', second BIGINT PATH '$[1]'"
-        return self._render(compiler, f"first, second FROM JSON_TABLE(%s, '$[*]' COLUMNS ({columns})) AS pairs")
 
 
 def spelled(keys: Iterable[UUID | int], connection: BaseDatabaseWrapper) -> list[str]:

@@ -15,6 +15,7 @@ from django.core.management.base import OutputWrapper
 #: Our own loggers whose lines quote rows. A test looks for any that is missing.
 LOGGERS: Final = (
     "horsies_django",
+    "horsies_django.admin",
     "horsies_django.masking",
     "horsies_django.operations",
     "horsies_django.reaper",

@@ -109,12 +109,6 @@ class _Later(Func):
         template = f"STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW', {seconds})"
         return self.as_sql(compiler, connection, template=template)
 
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
-        """A duration is a number of microseconds."""
-        microseconds = f"NULLIF(LEAST(%(expressions)s, {_MICROSECONDS}), {_MICROSECONDS})"
-        template = f"(CURRENT_TIMESTAMP(6) + INTERVAL {microseconds} MICROSECOND)"
-        return self.as_sql(compiler, connection, template=template)
-
 
 _MICROSECONDS: Final = LONGEST_DURATION * 1_000_000
 

@@ -34,7 +34,6 @@ class Json(NamedTuple):
 JSON: Final[Mapping[str, Json]] = {
     "postgresql": Json("json_agg", "json_build_array", "text"),
     "sqlite": Json("json_group_array", "json_array", "text"),
-    "mysql": Json("JSON_ARRAYAGG", "JSON_ARRAY", "CHAR"),
 }
 
 

@@ -26,10 +26,6 @@ class IsNext(Lookup):
         """The array is made once."""
         return self._render(compiler, connection, "{key} = ANY(ARRAY{keys})")
 
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """MySQL takes a LIMIT only one level further down."""
-        return self._render(compiler, connection, "{key} IN (SELECT * FROM {keys} AS some_keys)")
-
     def _render(
         self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, template: str
     ) -> tuple[str, tuple[Any, ...]]:

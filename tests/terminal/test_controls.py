@@ -135,7 +135,7 @@ def test_a_workers_lines_hold_no_controls(manage):
     Task.objects.create(task_name=EVIL, queue_name=EVIL)
     raises.send(EVIL)
 
-    process = manage("horsies_worker", "--drain")
+    process = manage("horsies_worker", "--drain", TEST_MODULES=__name__)
 
     assert process.wait() == 0
     assert "task completed" not in process.output
