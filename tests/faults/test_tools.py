@@ -7,6 +7,8 @@ import pytest
 
 from tests.faults.server import DatabaseClock, frozen, locked
 
+pytestmark = pytest.mark.slow
+
 #: Seconds within which an answer counts as not given.
 SILENT = 1
 
