@@ -121,6 +121,7 @@ class Pump:
         # Where there is a supervisor, it recovers what is left: after the end of this process, and so of the bodies.
         self.leaves_bodies = self._is_holding and self._begun is not None
         if self.leaves_bodies:
+            self._try(self._hand_back_unbegun)
             logger.warning("worker leaves tasks to its supervisor id=%s", self._runner.worker_id)
         elif self._is_holding:
             self._give_up()
@@ -445,11 +446,15 @@ class Pump:
                 self._carry_out(tick)
         self._try(partial(self._put_back, [run.claim for run in still]))
 
-    def _put_back(self, still: Sequence[ClaimedTask]) -> bool:
-        has_withdrawn = any(lane.withdrawn for lane in self._lanes)  # those bodies never began: that is no crash
-        if self._writer.in_doubt or has_withdrawn:
+    def _hand_back_unbegun(self) -> bool:
+        """Hand back what has not begun, also where another transaction has locked its workflow: that is no crash."""
+        if self._writer.in_doubt or any(lane.withdrawn for lane in self._lanes):
             with self._books.transaction():
                 self._books.hand_back_unknown(self._writer.known(), at_last=True)
+        return True
+
+    def _put_back(self, still: Sequence[ClaimedTask]) -> bool:
+        self._hand_back_unbegun()
         count = self._books.give_up(still)
         logger.warning("worker gave up id=%s tasks=%d: put back as if it had crashed", self._runner.worker_id, count)
         return True

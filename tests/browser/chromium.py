@@ -18,7 +18,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
 from selenium import webdriver
-from selenium.common import NoSuchElementException, StaleElementReferenceException
+from selenium.common import NoSuchElementException, StaleElementReferenceException, WebDriverException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -145,6 +145,10 @@ class Browser:
             return text in self.text
         except (NoSuchElementException, StaleElementReferenceException):
             return False  # between two pages
+        except WebDriverException as error:
+            if "does not belong to the document" not in str(error):
+                raise
+            return False  # the same, in other words of the driver's
 
     def await_text(self, text: str, limit: float = 30.0, *, reload: bool = False) -> None:
         """Wait until the page shows this text; with ``reload``, look anew until it does."""
