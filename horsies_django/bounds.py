@@ -46,6 +46,11 @@ def is_in_range(moment: datetime) -> bool:
     return EARLIEST <= utc < LATEST
 
 
+def bounds_of_dates() -> tuple[datetime, datetime]:
+    """Return the first moment that a row may hold, and the first that it may not."""
+    return datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC), datetime(_LAST_YEAR + 1, 1, 1, tzinfo=UTC)
+
+
 def within(dates: Collection[str], numbers: Mapping[str, Range] | None = None) -> Q:
     """Return the rows of which these columns are in range, or NULL: the condition of a check constraint.
 

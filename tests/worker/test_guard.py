@@ -194,6 +194,17 @@ def indexes(nodes):
     return {node["Index Name"] for node in nodes if node.get("Index Name", "").startswith("horsies_task")}
 
 
+def test_an_exchange_is_short_enough_for_the_driver_to_remember_it(deep_queue):
+    if not is_postgres():
+        return
+    with own_connection("default", "guard", is_busy=True):
+        said = exchanges()
+
+    assert len(said) == 2
+    for sql, _ in said:
+        assert len(sql) + 200 < 4_096  # a worker's id and a host's name may be longer
+
+
 @pytest.mark.parametrize("is_busy", [True, False], ids=["prepared", "behind a pooler"])
 def test_an_exchange_reads_its_own_rows_only(deep_queue, is_busy):
     if not is_postgres():
