@@ -343,11 +343,11 @@ def _ask_in_time(read: Reader[N], database: str, keys: Sequence[UUID], until: fl
                 connection.close()
             connection.dec_thread_sharing()
 
-    connection.inc_thread_sharing()
     name = threading.current_thread().name  # whoever logs, or traces, statements sees who asks
     thread = threading.Thread(target=copy_context().run, args=(ask,), name=name, daemon=True)
-    thread.start()
     try:
+        connection.inc_thread_sharing()
+        thread.start()  # may be interrupted once the new thread runs
         while thread.is_alive() and (left := until - time.monotonic()) > 0:
             thread.join(min(left, _NAP))
     finally:

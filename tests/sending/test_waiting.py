@@ -2,7 +2,9 @@
 
 import asyncio
 import ctypes
+import gc
 import os
+import sys
 import threading
 import time
 import uuid
@@ -176,6 +178,31 @@ def test_who_follows_can_be_interrupted_too(asked):
     Task.objects.all().cancel()
 
     assert (follower.code, *codes([leader])) == ("INTERRUPTED", "TASK_CANCELLED")
+
+
+def test_an_exception_as_a_look_begins_leaves_no_connection_open(transactional_db):
+    if connection.vendor != "postgresql":
+        pytest.skip("a look needs no thread of its own")
+    handle = jobs.triple.send(1)
+
+    class Interrupted(Waiter):
+        def run(self):
+            sys.settrace(self.interrupt_start)
+            super().run()
+
+        def interrupt_start(self, frame, event, arg):
+            caller = frame.f_back
+            starts = (frame.f_code, caller.f_code) == (threading.Event.wait.__code__, threading.Thread.start.__code__)
+            if starts and caller.f_locals["self"].name == self.name:  # the thread of its look
+                sys.settrace(None)
+                raise Interruption
+
+    waiter = Interrupted(handle, 30)
+    found = codes([waiter])
+    wait_until(lambda: waiter.name not in {thread.name for thread in threading.enumerate()}, what="the look has ended")
+
+    assert found == ["INTERRUPTED"]
+    gc.collect()  # a connection that is still open warns as it is collected, which fails the test
 
 
 def test_a_leader_that_does_not_come_back_is_followed_by_another():
