@@ -120,17 +120,18 @@ class Registry:
         if self._unread:
             with self._lock:
                 unread, self._unread = self._unread, []
+                seen: dict[int, Any] = {}
                 for function, is_late in dict(unread).items():
-                    self._take_types(function, is_late=is_late)
+                    for kind in _dataclasses_of(function, seen):
+                        self._take_type(kind, is_late=is_late)
         return self._types
 
-    def _take_types(self, function: Callable[..., Any], *, is_late: bool) -> None:
-        for kind in _dataclasses_of(function):
-            name = path_of(kind)
-            if "<locals>" not in name and self._types.get(name) is not kind:
-                self._types[name] = kind
-                if is_late:
-                    self.late.add(name)
+    def _take_type(self, kind: type, *, is_late: bool) -> None:
+        name = path_of(kind)
+        if "<locals>" not in name and self._types.get(name) is not kind:
+            self._types[name] = kind
+            if is_late:
+                self.late.add(name)
 
 
 registry: Final = Registry()
@@ -162,16 +163,21 @@ def loaded(path: str) -> Any:
     return getattr(sys.modules.get(module), "__dict__", {}).get(name)
 
 
-def _dataclasses_of(function: Callable[..., Any]) -> Iterator[type]:
-    """Yield every dataclass of a function's module and of its hints, and of the hints of their fields."""
-    seen: set[int] = set()
-    own = getattr(sys.modules.get(function.__module__), "__dict__", {})
-    waiting = [*_hints_of(function), *(kind for kind in list(own.values()) if _is_dataclass(kind))]
+def _dataclasses_of(function: Callable[..., Any], seen: dict[int, Any]) -> Iterator[type]:
+    """Yield every dataclass of a function's module and of its hints, and of the hints of their fields.
+
+    What is in ``seen``, by id, is left out; what is found is added.
+    """
+    waiting = list(_hints_of(function))
+    module = sys.modules.get(function.__module__)
+    if id(module) not in seen:
+        seen[id(module)] = module
+        waiting += [kind for kind in list(getattr(module, "__dict__", {}).values()) if _is_dataclass(kind)]
     while waiting:
         hint = waiting.pop()
         if id(hint) in seen:
             continue
-        seen.add(id(hint))
+        seen[id(hint)] = hint  # kept, lest another gets its id
         waiting += get_args(hint)
         kind = getattr(hint, "__origin__", hint)  # Page[int] is a Page
         waiting += [value] if (value := getattr(hint, "__value__", None)) is not None else []  # type X = …

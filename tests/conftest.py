@@ -18,6 +18,8 @@ from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 
+from tests.preloaded import Parents
+
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Tables that a transactional test leaves as they are.
@@ -25,6 +27,21 @@ KEPT = {"auth_permission", "django_content_type"}
 
 #: Bytes up to which a table of PostgreSQL is emptied with DELETE.
 SMALL = 160 * 1024
+
+
+#: Whether commands fork from a process that has imported the project: where orphans can be adopted.
+FORKS = sys.platform == "linux"
+
+#: What a test may set for a command that forks: its settings are read anew for each set of these.
+OF_SETTINGS = {"HORSIES_WORKER_THREADS", "TEST_BEAT_MS", "TEST_CHECK_MS", "TEST_QUEUES", "TEST_STALE_MS"}
+
+parents = Parents()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_parents() -> Iterator[None]:
+    yield
+    parents.close()
 
 
 def wait_until(condition: Callable[[], Any], limit: float = 20.0, what: str = "") -> Any:
@@ -51,24 +68,31 @@ def database_url() -> str:
 
 
 class Process:
-    """A ``manage.py`` command in a process of its own, its output kept."""
+    """A ``manage.py`` command in a process of its own, its output kept.
+
+    It is forked from a process that has imported the project, unless ``environment`` has what imports depend on.
+    """
 
     def __init__(self, *arguments: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "DATABASE_URL": database_url(),
-                "DJANGO_SETTINGS_MODULE": "tests.settings",
-                "PYTHONWARNINGS": "default",
-                **environment,
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        complete = {
+            **os.environ,
+            "DATABASE_URL": database_url(),
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "PYTHONWARNINGS": "default",
+            **environment,
+        }
+        if FORKS and environment.keys() <= OF_SETTINGS:
+            self.process: subprocess.Popen[str] = parents.start(arguments, complete, str(ROOT))
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "manage.py", *arguments],
+                cwd=ROOT,
+                env=complete,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
