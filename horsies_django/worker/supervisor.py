@@ -40,7 +40,7 @@ GRACE: Final = 5.0
 ABORT_GRACE: Final = 0.5
 
 #: Seconds that the supervisor gives the database, once all runners are gone, to recover what they held; and after a
-#: second signal. What is left then a reaper finds. A third signal does not wait at all.
+#: second signal. What is left then a reaper finds.
 LEAVE_TIMEOUT: Final = 10.0
 ABORT_TIMEOUT: Final = 3.0
 
@@ -257,14 +257,15 @@ class Supervisor:
         return self._plan.until is not Until.STOPPED and self._failed_starts >= HOPELESS
 
     def _halt(self, word: Word) -> None:
-        is_last = self._stopping is Word.ABORT
+        if self._stopping is Word.ABORT:
+            return  # it ends soon, and signals that come one after the other must not put that off
         word = Word.ABORT if self._stopping else word
         self._stopping = word
         self._start_at.clear()
         self._unanswered.clear()
         grace = ABORT_GRACE if word is Word.ABORT else self._plan.shutdown_timeout + GRACE
-        self._kill_at = time.monotonic() + (0.0 if is_last else grace)
-        self._leave_at = time.monotonic() if is_last else float("inf")  # counts from the end of the last runner
+        self._kill_at = time.monotonic() + grace
+        self._leave_at = float("inf")  # counts from the end of the last runner
         for child in self._children:
             child.tell(word)
 
