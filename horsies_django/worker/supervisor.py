@@ -24,6 +24,7 @@ from ..framework import own_logging
 from ..reaper.loop import Reaper
 from ..schedules.beat import Beat
 from .connection import own_connection
+from .groups import end_group
 from .inbox import Word
 from .leaving import Leaving
 from .plan import Plan, Until
@@ -160,6 +161,8 @@ class Supervisor:
 
     def _mind(self, child: Child) -> None:
         """Kill a runner that stands still or does not stop in time; beat for one that does not itself."""
+        if child.process.returncode is not None:
+            return  # what its bodies have started is being ended
         if time.monotonic() >= self._kill_at:
             child.kill("it did not stop in time")
         elif why := child.stalls.look():
@@ -193,6 +196,7 @@ class Supervisor:
 
     def _watch(self, child: Child) -> None:
         child.process.wait()
+        end_group(child.process.pid)  # they may still do what the task is about, which is given away next
         self._events.put(_Exited(child))
 
     def _listen(self, child: Child) -> None:
