@@ -19,6 +19,11 @@ class QueueCommand(BaseCommand):
             value = PrintableOutput(value._out)  # type: ignore[arg-type]  # a stream
         super().__setattr__(name, value)
 
+    @property
+    def owns_process(self) -> bool:
+        """Whether the process is there for this command alone, and not for code that has called it from Python."""
+        return getattr(self, "_called_from_command_line", False)
+
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Run it; what it does to rows is logged as done by the operating system's user, with this command."""
         with acting_as(system_user(), type(self).__module__.rpartition(".")[2]):

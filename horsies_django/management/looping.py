@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from abc import abstractmethod
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -17,6 +16,8 @@ from horsies_django.tables import check_tables
 from horsies_django.worker.connection import own_connection
 from horsies_django.worker.console import log_to_console
 from horsies_django.worker.plan import horsies_backend
+from horsies_django.worker.stop_signals import stop_signals
+from horsies_django.worker.supervisor import LEAVE_TIMEOUT
 
 
 class Loop(Protocol):
@@ -64,9 +65,9 @@ class LoopCommand(QueueCommand, Generic[L]):
             if once:
                 self.once(loop)
                 return
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: loop.stop())
-            loop.run()
+            # Nothing is lost with what it is about: a transaction is rolled back, and another one does it.
+            with stop_signals(loop.stop, LEAVE_TIMEOUT, 0.0, owns_process=self.owns_process):
+                loop.run()
 
     @abstractmethod
     def loop(self, options: Options, backend: str, interval: float | None) -> L:

@@ -1,7 +1,8 @@
 """The process of a runner under a supervisor: forked, or ``python -m horsies_django.worker.child``.
 
 Its standard input is the supervisor's voice: first who to be and what to do, then a word a line. The end of it means
-that the supervisor is dead, and then the runner goes too, for nobody else would know of what it runs.
+that the supervisor is dead, and then the runner goes too, for nobody else would know of what it runs. It leads a
+process group, in which are the programs that bodies start.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def main(descriptors: Sequence[int] = ()) -> None:
 
     One that was forked has its ``descriptors``, the pipe and the memory, under other numbers than that line says.
     """
-    # The terminal's Ctrl-C reaches the supervisor too, and its word is what counts. A handler, unlike SIG_IGN, is
-    # not inherited by the programs that bodies start.
+    os.setpgid(0, 0)
+    # The supervisor's word is what counts. A handler, unlike SIG_IGN, is not inherited by what bodies start.
     signal.signal(signal.SIGINT, lambda *_: None)
     voice = _Voice()
     if not (line := voice.line()):
@@ -115,7 +116,7 @@ def _obey(voice: _Voice, inbox: Inbox, begun: Begun) -> None:
         begun.pulse()
         word = voice.line(PULSE)
         if word == "":
-            os._exit(ORPHANED)
+            os.killpg(0, signal.SIGKILL)  # this process and what its bodies have started
         if word is not None:
             inbox.put(Word[word])
 

@@ -10,11 +10,11 @@ import threading
 
 
 def mind_forks() -> None:
-    """Set up this process, a runner, for bodies that fork, by ``multiprocessing`` as a rule.
+    """Set up this process, which runs bodies, for those that fork, by ``multiprocessing`` as a rule.
 
     A forked process would inherit the handlers by which a runner stops in order, and ``Process.terminate()`` would do
-    nothing to it. On Linux it also ends with the runner, whatever the runner dies of. A program that is started with
-    ``subprocess`` shares neither handlers nor descriptors, and is left alone.
+    nothing to it. On Linux it also ends at once with this process, whatever that dies of. A program that is started
+    with ``subprocess`` shares neither handlers nor descriptors: see groups.py.
     """
     tether = _Tether() if sys.platform == "linux" else None
     stops = (signal.SIGTERM, signal.SIGINT)

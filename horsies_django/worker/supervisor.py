@@ -24,6 +24,7 @@ from ..framework import own_logging
 from ..reaper.loop import Reaper
 from ..schedules.beat import Beat
 from .connection import own_connection
+from .groups import end_group
 from .inbox import Word
 from .leaving import Leaving
 from .plan import Plan, Until
@@ -40,7 +41,7 @@ GRACE: Final = 5.0
 ABORT_GRACE: Final = 0.5
 
 #: Seconds that the supervisor gives the database, once all runners are gone, to recover what they held; and after a
-#: second signal. What is left then a reaper finds. A third signal does not wait at all.
+#: second signal. What is left then a reaper finds.
 LEAVE_TIMEOUT: Final = 10.0
 ABORT_TIMEOUT: Final = 3.0
 
@@ -160,6 +161,8 @@ class Supervisor:
 
     def _mind(self, child: Child) -> None:
         """Kill a runner that stands still or does not stop in time; beat for one that does not itself."""
+        if child.process.returncode is not None:
+            return  # what its bodies have started is being ended
         if time.monotonic() >= self._kill_at:
             child.kill("it did not stop in time")
         elif why := child.stalls.look():
@@ -193,6 +196,7 @@ class Supervisor:
 
     def _watch(self, child: Child) -> None:
         child.process.wait()
+        end_group(child.process.pid)  # they may still do what the task is about, which is given away next
         self._events.put(_Exited(child))
 
     def _listen(self, child: Child) -> None:
@@ -257,14 +261,15 @@ class Supervisor:
         return self._plan.until is not Until.STOPPED and self._failed_starts >= HOPELESS
 
     def _halt(self, word: Word) -> None:
-        is_last = self._stopping is Word.ABORT
+        if self._stopping is Word.ABORT:
+            return  # it ends soon, and signals that come one after the other must not put that off
         word = Word.ABORT if self._stopping else word
         self._stopping = word
         self._start_at.clear()
         self._unanswered.clear()
         grace = ABORT_GRACE if word is Word.ABORT else self._plan.shutdown_timeout + GRACE
-        self._kill_at = time.monotonic() + (0.0 if is_last else grace)
-        self._leave_at = time.monotonic() if is_last else float("inf")  # counts from the end of the last runner
+        self._kill_at = time.monotonic() + grace
+        self._leave_at = float("inf")  # counts from the end of the last runner
         for child in self._children:
             child.tell(word)
 

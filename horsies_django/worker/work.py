@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 from ..reaper import run_pass
 from ..tables import check_tables
 from . import runner
@@ -14,46 +9,29 @@ from .connection import own_connection
 from .inbox import Inbox, Word
 from .leaving import Leaving
 from .plan import Plan, Until
-from .supervisor import Supervisor
+from .stop_signals import stop_signals
+from .supervisor import ABORT_TIMEOUT, LEAVE_TIMEOUT, Supervisor
 
 
-def work(plan: Plan, verbosity: int = 1) -> int:
+def work(plan: Plan, verbosity: int = 1, *, owns_process: bool = False) -> int:
     """Work by ``plan`` and return the exit status: 0 done or stopped cleanly, 1 failed.
 
     A worker that ends by itself and has one process needs no supervisor: it works right here, in a test's process too.
-    Raises ImproperlyConfigured if the tables are not there, or the database's role may not work on them.
+    If it does not stop in time after a signal, the process exits if it ``owns_process``; if not, KeyboardInterrupt is
+    raised. Raises ImproperlyConfigured if the tables are not there, or the database's role may not work on them.
     """
     check_tables(plan.database, is_worked_on=True)
     if plan.until is Until.STOPPED or (plan.processes > 1 and plan.until is Until.DRAINED):
         supervisor = Supervisor(plan, verbosity)
-        with _told(supervisor.tell):
+        with stop_signals(lambda: supervisor.tell(Word.STOP), owns_process=owns_process):
             return supervisor.run()
     if plan.reaper:
         with own_connection(plan.database, "reaper", waits=True):
             run_pass(plan.options)
     inbox = Inbox()
-    words = iter([Word.STOP, Word.ABORT])
-
-    def tell(_: Word) -> None:
-        if (word := next(words, None)) is None:
-            raise KeyboardInterrupt  # the third: whatever the database does, or a callback
-        inbox.put(word)
-
-    with _told(tell):
+    words = iter([Word.STOP])
+    in_order = plan.shutdown_timeout + plan.timeout_grace + LEAVE_TIMEOUT
+    with stop_signals(lambda: inbox.put(next(words, Word.ABORT)), in_order, ABORT_TIMEOUT, owns_process=owns_process):
         while runner.run(plan, plan.new_worker_id(), inbox) is Leaving.SPENT and plan.until is Until.DRAINED:
             pass  # it takes no more tasks, and there may be more
     return 0
-
-
-@contextmanager
-def _told(tell: Callable[[Word], None]) -> Iterator[None]:
-    """Pass SIGTERM and SIGINT on as words, where this thread may say so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda *_: tell(Word.STOP)) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

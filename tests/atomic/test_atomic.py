@@ -8,7 +8,7 @@ from django.db import connection
 
 from horsies_django import TaskStatus, task
 from horsies_django.compat import InvalidTask
-from horsies_django.models import Task, TaskAttempt
+from horsies_django.models import Task, TaskAttempt, Worker
 from tests.atomic import jobs
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -113,9 +113,10 @@ def test_a_body_whose_claim_was_taken_away_leaves_nothing(worker, manage, tmp_pa
     fast = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "300", "TEST_CHECK_MS": "60000"}
     gate = tmp_path / "gate"
     handle = jobs.held.send("taken", str(gate))
-    frozen = worker("--no-reaper", **fast).process.pid
+    frozen = [worker("--no-reaper", **fast).process.pid, Worker.objects.get().pid]
     wait_until(gate.with_suffix(".begun").exists)
-    os.killpg(frozen, signal.SIGSTOP)  # with its supervisor, which would kill a runner that alone stands still
+    for pid in frozen:  # the supervisor first: it would kill a runner that alone stands still
+        os.kill(pid, signal.SIGSTOP)
     try:
         wait_until(
             lambda: manage("horsies_reaper", "--once", **fast).wait() == 0 and handle.status() is TaskStatus.FAILED,
@@ -123,7 +124,8 @@ def test_a_body_whose_claim_was_taken_away_leaves_nothing(worker, manage, tmp_pa
         )
     finally:
         gate.touch()
-        os.killpg(frozen, signal.SIGCONT)
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
 
     after = jobs.effects.send("after", "never", str(tmp_path / "after.marker"))
     assert after.value(timeout=30) == "after"

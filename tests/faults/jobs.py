@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -180,7 +179,7 @@ def _name(handler) -> str:
 
 @task
 def leave_processes_behind(gate: str) -> dict[str, int]:
-    """Leave a forked process, one that this has forked, one of multiprocessing and a program; wait for the gate."""
+    """Leave processes that were forked, one that was spawned, and programs; wait for the gate."""
     reading, writing = os.pipe()
     forked = os.fork()
     if not forked:
@@ -194,9 +193,14 @@ def leave_processes_behind(gate: str) -> dict[str, int]:
     starter = threading.Thread(target=child.start)  # a thread that ends must not take the process with it
     starter.start()
     starter.join()
-    program = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER})"])
-    for name, pid in (("forked", forked), ("grandchild", grandchild), ("child", child.pid), ("program", program.pid)):
-        Entry.objects.create(key=name, pid=pid)
+    spawned = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(FOREVER,))
+    spawned.start()
+    program = subprocess.Popen(["sleep", str(FOREVER)])
+    stubborn = subprocess.Popen(["sh", "-c", f"trap '' TERM; sleep {FOREVER}"])
+    detached = subprocess.Popen(["sleep", str(FOREVER)], start_new_session=True)
+    pids = {"forked": forked, "grandchild": grandchild, "child": child.pid, "spawned": spawned.pid}
+    pids |= {"program": program.pid, "stubborn": stubborn.pid, "detached": detached.pid, "runner": os.getpid()}
+    Entry.objects.bulk_create(Entry(key=name, pid=pid) for name, pid in pids.items())
     wait_for(gate)
     return {}
 

@@ -20,6 +20,22 @@ def test_19_a_body_can_terminate_the_process_that_it_has_forked(worker):
     assert jobs.terminate_a_child.send().value(timeout=60) == -signal.SIGTERM
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("horsies_worker", "--drain"),
+        ("shell", "-c", "from django.core.management import call_command; call_command('horsies_worker', drain=True)"),
+    ],
+    ids=["the command", "called from Python"],
+)
+def test_19_so_can_one_in_a_worker_without_a_supervisor(manage, command):
+    handle = jobs.terminate_a_child.send()
+    process = manage(*command)
+
+    assert process.wait(60) == 0, process.output
+    assert handle.value(timeout=0) == -signal.SIGTERM
+
+
 def test_19_signals_are_the_defaults_after_a_fork_in_a_body(worker):
     worker("--threads", "2")
 
@@ -27,22 +43,27 @@ def test_19_signals_are_the_defaults_after_a_fork_in_a_body(worker):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a process to the end of another")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_19_processes_that_a_body_forked_and_left_behind_end_with_the_worker(worker, tmp_path, number):
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [("supervisor", signal.SIGTERM), ("supervisor", signal.SIGKILL), ("runner", signal.SIGKILL)],
+    ids=["the worker is stopped", "the supervisor is killed", "the runner is killed"],
+)
+def test_19_processes_that_a_body_left_behind_end_with_its_runner(worker, tmp_path, victim, number):
     gate = tmp_path / "gate"
     process = worker("--threads", "2", "--shutdown-timeout", "0.5")
     handle = jobs.leave_processes_behind.send(str(gate))
-    pids = wait_until(lambda: len(found := dict(Entry.objects.values_list("key", "pid"))) == 4 and found, limit=40)
+    pids = wait_until(lambda: dict(Entry.objects.values_list("key", "pid")), limit=40)
+    detached = pids.pop("detached")
     try:
         if number == signal.SIGTERM:  # left by a body that has ended long ago
             gate.touch()
             assert handle.get(timeout=20).is_ok()
         assert all(map(is_alive, pids.values()))
 
-        process.signal(number)
+        os.kill(pids["runner"] if victim == "runner" else process.process.pid, number)
 
-        wait_until(lambda: not any(is_alive(pids[name]) for name in ("forked", "grandchild", "child")))
-        assert is_alive(pids["program"])  # started to live on its own, maybe
+        wait_until(lambda: not any(map(is_alive, pids.values())))
+        assert is_alive(detached)  # in a session of its own
     finally:
-        for pid in filter(is_alive, pids.values()):
+        for pid in filter(is_alive, [*pids.values(), detached]):
             os.kill(pid, signal.SIGKILL)

@@ -87,13 +87,13 @@ class Command(QueueCommand):
             )
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
-        if not getattr(self, "_called_from_command_line", False):
+        if not self.owns_process:
             plan = replace(plan, fork=False)  # this process does other things too
             if plan.until is not Until.STOPPED:
                 # What a test drains is in the test's database, which processes of their own would not know of.
                 plan = replace(plan, processes=1)
         try:
-            status = work(plan, options["verbosity"])
+            status = work(plan, options["verbosity"], owns_process=self.owns_process)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         if status:

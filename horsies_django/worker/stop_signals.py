@@ -1,0 +1,122 @@
+"""SIGTERM and SIGINT for a command: the first stops it in order, and it ends in bounded time whatever it waits for.
+
+The main thread may be inside a statement that the database does not answer. So another thread hears the signals too,
+and ends the process when the time is up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Final, Self
+
+from .forks import mind_forks
+
+logger = logging.getLogger("horsies_django.worker")
+
+STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+
+#: Seconds that the last line in the log may take, where nobody reads what the process writes.
+_LOGGING: Final = 1.0
+
+
+@contextmanager
+def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool = False) -> Iterator[None]:
+    """Call ``stop`` for each SIGTERM and SIGINT in this block.
+
+    ``timeouts`` are the seconds that the block may take after the first signal, and after the second. When they have
+    passed, the process exits with status 1 if it ``owns_process``, whatever the main thread waits for; if not, the main
+    thread gets KeyboardInterrupt, and again with each further signal. Without ``timeouts`` the block takes its time.
+    Outside the main thread, which alone hears signals, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    own = os.getpid()
+    with _Deadline(timeouts, owns_process=owns_process) if timeouts else nullcontext() as deadline:
+
+        def handle(number: int, _: object) -> None:
+            if os.getpid() != own:  # a body has forked this process, and not every such one has mind_forks()
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+                return
+            if deadline is not None:
+                deadline.heard(number)
+            stop()
+
+        before = {number: signal.signal(number, handle) for number in STOPS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Deadline:
+    """A thread that ends what the main thread does when the time is up."""
+
+    def __init__(self, timeouts: Sequence[float], *, owns_process: bool) -> None:
+        self._timeouts = iter(timeouts)
+        self._owns_process = owns_process
+        self._has_passed = False
+        self._hearing, self._calling = socket.socketpair()
+        self._calling.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="horsies-deadline", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if self._owns_process:
+            mind_forks()  # or a signal to such a process would be written to this socket
+            # Python's own handlers run between two steps of the main thread, which may be long in coming.
+            self._wakeup = signal.set_wakeup_fd(self._calling.fileno(), warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._owns_process:
+            signal.set_wakeup_fd(self._wakeup)
+        self._hearing.shutdown(socket.SHUT_RD)
+        self._thread.join()
+        self._hearing.close()
+        self._calling.close()
+
+    def heard(self, number: int) -> None:
+        """Count a signal. Raises KeyboardInterrupt when the time is up."""
+        if self._has_passed:
+            raise KeyboardInterrupt
+        if not self._owns_process:
+            with suppress(BlockingIOError):
+                self._calling.send(bytes([number]))
+
+    def _run(self) -> None:
+        ends_at = float("inf")
+        while True:
+            left = ends_at - time.monotonic()
+            self._hearing.settimeout(None if ends_at == float("inf") else max(0.001, left))
+            try:
+                heard = self._hearing.recv(64)
+            except TimeoutError:
+                break
+            if not heard:
+                return
+            for number in heard:  # those of other signals may be among them
+                if number in STOPS and (timeout := next(self._timeouts, None)) is not None:
+                    ends_at = min(ends_at, time.monotonic() + timeout)
+        self._has_passed = True
+        if self._owns_process:
+            last = threading.Thread(target=self._log, daemon=True)
+            last.start()
+            last.join(_LOGGING)
+            os._exit(1)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+
+    def _log(self) -> None:
+        logger.error("command did not stop in time: its process ends, and what it held is left to a reaper")
+        logging.shutdown()

@@ -1,0 +1,131 @@
+"""Commands that wait for the database: the first signal ends them in bounded time, the second at once."""
+
+import signal
+import sqlite3
+
+import pytest
+from django.db import connection
+
+from horsies_django import TaskStatus
+from tests.conftest import database_url, wait_until
+from tests.faults import jobs
+from tests.faults.server import frozen, locked
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+STOPS = (signal.SIGTERM, signal.SIGINT)
+
+#: A reaper that judges by seconds; and a worker that beats for it.
+FAST = {"TEST_STALE_MS": "1000", "TEST_BEAT_MS": "300"}
+
+
+@pytest.fixture
+def on_postgres(transactional_db):
+    if connection.vendor != "postgresql":
+        pytest.skip("needs a table to lock; runs with the tests on PostgreSQL")
+
+
+def waiting(table="horsies_tasks"):
+    """How many statements wait for a lock on a table."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted", [table])
+        return cursor.fetchone()[0]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_17_commands_that_are_inside_a_statement_end_while_its_lock_is_still_held(on_postgres, manage, number):
+    """After one signal within 10 s and a bit, after two within 3 s at most."""
+    with locked(database_url(), "horsies_tasks"), locked(database_url(), "horsies_schedules"):
+        once = "--shutdown-timeout", ("0" if number == 1 else "600"), "--timeout-grace", "0.1", "--no-reaper"
+        processes = [manage("horsies_worker", "--drain", *once), manage("horsies_reaper"), manage("horsies_scheduler")]
+        wait_until(lambda: waiting() >= 2 and waiting("horsies_schedules") == 1, 60, "all of them wait")
+
+        for process in processes:
+            for stop in STOPS[:number]:
+                process.signal(stop)
+
+        # A drain does not wait for a lock for longer than 10 s, and then it stops in order.
+        assert [process.wait(40) for process in processes] == [number - 1, 1, 1]
+    assert ["did not stop in time" in process.output for process in processes] == [number == 2, True, True]
+    assert all("Traceback" not in process.output for process in processes)
+
+
+def test_17_what_a_drain_held_that_was_stopped_at_once_is_recovered_as_for_a_killed_process(
+    on_postgres, manage, tmp_path
+):
+    gate = tmp_path / "gate"
+    handle, later = jobs.hold_again.send("held", str(gate)), tasks.add.send(1)
+    process = manage("horsies_worker", "--drain", "--threads", "1", "--no-reaper", **FAST)
+    wait_until(Entry.objects.exists, 40, "the body has begun")
+
+    with locked(database_url(), "horsies_tasks"):
+        wait_until(waiting, 40, "the pump waits")
+        for stop in STOPS:
+            process.signal(stop)
+        assert process.wait(40) == 1, process.output
+
+    assert handle.status() == TaskStatus.RUNNING
+    gate.touch()
+    other = manage("horsies_worker", **FAST, TEST_CHECK_MS="300")
+    assert handle.value(timeout=60) == "held"
+    assert later.value(timeout=60) == 2
+    assert other.process.poll() is None
+
+
+def test_17_a_drain_ends_in_bounded_time_after_one_signal_on_a_server_that_answers_nothing(
+    own_cluster, start, tmp_path
+):
+    handle = jobs.hold.send("held", str(tmp_path / "gate"))
+    process = start(
+        "horsies_worker", "--drain", "--no-reaper", "--shutdown-timeout", "0", "--timeout-grace", "0.1", **FAST
+    )
+    wait_until(Entry.objects.exists, 60, "the body has begun")
+    connection.close()
+
+    with frozen(own_cluster):
+        process.signal(signal.SIGTERM)
+        assert process.wait(40) == 1, process.output
+
+    assert "did not stop in time" in process.output
+    assert handle.status() == TaskStatus.RUNNING
+
+
+CALL = """
+import signal
+from django.core.management import call_command
+from django.db import connection
+try:
+    call_command("horsies_worker", drain=True, no_reaper=True)
+except KeyboardInterrupt:
+    print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler, connection.in_atomic_block)
+"""
+
+
+def test_17_a_drain_that_is_called_from_python_raises_keyboard_interrupt_and_does_not_end_its_process(
+    on_postgres, manage
+):
+    with locked(database_url(), "horsies_tasks"):
+        process = manage("shell", "-c", CALL)
+        wait_until(waiting, 60, "the pump waits")
+
+        for stop in STOPS:
+            process.signal(stop)
+
+        assert process.wait(40) == 0, process.output
+    assert "interrupted True False" in process.output
+
+
+def test_17_a_drain_ends_at_a_second_signal_while_it_waits_in_c_code_for_the_writer_of_sqlite(manage):
+    if connection.vendor != "sqlite":
+        pytest.skip("runs with the tests on SQLite")
+    process = manage("horsies_worker", "--drain", "--no-reaper")
+    with sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        wait_until(lambda: "worker ready" in process.output, 40)
+        for stop in STOPS:
+            process.signal(stop)
+
+        assert process.wait(20) == 1, process.output  # and not after the 30 s for which it waits
+        other.execute("ROLLBACK")
