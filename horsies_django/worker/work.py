@@ -40,9 +40,12 @@ def work(plan: Plan, verbosity: int = 1) -> int:
         inbox.put(word)
 
     with _told(tell):
-        while runner.run(plan, plan.new_worker_id(), inbox) is Leaving.SPENT and plan.until is Until.DRAINED:
-            pass  # it takes no more tasks, and there may be more
-    return 0
+        leaving = Leaving.SPENT
+        while leaving is Leaving.SPENT:  # it takes no more tasks, and there may be more
+            leaving = runner.run(plan, plan.new_worker_id(), inbox)
+            if plan.until is not Until.DRAINED:
+                break
+    return 1 if leaving is Leaving.FORBIDDEN else 0
 
 
 @contextmanager
