@@ -14,6 +14,7 @@ from django.db.models.functions import Cast
 from . import retrieval, waiting
 from .compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from .ids import as_uuid
+from .operations import log_operation
 from .results import RetrievalCode, TaskError, TaskResult
 from .states import TaskStatus
 
@@ -150,12 +151,16 @@ class TaskHandle(Generic[T]):
 
     def cancel(self, include_running: bool = False) -> bool:
         """Cancel the task if it has not ended, and has not begun unless asked; return whether it was cancelled."""
-        return self._rows().cancel(include_running=include_running) == 1
+        return self._logged("task.cancel", self._rows().cancel(include_running=include_running))
 
     def retry(self) -> bool:
         """Run a failed, cancelled or expired task again with a fresh budget; return whether it was one (S4-72)."""
         self._final = None
-        return self._rows().retry() == 1
+        return self._logged("task.retry", self._rows().retry())
+
+    def _logged(self, act: str, count: int) -> bool:
+        log_operation(act, count, ids=[self.id])
+        return count == 1
 
     async def astatus(self) -> TaskStatus | None:
         """See :meth:`status`."""

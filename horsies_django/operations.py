@@ -1,7 +1,8 @@
 """What operators did, in the log: who, what, to which, to how many. The admin keeps its own entries as well.
 
 One line at INFO for each act, ``key=value``, from the logger ``horsies_django.operations``. Acts are those of commands
-and of the functions for operators; what the code of the project does to tasks of its own, by their handles, is none.
+and of the functions for operators, and those by handles and ``task.cancel()``, whoever calls them: a person at a prompt
+and the project's code can't be told apart. What querysets of tasks do is not logged: the engine itself uses them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeGuard
 
 from django.db import DataError, Error, IntegrityError, InterfaceError, OperationalError
 
@@ -11,6 +11,9 @@ READ_ONLY: Final = "25006"
 
 #: Its code for a lock that another transaction had for too long.
 LOCK_TAKEN: Final = "55P03"
+
+#: Its code for a statement that the role may not run.
+NO_PRIVILEGE: Final = "42501"
 
 #: What Django and the driver raise for a value that they can't read.
 _UNREADABLE: Final = (ValueError, TypeError, AttributeError, ArithmeticError)
@@ -40,6 +43,11 @@ def is_outage(error: BaseException) -> bool:
     if isinstance(error, OperationalError | InterfaceError):
         return not is_refusal(error)
     return isinstance(error, Error) and sqlstate(error) == READ_ONLY
+
+
+def lacks_privilege(error: BaseException) -> TypeGuard[Error]:
+    """Whether the role may not do what it tried: no wait helps, until a person grants it."""
+    return isinstance(error, Error) and sqlstate(error) == NO_PRIVILEGE
 
 
 def is_of_the_row(error: BaseException) -> bool:

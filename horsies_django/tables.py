@@ -8,7 +8,9 @@ from typing import Final
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError, connections
+from django.db import Error, OperationalError, connections
+
+from .refusals import lacks_privilege, primary_message
 
 #: The databases that the queue runs on, by Django's names of their vendors.
 SUPPORTED: Final = ("postgresql", "sqlite")
@@ -27,6 +29,10 @@ _HIDDEN: Final = """
 SELECT current_user, nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE relname = %s AND relkind IN ('r', 'p') AND NOT has_schema_privilege(pg_namespace.oid, 'USAGE')
 """
+
+
+class MissingPrivilege(ImproperlyConfigured):
+    """The role has lost a privilege that it needs: what has to be granted, in one line."""
 
 
 def database_problem(alias: str) -> tuple[str, str] | None:
@@ -75,6 +81,33 @@ def check_tables(database: str, *, is_worked_on: bool = False) -> None:
             )
         if is_worked_on and (problem := _grants_problem(database)):
             raise ImproperlyConfigured(problem)
+
+
+def raise_if_forbidden(database: str, error: BaseException) -> None:
+    """Raise MissingPrivilege if ``error`` says that the role of ``database`` may not do what its queue needs."""
+    if lacks_privilege(error):
+        raise MissingPrivilege(_missing(database) or f"Database {database!r}: {primary_message(error)}.") from error
+
+
+def raise_if_grants_are_missing(database: str, error: BaseException) -> None:
+    """Raise MissingPrivilege if ``error`` may be about a privilege on the queue's tables, and one is missing.
+
+    For errors out of a project's own code, which may have met a table of its own.
+    """
+    if lacks_privilege(error) and (problem := _missing(database)):
+        raise MissingPrivilege(problem) from error
+
+
+def _missing(database: str) -> str | None:
+    if connections[database].in_atomic_block:
+        return None  # an error has ended its transaction, and nothing can be asked in it
+    try:
+        check_tables(database, is_worked_on=True)
+    except ImproperlyConfigured as error:
+        return str(error)
+    except Error:
+        return None
+    return None
 
 
 def _hidden_problem(database: str, table: str) -> str | None:

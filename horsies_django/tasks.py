@@ -20,6 +20,7 @@ from .compat import (
 from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
+from .operations import log_operation
 from .option_rules import INHERIT
 from .registry import registry
 from .retries import ANY_CODE, RetryPolicy
@@ -146,7 +147,9 @@ class HorsiesTask(_GenericTask[P, T]):
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
         """Cancel the live task that holds ``unique_key``; return whether there was one."""
-        return self._horsies().cancel(unique_key, include_running=include_running)
+        is_cancelled = self._horsies().cancel(unique_key, include_running=include_running)
+        log_operation("task.cancel", int(is_cancelled), task=self.module_path)
+        return is_cancelled
 
     async def acancel(self, unique_key: str, *, include_running: bool = False) -> bool:
         """See :meth:`cancel`."""

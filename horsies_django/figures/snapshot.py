@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -30,8 +31,9 @@ from .history import Bar, Pace, last_hour, paces
 #: Due tasks that no worker has let into the index of claims yet: so many are assigned to their queues.
 LATECOMERS: Final = 1_000
 
-#: Queues with a row that are told of at most.
+#: Queues with a row that are told of at most, and of those that neither have one nor are named by the settings.
 QUEUES: Final = 1_000
+OTHERS: Final = 200
 
 #: What is read of a queue's row; of what holds for it that is printed. JSON has no durations.
 _ROW: Final = ("paused", "max_concurrency", "rate_limit", "priority", "weight", "tokens", "until")
@@ -77,8 +79,9 @@ class Snapshot:
 
     counts: Mapping[str, Count]
     queues: tuple[QueueFigures, ...]
-    is_more_queues: bool  # tasks wait in others too
-    unlisted_waits: float | None  # then: the oldest of all
+    is_more_queues: bool  # there are others too
+    unlisted_waits: float | None  # then: the oldest of all that were searched
+    is_oldest_found: bool  # whether all were
     workers: tuple[Member, ...]
     workflows: Mapping[str, Count]
     newest_workflows: tuple[UUID, ...]
@@ -89,7 +92,7 @@ class Snapshot:
 
     @property
     def oldest_waits(self) -> float | None:
-        """The seconds for which the oldest due task of all has waited."""
+        """The seconds for which the oldest due task of all has waited; at least, unless ``is_oldest_found``."""
         waits = (self.unlisted_waits, *(queue.depth.waits for queue in self.queues))
         return max((seconds for seconds in waits if seconds is not None), default=None)
 
@@ -115,6 +118,7 @@ class Snapshot:
         return {
             "counts": {name: count.as_json() for name, count in self.counts.items()},
             "oldest_waits": self.oldest_waits,
+            "oldest_waits_is_at_least": not self.is_oldest_found,
             "queues": [queue.as_json() for queue in self.queues],
             "queues_are_more": self.is_more_queues,
             "workers": [worker.as_json() for worker in self.workers],
@@ -131,15 +135,21 @@ def take(options: Options) -> Snapshot:
     minute = int(answers["minute"])
     minutes, hour = last_hour(database, minute)
     rows = {name: dict(zip(_ROW, row, strict=True)) | {"retention": None} for name, *row in read(answers["queues"])}
-    due = depths(Task.objects.using(database), also=rows)
+    due = depths(Task.objects.using(database), also=[*sorted(_configured()), *rows])
     for name, waits in read(answers["latecomers"]):
         due[name] = due.of(name) + Depth(1, False, max(0.0, -waits))
     reaper_in = answers["reaper"]
+    pace = paces(database, hour)
+    named = {*rows, *_configured()}
+    others = dict.fromkeys([*due, *holding.queues, *sorted(name for name in pace if name)])
+    unnamed = [name for name in others if name not in named]
+    names = sorted({*named, *islice(unnamed, OTHERS)})
     return Snapshot(
         counts.of_states(answers, holding.states),
-        tuple(_queues(rows, due, holding, paces(database, hour), database)),
-        due.is_more,
+        tuple(_queues(names, rows, due, holding, pace, database)),
+        due.is_more or len(unnamed) > OTHERS,
         due.waits,
+        due.is_searched,
         tuple(crew(database, options.recovery, holding.workers)),
         flows.counts(answers),
         tuple(flows.newest(answers)),
@@ -168,10 +178,14 @@ def _parts(database: str) -> dict[str, Statement]:
 
 
 def _queues(
-    rows: Mapping[str, dict[str, Any]], due: Depths, holding: Held, pace: Mapping[str, Pace], database: str
+    names: Iterable[str],
+    rows: Mapping[str, dict[str, Any]],
+    due: Depths,
+    holding: Held,
+    pace: Mapping[str, Pace],
+    database: str,
 ) -> Iterable[QueueFigures]:
-    names = {*rows, *due, *holding.queues, *(name for name in pace if name), *_configured()}
-    for name in sorted(names):
+    for name in names:
         yield QueueFigures(
             name,
             bool(rows[name]["paused"]) if name in rows else False,

@@ -12,7 +12,7 @@ from horsies_django.conf import Options
 from horsies_django.framework import own_logging
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import flag_or_variable, positive_seconds
-from horsies_django.tables import check_tables
+from horsies_django.tables import MissingPrivilege, check_tables
 from horsies_django.worker.connection import own_connection
 from horsies_django.worker.console import log_to_console
 from horsies_django.worker.plan import horsies_backend
@@ -62,12 +62,15 @@ class LoopCommand(QueueCommand, Generic[L]):
             raise CommandError(str(error)) from error
         loop = self.loop(settings, alias or "default", seconds)
         with own_logging(), own_connection(settings.database, self.role, waits=True):
-            if once:
-                self.once(loop)
-                return
-            # Nothing is lost with what it is about: a transaction is rolled back, and another one does it.
-            with stop_signals(loop.stop, LEAVE_TIMEOUT, 0.0, owns_process=self.owns_process):
-                loop.run()
+            try:
+                if once:
+                    self.once(loop)
+                    return
+                # Nothing is lost with what it is about: a transaction is rolled back, and another one does it.
+                with stop_signals(loop.stop, LEAVE_TIMEOUT, 0.0, owns_process=self.owns_process):
+                    loop.run()
+            except MissingPrivilege as error:
+                raise CommandError(str(error)) from error
 
     @abstractmethod
     def loop(self, options: Options, backend: str, interval: float | None) -> L:

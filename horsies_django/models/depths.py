@@ -1,7 +1,7 @@
 """How much is due in each queue, and for how long the oldest of it has waited.
 
 Names and priorities are found by jumping from one to the next in the index of claims, and rows are counted no further
-than a bound: that costs as much as there are queues in which something waits, however deep they are.
+than a bound, however deep the queues are. Names may be made up, so of these there is a bound too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ COUNTED: Final = 1_000
 #: Queues that are looked into at most because tasks wait there; where that is not all, so many others that are known.
 QUEUES: Final = 100
 
+#: Queues, for each kind of task, among which the oldest of all is looked for: a jump into each is all that it takes.
+SEARCHED: Final = 1_000
+
 _QUEUE: Final = Blank("queue")
 
 
@@ -46,11 +49,13 @@ class Depth:
 class Depths(dict[str, Depth]):
     """Depths by the names of queues. ``is_more`` is whether tasks wait in queues that were not looked into.
 
-    ``waits`` are then the seconds that the oldest of all has waited, of whichever queue.
+    ``waits`` are then the seconds that the oldest of all has waited, of whichever queue; ``is_searched`` is whether no
+    queue was left out of the search for it, so that none can have waited longer.
     """
 
     is_more: bool = False
     waits: float | None = None
+    is_searched: bool = True
 
     def of(self, name: str) -> Depth:
         """Return the depth of a queue; of one that was not looked into nothing is known but that it is not negative."""
@@ -60,14 +65,17 @@ class Depths(dict[str, Depth]):
 def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = ()) -> Depths:
     """Return the depth of each queue in which something is due, or of one, in four statements at most.
 
-    Of more than ``QUEUES`` the first by name are looked into, and the first of ``also`` that are not among them.
+    Of more than ``QUEUES`` the first by name are looked into, and the first of ``also``, in its order, that are not
+    among them.
     """
     found = Depths()
     waiting = {is_async: _names(tasks, is_async) if only is None else [only] for is_async in (False, True)}
     names = sorted({*waiting[False], *waiting[True]})
     if len(names) > QUEUES:
-        found.is_more, found.waits = True, _oldest(tasks)
-        names = [*names[:QUEUES], *sorted(set(also).difference(names[:QUEUES]))[:QUEUES]]
+        found.is_more = True
+        found.waits, found.is_searched = _oldest(tasks)
+        first = names[:QUEUES]
+        names = [*first, *[name for name in dict.fromkeys(also) if name not in first][:QUEUES]]
         found.update(dict.fromkeys(names, Depth()))
     depth_of = {is_async: _depth(tasks, is_async) for is_async, known in waiting.items() if known}
     parts = [
@@ -95,17 +103,19 @@ def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
-def _oldest(tasks: TaskQuerySet) -> float | None:
-    """For how long the oldest of all has waited, by jumping through every queue."""
+def _oldest(tasks: TaskQuerySet) -> tuple[float | None, bool]:
+    """For how long the oldest of all has waited, by jumping through the queues, and whether those were all of them."""
     parts = [(jumping(tasks, is_async), _first_due(tasks, NAME, is_async)) for is_async in (False, True)]
     sql = " UNION ALL ".join(
-        f"SELECT * FROM (WITH RECURSIVE {names.sql} SELECT MIN(({first.sql})) FROM names"  # noqa: S608  # the ORM's
-        " WHERE names.name IS NOT NULL) AS kind"
+        f"SELECT * FROM (WITH RECURSIVE {names.sql} SELECT MIN(({first.sql})), COUNT(*)"  # noqa: S608  # the ORM's
+        f" FROM (SELECT name FROM names WHERE name IS NOT NULL LIMIT {SEARCHED + 1}) AS names) AS kind"
         for names, first in parts
     )
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(sql, [param for names, first in parts for param in (*names.params, *first.params)])
-        return max((ago for (waits,) in cursor.fetchall() if (ago := _ago(waits)) is not None), default=None)
+        rows = cursor.fetchall()
+    known = [ago for waits, _ in rows if (ago := _ago(waits)) is not None]
+    return max(known, default=None), all(count <= SEARCHED for _, count in rows)
 
 
 def _ago(waits: float | None) -> float | None:

@@ -11,7 +11,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import QuerySet
 
 from ..models.transitions import BATCH, TaskQuerySet
-from ..refusals import LOCK_TAKEN, READ_ONLY, is_out_of_range, sqlstate
+from ..refusals import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_out_of_range, sqlstate
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -83,8 +83,8 @@ def _together(rows: Rows, keys: list[UUID], act: Callable[[Rows], int]) -> int:
 
 
 def _raise_if_away(database: str, error: Exception) -> None:
-    """Raise what is no row's fault: the database is not to be had, or somebody else's transaction is in the way."""
-    if sqlstate(error) in (READ_ONLY, LOCK_TAKEN):
+    """Raise what is no row's fault: the database is away, another transaction is in the way, a privilege is missing."""
+    if sqlstate(error) in (READ_ONLY, LOCK_TAKEN, NO_PRIVILEGE):
         raise error
     if isinstance(error, OperationalError | InterfaceError):
         is_busy = str(getattr(error.__cause__, "sqlite_errorname", "")).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))

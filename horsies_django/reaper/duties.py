@@ -12,6 +12,7 @@ from ..conf import Options
 from ..models import Limit, Task, gates
 from ..models.transitions import TaskQuerySet
 from ..models.unreadable import IS_OUT_OF_REACH
+from ..tables import raise_if_forbidden
 from ..waking import ANY_QUEUE, wake_after_commit
 from ..workflows import door
 from .batches import Batch, Refused, all_batches, fail_unreadable, one_batch
@@ -133,7 +134,8 @@ def run_pass(
     ``may_judge`` is asked, once stale tasks were found, whether their workers could have beaten since; if not, they are
     left to a later pass.
 
-    One that fails does not keep the others from theirs, nor itself from the next pass.
+    One that fails does not keep the others from theirs, nor itself from the next pass. Raises MissingPrivilege where
+    it fails for that: it would do so in every pass.
     """
     duties = DUTIES | {name: partial(duty, may_judge=may_judge) for name, duty in JUDGING.items()}
     return [_run(name, duty, options, is_mine) for name, duty in duties.items() if is_mine()]
@@ -148,6 +150,7 @@ def _run(name: str, duty: Duty, options: Options, is_mine: Callable[[], bool]) -
             if not batch.may_be_more or not is_mine():
                 break
     except Exception as error:
+        raise_if_forbidden(options.database, error)
         logger.exception("duty %r failed; the others go on", name)
         return DutyReport(name, total, repr(error))
     if total:

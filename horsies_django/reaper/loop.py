@@ -13,6 +13,7 @@ from ..bell import Stop
 from ..conf import Options
 from ..models import Turn
 from ..refusals import is_outage
+from ..tables import raise_if_forbidden
 from .duties import DutyReport, run_pass
 from .outages import OutageDetector
 
@@ -48,7 +49,8 @@ class Reaper:
     def run(self) -> None:
         """Run passes until stopped.
 
-        A reaper probes the database also while another one has the turn: it has to know of every outage.
+        A reaper probes the database also while another one has the turn: it has to know of every outage. Raises
+        MissingPrivilege.
         """
         detector = OutageDetector(self._options, self._turn)
         pause = 0.0
@@ -58,6 +60,7 @@ class Reaper:
                 detector.probe(pause)
                 pause = self._take_turn(detector)
             except Error as error:
+                raise_if_forbidden(self._options.database, error)
                 if is_outage(error):
                     logger.warning("no reaping for now, the database is not to be had: %s", error)
                 else:

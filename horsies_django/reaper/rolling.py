@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -147,6 +147,10 @@ def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_Group]:
     return itertools.starmap(_Group, grouped.annotate(n=Count("pk")).values_list(*keys, "n").iterator())
 
 
+#: Roll-ups of one start that have a queue and a task of their own. Beyond, attempts are counted without their queue,
+#: and beyond twice as many without their task: names may be made up, and each page that shows a time reads them all.
+MOST: Final = {Span.MINUTE.value: 500, Span.HOUR.value: 2_000}
+
 #: What a roll-up counts by, beside its span and start.
 KIND: Final = ("queue_name", "task_name", "outcome", "will_retry", "error_code")
 
@@ -158,6 +162,12 @@ class _Histograms:
     count: int = 0
     waits: Counter[str] = field(default_factory=Counter)
     runs: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: _Histograms) -> None:
+        """Count what the other has as well."""
+        self.count += other.count
+        self.waits.update(other.waits)
+        self.runs.update(other.runs)
 
 
 class _Folded:
@@ -185,19 +195,39 @@ class _Folded:
         kept = {key: new for key, new in self._by.items() if now - key[1] < KEPT[Span(key[0])]}
         columns = ("pk", "count", "waits", "runs", "span", "start", *KIND)
         starts = {(key[0], key[1]) for key in kept}
-        known = rollups.none()
+        stored = rollups.none()
         for span in Span:
-            known |= rollups.filter(span=span, start__in=[start for of, start in starts if of == span])
+            stored |= rollups.filter(span=span, start__in=[start for of, start in starts if of == span])
+        known = list(stored.values_list(*columns))
+        kept = _bounded(kept, [tuple(key) for _, _, _, _, *key in known])
         replaced = []
-        for pk, count, waits, runs, *key in known.values_list(*columns):
+        for pk, count, waits, runs, *key in known:
             if new := kept.get(tuple(key)):
                 replaced.append(pk)
-                new.count += count
-                new.waits.update(waits)
-                new.runs.update(runs)
+                new.add(_Histograms(count, Counter(waits), Counter(runs)))
         for at in range(0, len(replaced), BATCH):
             rollups.filter(pk__in=replaced[at : at + BATCH]).delete()
         rollups.bulk_create([_row(key, new) for key, new in kept.items()], batch_size=BATCH)
+
+
+def _bounded(new: Mapping[_Key, _Histograms], known: Iterable[_Key]) -> dict[_Key, _Histograms]:
+    """Count together what there is no room for beside the roll-ups that are known; the largest have it first."""
+    taken = set(known)
+    sizes = Counter(key[:2] for key in taken)
+    bounded: dict[_Key, _Histograms] = {}
+    for whole, histograms in sorted(new.items(), key=lambda item: -item[1].count):
+        span, start, _, task_name, outcome, will_retry, code = whole
+        of_no_queue: _Key = (span, start, "", task_name, outcome, will_retry, code)
+        key: _Key = (span, start, "", "", outcome, will_retry, "")
+        for one, most in ((whole, MOST[span]), (of_no_queue, 2 * MOST[span])):
+            if one in taken or sizes[span, start] < most:
+                key = one
+                break
+        if key not in taken:
+            taken.add(key)
+            sizes[span, start] += 1
+        bounded.setdefault(key, _Histograms()).add(histograms)
+    return bounded
 
 
 def _row(key: _Key, new: _Histograms) -> Rollup:

@@ -20,6 +20,7 @@ from ..conf import Options
 from ..expressions import SecondsUntil
 from ..models.schedule import Schedule, ScheduleQuerySet
 from ..refusals import is_of_the_row, is_outage
+from ..tables import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from .firing import UnknownTarget, told
 from .moments import asked, aware
 from .passing import Passed, pass_due
@@ -114,7 +115,7 @@ class Beat:
         return BeatReport(tuple(passed), tuple(left.values()), report.pause)
 
     def run(self) -> None:
-        """Look until stopped."""
+        """Look until stopped. Raises MissingPrivilege."""
         while not self._stopped.is_set:
             self._stopped.wait(self._look())
 
@@ -125,6 +126,7 @@ class Beat:
                 self.sync()
             report = self.run_once()
         except Error as error:
+            raise_if_forbidden(self._options.database, error)
             if not is_outage(error) and self._disable_unreadable():
                 return SHORT_PAUSE
             if not self._is_away:  # said once, and not each second
@@ -171,7 +173,10 @@ class Beat:
                     passed.append(one)
                     if self._stopped.is_set:
                         break
+            except MissingPrivilege:
+                raise
             except Exception as error:  # noqa: BLE001  # told there
+                raise_if_grants_are_missing(self._options.database, error)
                 left.append(self._put_off(key, name, error))
             else:
                 self._patience.forget(key)

@@ -143,8 +143,10 @@ def cancel_previous(row: Schedule) -> None:
     if row.task_name is not None:
         _live_tasks(row).cancel(include_running=True)
         return
+    from ..workflows import control
+
     for key in _live_workflows(row).values_list("pk", flat=True):
-        WorkflowHandle[Any](key, backend=row.backend).cancel(include_running=True)
+        control.cancel(config_of(row.backend).database, key, include_running=True)
 
 
 def _live_tasks(row: Schedule) -> TaskQuerySet:

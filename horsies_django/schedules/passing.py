@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 
 from ..models.schedule import Schedule, ScheduleQuerySet
 from ..refusals import is_outage
+from ..tables import raise_if_grants_are_missing
 from . import firing
 from .choices import MOST_CATCH_UP, CatchUp, Overlap
 from .moments import aware, stored
@@ -126,6 +127,7 @@ def _pass(
         # Builders of workflows are a project's, and so are modules of tasks.
         if is_outage(error):
             raise
+        raise_if_grants_are_missing(rows.db, error)
         told = firing.told(error)
         logger.error("schedule %r can't be sent, its slot %s is left out: %s", row.name, slot.isoformat(), told)
         return _leave(rows, row, slots, slot, told), row

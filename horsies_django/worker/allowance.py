@@ -39,7 +39,7 @@ class Allowance:
     @property
     def leaving(self) -> Leaving:
         """Why the runner leaves, if it does."""
-        if self.stop_by is not None and self.retired is not Leaving.DISMISSED:
+        if self.stop_by is not None and self.retired not in (Leaving.DISMISSED, Leaving.FORBIDDEN):
             return Leaving.DONE
         return self.retired or (Leaving.SPENT if self.is_spent else Leaving.DONE)
 

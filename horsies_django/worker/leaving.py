@@ -12,4 +12,5 @@ class Leaving(StrEnum):
     SPENT = "spent"  # it has run as many tasks, or takes as much memory, as a runner may
     DISMISSED = "dismissed"  # an operator has asked for it
     STUCK = "stuck"  # a body can't be stopped but with the process
+    FORBIDDEN = "forbidden"  # its role has lost a privilege that it needs
     ELSEWHERE = "elsewhere"  # its settings name another database than its supervisor's

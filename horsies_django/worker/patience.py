@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from django.db import Error, connections
 
 from ..models.claims import ClaimLost
-from ..refusals import is_of_the_row, is_outage
+from ..refusals import is_of_the_row, is_outage, lacks_privilege
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -25,7 +25,7 @@ class Patience:
     ``wait`` is how to spend some seconds, ``doubt`` what to do about a lost claim. ``longest_pause`` are the seconds
     between two tries at most: one beat interval, so that after an outage a worker beats before a reaper may take it for
     dead. ``isolate`` ends the rows that stop their neighbours, and returns how many it has found: an error that is no
-    outage would come again and again.
+    outage would come again and again. ``forbidden`` is what to do about a privilege that the role has lost.
     """
 
     def __init__(
@@ -35,9 +35,11 @@ class Patience:
         doubt: Callable[[], None],
         longest_pause: float,
         isolate: Callable[[], int] = lambda: 0,
+        forbidden: Callable[[Error], None] = lambda _: None,
     ) -> None:
         self._database = database
         self._isolate = isolate
+        self._forbidden = forbidden
         self._wait = wait
         self._doubt = doubt
         self._longest_pause = min(longest_pause, _LONGEST_PAUSE)
@@ -61,7 +63,9 @@ class Patience:
                 return None
             if not isinstance(error, Error):
                 raise
-            if is_outage(error):
+            if lacks_privilege(error):
+                self._forbidden(error)
+            elif is_outage(error):
                 logger.warning("database not to be had, next try in %.1f s: %s", self._pause, error)
             else:
                 logger.exception("database refused a statement, next try in %.1f s", self._pause)

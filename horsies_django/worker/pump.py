@@ -13,10 +13,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from django.db import Error
+
 from ..bell import LONGEST_WAIT
 from ..exceptions import TaskRevoked
 from ..models.claims import ClaimedTask, Runner
+from ..refusals import lacks_privilege
 from ..signalling import handing_over
+from ..tables import MissingPrivilege, raise_if_forbidden
 from ..waking import ANY_QUEUE, Freed, Wake, free_after_commit
 from . import console
 from .allowance import Allowance
@@ -94,6 +98,7 @@ class Pump:
             doubt=self._writer.doubt,
             longest_pause=plan.options.recovery.beat_interval,
             isolate=lambda: self._books.isolate(lanes),
+            forbidden=self._forbid,
         )
         self._next_beat = time.monotonic() + plan.options.recovery.beat_interval
         self._ticked_at = float("-inf")
@@ -178,6 +183,17 @@ class Pump:
             self._allowance.retired = Leaving.DISMISSED
             for lane in self._lanes:
                 self._withdraw(lane)
+
+    def _forbid(self, error: Error) -> None:
+        """Stop, for the role has lost a privilege: no other try would go better. Says so once."""
+        if self._allowance.retired is Leaving.FORBIDDEN:
+            return
+        try:
+            raise_if_forbidden(self._plan.database, error)
+        except MissingPrivilege as problem:
+            logger.error("worker stops id=%s: %s", self._runner.worker_id, problem)
+        self._allowance.retired = Leaving.FORBIDDEN
+        self.stop()
 
     # What to do, and when.
 
@@ -412,8 +428,11 @@ class Pump:
         """Delete what is kept for no time at all. Whatever keeps it from going is not to undo its end."""
         try:
             self._books.delete_fleeting(ended)
-        except Exception:
-            logger.exception("tasks that are kept for no time stay for the reaper")
+        except Exception as error:
+            if lacks_privilege(error):
+                self._forbid(error)
+            else:
+                logger.exception("tasks that are kept for no time stay for the reaper")
 
     def _begin(self, claim: ClaimedTask) -> Run:
         time_limit = self._plan.task_timeout if claim.timeout is None else claim.timeout

@@ -23,6 +23,7 @@ from ..bell import LONGEST_WAIT, Mailbox
 from ..framework import own_logging
 from ..reaper.loop import Reaper
 from ..schedules.beat import Beat
+from ..tables import MissingPrivilege
 from .connection import own_connection
 from .groups import end_group
 from .inbox import Word
@@ -225,7 +226,7 @@ class Supervisor:
                 self._unanswered[child.worker_id] = time.monotonic() + ANSWER_TIMEOUT
         elif leaving is Leaving.DISMISSED:
             self._let_go(child.worker_id)
-        elif leaving is Leaving.ELSEWHERE:  # another one would find the same
+        elif leaving in (Leaving.ELSEWHERE, Leaving.FORBIDDEN):  # another one would find the same
             self._has_failed = True
             self._halt(Word.STOP)
         else:
@@ -277,12 +278,18 @@ class Supervisor:
         try:
             with own_connection(self._plan.database, name, waits=True):
                 loop.run()
-        except BaseException:
+        except MissingPrivilege as error:
+            self._fail(f"the {name} can't go on: this worker stops: {error}")
+        except BaseException:  # noqa: BLE001  # logged there
             # A worker that does not reap looks well and is not: whoever started it has to know.
-            logger.exception("the %s has failed: this worker stops", name)
-            if not self._has_failed:  # said twice it would cut the bodies short
-                self._has_failed = True
-                self._events.put(Word.STOP)
+            self._fail(f"the {name} has failed: this worker stops", exc_info=True)
+
+    def _fail(self, why: str, *, exc_info: bool = False) -> None:
+        """Stop, and exit with status 1."""
+        logger.error("%s", why, exc_info=exc_info)
+        if not self._has_failed:  # said twice it would cut the bodies short
+            self._has_failed = True
+            self._events.put(Word.STOP)
 
 
 def _pause(failed_starts: int) -> float:

@@ -14,6 +14,7 @@ from django.db import Error, connections
 from ..bell import Mailbox
 from ..models import Heartbeat, Task, Worker
 from ..reaper.crashed import Evidence, recover_all
+from ..refusals import lacks_privilege
 from ..signalling import handing_over
 from ..states import BeatRole, TaskStatus
 from .announcing import Announcer
@@ -120,14 +121,21 @@ class SupervisorStore:
                 if not self._is_recovered(dead):
                     continue
             except Error as error:
-                logger.warning("tasks of dead runners can't be recovered yet: %s", error)
                 connections[self._plan.database].close()
+                if lacks_privilege(error):  # no other try would go better
+                    logger.error("tasks of runner id=%s are left to a reaper: %s", dead.worker_id, error)
+                    self._finish(dead)
+                    continue
+                logger.warning("tasks of dead runners can't be recovered yet: %s", error)
                 if time.monotonic() - began > PAUSE:
                     return  # beats come first
                 continue
-            self._dead.remove(dead)
-            self._recovered += 1
-            self._tell()
+            self._finish(dead)
+
+    def _finish(self, dead: Dead) -> None:
+        self._dead.remove(dead)
+        self._recovered += 1
+        self._tell()
 
     def _is_recovered(self, dead: Dead) -> bool:
         """Recover what a dead runner held; return whether nothing is left to do for it."""

@@ -32,6 +32,9 @@ def work(plan: Plan, verbosity: int = 1, *, owns_process: bool = False) -> int:
     words = iter([Word.STOP])
     in_order = plan.shutdown_timeout + plan.timeout_grace + LEAVE_TIMEOUT
     with stop_signals(lambda: inbox.put(next(words, Word.ABORT)), in_order, ABORT_TIMEOUT, owns_process=owns_process):
-        while runner.run(plan, plan.new_worker_id(), inbox) is Leaving.SPENT and plan.until is Until.DRAINED:
-            pass  # it takes no more tasks, and there may be more
-    return 0
+        leaving = Leaving.SPENT
+        while leaving is Leaving.SPENT:  # it takes no more tasks, and there may be more
+            leaving = runner.run(plan, plan.new_worker_id(), inbox)
+            if plan.until is not Until.DRAINED:
+                break
+    return 1 if leaving is Leaving.FORBIDDEN else 0

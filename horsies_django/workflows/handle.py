@@ -13,6 +13,7 @@ from .. import retrieval, waiting
 from ..backend import config_of, reads_rich
 from ..compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..ids import as_uuid
+from ..operations import log_operation
 from ..results import RetrievalCode, TaskError, TaskResult
 from . import news
 from .mistakes import shown
@@ -108,13 +109,13 @@ class WorkflowHandle(Generic[T]):
         """Begin nothing more until :meth:`resume`; what runs comes to its end. Return whether it was running."""
         from . import control
 
-        return control.pause(self._database, self.id)
+        return self._logged("pause", control.pause(self._database, self.id))
 
     def resume(self) -> bool:
         """Go on; return whether it was paused. Not below a workflow that does not run."""
         from . import control
 
-        return control.resume(self._database, self.id)
+        return self._logged("resume", control.resume(self._database, self.id))
 
     def cancel(self, *, include_running: bool = False) -> bool:
         """End it; what runs comes to its end, nothing else begins. Return whether it had not ended.
@@ -124,7 +125,7 @@ class WorkflowHandle(Generic[T]):
         """
         from . import control
 
-        return control.cancel(self._database, self.id, include_running=include_running)
+        return self._logged("cancel", control.cancel(self._database, self.id, include_running=include_running))
 
     def retry(self, node: NodeRef[Any] | None = None) -> bool:
         """Run its failed and skipped nodes again, or one of them and what was skipped for it (P-06).
@@ -139,7 +140,11 @@ class WorkflowHandle(Generic[T]):
         is_retried = control.retry(self._database, self.id, node_id)
         if not is_retried and node_id is not None and node_id not in self.tasks():
             raise self._no_such_node(node_id)
-        return is_retried
+        return self._logged("retry", is_retried, node=node_id)
+
+    def _logged(self, verb: str, is_done: bool, **what: Any) -> bool:
+        log_operation(f"workflow.{verb}", int(is_done), ids=[self.id], **what)
+        return is_done
 
     def send_event(self, name: str, payload: Any = None) -> bool:
         """Send an event to the nodes that wait for it, now or later (P-08). Return whether it had not ended.

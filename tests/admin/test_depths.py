@@ -1,5 +1,6 @@
 """What the list of queues asks the table of tasks: no more than there are queues in which something waits."""
 
+import json
 import re
 
 import pytest
@@ -63,9 +64,31 @@ def test_beyond_the_bound_known_queues_are_looked_into_and_the_oldest_of_all_is_
     assert {name: depth.due for name, depth in found.items()} == {"a": 1, "b": 1, "c": 1, "idle": 0, "known": 2}
     assert found.is_more
     assert found.waits == pytest.approx(600, abs=60)
+    assert found.is_searched
     assert found.of("z") == Depth(0, True), "nothing is known of it"
     assert found.of("idle") == Depth()
     assert len(captured) == 4
+
+
+def test_of_made_up_names_a_thousand_are_searched_and_what_comes_of_that_is_a_lower_bound():
+    names = [f"made-up-{number:04}" for number in range(1_500)]
+    Task.objects.bulk_create(Task(task_name="t", queue_name=name) for name in [*names, "real"])
+    Task.objects.filter(queue_name="made-up-0900").update(enqueued_at=FromNow(-300))
+    Task.objects.filter(queue_name="made-up-1400").update(enqueued_at=FromNow(-9_000))
+    Task.objects.filter(queue_name="real").update(enqueued_at=FromNow(-600))
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE horsies_tasks" if connection.vendor == "postgresql" else "ANALYZE")
+
+    with CaptureQueriesContext(connection) as captured:
+        found = depths(Task.objects.all(), also=["real"])
+
+    assert found.waits == pytest.approx(300, abs=60)
+    assert found["real"].waits == pytest.approx(600, abs=60)
+    assert not found.is_searched
+    assert len(found) == 101
+    if connection.vendor == "postgresql":
+        read = [_rows_read(query["sql"]) for query in captured]
+        assert max(read) <= 3 * (1_000 + 2), read  # the name, its priority, its first task
 
 
 def test_within_the_bound_what_is_not_found_is_empty(monkeypatch):
@@ -77,6 +100,19 @@ def test_within_the_bound_what_is_not_found_is_empty(monkeypatch):
 
     assert not found.is_more
     assert found.of("idle") == Depth()
+
+
+def _rows_read(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}".replace("%", "%%"), [])
+        (found,) = cursor.fetchone()
+    nodes, rows = [node["Plan"] for node in (json.loads(found) if isinstance(found, str) else found)], 0
+    while nodes:
+        node = nodes.pop()
+        nodes += node.get("Plans", [])
+        if "Relation Name" in node:
+            rows += (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+    return rows
 
 
 def _plan(sql):

@@ -1,11 +1,13 @@
 """Queues in the admin: every one that is known, how deep it is, pausing and resuming it."""
 
+import json
 import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.core.management import call_command
 from django.db import connection
 from django.db.models.functions import Now, TruncMinute
 from django.test.utils import CaptureQueriesContext
@@ -16,6 +18,7 @@ from horsies_django import TaskStatus
 from horsies_django.admin.fleet import places
 from horsies_django.expressions import FromNow
 from horsies_django.models import Queue, Rollup, Task, Worker, depths
+from horsies_django.models.rollup import Span
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
@@ -67,7 +70,7 @@ def test_every_queue_that_is_known_is_listed_without_any_row(staff, settings):
 
 
 def test_more_queues_than_are_looked_into_are_told_of_and_those_with_a_row_have_their_depth(staff, monkeypatch):
-    monkeypatch.setattr(depths, "QUEUES", 1)
+    monkeypatch.setattr(depths, "QUEUES", 2)
     Queue.objects.create(name="zzz", paused=True)
     for name in ("a", "b", "runs"):
         send(name)
@@ -80,14 +83,40 @@ def test_more_queues_than_are_looked_into_are_told_of_and_those_with_a_row_have_
 
     assert {name: cells["shown_due"] for name, cells in found.items()} | {"default": ""} == {
         "a": "1",
+        "b": "1",
         "default": "",
         "runs": "0+",
         "zzz": "5",
     }
     overview = client.get("/admin/horsies_django/overview/").content.decode()
     for html in (client.get(LIST).content.decode(), overview):
-        assert "Tasks wait in more queues than are looked into at once" in html
+        assert "There are more queues than are looked into at once" in html
     assert "Paused, with tasks that are due: zzz." in overview
+
+
+@pytest.mark.once
+def test_the_list_the_overview_and_the_status_have_a_bound_however_many_queues_ended_something(staff, capsys):
+    names = [f"ended-{number:04}" for number in range(3_000)]
+    Rollup.objects.bulk_create(
+        Rollup(span=span, start=TruncMinute(Now()), queue_name=name, task_name="t", outcome="COMPLETED", count=1)
+        for name in names
+        for span in (Span.MINUTE, Span.HOUR)
+    )
+    client = staff("view_task", "view_queue")
+
+    listed = rows(client)
+    overview = client.get("/admin/horsies_django/overview/").content.decode()
+    call_command("horsies_status", "--json")
+    status = json.loads(capsys.readouterr().out)
+
+    expected = ["default", *names[:200]]
+    assert sorted(listed) == expected
+    assert listed["ended-0000"]["shown_hour"] == "1"
+    assert [queue["name"] for queue in status["queues"]] == expected
+    assert status["queues_are_more"]
+    assert "ended-0199" in overview
+    assert "ended-0200" not in overview
+    assert "There are more queues" in overview
 
 
 def test_the_oldest_that_is_due_counts_whatever_its_priority_and_kind(staff):

@@ -146,6 +146,30 @@ def test_a_minute_begins_with_its_first_moment_and_an_hour_too():
     assert hours == {timedelta(0): 3, -timedelta(hours=1): 1}
 
 
+@pytest.mark.once
+def test_made_up_names_are_counted_together_beyond_a_bound_and_the_busy_ones_keep_theirs(monkeypatch):
+    monkeypatch.setattr(rolling, "MOST", {"M": 3, "H": 4})
+    for number in range(20):
+        attempt(task(queue=f"made-up-{number}"))
+    for _ in range(3):
+        attempt(task(queue="busy"))
+    for number in range(10):
+        attempt(task(queue="other", name=f"task-{number}"))
+
+    for _ in range(2):
+        assert roll() == 33
+        Mark.objects.all().delete()  # the same once more, beside what is there
+
+    for span, most in (("M", 3), ("H", 4)):
+        rows = Rollup.objects.filter(span=span, start=NOON)
+        assert rows.aggregate(Sum("count"))["count__sum"] == 66
+        assert rows.exclude(queue_name="").count() == most
+        assert rows.count() == 2 * most + 1
+        assert rows.get(queue_name="busy").count == 6
+        assert sum(sum(row.runs.values()) for row in rows) == 66
+        assert rows.filter(queue_name="", task_name="tests.jobs.tasks.noop").exists()
+
+
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
 def test_hours_are_those_of_utc_whatever_zone_the_site_is_in(settings, zone):
     settings.TIME_ZONE = zone

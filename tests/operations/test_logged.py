@@ -8,11 +8,13 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
-from horsies_django import TaskStatus, reclaim
+from horsies_django import TaskStatus, Workflow, reclaim
 from horsies_django.inspecting import tasks
 from horsies_django.models import Queue, Schedule, Task, Worker
 from horsies_django.operations import acting_as, log_operation, system_user
 from horsies_django.schedules.choices import DisabledBy
+from horsies_django.schedules.firing import cancel_previous
+from tests.jobs.tasks import add
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -72,6 +74,35 @@ def test_acts_from_python_are_logged_once_however_many_batches_they_take(said):
         f"{who} act=task.enqueue count=1 task=tests.jobs.tasks.add ids={handle.id}",
         f"{who} act=task.reclaim count=0 older_than=3600s backend=default",
     ]
+
+
+def test_acts_by_handles_are_logged_and_those_of_the_engine_itself_are_not(said):
+    handle, flow = add.send(1, 2), Workflow("sum", [add.node()(a=1)]).start()
+    add.with_options(unique_key="one").send(1, 2)
+    run = Schedule.objects.create(name="flow", timing="every:60", workflow_name="w", last_workflow_id=flow.id)
+    said()
+
+    assert [handle.cancel(), handle.cancel(), handle.retry()] == [True, False, True]
+    assert add.cancel("one")
+    assert flow.pause()
+    assert flow.resume()
+    assert flow.cancel()
+    assert flow.retry("sum:0")
+    lines = said()
+    cancel_previous(run)
+
+    who, task, workflow = f"user={system_user()} via=python", f"ids={handle.id}", f"ids={flow.id}"
+    assert lines == [
+        f"{who} act=task.cancel count=1 {task}",
+        f"{who} act=task.cancel count=0 {task}",
+        f"{who} act=task.retry count=1 {task}",
+        f"{who} act=task.cancel count=1 task=tests.jobs.tasks.add",
+        f"{who} act=workflow.pause count=1 {workflow}",
+        f"{who} act=workflow.resume count=1 {workflow}",
+        f"{who} act=workflow.cancel count=1 {workflow}",
+        f"{who} act=workflow.retry count=1 {workflow} node=sum:0",
+    ]
+    assert not said()
 
 
 def test_an_act_that_breaks_off_is_logged_with_what_it_did(said):

@@ -9,7 +9,8 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from horsies_django import RetryPolicy, TaskStatus
-from horsies_django.models import Task
+from horsies_django.models import Schedule, Task, Turn
+from horsies_django.models.turn import NEVER
 from tests.conftest import ROOT, Process, database_url, wait_until
 from tests.jobs import tasks
 
@@ -153,3 +154,51 @@ def test_a_reader_under_the_grants_of_the_page_looks_and_changes_nothing(role):
     assert "permission denied" in output
     assert "Traceback" not in output
     assert handle.status() == TaskStatus.PENDING
+
+
+def claim():
+    tasks.add.send(1, 2)
+
+
+def make_a_pass():
+    Turn.objects.update(taken_at=NEVER)
+
+
+def send_on_schedule():
+    Schedule.objects.create(name="add", timing="every:1", task_name="tests.jobs.tasks.add", args=[1, 2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("privilege", "provoke", "loops"),
+    [
+        ("UPDATE ON horsies_tasks", claim, ["--no-reaper", "--no-scheduler"]),
+        ("INSERT ON horsies_task_attempts", None, ["--no-reaper", "--no-scheduler"]),
+        ("INSERT ON horsies_task_attempts", None, ["--no-reaper", "--drain"]),
+        ("UPDATE ON horsies_turns", make_a_pass, ["--no-scheduler"]),
+        ("INSERT ON horsies_tasks", send_on_schedule, ["--no-reaper"]),
+    ],
+)
+def test_a_privilege_that_is_revoked_while_a_worker_runs_is_named_once_and_ends_it(role, privilege, provoke, loops):
+    url = role("horsies_worker")
+    body = None if provoke else tasks.nap.send(4.0)  # whose end can't be stored
+    flags = ["--processes", "1", "--shutdown-timeout", "3", *loops]
+    worker = Process("horsies_worker", *flags, DATABASE_URL=url, TEST_CHECK_MS="1000")
+    try:
+        wait_until(lambda: "worker ready" in worker.output, 40, "the worker is there")
+        if body is not None:
+            wait_until(lambda: body.status() == TaskStatus.RUNNING)
+        execute(f"REVOKE {privilege} FROM {urlsplit(url).username}")
+        if provoke is not None:
+            provoke()
+        status = worker.wait(40)
+    finally:
+        worker.stop()
+
+    assert status == 1, worker.output
+    needed = f"needs {privilege.replace('ON', 'on')}: see the page on security."
+    assert worker.output.count(needed) == 1, worker.output
+    assert "Traceback" not in worker.output
+    assert "next try" not in worker.output
+    if body is not None:  # a reaper recovers it, as after an outage
+        assert body.status() == TaskStatus.RUNNING

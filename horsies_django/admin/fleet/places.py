@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from django.db.models import Count, Q, QuerySet, Sum
@@ -23,6 +24,10 @@ from ...states import AttemptOutcome, TaskStatus
 
 #: Tasks that wait for their time: so many are counted, those first that are due first.
 COUNTED: Final = 2_000
+
+#: Queues with a row that the list has at most, and of those that neither have one nor are named by the settings.
+QUEUES: Final = 1_000
+OTHERS: Final = 200
 
 #: Tasks of one worker that a list names.
 NAMED: Final = 3
@@ -122,23 +127,25 @@ def at_least(count: int, is_more: bool) -> str:
 
 
 class Known(list[Queue]):
-    """Queues. ``is_more`` is whether tasks wait in others too."""
+    """Queues. ``is_more`` is whether there are others too."""
 
     is_more: bool = False
 
 
 def known_queues(rows: QuerySet[Queue], database: str | None) -> Known:
-    """Return every queue that is known, with its figures: those with a row, of the settings, with tasks that live.
+    """Return the queues that are known, with their figures: those with a row, of the settings, with tasks that live.
 
-    One without a row has ``~`` and its name for a key.
+    One without a row has ``~`` and its name for a key. Where there are very many, those are left out that are neither
+    in the settings nor among the first.
     """
-    saved = {queue.name: queue for queue in rows}
-    due = depths(Task.objects.using(database).order_by(), also=saved)
+    saved = {queue.name: queue for queue in rows[: QUEUES + 1]}
+    configured = set().union(*(set(task_backends[at].queues) or {DEFAULT_TASK_QUEUE_NAME} for at in task_backends))
+    due = depths(Task.objects.using(database).order_by(), also=[*sorted(configured), *saved])
     figures = _figures(database, due)
-    configured = (set(task_backends[alias].queues) or {DEFAULT_TASK_QUEUE_NAME} for alias in task_backends)
-    names = {*saved, *figures}.union(*configured)
+    others = [name for name in dict.fromkeys([*due, *sorted(figures)]) if name not in saved and name not in configured]
+    names = {*islice(saved, QUEUES), *configured, *islice(others, OTHERS)}
     known = Known(saved.get(name) or unsaved(name) for name in sorted(names))
-    known.is_more = due.is_more
+    known.is_more = due.is_more or len(saved) > QUEUES or len(others) > OTHERS
     give_figures(known, figures, database)
     return known
 
@@ -178,7 +185,7 @@ def _figures(database: str | None, due: Depths, only: str | None = None) -> defa
     hour = _last_hour(rollups)
     is_more = len(waiting) > COUNTED
     found = defaultdict(lambda: Figures(Depth(is_more=due.is_more), is_scheduled_more=is_more))
-    for name in {*due, *scheduled, *held, *hour}:
+    for name in {*due, *scheduled, *held, *hour} - {""}:  # tasks that are gone have no queue any more
         ended = hour.get(name, (0, 0))
         found[name] = Figures(due.of(name), scheduled.get(name, 0), is_more, held.get(name, 0), *ended)
     return found

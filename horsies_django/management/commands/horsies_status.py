@@ -67,7 +67,7 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
     yield ""
     yield from table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
     if snapshot.is_more_queues:
-        yield "Tasks wait in more queues: the first by name are told of, and of the others the first that have a row."
+        yield "There are more queues: listed are those of the settings, those that have a row, and the first others."
     yield ""
     if snapshot.workers:
         yield from table(_WORKER, [_worker_row(worker) for worker in snapshot.workers], 2)
@@ -77,7 +77,8 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
     yield "workflows: " + ", ".join(f"{count} {name}" for name, count in snapshot.workflows.items())
     if unserved := snapshot.unserved:
         yield "due, and served by no worker: " + one_line(", ".join(unserved))
-    yield f"oldest due task waits: {brief(snapshot.oldest_waits)}"
+    bound = "" if snapshot.is_oldest_found else "at least "
+    yield f"oldest due task waits: {bound}{brief(snapshot.oldest_waits)}"
     yield f"reaper's last pass: {_ago(snapshot.reaper_ago)}" + (
         " (late: throughput, failures and percentiles stand still)" if snapshot.is_reaper_late else ""
     )

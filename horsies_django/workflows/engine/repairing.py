@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 from ...ends import tell_after_commit
 from ...expressions import FromNow, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask
-from ...refusals import LOCK_TAKEN, READ_ONLY, sqlstate
+from ...refusals import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, sqlstate
 from ...results import RetrievalCode, TaskError
 from ...states import TASK_TERMINAL_STATES
 from ..codes import WorkflowCode
@@ -68,7 +68,7 @@ def repair(database: str, most: int = MOST) -> list[Repaired]:
                     done.append(_mend(database, root))
         except Exception as error:
             is_away = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
-            is_away = is_away or sqlstate(error) in (READ_ONLY, LOCK_TAKEN)
+            is_away = is_away or sqlstate(error) in (READ_ONLY, LOCK_TAKEN, NO_PRIVILEGE)
             if is_away or connections[database].in_atomic_block:
                 raise
             logger.exception("workflow id=%s can't be repaired: left as it is", root)
