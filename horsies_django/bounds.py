@@ -70,7 +70,7 @@ def beyond(dates: Collection[str], numbers: Mapping[str, Range] | None = None) -
 
 def date_if_within(name: str) -> Case:
     """Return a column's time, or NULL where Python could not read it."""
-    return Case(When(within([name]), then=F(name)))
+    return Case(When(within([name]), then=F(name)), output_field=DateTimeField())
 
 
 def clamped(field: Field[Any, Any], numbers: Mapping[str, Range] | None = None) -> Expression | None:

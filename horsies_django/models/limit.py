@@ -15,6 +15,7 @@ from ..bounds import within
 from ..expressions import FromNow
 from ..limits import LENGTH, Terms
 from ..rates import TOKENS, Rate
+from .fields import DateTimeField
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
@@ -94,11 +95,9 @@ class Limit(models.Model):
         _("rate"), max_length=50, null=True, blank=True, help_text=_("As its task says. Empty: no limit.")
     )
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
-    refilled_at = models.DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
-    admitted_at = models.DateTimeField(_("last let in"), db_default=Now(), editable=False)
-    next_at = models.DateTimeField(
-        _("next look"), null=True, blank=True, help_text=_("When time alone will have made room.")
-    )
+    refilled_at = DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
+    admitted_at = DateTimeField(_("last let in"), db_default=Now(), editable=False)
+    next_at = DateTimeField(_("next look"), null=True, blank=True, help_text=_("When time alone will have made room."))
 
     objects = LimitQuerySet.as_manager()
 

@@ -14,6 +14,7 @@ from ..operations import log_operation, names_of
 from ..queue_rules import COLUMNS, parse_rules
 from ..rates import TOKENS
 from ..waking import ANY_QUEUE, wake_after_commit
+from .fields import DateTimeField, DurationField
 
 #: The rows that say anything but whether a queue is paused: few, and each look of a worker asks whether there are any.
 IS_RULED: Final = (
@@ -123,8 +124,8 @@ class Queue(models.Model):
     )
     #: What the bucket of its rate limit held when it was last claimed from, by the database's clock.
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
-    refilled_at = models.DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
-    retention = models.DurationField(
+    refilled_at = DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
+    retention = DurationField(
         _("retention"),
         null=True,
         blank=True,
