@@ -8,7 +8,7 @@ fields of Django: the columns are the same.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import models
@@ -16,6 +16,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql.compiler import SQLCompiler
 
 from ..bounds import RETENTION, Range, bounds_of_dates
+
+__all__ = ["DateTimeField", "DurationField", "JSONField"]
 
 
 class _Plain(models.Field[Any, Any]):
@@ -49,7 +51,7 @@ class _Bounded(_Plain):
         return either, (*params, low, low, *params, high, high, *params)
 
 
-class DateTimeField(_Bounded, models.DateTimeField):
+class _Time(_Bounded, models.DateTimeField):  # type: ignore[type-arg]  # generic in the stubs only
     """A time, as any time zone can show it."""
 
     @property
@@ -59,7 +61,7 @@ class DateTimeField(_Bounded, models.DateTimeField):
         return first, end - timedelta(microseconds=1)
 
 
-class DurationField(_Bounded, models.DurationField):
+class _Duration(_Bounded, models.DurationField):  # type: ignore[type-arg]  # generic in the stubs only
     """A duration that can be added to the time of day."""
 
     @property
@@ -68,12 +70,18 @@ class DurationField(_Bounded, models.DurationField):
         return RETENTION
 
 
-class JSONField(_Plain, models.JSONField):
+class _Json(_Plain, models.JSONField):
     """A JSON value; one that Python can't take apart is read as the text that it is."""
 
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
         """A number of more digits, or a nesting of more levels, than Python takes is valid JSON all the same."""
         try:
-            return super().from_db_value(value, expression, connection)  # type: ignore[misc]  # missing in the stubs
+            return super().from_db_value(value, expression, connection)
         except (ValueError, RecursionError):
             return value
+
+
+if TYPE_CHECKING:  # to the stubs' plugin they are what they stand for
+    from django.db.models import DateTimeField, DurationField, JSONField
+else:
+    DateTimeField, DurationField, JSONField = _Time, _Duration, _Json

@@ -9,7 +9,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import RETENTION, within
+from ..bounds import RETENTION, Bounds, within
 from ..operations import log_operation, names_of
 from ..queue_rules import COLUMNS, parse_rules
 from ..rates import TOKENS
@@ -24,6 +24,8 @@ IS_RULED: Final = (
     | Q(weight__isnull=False)
     | Q(retention__isnull=False)
 )
+
+BOUNDS: Final[Bounds] = (["refilled_at"], {"tokens": TOKENS, "retention": RETENTION})
 
 #: What an operator is told of a value that can't be, beside its field.
 _ALLOWED: Final[dict[str, Any]] = {
@@ -142,7 +144,7 @@ class Queue(models.Model):
         indexes = [models.Index(fields=["name"], condition=IS_RULED, name="horsies_queue_is_ruled")]
         constraints = [
             models.CheckConstraint(
-                condition=within(["refilled_at"], {"tokens": TOKENS, "retention": RETENTION}),
+                condition=within(*BOUNDS),
                 name="horsies_queue_is_in_range",
             ),
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Self
+from typing import Final, Self
 from uuid import UUID
 
 from django.db import connections, models
@@ -11,13 +11,15 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import within
+from ..bounds import Bounds, within
 from ..ids import uuid7
 from ..workflows.states import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
 from .fields import DateTimeField, JSONField
 
 _LIVE = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
 _UNSUCCESSFUL = sorted(WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPLETED})
+
+BOUNDS: Final[Bounds] = (["good_until"], {})
 
 
 class WorkflowQuerySet(models.QuerySet["Workflow"]):
@@ -161,7 +163,7 @@ class Workflow(models.Model):
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowStatus.values), name="horsies_workflow_status_is_known"
             ),
-            models.CheckConstraint(condition=within(["good_until"]), name="horsies_workflow_dates_are_in_range"),
+            models.CheckConstraint(condition=within(*BOUNDS), name="horsies_workflow_dates_are_in_range"),
             models.UniqueConstraint(
                 fields=["unique_key"],
                 condition=Q(status__in=_LIVE, unique_key__isnull=False),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import RETENTION, TIMEOUT, within
+from ..bounds import RETENTION, TIMEOUT, Bounds, within
 from ..workflows.states import Join, NodeKind, WorkflowTaskStatus
 from .fields import DateTimeField, DurationField, JSONField
+
+BOUNDS: Final[Bounds] = (["good_until"], {"timeout": TIMEOUT, "retention": RETENTION})
 
 
 class WorkflowTask(models.Model):
@@ -122,7 +125,7 @@ class WorkflowTask(models.Model):
                 condition=Q(status__in=WorkflowTaskStatus.values), name="horsies_node_status_is_known"
             ),
             models.CheckConstraint(
-                condition=within(["good_until"], {"timeout": TIMEOUT, "retention": RETENTION}),
+                condition=within(*BOUNDS),
                 name="horsies_node_is_in_range",
             ),
         ]
