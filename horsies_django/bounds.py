@@ -7,16 +7,19 @@ same (its constraint was dropped, or it is as old as no constraint was) ends FAI
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import and_, or_
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.conf import settings
-from django.db.models import Case, DateTimeField, Expression, F, Field, Q, Value, When
+from django.db.models import Case, DateTimeField, Expression, F, Field, Model, Q, QuerySet, Value, When
 
 from .option_rules import LONGEST_DURATION
+
+logger = logging.getLogger("horsies_django")
 
 #: The first and the last moment that a call, a workflow or a schedule may name.
 EARLIEST: Final = datetime(1900, 1, 1, tzinfo=UTC)
@@ -24,6 +27,9 @@ LATEST: Final = datetime(9998, 1, 1, tzinfo=UTC)
 DATES_ALLOWED: Final = "a time from 1900 to 9997 (UTC)"
 
 Range = tuple[Any, Any]
+
+#: The columns of a table that have bounds: its dates, and its numbers with their ranges.
+Bounds = tuple[Collection[str], Mapping[str, Range]]
 
 #: Seconds of a time limit at most.
 LONGEST_TIMEOUT: Final = LONGEST_DURATION
@@ -70,7 +76,7 @@ def beyond(dates: Collection[str], numbers: Mapping[str, Range] | None = None) -
 
 def date_if_within(name: str) -> Case:
     """Return a column's time, or NULL where Python could not read it."""
-    return Case(When(within([name]), then=F(name)))
+    return Case(When(within([name]), then=F(name)), output_field=DateTimeField())
 
 
 def clamped(field: Field[Any, Any], numbers: Mapping[str, Range] | None = None) -> Expression | None:
@@ -85,3 +91,27 @@ def clamped(field: Field[Any, Any], numbers: Mapping[str, Range] | None = None) 
         return None
     cases = [When(below, then=Value(low, field)), When(above, then=Value(high, field))]
     return Case(*cases, default=F(field.name), output_field=field)
+
+
+def as_read(model: type[Model], bounds: Bounds) -> dict[str, Expression]:
+    """Return, by column, what it is read as: NULL if it is out of range, or the nearest bound if it is never NULL."""
+    dates, numbers = bounds
+    values: dict[str, Expression] = {}
+    for name in (*dates, *numbers):
+        field = cast("Field[Any, Any]", model._meta.get_field(name))
+        is_within = within([name]) if name in dates else within((), {name: numbers[name]})
+        nearest = None if field.null else clamped(field, numbers)
+        values[name] = nearest or Case(When(is_within, then=F(name)), output_field=field)
+    return values
+
+
+def bring_into_range(rows: QuerySet[Any], bounds: Bounds) -> list[Any]:
+    """Write what these rows are read as, where that is something else; return the keys of those.
+
+    An UPDATE of anything in them would be refused: a check constraint that is younger than a row holds for its changes.
+    """
+    keys = list(rows.filter(beyond(*bounds)).values_list("pk", flat=True))
+    if keys:
+        rows.filter(pk__in=keys).update(**as_read(rows.model, bounds))
+        logger.warning("%s brought into range: %s", rows.model._meta.verbose_name_plural, keys)
+    return keys

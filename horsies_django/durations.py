@@ -14,6 +14,7 @@ Duration: TypeAlias = timedelta | float | None
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
 _DAY: Final = 86_400
+_LONGEST: Final = 10_000 * 366 * _DAY
 
 
 def lasting(duration: Duration) -> str:
@@ -73,4 +74,5 @@ def _short(seconds: float) -> str:
 
 
 def _seconds(duration: timedelta | float) -> float:
-    return max(0.0, duration.total_seconds() if isinstance(duration, timedelta) else duration)
+    """A time that never comes is infinitely far off."""
+    return min(max(0.0, duration.total_seconds() if isinstance(duration, timedelta) else duration), _LONGEST)

@@ -105,8 +105,8 @@ class SecondsBetween(Func):
         return template.format(first=first, last=last), (*last_params, *first_params)
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> _Compiled:
-        """``EXTRACT`` gives numeric, which Python would read as Decimal."""
-        return self._render(compiler, "EXTRACT(EPOCH FROM ({last} - {first}))::double precision")
+        """As in :class:`SecondsUntil`. Some versions can't subtract infinite times; that of two is NaN."""
+        return self._render(compiler, "(EXTRACT(EPOCH FROM {last}) - EXTRACT(EPOCH FROM {first}))::double precision")
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> _Compiled:
         """Rounded to what a row has: days as SQLite counts them are right to 40 microseconds."""

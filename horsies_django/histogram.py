@@ -21,6 +21,9 @@ STEPS: Final = 2
 #: The upper end of bucket 0, in seconds.
 LEAST: Final = 0.001
 
+#: Seconds that nothing takes: what seems to is in no bucket, an infinite time or NaN neither.
+MOST: Final = 1e12
+
 #: By how much a percentile may be off, as a factor.
 ERROR: Final = 2 ** (1 / (2 * STEPS))
 
@@ -34,6 +37,7 @@ def bucket_in_sql(seconds: Expression) -> Case:
     """The same as an expression. Nothing is in no bucket."""
     number = Ceil(Value(STEPS / math.log(2)) * Ln(seconds / Value(LEAST)))
     return Case(
+        When(GreaterThan(seconds, MOST), then=Value(None)),
         When(GreaterThan(seconds, LEAST), then=Cast(number, IntegerField())),
         When(IsNull(seconds, False), then=Value(0)),
         output_field=IntegerField(),

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final, Self
 
 from .conf import QueueOptions
@@ -87,11 +88,11 @@ class QueueRules:
         rules = cls() if options is None else cls._of_settings(options)
         if row is None:
             return rules
-        said = {name: value for name in ("priority", "weight", "retention") if (value := row[name]) is not None}
-        if (most := row["max_concurrency"]) is not None:
-            said["max_concurrency"] = most if most < NO_LIMIT else None
-        if (text := row["rate_limit"]) is not None:
-            said["rate"] = _read_rate(text, rules.rate)
+        said = {name: value for name in COLUMNS if (value := _said(name, row[name])) is not None}
+        if "max_concurrency" in said:
+            said["max_concurrency"] = said["max_concurrency"] if said["max_concurrency"] < NO_LIMIT else None
+        if (text := said.pop("rate_limit", None)) is not None:
+            said["rate"] = None if text == NO_RATE else Rate.parse(text)
         return replace(rules, **said)
 
     @classmethod
@@ -101,11 +102,16 @@ class QueueRules:
         return cls(options.priority, options.weight, most, options.rate_limit)
 
 
-def _read_rate(text: str, instead: Rate | None) -> Rate | None:
-    if text == NO_RATE:
-        return None
+def _said(name: str, value: Any) -> Any:
+    """Return what a column says; None, as if it was empty, for what may not stand there."""
     try:
-        return Rate.parse(text)
-    except ValueError as error:
-        logger.warning("the rate limit of a queue's row is not acted on: %s", error)
-        return instead
+        return COLUMNS[name].parse(value)
+    except ValueError:
+        _tell(name, value)
+        return None
+
+
+@lru_cache(maxsize=256)
+def _tell(name: str, value: object) -> None:
+    """Say so once: the row is read several times a second."""
+    logger.warning("%s of a queue's row is not acted on: it is %r; allowed: %s", name, value, COLUMNS[name].allowed)

@@ -9,6 +9,7 @@ from typing import Final, Self
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _FORM: Final = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})([smhd])\s*(?:,\s*(\d{1,9})\s*)?")
+_DAY: Final = _SECONDS["d"]
 RATE_ALLOWED: Final = "a count from 1 on, a slash and s, m, h or d, like '100/m'; with a burst: '100/m, 10'"
 
 #: What the bucket of a rate may hold, between two looks.
@@ -52,12 +53,13 @@ class Rate:
         """Tokens that a second brings."""
         return self.count / self.seconds
 
-    def tokens(self, left: float | None, elapsed: float) -> float:
+    def tokens(self, left: float | None, elapsed: float | None) -> float:
         """Return how many tokens there are ``elapsed`` seconds after ``left`` were; None: it was never asked before.
 
-        What is no number counts as none, and no bucket is emptier than one that has been overdrawn once.
+        What is no number counts as none, and no bucket is emptier than one that has been overdrawn once. One that was
+        asked in the future, by more than a clock is put back, was never asked.
         """
-        if left is None:
+        if left is None or elapsed is None or not elapsed >= -_DAY:
             return float(self.burst)
         gathered = max(left if math.isfinite(left) else 0.0, -float(self.burst)) + max(0.0, elapsed) * self.per_second
         return min(self.burst, gathered)

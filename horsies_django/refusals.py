@@ -16,7 +16,7 @@ LOCK_TAKEN: Final = "55P03"
 NO_PRIVILEGE: Final = "42501"
 
 #: What Django and the driver raise for a value that they can't read.
-_UNREADABLE: Final = (ValueError, TypeError, AttributeError, ArithmeticError)
+_UNREADABLE: Final = (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError)
 
 
 def sqlstate(error: BaseException) -> str:

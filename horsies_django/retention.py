@@ -23,6 +23,7 @@ from django.db.models import (
 from django.db.models.functions import Coalesce
 from django.db.models.sql.compiler import SQLCompiler
 
+from .bounds import RETENTION, within
 from .compat import task_backends
 from .conf import Options
 from .option_rules import DURATION_ALLOWED, INHERIT, LONGEST_DURATION, parse_duration
@@ -187,10 +188,11 @@ def _by_state(options: Options) -> Iterator[tuple[str, timedelta | None]]:
 
 
 def _of_row(database: str) -> Subquery:
-    """Return what the row of a task's queue says."""
+    """Return what the row of a task's queue says; nothing if that is out of range."""
     from .models.queue import Queue
 
-    return Subquery(Queue.objects.using(database).filter(name=OuterRef("queue_name")).values("retention")[:1])
+    rows = Queue.objects.using(database).filter(within((), {"retention": RETENTION}), name=OuterRef("queue_name"))
+    return Subquery(rows.values("retention")[:1])
 
 
 def _until(status: TaskStatus, backends: Mapping[str, Options], of_row: Any = None) -> _Later:

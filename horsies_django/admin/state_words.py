@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from ..models import Task
 from ..states import TaskStatus
 
 #: Of a task that has completed asynq says the same, so there is nothing to add.
-_WORDS: Final = {
+_WORDS: Final[Mapping[str, Any]] = {
     TaskStatus.CLAIMED: _("active"),
     TaskStatus.RUNNING: _("active"),
     TaskStatus.FAILED: _("archived"),
@@ -33,7 +34,7 @@ def state_by_asynq(task: Task, now: datetime) -> str:
     Nothing where asynq has none, or has the same. ``now`` is the database's clock.
     """
     if task.status != TaskStatus.PENDING:
-        return str(_WORDS.get(TaskStatus(task.status), ""))
+        return str(_WORDS.get(task.status, ""))
     if task.next_retry_at is not None:
         return gettext("retrying")
     if task.group_key is not None and task.claim == 0 and task.enqueued_at > now:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import connections
-from django.db.models import BooleanField, Expression, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, Expression, ExpressionWrapper, FloatField, Q, QuerySet
 
 from ..models import Task
 from ..models.statements import JSON, Statement
@@ -38,14 +38,18 @@ def saying(expression: Expression, database: str) -> Statement:
 
 
 def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:
-    """Make a JSON array of arrays of some columns of ``rows``, each an expression by its name."""
+    """Make a JSON array of arrays of some columns of ``rows``, each an expression by its name.
+
+    A number that is infinite, or none, is null there: JSON has no such number.
+    """
     json_of = JSON[connections[database].vendor]
-    inner = Statement.select(
-        rows.annotate(**{f"c_{name}": column for name, column in columns.items()}).values_list(
-            *(f"c_{name}" for name in columns)
-        )
+    annotated = rows.annotate(**{f"c_{name}": column for name, column in columns.items()})
+    inner = Statement.select(annotated.values_list(*(f"c_{name}" for name in columns)))
+    floats = {name for name in columns if isinstance(annotated.query.annotations[f"c_{name}"].output_field, FloatField)}
+    names = ", ".join(
+        f"CASE WHEN abs(listed.c_{name}) < 1e300 THEN listed.c_{name} END" if name in floats else f"listed.c_{name}"
+        for name in columns
     )
-    names = ", ".join(f"listed.c_{name}" for name in columns)
     return Statement(f"SELECT {json_of.rows}({json_of.values}({names})) FROM ({inner.sql}) AS listed", inner.params)  # noqa: S608  # the ORM's
 
 

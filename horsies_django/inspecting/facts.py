@@ -28,7 +28,7 @@ class Facts(NamedTuple):
     now: datetime
 
     @property
-    def state(self) -> State:
+    def state(self) -> State | str:
         """What it is at."""
         return state_of(self.status, self.enqueued_at, self.next_retry_at, self.now)
 

@@ -19,7 +19,7 @@ class LeftAlone:
     """A task that nothing was done to, the state that it was seen in (None: there is no such task), and why."""
 
     id: UUID
-    state: State | None
+    state: State | str | None
     why: str
 
     def __str__(self) -> str:

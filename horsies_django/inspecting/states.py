@@ -71,16 +71,19 @@ def ground_of(states: Iterable[State]) -> Ground:
     return grounds.WHOLE
 
 
-def state_of(status: str, enqueued_at: datetime, next_retry_at: datetime | None, now: datetime) -> State:
-    """Return the state of a task that was read at ``now``, by the database's clock."""
+def state_of(status: str, enqueued_at: datetime, next_retry_at: datetime | None, now: datetime) -> State | str:
+    """Return the state of a task that was read at ``now``, by the database's clock.
+
+    A status that is none, which only a table without its constraint takes, is told as it is.
+    """
     if status != TaskStatus.PENDING:
-        return State(status.lower())
+        return State(status.lower()) if status in TaskStatus.values else status
     if next_retry_at is not None:
         return State.RETRYING
     return State.SCHEDULED if enqueued_at > now else State.PENDING
 
 
-def state_of_row(task: Task, now: datetime) -> State:
+def state_of_row(task: Task, now: datetime) -> State | str:
     """Return the state of a row that was read at ``now``."""
     return state_of(task.status, task.enqueued_at, task.next_retry_at, now)
 

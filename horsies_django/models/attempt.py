@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..expressions import FromMap, texts
 from ..states import AttemptOutcome
+from .fields import DateTimeField
 from .statements import Statement
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ class TaskAttempt(models.Model):
     attempt = models.PositiveIntegerField(_("attempt"))
     outcome = models.CharField(_("outcome"), max_length=14, choices=AttemptOutcome.choices)
     will_retry = models.BooleanField(_("will retry"), default=False)
-    started_at = models.DateTimeField(_("started at"))
-    finished_at = models.DateTimeField(_("finished at"))
+    started_at = DateTimeField(_("started at"))
+    finished_at = DateTimeField(_("finished at"))
     error_code = models.CharField(_("error code"), max_length=100, blank=True)
     error_message = models.TextField(_("error message"), blank=True)
     exception_class = models.CharField(_("exception class"), max_length=255, blank=True)

@@ -16,14 +16,17 @@ from django.db import connections, models, transaction
 from django.db.models import Case, Count, Q, Value, When
 from django.db.models.functions import Now
 
+from ..bounds import beyond, bring_into_range
 from ..limits import Terms
 from ..on_commit import on_commit_robust
+from ..refusals import is_of_the_row
 from ..states import TaskStatus
 from ..waking import ANY_QUEUE, wake_after_commit
 from .admitting import GATES, NOBODY, Admitted, Inside, Lane, admit, declared, held_in
-from .limit import Limit, LimitQuerySet
+from .limit import BOUNDS, Limit, LimitQuerySet
 from .statements import Statement
 from .survey import Here
+from .unreadable import DATES, NUMBERS
 from .views import IS_ADMITTED
 
 if TYPE_CHECKING:
@@ -139,8 +142,31 @@ def sweep(database: str) -> int:
     total, last = 0, ""
     while keys := _waiting(database, last):
         last = keys[-1]
-        total += admit_all(database, _with_room(database, keys))
+        total += _admit_apart(database, _with_room(database, keys))
     return total
+
+
+def _admit_apart(database: str, keys: Collection[str]) -> int:
+    """Let in at these gates. One at which that fails for a row is in the way of no other."""
+    try:
+        return admit_all(database, keys)
+    except Exception as error:
+        if not is_of_the_row(error):
+            raise
+        if len(keys) == 1:
+            (key,) = keys
+            if isolate(database, key):
+                return _admit_apart(database, keys)
+            logger.exception("limit %r can't be looked at", key)
+            return 0
+    return sum(_admit_apart(database, [key]) for key in keys)
+
+
+def isolate(database: str, key: str) -> int:
+    """End the tasks at a limit's gate that nobody can read, and bring the limit into range; return how many it was."""
+    tasks = _tasks(database).gated().filter(beyond(DATES, NUMBERS), limit_key=key)
+    limits = Limit.objects.using(database).filter(pk=key)
+    return tasks.fail_unreadable() + len(bring_into_range(limits, BOUNDS))
 
 
 def _waiting(database: str, after: str) -> list[str]:

@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..states import BeatRole
+from .fields import DateTimeField
 from .statements import Statement
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Heartbeat(models.Model):
     )
     role = models.CharField(_("role"), max_length=7, choices=BeatRole.choices)
     sender_id = models.CharField(_("sender"), max_length=64)
-    sent_at = models.DateTimeField(_("sent at"), db_default=Now())
+    sent_at = DateTimeField(_("sent at"), db_default=Now())
     hostname = models.CharField(_("hostname"), max_length=255)
     pid = models.PositiveIntegerField(_("process id"))
 

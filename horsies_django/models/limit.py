@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from django.db import connections, models, transaction
@@ -11,13 +13,18 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import within
+from ..bounds import Bounds, within
 from ..expressions import FromNow
 from ..limits import LENGTH, Terms
 from ..rates import TOKENS, Rate
+from .fields import DateTimeField
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
+
+logger = logging.getLogger("horsies_django.worker")
+
+BOUNDS: Final[Bounds] = (["refilled_at", "admitted_at", "next_at"], {"tokens": TOKENS})
 
 #: Seconds after which a limit that nobody has a task for any more is forgotten.
 REMEMBERED: Final = 86_400.0
@@ -94,11 +101,9 @@ class Limit(models.Model):
         _("rate"), max_length=50, null=True, blank=True, help_text=_("As its task says. Empty: no limit.")
     )
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
-    refilled_at = models.DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
-    admitted_at = models.DateTimeField(_("last let in"), db_default=Now(), editable=False)
-    next_at = models.DateTimeField(
-        _("next look"), null=True, blank=True, help_text=_("When time alone will have made room.")
-    )
+    refilled_at = DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
+    admitted_at = DateTimeField(_("last let in"), db_default=Now(), editable=False)
+    next_at = DateTimeField(_("next look"), null=True, blank=True, help_text=_("When time alone will have made room."))
 
     objects = LimitQuerySet.as_manager()
 
@@ -111,7 +116,7 @@ class Limit(models.Model):
         ]
         constraints = [
             models.CheckConstraint(
-                condition=within(["refilled_at", "admitted_at", "next_at"], {"tokens": TOKENS}),
+                condition=within(*BOUNDS),
                 name="horsies_limit_is_in_range",
             ),
         ]
@@ -132,13 +137,13 @@ class Limit(models.Model):
 
     @property
     def bucket(self) -> Rate | None:
-        """Its rate."""
-        return None if self.rate is None else Rate.parse(self.rate)
+        """Its rate; one that can't be read is none."""
+        return None if self.rate is None else _read(self.rate)
 
     def tokens_now(self, rate: Rate) -> float:
         """Return how many may begin as far as the rate goes."""
-        since = timedelta() if self.refilled_at is None else self.now - self.refilled_at
-        return rate.tokens(self.tokens, since.total_seconds())
+        since = None if self.refilled_at is None else (self.now - self.refilled_at).total_seconds()
+        return rate.tokens(self.tokens, since)
 
     @property
     def is_full(self) -> bool:
@@ -150,3 +155,12 @@ class Limit(models.Model):
         """Set that so many tokens are left."""
         # Of two transactions the later one may have the earlier clock.
         self.tokens, self.refilled_at = tokens, max(filter(None, (self.now, self.refilled_at)))
+
+
+@lru_cache(maxsize=256)
+def _read(rate: str) -> Rate | None:
+    try:
+        return Rate.parse(rate)
+    except ValueError as error:
+        logger.warning("the rate of a limit is not acted on: %s", error)
+        return None

@@ -9,11 +9,12 @@ from django.db import DEFAULT_DB_ALIAS, connections, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import RETENTION, within
+from ..bounds import RETENTION, Bounds, within
 from ..operations import log_operation, names_of
 from ..queue_rules import COLUMNS, parse_rules
 from ..rates import TOKENS
 from ..waking import ANY_QUEUE, wake_after_commit
+from .fields import DateTimeField, DurationField
 
 #: The rows that say anything but whether a queue is paused: few, and each look of a worker asks whether there are any.
 IS_RULED: Final = (
@@ -23,6 +24,8 @@ IS_RULED: Final = (
     | Q(weight__isnull=False)
     | Q(retention__isnull=False)
 )
+
+BOUNDS: Final[Bounds] = (["refilled_at"], {"tokens": TOKENS, "retention": RETENTION})
 
 #: What an operator is told of a value that can't be, beside its field.
 _ALLOWED: Final[dict[str, Any]] = {
@@ -123,8 +126,8 @@ class Queue(models.Model):
     )
     #: What the bucket of its rate limit held when it was last claimed from, by the database's clock.
     tokens = models.FloatField(_("tokens"), null=True, blank=True, editable=False)
-    refilled_at = models.DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
-    retention = models.DurationField(
+    refilled_at = DateTimeField(_("refilled at"), null=True, blank=True, editable=False)
+    retention = DurationField(
         _("retention"),
         null=True,
         blank=True,
@@ -141,7 +144,7 @@ class Queue(models.Model):
         indexes = [models.Index(fields=["name"], condition=IS_RULED, name="horsies_queue_is_ruled")]
         constraints = [
             models.CheckConstraint(
-                condition=within(["refilled_at"], {"tokens": TOKENS, "retention": RETENTION}),
+                condition=within(*BOUNDS),
                 name="horsies_queue_is_in_range",
             ),
         ]

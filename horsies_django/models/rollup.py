@@ -10,6 +10,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..states import AttemptOutcome
+from .fields import DateTimeField, JSONField
 
 
 class Span(models.TextChoices):
@@ -37,15 +38,15 @@ class Rollup(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     span = models.CharField(_("span"), max_length=1, choices=Span.choices)
-    start = models.DateTimeField(_("start"))
+    start = DateTimeField(_("start"))
     queue_name = models.CharField(_("queue"), max_length=100)
     task_name = models.CharField(_("task"), max_length=255)
     outcome = models.CharField(_("outcome"), max_length=14, choices=AttemptOutcome.choices)
     will_retry = models.BooleanField(_("will retry"), default=False)
     error_code = models.CharField(_("error code"), max_length=100, blank=True)
     count = models.PositiveIntegerField(_("attempts"), default=0)
-    waits = models.JSONField(_("waits"), default=dict)
-    runs = models.JSONField(_("runs"), default=dict)
+    waits = JSONField(_("waits"), default=dict)
+    runs = JSONField(_("runs"), default=dict)
 
     class Meta:
         db_table = "horsies_rollups"

@@ -18,6 +18,7 @@ from ..operations import log_operation, names_of
 from ..schedules.choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
 from ..schedules.moments import aware, database_now, stored
 from ..schedules.slots import Slots
+from .fields import DateTimeField, JSONField
 
 if TYPE_CHECKING:
     from ..schedules.firing import Handle
@@ -152,9 +153,9 @@ class Schedule(models.Model):
     workflow_name = models.CharField(
         _("workflow"), max_length=255, null=True, blank=True, help_text=_("The definition key of the workflow.")
     )
-    args = models.JSONField(_("arguments"), default=list, blank=True)
-    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
-    options = models.JSONField(
+    args = JSONField(_("arguments"), default=list, blank=True)
+    kwargs = JSONField(_("keyword arguments"), default=dict, blank=True)
+    options = JSONField(
         _("options"), default=dict, blank=True, help_text=_("Of each call, like queue_name, priority or timeout.")
     )
 
@@ -179,24 +180,24 @@ class Schedule(models.Model):
         default=False,
         help_text=_("When clocks are put forward; else such a run comes right after."),
     )
-    start_at = models.DateTimeField(_("start at"), null=True, blank=True)
-    end_at = models.DateTimeField(_("end at"), null=True, blank=True)
+    start_at = DateTimeField(_("start at"), null=True, blank=True)
+    end_at = DateTimeField(_("end at"), null=True, blank=True)
     source = models.CharField(
         _("source"), max_length=100, default="", blank=True, editable=False, help_text=_("Empty: made by hand.")
     )
     # What the code said last, None if it has no such schedule: where that is as it was, the operator's word stands.
     declared_enabled = models.BooleanField(_("enabled by the code"), null=True, blank=True, editable=False)
 
-    next_run_at = models.DateTimeField(_("next run"), null=True, blank=True, editable=False)
-    next_slot_at = models.DateTimeField(_("next slot"), null=True, blank=True, editable=False)
-    last_run_at = models.DateTimeField(_("last run"), null=True, blank=True, editable=False)
-    last_slot_at = models.DateTimeField(_("last slot"), null=True, blank=True, editable=False)
+    next_run_at = DateTimeField(_("next run"), null=True, blank=True, editable=False)
+    next_slot_at = DateTimeField(_("next slot"), null=True, blank=True, editable=False)
+    last_run_at = DateTimeField(_("last run"), null=True, blank=True, editable=False)
+    last_slot_at = DateTimeField(_("last slot"), null=True, blank=True, editable=False)
     last_task_id = models.UUIDField(_("last task"), null=True, blank=True, editable=False)
     last_workflow_id = models.UUIDField(_("last workflow"), null=True, blank=True, editable=False)
     run_count = models.PositiveBigIntegerField(_("runs"), default=0, editable=False)
     last_error = models.TextField(_("last error"), default="", blank=True, editable=False)
-    created_at = models.DateTimeField(_("created at"), db_default=Now(), editable=False)
-    updated_at = models.DateTimeField(_("updated at"), db_default=Now(), editable=False)
+    created_at = DateTimeField(_("created at"), db_default=Now(), editable=False)
+    updated_at = DateTimeField(_("updated at"), db_default=Now(), editable=False)
 
     objects = ScheduleQuerySet.as_manager()
 

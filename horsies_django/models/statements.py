@@ -53,9 +53,14 @@ class Statement:
         return cls(sql, tuple(params))
 
     @classmethod
-    def select(cls, rows: models.QuerySet[Any], limit: Blank | None = None) -> Self:
-        """The SELECT that ``rows`` would be, of at most as many as each run says."""
-        sql, params = (rows if limit is None else rows[:_SOME]).query.get_compiler(rows.db).as_sql()
+    def select(cls, rows: models.QuerySet[Any], limit: Blank | None = None, *, is_part: bool = True) -> Self:
+        """The SELECT that ``rows`` would be, of at most as many as each run says.
+
+        As a part of another statement it gives columns as they are; see :mod:`~horsies_django.models.fields`.
+        """
+        query = (rows if limit is None else rows[:_SOME]).query.chain()
+        query.subquery = is_part
+        sql, params = query.get_compiler(rows.db).as_sql()
         # Nothing that takes a parameter comes after the limit.
         return cls(sql, tuple(params)) if limit is None else cls(sql.replace(str(_SOME), "%s"), (*params, limit))
 
@@ -70,7 +75,9 @@ class Statement:
         connection = connections[rows.db]
         quote = connection.ops.quote_name
         source = rows.order_by().values_list(*columns.values())
-        select, params = source.query.get_compiler(rows.db).as_sql()
+        query = source.query.chain()
+        query.subquery = True
+        select, params = query.get_compiler(rows.db).as_sql()
         insert = connection.ops.insert_statement(on_conflict=OnConflict.IGNORE)
         suffix = connection.ops.on_conflict_suffix_sql([], OnConflict.IGNORE, [], [])
         names = ", ".join(map(quote, columns))
@@ -103,7 +110,7 @@ class Selection:
     def __init__(self, rows: models.QuerySet[Any], columns: Iterable[Any], limit: Blank | None = None) -> None:
         selected = rows.values_list(*columns)
         self._alias = rows.db
-        self.statement = Statement.select(selected, limit)
+        self.statement = Statement.select(selected, limit, is_part=False)
         self._compiler = selected.query.get_compiler(rows.db)
         self._compiler.pre_sql_setup()
         self._converters = self._compiler.get_converters([column for column, *_ in self._compiler.select])

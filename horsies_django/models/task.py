@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..ids import uuid7
 from ..states import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
+from .fields import DateTimeField, DurationField, JSONField
 from .transitions import TaskQuerySet
 from .unreadable import conditions
 from .views import HOLDS_ITS_KEY, IS_ADMITTED, IS_HELD
@@ -33,8 +34,8 @@ class Task(models.Model):
     queue_name = models.CharField(_("queue"), max_length=100, default="default")
     backend = models.CharField(_("backend"), max_length=64, default="default")
     priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("Higher runs first."))
-    args = models.JSONField(_("arguments"), default=list, blank=True)
-    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+    args = JSONField(_("arguments"), default=list, blank=True)
+    kwargs = JSONField(_("keyword arguments"), default=dict, blank=True)
     rich = models.BooleanField(_("rich values"), default=False, help_text=_("Whether the values carry type tags."))
     is_async = models.BooleanField(_("async"), default=False, help_text=_("Whether its body is a coroutine."))
 
@@ -49,29 +50,29 @@ class Task(models.Model):
     )
     claimed_by_worker_id = models.CharField(_("worker"), max_length=64, null=True, blank=True)
 
-    sent_at = models.DateTimeField(_("sent at"), db_default=Now())
-    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now(), help_text=_("When it may be claimed."))
-    claimed_at = models.DateTimeField(_("claimed at"), null=True, blank=True)
-    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
-    completed_at = models.DateTimeField(_("completed at"), null=True, blank=True)
-    failed_at = models.DateTimeField(_("failed at"), null=True, blank=True)
-    cancelled_at = models.DateTimeField(_("cancelled at"), null=True, blank=True)
-    expired_at = models.DateTimeField(_("expired at"), null=True, blank=True)
-    next_retry_at = models.DateTimeField(_("next retry at"), null=True, blank=True)
-    run_after = models.DateTimeField(_("run after"), null=True, blank=True, help_text=_("As the sender asked."))
-    good_until = models.DateTimeField(_("good until"), null=True, blank=True)
+    sent_at = DateTimeField(_("sent at"), db_default=Now())
+    enqueued_at = DateTimeField(_("enqueued at"), db_default=Now(), help_text=_("When it may be claimed."))
+    claimed_at = DateTimeField(_("claimed at"), null=True, blank=True)
+    started_at = DateTimeField(_("started at"), null=True, blank=True)
+    completed_at = DateTimeField(_("completed at"), null=True, blank=True)
+    failed_at = DateTimeField(_("failed at"), null=True, blank=True)
+    cancelled_at = DateTimeField(_("cancelled at"), null=True, blank=True)
+    expired_at = DateTimeField(_("expired at"), null=True, blank=True)
+    next_retry_at = DateTimeField(_("next retry at"), null=True, blank=True)
+    run_after = DateTimeField(_("run after"), null=True, blank=True, help_text=_("As the sender asked."))
+    good_until = DateTimeField(_("good until"), null=True, blank=True)
 
     attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("The latest attempt that has started."))
     retry_count = models.PositiveSmallIntegerField(_("retries"), default=0)
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
-    retry_policy = models.JSONField(_("retry policy"), null=True, blank=True)
+    retry_policy = JSONField(_("retry policy"), null=True, blank=True)
     timeout = models.FloatField(_("timeout"), null=True, blank=True, help_text=_("Seconds."))
-    retention = models.DurationField(_("retention"), null=True, blank=True)
+    retention = DurationField(_("retention"), null=True, blank=True)
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
     unique_until = models.CharField(
         _("unique until"), max_length=8, null=True, blank=True, help_text=_("Empty: until it is done.")
     )
-    unique_expires_at = models.DateTimeField(
+    unique_expires_at = DateTimeField(
         _("unique no longer than"), null=True, blank=True, help_text=_("The next sender may take its key then.")
     )
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
@@ -89,7 +90,7 @@ class Task(models.Model):
     item_count = models.PositiveIntegerField(
         _("gathered calls"), null=True, blank=True, help_text=_("How many calls it is handed as a list.")
     )
-    metadata = models.JSONField(_("metadata"), null=True, blank=True)
+    metadata = JSONField(_("metadata"), null=True, blank=True)
     schedule_id = models.PositiveBigIntegerField(
         _("schedule"), null=True, blank=True, help_text=_("The schedule that has sent it.")
     )
@@ -99,19 +100,19 @@ class Task(models.Model):
     is_fed = models.BooleanField(
         _("fed"), default=False, help_text=_("Other nodes, or gathered calls, give arguments.")
     )
-    progress = models.JSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))
-    checkpoint = models.JSONField(_("checkpoint"), null=True, blank=True, help_text=_("For its next attempt."))
-    unknown_to = models.JSONField(
+    progress = JSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))
+    checkpoint = JSONField(_("checkpoint"), null=True, blank=True, help_text=_("For its next attempt."))
+    unknown_to = JSONField(
         _("unknown to"),
         null=True,
         blank=True,
         help_text=_("The versions of the code whose workers did not know it, and how often it went back."),
     )
-    kept_until = models.DateTimeField(
+    kept_until = DateTimeField(
         _("kept until"), null=True, blank=True, help_text=_("The reaper deletes it then. Empty: it is kept.")
     )
 
-    result = models.JSONField(_("result"), null=True, blank=True)
+    result = JSONField(_("result"), null=True, blank=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True, blank=True)
 
     objects = TaskQuerySet.as_manager()

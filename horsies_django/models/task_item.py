@@ -10,6 +10,8 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from .fields import DateTimeField, JSONField
+
 if TYPE_CHECKING:
     from .task import Task  # noqa: F401  # the key below names it
 
@@ -29,8 +31,8 @@ class TaskItem(models.Model):
         verbose_name=_("task"),
     )
     position = models.PositiveIntegerField(_("position"))
-    kwargs = models.JSONField(_("keyword arguments"), default=dict)
-    sent_at = models.DateTimeField(_("sent at"), db_default=Now())
+    kwargs = JSONField(_("keyword arguments"), default=dict)
+    sent_at = DateTimeField(_("sent at"), db_default=Now())
 
     objects: models.Manager[TaskItem] = models.Manager()
 

@@ -69,7 +69,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     _text("metadata"),
     date_if_within("enqueued_at"),
     "timeout",
-    Case(When(within((), {"retention": RETENTION}), then=F("retention"))),
+    Case(When(within((), {"retention": RETENTION}), then=F("retention")), output_field=models.DurationField()),
     "workflow_id",
     "is_fed",
     "limit_key",

@@ -11,6 +11,7 @@ from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext_lazy as _
 
 from ..expressions import FromNow, SecondsUntil
+from .fields import DateTimeField
 
 #: When a turn was taken that nobody has had yet.
 NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,9 +78,9 @@ class Turn(models.Model):
 
     name = models.CharField(_("name"), primary_key=True, max_length=100)
     holder = models.CharField(_("holder"), max_length=64, blank=True)
-    taken_at = models.DateTimeField(_("taken at"), db_default=Now())
-    probing_since = models.DateTimeField(_("probing since"), null=True)
-    outage_at = models.DateTimeField(_("outage at"), null=True)
+    taken_at = DateTimeField(_("taken at"), db_default=Now())
+    probing_since = DateTimeField(_("probing since"), null=True)
+    outage_at = DateTimeField(_("outage at"), null=True)
 
     objects = TurnQuerySet.as_manager()
 

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ..expressions import FromNow
 from ..operations import log_operation, names_of
 from ..waking import dismiss_after_commit
+from .fields import DateTimeField, JSONField
 
 
 class Answer(StrEnum):
@@ -81,14 +82,14 @@ class Worker(models.Model):
     code_version = models.CharField(
         _("version of the code"), max_length=64, blank=True, default="", db_default="", help_text=_("The project's.")
     )
-    queues = models.JSONField(_("queues"), default=list, blank=True, help_text=_("Those it serves. Empty: any."))
-    excluded_queues = models.JSONField(_("excluded queues"), default=list, blank=True)
+    queues = JSONField(_("queues"), default=list, blank=True, help_text=_("Those it serves. Empty: any."))
+    excluded_queues = JSONField(_("excluded queues"), default=list, blank=True)
     threads = models.PositiveIntegerField(_("threads"), null=True)
     async_slots = models.PositiveIntegerField(_("async slots"), null=True)
-    started_at = models.DateTimeField(_("started at"), db_default=Now())
-    last_beat_at = models.DateTimeField(_("last beat at"), db_default=Now())
+    started_at = DateTimeField(_("started at"), db_default=Now())
+    last_beat_at = DateTimeField(_("last beat at"), db_default=Now())
     memory = models.PositiveBigIntegerField(_("memory"), null=True, help_text=_("Bytes, as of its last beat."))
-    stop_requested_at = models.DateTimeField(
+    stop_requested_at = DateTimeField(
         _("stop requested at"), null=True, blank=True, help_text=_("It claims no more, and goes once nothing runs.")
     )
 

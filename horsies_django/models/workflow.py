@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Self
+from typing import Final, Self
 from uuid import UUID
 
 from django.db import connections, models
@@ -11,12 +11,15 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import within
+from ..bounds import Bounds, within
 from ..ids import uuid7
 from ..workflows.states import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
+from .fields import DateTimeField, JSONField
 
 _LIVE = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)
 _UNSUCCESSFUL = sorted(WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPLETED})
+
+BOUNDS: Final[Bounds] = (["good_until"], {})
 
 
 class WorkflowQuerySet(models.QuerySet["Workflow"]):
@@ -70,7 +73,7 @@ class Workflow(models.Model):
     backend = models.CharField(_("backend"), max_length=64, default="default")
     status = models.CharField(_("status"), max_length=9, choices=WorkflowStatus.choices, default=WorkflowStatus.PENDING)
     on_error = models.CharField(_("on error"), max_length=5, choices=OnError.choices, default=OnError.FAIL)
-    success_policy = models.JSONField(_("success policy"), null=True, blank=True)
+    success_policy = JSONField(_("success policy"), null=True, blank=True)
     output_index = models.PositiveIntegerField(_("output"), null=True, blank=True)
 
     # The database has the default too: while a release is rolled out, processes insert that know of no such column.
@@ -99,7 +102,7 @@ class Workflow(models.Model):
 
     queue_name = models.CharField(_("queue"), max_length=100, null=True, blank=True)
     priority = models.SmallIntegerField(_("priority"), null=True, blank=True)
-    good_until = models.DateTimeField(_("good until"), null=True, blank=True)
+    good_until = DateTimeField(_("good until"), null=True, blank=True)
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
 
     schedule_id = models.PositiveBigIntegerField(
@@ -110,17 +113,17 @@ class Workflow(models.Model):
     open_count = models.PositiveIntegerField(_("open nodes"), default=0, help_text=_("Those that have not ended."))
     failed_index = models.PositiveIntegerField(_("first failed node"), null=True, blank=True)
 
-    sent_at = models.DateTimeField(_("sent at"), db_default=Now())
-    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
-    paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
-    completed_at = models.DateTimeField(_("completed at"), null=True, blank=True)
-    cancelled_at = models.DateTimeField(_("cancelled at"), null=True, blank=True)
-    kept_until = models.DateTimeField(
+    sent_at = DateTimeField(_("sent at"), db_default=Now())
+    started_at = DateTimeField(_("started at"), null=True, blank=True)
+    paused_at = DateTimeField(_("paused at"), null=True, blank=True)
+    completed_at = DateTimeField(_("completed at"), null=True, blank=True)
+    cancelled_at = DateTimeField(_("cancelled at"), null=True, blank=True)
+    kept_until = DateTimeField(
         _("kept until"), null=True, blank=True, help_text=_("The reaper deletes it then, with all below it.")
     )
 
-    result = models.JSONField(_("result"), null=True, blank=True)
-    error = models.JSONField(_("error"), null=True, blank=True)
+    result = JSONField(_("result"), null=True, blank=True)
+    error = JSONField(_("error"), null=True, blank=True)
 
     objects = WorkflowQuerySet.as_manager()
 
@@ -160,7 +163,7 @@ class Workflow(models.Model):
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowStatus.values), name="horsies_workflow_status_is_known"
             ),
-            models.CheckConstraint(condition=within(["good_until"]), name="horsies_workflow_dates_are_in_range"),
+            models.CheckConstraint(condition=within(*BOUNDS), name="horsies_workflow_dates_are_in_range"),
             models.UniqueConstraint(
                 fields=["unique_key"],
                 condition=Q(status__in=_LIVE, unique_key__isnull=False),

@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from .fields import DateTimeField, JSONField
+
 
 class WorkflowEvent(models.Model):
     """An event: one that is sent before its node waits is kept for it (P-08). Of two with one name the later counts."""
@@ -20,8 +22,8 @@ class WorkflowEvent(models.Model):
         verbose_name=_("workflow"),
     )
     name = models.CharField(_("name"), max_length=255)
-    payload = models.JSONField(_("payload"), null=True, blank=True)
-    sent_at = models.DateTimeField(_("sent at"), db_default=Now())
+    payload = JSONField(_("payload"), null=True, blank=True)
+    sent_at = DateTimeField(_("sent at"), db_default=Now())
 
     objects: models.Manager[WorkflowEvent] = models.Manager()
 

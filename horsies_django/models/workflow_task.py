@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import RETENTION, TIMEOUT, within
+from ..bounds import RETENTION, TIMEOUT, Bounds, within
 from ..workflows.states import Join, NodeKind, WorkflowTaskStatus
+from .fields import DateTimeField, DurationField, JSONField
+
+BOUNDS: Final[Bounds] = (["good_until"], {"timeout": TIMEOUT, "retention": RETENTION})
 
 
 class WorkflowTask(models.Model):
@@ -50,11 +54,11 @@ class WorkflowTask(models.Model):
     )
     map_index = models.PositiveIntegerField(_("map"), null=True, blank=True, help_text=_("The node whose item it is."))
 
-    waits_for = models.JSONField(_("waits for"), default=list, blank=True)
-    dependents = models.JSONField(_("dependents"), default=list, blank=True)
-    args_from = models.JSONField(_("results from"), default=dict, blank=True)
-    values_from = models.JSONField(_("values from"), default=dict, blank=True)
-    ctx_from = models.JSONField(_("context from"), null=True, blank=True)
+    waits_for = JSONField(_("waits for"), default=list, blank=True)
+    dependents = JSONField(_("dependents"), default=list, blank=True)
+    args_from = JSONField(_("results from"), default=dict, blank=True)
+    values_from = JSONField(_("values from"), default=dict, blank=True)
+    ctx_from = JSONField(_("context from"), null=True, blank=True)
     join = models.CharField(_("join"), max_length=6, choices=Join.choices, default=Join.ALL)
     min_success = models.PositiveIntegerField(_("min success"), null=True, blank=True)
     allow_failed_deps = models.BooleanField(_("allow failed dependencies"), default=False)
@@ -73,7 +77,7 @@ class WorkflowTask(models.Model):
     over_index = models.PositiveIntegerField(_("over"), null=True, blank=True)
     param = models.CharField(_("parameter"), max_length=255, null=True, blank=True)
     seconds = models.FloatField(_("seconds"), null=True, blank=True)
-    until = models.DateTimeField(_("until"), null=True, blank=True)
+    until = DateTimeField(_("until"), null=True, blank=True)
     event_name = models.CharField(_("event"), max_length=255, null=True, blank=True)
     event_timeout = models.FloatField(_("event timeout"), null=True, blank=True)
     definition_key = models.CharField(_("definition"), max_length=255, null=True, blank=True)
@@ -84,19 +88,19 @@ class WorkflowTask(models.Model):
     priority = models.SmallIntegerField(_("priority"), default=0)
     is_async = models.BooleanField(_("async"), default=False)
     rich = models.BooleanField(_("rich values"), default=False)
-    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+    kwargs = JSONField(_("keyword arguments"), default=dict, blank=True)
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
-    retry_policy = models.JSONField(_("retry policy"), null=True, blank=True)
+    retry_policy = JSONField(_("retry policy"), null=True, blank=True)
     rebuilds = models.PositiveSmallIntegerField(_("rebuilds"), default=0, help_text=_("Of its subworkflow."))
     timeout = models.FloatField(_("timeout"), null=True, blank=True)
-    retention = models.DurationField(_("retention"), null=True, blank=True)
-    good_until = models.DateTimeField(_("good until"), null=True, blank=True)
-    metadata = models.JSONField(_("metadata"), null=True, blank=True)
+    retention = DurationField(_("retention"), null=True, blank=True)
+    good_until = DateTimeField(_("good until"), null=True, blank=True)
+    metadata = JSONField(_("metadata"), null=True, blank=True)
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)
 
-    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
-    completed_at = models.DateTimeField(_("completed at"), null=True, blank=True)
-    result = models.JSONField(_("result"), null=True, blank=True)
+    started_at = DateTimeField(_("started at"), null=True, blank=True)
+    completed_at = DateTimeField(_("completed at"), null=True, blank=True)
+    result = JSONField(_("result"), null=True, blank=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True, blank=True)
 
     objects: models.Manager[WorkflowTask] = models.Manager()
@@ -121,7 +125,7 @@ class WorkflowTask(models.Model):
                 condition=Q(status__in=WorkflowTaskStatus.values), name="horsies_node_status_is_known"
             ),
             models.CheckConstraint(
-                condition=within(["good_until"], {"timeout": TIMEOUT, "retention": RETENTION}),
+                condition=within(*BOUNDS),
                 name="horsies_node_is_in_range",
             ),
         ]

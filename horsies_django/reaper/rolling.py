@@ -13,6 +13,7 @@ from django.db import connections, transaction
 from django.db.models import CharField, Count, F, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Now
 
+from ..bounds import beyond
 from ..conf import Options
 from ..expressions import FromNow, MinuteOf, SecondsBetween
 from ..histogram import bucket_in_sql
@@ -32,6 +33,9 @@ SIZE_OF_SQLITE: Final = 2_000
 #: an attempt is not counted if its transaction took longer than this to commit after it was written.
 SETTLED: Final = 5.0
 
+#: Seconds from now within which attempts may seem to have ended: the database's clock may have been put back.
+FUTURE: Final = 86_400.0
+
 #: Attempts that are counted from before there were roll-ups.
 BACKLOG: Final = 100_000
 
@@ -41,7 +45,7 @@ KEPT: Final = {Span.MINUTE: timedelta(hours=3), Span.HOUR: timedelta(days=35)}
 
 def roll_up(options: Options, _: Refused) -> Batch:
     """Attempts that were written since the last pass are counted by the minute and the hour in which they ended."""
-    attempts = TaskAttempt.objects.using(options.database)
+    attempts = _attempts(options.database)
     marks = Mark.objects.using(options.database)
     position = Subquery(marks.filter(name=MARK).values("position"))
     settled = attempts.filter(pk__gt=Coalesce(position, Value(-1)), finished_at__lt=FromNow(-SETTLED))
@@ -63,6 +67,12 @@ def forget_rollups(options: Options, _: Refused) -> Batch:
     return Batch(len(keys), rollups.filter(pk__in=keys).delete()[0] if keys else 0)
 
 
+def _attempts(database: str) -> QuerySet[TaskAttempt]:
+    """Those of a time that can be counted: one that seems to end next year would keep all after it waiting."""
+    readable = TaskAttempt.objects.using(database).exclude(beyond(["finished_at"]))
+    return readable.filter(finished_at__lt=FromNow(FUTURE))
+
+
 def _begin(database: str) -> None:
     """Begin with the newest attempts: there may be millions."""
     newest = TaskAttempt.objects.using(database).order_by("-pk").values_list("pk", flat=True).first() or 0
@@ -80,7 +90,7 @@ def _fold(database: str) -> Batch:
         return Batch(0, 0)
     position, now = mark
     size = SIZE if features.has_select_for_update else SIZE_OF_SQLITE
-    window = _window(TaskAttempt.objects.using(database), position, size)
+    window = _window(_attempts(database), position, size)
     if window is None or not marks.filter(position=position).update(position=window.last):
         return Batch(0, 0)
     folded = _Folded()

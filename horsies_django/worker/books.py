@@ -14,7 +14,7 @@ from django.db import Error, connections, transaction
 from django.db.models.functions import Now
 
 from .. import __version__, postgres, retention
-from ..bounds import beyond
+from ..bounds import beyond, bring_into_range
 from ..models import Heartbeat, Limit, Queue, Task, Worker
 from ..models.admission import give_back
 from ..models.admitting import NO_ONE, Admitted, admit, idle
@@ -22,6 +22,8 @@ from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, Held, Runner
 from ..models.exchange import Exchange, exchange_of
 from ..models.gates import KEYS
+from ..models.gates import isolate as isolate_gate
+from ..models.queue import BOUNDS
 from ..models.survey import Survey
 from ..models.transitions import TaskQuerySet
 from ..models.unreadable import DATES, NUMBERS
@@ -294,10 +296,12 @@ class Books:
         """End the tasks that can't be claimed, of those next up for these lanes; return how many there were.
 
         A claim of many tells of no row. So each is claimed alone, in a transaction that is rolled back. Those that are
-        due and can't be let into the index of claims are found by what they hold.
+        due and can't be let into the index of claims are found by what they hold; and so are rows of queues that can't
+        be written.
         """
         due = self._tasks().deferred().filter(enqueued_at__lte=Now())
         found = due.filter(beyond(DATES, NUMBERS)).fail_unreadable()
+        found += len(bring_into_range(Queue.objects.using(self._plan.database), BOUNDS))
         for lane in lanes:
             for queue in lane.queues:
                 next_up = self._tasks().next_up(is_async=lane.is_async).filter(queue_name=queue)
@@ -306,8 +310,8 @@ class Books:
         return found
 
     def isolate_gated(self, key: str) -> int:
-        """End the tasks at the gate of this limit that nobody can read; return how many there were."""
-        return self._tasks().gated().filter(beyond(DATES, NUMBERS), limit_key=key).fail_unreadable()
+        """End the tasks at this limit's gate that nobody can read, and mend the limit; return how many that were."""
+        return isolate_gate(self._plan.database, key)
 
     def _end_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
         row = self._tasks().filter(pk=key)

@@ -87,6 +87,13 @@ WORKFLOW_CHANGES: Final = (
         "it, or one above, was paused longer than `paused_workflow_auto_cancel_after`",
     ),
     _workflow(
+        _LIVE,
+        WorkflowStatus.FAILED,
+        "reaper, of all in its tree",
+        "`error` with `WORKER_ROW_UNREADABLE`, `completed_at`, columns brought back into their range",
+        "it can't be brought up to date, or expired, for what its rows hold",
+    ),
+    _workflow(
         " ".join(["PAUSED", *sorted(WORKFLOW_TERMINAL_STATES - {WorkflowStatus.COMPLETED})]),
         WorkflowStatus.RUNNING,
         "`retry()` of it, of one above, or of one below",
@@ -196,6 +203,12 @@ NODE_CHANGES: Final = (
         "`cancel()`; reaper, of an expired workflow; what would be tried again in one that has ended",
         "`WORKFLOW_CANCELLED` or `WORKFLOW_EXPIRED`, `completed_at`",
         "its task has not begun; or it has none, and no subworkflow",
+    ),
+    _node(
+        "PENDING READY ENQUEUED RUNNING",
+        WorkflowTaskStatus.SKIPPED,
+        "reaper, of a workflow that can't be brought up to date",
+        "`WORKER_ROW_UNREADABLE`, `completed_at`, columns brought back into their range",
     ),
     _node(
         "FAILED SKIPPED",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connection, models
+from django.db import DataError, IntegrityError, connection, models, transaction
 
 from horsies_django.models import Limit, Queue, Schedule, Task, Workflow, WorkflowTask
 
@@ -36,6 +36,28 @@ def _add(*, is_valid: bool) -> None:
 def _check(*, is_on: bool) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"PRAGMA ignore_check_constraints = {'OFF' if is_on else 'ON'}")
+
+
+@pytest.fixture
+def spoil(transactional_db: None) -> Iterator[Callable[..., int]]:
+    """Write a column of some rows as SQL says, without the constraints; what another rule refuses stays as it is."""
+    _drop()
+
+    def run(model: type[models.Model], key: Any, column: str, value: str) -> int:
+        pk = model._meta.pk.get_db_prep_value(key, connection)
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                where = f"{model._meta.pk.column} = %s"
+                cursor.execute(f'UPDATE {model._meta.db_table} SET "{column}" = {value} WHERE {where}', [pk])
+                return cursor.rowcount
+        except (IntegrityError, DataError):
+            return 0
+
+    yield run
+    _drop()
+    for model in MODELS:
+        model._base_manager.all()._raw_delete(connection.alias)
+    _add(is_valid=True)
 
 
 @pytest.fixture(params=["without the constraints", "older than the constraints"])

@@ -317,7 +317,7 @@ def test_s3_17_nothing_is_done_to_what_is_well(drain):
 
 
 def test_w_73_a_damaged_row_stops_no_other_workflow(drain):
-    """The worker stores what has ended and goes on; once the row is mended, repair does what should have followed."""
+    """The worker stores what has ended and goes on; repair fails the workflow, which is retried once it is mended."""
     one = bodies.give.node(node_id="one")(value=1)
     workflow = Workflow("damaged", {"one": one, "two": bodies.give.node(waits_for=[one])(value=2)})
     damaged, well = workflow.start(), workflow.start()
@@ -330,8 +330,11 @@ def test_w_73_a_damaged_row_stops_no_other_workflow(drain):
     assert states(damaged) == {"one": "ENQUEUED", "two": "PENDING"}
     assert Task.objects.get(pk=first.get().task_id).status == "COMPLETED"
     assert recover_stuck_workflows()[0].error
+    assert damaged.status() == "FAILED"
+    assert {*first.values_list("error_code", flat=True)} == {"WORKER_ROW_UNREADABLE"}
+    assert recover_stuck_workflows() == []
     first.update(dependents=[1])
-    assert [each.error for each in recover_stuck_workflows()] == [""]
+    damaged.retry()
     drain()
     assert states(damaged) == {"one": "COMPLETED", "two": "COMPLETED"}
     assert contradictions(damaged) == []

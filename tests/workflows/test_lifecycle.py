@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from horsies_django import OnError, RetryPolicy, Workflow, wait_for_event
-from horsies_django.models import Task
+from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.recovery import recover_stuck_workflows
 from horsies_django.workflows.engine import repairing
@@ -105,6 +105,11 @@ def test_every_change_in_the_tables_is_made_and_no_other(seen, drain):
         handle.retry()
         handle.pause()
         handle.cancel() if stop == "cancel" else overdue(handle)
+    # Damaged while it was paused: it can't be expired as others are.
+    handle = Workflow("damaged", {"a": bodies.give.node()()}).start()
+    handle.pause()
+    WorkflowTask.objects.filter(workflow=handle.id).update(dependents=5)
+    overdue(handle)
     # Maps: of nothing, of no list, with a failed item, with one that was cancelled.
     for items, options in product([[], 5, [1, 2]], [{}, {"run_when": bodies.yes}]):
         handle = ran(Workflow("map", mapped(items, **options)), drain)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -89,7 +88,7 @@ class TaskFields(ActingAdmin):
     @admin.display(description=_("timeout"))
     def page_timeout(self, task: Task) -> str:
         """How long an attempt may run."""
-        return lasting(timedelta(seconds=task.timeout)) if task.timeout is not None else "-"
+        return lasting(task.timeout)
 
     @admin.display(description=_("retention"))
     def page_retention(self, task: Task) -> str:

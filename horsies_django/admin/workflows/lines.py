@@ -86,7 +86,7 @@ class Teller:
             more=max(0, len(sources) - _NAMED),
             error_code=row["error_code"] or "",
             is_conditional=row["run_when"] is not None or row["skip_when"] is not None,
-            retry=self._retry(row["task_index"]) if self._retry and _is_bad(row) else "",
+            retry=self._retry(row["task_index"]) if self._retry and _is_bad(row) and row["task_index"] >= 0 else "",
         )
 
 

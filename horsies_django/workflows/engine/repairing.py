@@ -9,15 +9,17 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError, connections, models, transaction
+from django.db import Error, InterfaceError, OperationalError, connections, models, transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q
 from django.db.models.functions import Now
 
+from ...bounds import as_read
 from ...ends import tell_after_commit
 from ...expressions import FromNow, SecondsUntil
-from ...models import Task, Workflow, WorkflowTask
-from ...refusals import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, sqlstate
-from ...results import RetrievalCode, TaskError
+from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
+from ...refusals import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_of_the_row, primary_message, sqlstate
+from ...results import OperationalCode, RetrievalCode, TaskError
+from ...serializers import clean_text
 from ...states import TASK_TERMINAL_STATES
 from ..codes import WorkflowCode
 from ..states import (
@@ -41,7 +43,7 @@ _IS_OPEN: Final = ~Q(status__in=sorted(WORKFLOW_TASK_TERMINAL_STATES))
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was done to the workflows of one tree."""
+    """What was done to the workflows of one tree; ``error`` says why it had to be failed, or was left as it is."""
 
     root_id: UUID
     settled: int = 0
@@ -58,7 +60,8 @@ class Repaired:
 def repair(database: str, most: int = MOST) -> list[Repaired]:
     """Bring stuck workflows up to date, each tree in a transaction of its own; return what was done (S3-12 … S3-17).
 
-    One that can't be repaired is told of, and keeps no other from it. One that somebody has locked is left.
+    One that can't be repaired for what its rows hold is FAILED with ``WORKER_ROW_UNREADABLE``, and keeps no other from
+    it. One that somebody has locked is left.
     """
     done: list[Repaired] = []
     for root in _stuck(database, most):
@@ -67,20 +70,68 @@ def repair(database: str, most: int = MOST) -> list[Repaired]:
                 if Workflow.objects.using(database).lock([root], skip=True):
                     done.append(_mend(database, root))
         except Exception as error:
-            is_away = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
-            is_away = is_away or sqlstate(error) in (READ_ONLY, LOCK_TAKEN, NO_PRIVILEGE)
-            if is_away or connections[database].in_atomic_block:
-                raise
-            logger.exception("workflow id=%s can't be repaired: left as it is", root)
-            done.append(Repaired(root, error=repr(error)))
+            _raise_if_away(database, error)
+            logger.exception("workflow id=%s can't be repaired", root)
+            done.append(_give_up(database, root, error))
     return [each for each in done if each.is_anything]
+
+
+def _raise_if_away(database: str, error: Exception) -> None:
+    is_away = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
+    is_away = is_away or sqlstate(error) in (READ_ONLY, LOCK_TAKEN, NO_PRIVILEGE)
+    if is_away or connections[database].in_atomic_block:
+        raise error
+
+
+def _give_up(database: str, root: UUID, error: Exception) -> Repaired:
+    """Fail a tree whose rows can't be worked with, as something has damaged them. Any other is left."""
+    if not is_of_the_row(error):
+        return Repaired(root, error=repr(error))
+    why = primary_message(error) if isinstance(error, Error) else repr(error)
+    try:
+        with transaction.atomic(using=database):
+            if not Workflow.objects.using(database).lock([root], skip=True):
+                return Repaired(root)
+            finished = _fail_unreadable(database, root, f"Its rows can't be worked with: {why}")
+    except Exception as again:
+        _raise_if_away(database, again)
+        logger.exception("workflow id=%s can't be failed either: left as it is", root)
+        return Repaired(root, error=repr(again))
+    return Repaired(root, finished=finished, error=why)
+
+
+def _fail_unreadable(database: str, root: UUID, why: str) -> int:
+    """End a tree by its columns alone, and bring them into range; return how many workflows it was.
+
+    Bodies that run come to their end, which nothing follows.
+    """
+    error = ending.err(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(why))
+    tree = Workflow.objects.using(database).filter(Q(pk=root) | Q(root_id=root))
+    live = tree.live()
+    keys = list(live.values_list("pk", flat=True))
+    nodes = WorkflowTask.objects.using(database).filter(_IS_OPEN, workflow__in=list(tree.values_list("pk", flat=True)))
+    tasks = list(nodes.filter(task_id__isnull=False).values_list("task_id", flat=True))
+    Task.objects.using(database).filter(pk__in=tasks).cancel_quietly()
+    nodes.update(
+        status=WorkflowTaskStatus.SKIPPED,
+        completed_at=Now(),
+        result=error,
+        error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
+        **as_read(WorkflowTask, workflow_task.BOUNDS),
+    )
+    tree.update(open_count=0, **as_read(Workflow, workflow.BOUNDS))
+    ended = Workflow.objects.using(database).filter(pk__in=keys)
+    kept = finishing.keeping(ended, WorkflowStatus.FAILED)
+    ended.live().update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error["err"], **kept)
+    tell_after_commit(database, keys)
+    return len(keys)
 
 
 def expire(database: str, most: int = MOST) -> int:
     """End the workflows whose time is over, as EXPIRED (P-09); return how many."""
     overdue = Workflow.objects.using(database).live().filter(good_until__lte=Now())
     rows = list(overdue.order_by("good_until").values_list("pk", "root_id")[:most])
-    return sum(_expire(overdue, key, root) for key, root in rows)
+    return sum(_expire_alone(overdue, key, root) for key, root in rows)
 
 
 def expire_paused(database: str, after: timedelta, most: int = MOST) -> int:
@@ -94,7 +145,19 @@ def expire_paused(database: str, after: timedelta, most: int = MOST) -> int:
         paused_at__lte=FromNow(-after.total_seconds()),
     )
     rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:most])
-    return sum(_expire(stale, key, root, _too_long(after, -seconds)) for key, root, seconds in rows)
+    return sum(_expire_alone(stale, key, root, _too_long(after, -seconds)) for key, root, seconds in rows)
+
+
+def _expire_alone(
+    which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None
+) -> bool:
+    """End one; if that fails for its rows, it keeps no other from its end."""
+    try:
+        return _expire(which, key, root, error)
+    except Exception as problem:
+        _raise_if_away(which.db, problem)
+        logger.exception("workflow id=%s can't be expired", key)
+        return bool(_give_up(which.db, root, problem).finished)
 
 
 def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None) -> bool:
