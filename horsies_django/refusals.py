@@ -13,7 +13,7 @@ READ_ONLY: Final = "25006"
 LOCK_TAKEN: Final = "55P03"
 
 #: What Django and the driver raise for a value that they can't read.
-_UNREADABLE: Final = (ValueError, TypeError, AttributeError, ArithmeticError)
+_UNREADABLE: Final = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def sqlstate(error: BaseException) -> str:

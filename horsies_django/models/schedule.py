@@ -18,6 +18,7 @@ from ..operations import log_operation, names_of
 from ..schedules.choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
 from ..schedules.moments import aware, database_now, stored
 from ..schedules.slots import Slots
+from .fields import LenientJSONField
 
 if TYPE_CHECKING:
     from ..schedules.firing import Handle
@@ -152,9 +153,9 @@ class Schedule(models.Model):
     workflow_name = models.CharField(
         _("workflow"), max_length=255, null=True, blank=True, help_text=_("The definition key of the workflow.")
     )
-    args = models.JSONField(_("arguments"), default=list, blank=True)
-    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
-    options = models.JSONField(
+    args = LenientJSONField(_("arguments"), default=list, blank=True)
+    kwargs = LenientJSONField(_("keyword arguments"), default=dict, blank=True)
+    options = LenientJSONField(
         _("options"), default=dict, blank=True, help_text=_("Of each call, like queue_name, priority or timeout.")
     )
 

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from ..ids import uuid7
 from ..states import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
+from .fields import LenientJSONField
 from .transitions import TaskQuerySet
 from .unreadable import conditions
 from .views import HOLDS_ITS_KEY, IS_ADMITTED, IS_HELD
@@ -64,7 +65,7 @@ class Task(models.Model):
     attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("The latest attempt that has started."))
     retry_count = models.PositiveSmallIntegerField(_("retries"), default=0)
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
-    retry_policy = models.JSONField(_("retry policy"), null=True, blank=True)
+    retry_policy = LenientJSONField(_("retry policy"), null=True, blank=True)
     timeout = models.FloatField(_("timeout"), null=True, blank=True, help_text=_("Seconds."))
     retention = models.DurationField(_("retention"), null=True, blank=True)
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
@@ -99,9 +100,9 @@ class Task(models.Model):
     is_fed = models.BooleanField(
         _("fed"), default=False, help_text=_("Other nodes, or gathered calls, give arguments.")
     )
-    progress = models.JSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))
+    progress = LenientJSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))
     checkpoint = models.JSONField(_("checkpoint"), null=True, blank=True, help_text=_("For its next attempt."))
-    unknown_to = models.JSONField(
+    unknown_to = LenientJSONField(
         _("unknown to"),
         null=True,
         blank=True,

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ..expressions import FromNow
 from ..operations import log_operation, names_of
 from ..waking import dismiss_after_commit
+from .fields import LenientJSONField, texts_in
 
 
 class Answer(StrEnum):
@@ -81,8 +82,8 @@ class Worker(models.Model):
     code_version = models.CharField(
         _("version of the code"), max_length=64, blank=True, default="", db_default="", help_text=_("The project's.")
     )
-    queues = models.JSONField(_("queues"), default=list, blank=True, help_text=_("Those it serves. Empty: any."))
-    excluded_queues = models.JSONField(_("excluded queues"), default=list, blank=True)
+    queues = LenientJSONField(_("queues"), default=list, blank=True, help_text=_("Those it serves. Empty: any."))
+    excluded_queues = LenientJSONField(_("excluded queues"), default=list, blank=True)
     threads = models.PositiveIntegerField(_("threads"), null=True)
     async_slots = models.PositiveIntegerField(_("async slots"), null=True)
     started_at = models.DateTimeField(_("started at"), db_default=Now())
@@ -105,9 +106,4 @@ class Worker(models.Model):
 
     def serves(self, queue: str) -> bool:
         """Whether it claims from a queue."""
-        return queue not in _names(self.excluded_queues) and queue in (_names(self.queues) or [queue])
-
-
-def _names(stored: Any) -> list[Any]:
-    """A stored list; nothing where the row was damaged."""
-    return stored if isinstance(stored, list) else []
+        return queue not in texts_in(self.excluded_queues) and queue in (texts_in(self.queues) or [queue])
