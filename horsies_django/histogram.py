@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from django.db.models import Case, Expression, IntegerField, Value, When
-from django.db.models.functions import Cast, Ceil, Ln
+from django.db.models.functions import Cast, Ceil, Least, Ln
 from django.db.models.lookups import GreaterThan, IsNull
 
 #: Buckets for each doubling.
@@ -21,18 +21,21 @@ STEPS: Final = 2
 #: The upper end of bucket 0, in seconds.
 LEAST: Final = 0.001
 
+#: What is longer is counted as this, in seconds: a damaged row may say infinity, of which no number is made.
+MOST: Final = 1e11
+
 #: By how much a percentile may be off, as a factor.
 ERROR: Final = 2 ** (1 / (2 * STEPS))
 
 
 def bucket_of(seconds: float) -> int:
     """Return the number of the bucket that these seconds belong to."""
-    return 0 if seconds <= LEAST else max(0, math.ceil(STEPS * math.log2(seconds / LEAST)))
+    return 0 if seconds <= LEAST else max(0, math.ceil(STEPS * math.log2(min(seconds, MOST) / LEAST)))
 
 
 def bucket_in_sql(seconds: Expression) -> Case:
     """The same as an expression. Nothing is in no bucket."""
-    number = Ceil(Value(STEPS / math.log(2)) * Ln(seconds / Value(LEAST)))
+    number = Ceil(Value(STEPS / math.log(2)) * Ln(Least(seconds, Value(MOST)) / Value(LEAST)))
     return Case(
         When(GreaterThan(seconds, LEAST), then=Cast(number, IntegerField())),
         When(IsNull(seconds, False), then=Value(0)),

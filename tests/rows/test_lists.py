@@ -11,7 +11,9 @@ from django.urls import reverse
 
 from horsies_django import OperationalCode, TaskStatus
 from horsies_django.backend import config_of
-from horsies_django.models import Schedule, Task, Worker
+from horsies_django.expressions import FromNow
+from horsies_django.models import Rollup, Schedule, Task, TaskAttempt, Worker
+from horsies_django.models.rollup import Span
 from horsies_django.reaper.duties import run_pass
 from tests.jobs import tasks
 
@@ -55,3 +57,25 @@ def test_json_that_nobody_can_read_leaves_the_lists_and_the_reaper_at_work(trans
 
     run.refresh_from_db()
     assert (run.status, run.error_code) == (TaskStatus.FAILED, OperationalCode.WORKER_CRASHED)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no infinity")
+def test_a_run_since_the_beginning_of_time_does_not_stop_the_count_of_attempts(transactional_db):
+    attempts = [
+        TaskAttempt(
+            task_id=tasks.noop.send().id,
+            attempt=1,
+            outcome="COMPLETED",
+            started_at=FromNow(-3_601),
+            finished_at=FromNow(-3_600),
+        )
+        for _ in range(2)
+    ]
+    for attempt in attempts:
+        attempt.save()
+    _write(attempts[0], "-infinity", "started_at")
+
+    reports = run_pass(config_of("default"))
+
+    assert [report for report in reports if report.error] == []
+    assert sum(Rollup.objects.filter(span=Span.HOUR).values_list("count", flat=True)) == 2
