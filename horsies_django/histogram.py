@@ -30,7 +30,7 @@ ERROR: Final = 2 ** (1 / (2 * STEPS))
 
 def bucket_of(seconds: float) -> int:
     """Return the number of the bucket that these seconds belong to."""
-    return 0 if seconds <= LEAST else max(0, math.ceil(STEPS * math.log2(seconds / LEAST)))
+    return 0 if seconds <= LEAST else max(0, math.ceil(STEPS * math.log2(min(seconds, MOST) / LEAST)))
 
 
 def bucket_in_sql(seconds: Expression) -> Case:

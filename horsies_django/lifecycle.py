@@ -107,8 +107,8 @@ RETRY_LATER: Final = _change(
     "RUNNING",
     TaskStatus.PENDING,
     "the same",
-    "`retry_count` + 1, `next_retry_at` = `enqueued_at`, claim and start cleared, attempt that will retry; "
-    "the key as above",
+    "`retry_count` + 1, but for a stop that outlasts `--shutdown-timeout`; `next_retry_at` = `enqueued_at`, claim and "
+    "start cleared, attempt that will retry; the key as above",
     "the same; policy, retries left, next time before `good_until`",
 )
 SNOOZE: Final = _change(

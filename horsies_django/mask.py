@@ -60,15 +60,21 @@ class Mask:
             return MASKED
 
     def seen_args(self, args: Any) -> Any:
-        """Return what may be seen of positional arguments, by the names that the function has for them."""
+        """Return what may be seen of positional arguments, by the names that the function has for them.
+
+        Of a damaged row's only a dict has names that can be judged.
+        """
         if not isinstance(args, list):
-            return args
+            return self.seen_kwargs(args)
         names = self._names[: len(args)]
         return [self.seen(name, value) for name, value in zip_longest(names, args, fillvalue=self._rest)]
 
     def seen_kwargs(self, kwargs: Any) -> Any:
-        """Return what may be seen of arguments by name; their keys are the names that are judged as it is written."""
-        return kwargs
+        """Return what may be seen of arguments by name; their keys are the names that are judged as it is written.
+
+        Nothing else of a damaged row has names.
+        """
+        return kwargs if kwargs is None or isinstance(kwargs, dict) else MASKED
 
     def seen_within(self, name: str, value: Any) -> Any:
         """Return a copy of a value without what is sensitive, however deep it is in lists and dicts."""

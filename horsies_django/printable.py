@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import textwrap
 from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
@@ -60,7 +61,10 @@ class PrintableOutput(OutputWrapper):
 
 
 class OneLine(logging.Filter):
-    """Lets every record through, its message on one line; its traceback keeps its lines."""
+    """Lets every record through, its message on one line; its traceback keeps its lines, indented.
+
+    The message of an exception may have line breaks: what comes after one must not begin where a record does.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Rewrite the record if it has to be, which is seldom."""
@@ -71,7 +75,8 @@ class OneLine(logging.Filter):
         if not message.isprintable():
             record.msg, record.args = one_line(message), ()
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
-            record.exc_text = lines(_formatter.formatException(record.exc_info))  # which formatters take from there
+            text = lines(_formatter.formatException(record.exc_info))
+            record.exc_text = textwrap.indent(text, "  ")  # which formatters take from there
         return True
 
 

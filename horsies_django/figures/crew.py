@@ -11,6 +11,7 @@ from django.db.models import Count, QuerySet
 from ..conf import RecoveryOptions
 from ..expressions import SecondsUntil
 from ..models import Task, Worker
+from ..models.fields import texts_in
 
 #: Workers that are told of at most.
 WORKERS = 200
@@ -96,8 +97,8 @@ def crew(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, b
             holding[worker.pk, False],
             worker.async_slots,
             holding[worker.pk, True],
-            tuple(worker.queues or ()),
-            tuple(worker.excluded_queues or ()),
+            tuple(texts_in(worker.queues)),
+            tuple(texts_in(worker.excluded_queues)),
             max(0.0, -worker.beat_in),
             -worker.beat_in < recovery.silent_after,
             worker.stop_requested_at is not None,

@@ -17,7 +17,7 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from ..bounds import RETENTION, Range, bounds_of_dates
 
-__all__ = ["DateTimeField", "DurationField", "JSONField"]
+__all__ = ["DateTimeField", "DurationField", "JSONField", "texts_in"]
 
 
 class _Plain(models.Field[Any, Any]):
@@ -85,3 +85,8 @@ if TYPE_CHECKING:  # to the stubs' plugin they are what they stand for
     from django.db.models import DateTimeField, DurationField, JSONField
 else:
     DateTimeField, DurationField, JSONField = _Time, _Duration, _Json
+
+
+def texts_in(stored: Any) -> list[str]:
+    """Return the texts of a stored list; nothing where the row was damaged."""
+    return [text for text in stored if isinstance(text, str)] if isinstance(stored, list) else []

@@ -222,9 +222,16 @@ class TaskQuerySet(Interventions):
         )
 
     def retry_later(
-        self, ends: Sequence[Ended], runner: Runner, outcome: AttemptOutcome = AttemptOutcome.FAILED
+        self,
+        ends: Sequence[Ended],
+        runner: Runner,
+        outcome: AttemptOutcome = AttemptOutcome.FAILED,
+        *,
+        is_charged: bool = True,
     ) -> None:
         """RUNNING → PENDING, due after ``again_in`` (S0-20); FAILED where that is past ``good_until`` (S1-29).
+
+        It costs one of the task's retries if ``is_charged``.
 
         The rows are locked and judged in one statement, for the attempt is written while the row still has its start.
         """
@@ -244,7 +251,7 @@ class TaskQuerySet(Interventions):
             )
             rows._move(
                 lifecycle.RETRY_LATER,
-                retry_count=F("retry_count") + 1,
+                retry_count=F("retry_count") + int(is_charged),
                 next_retry_at=due,
                 enqueued_at=due,
                 deferred=True,

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ..expressions import FromNow
 from ..operations import log_operation, names_of
 from ..waking import dismiss_after_commit
-from .fields import DateTimeField, JSONField
+from .fields import DateTimeField, JSONField, texts_in
 
 
 class Answer(StrEnum):
@@ -106,9 +106,4 @@ class Worker(models.Model):
 
     def serves(self, queue: str) -> bool:
         """Whether it claims from a queue."""
-        return queue not in _names(self.excluded_queues) and queue in (_names(self.queues) or [queue])
-
-
-def _names(stored: Any) -> list[Any]:
-    """A stored list; nothing where the row was damaged."""
-    return stored if isinstance(stored, list) else []
+        return queue not in texts_in(self.excluded_queues) and queue in (texts_in(self.queues) or [queue])

@@ -55,12 +55,17 @@ class Evidence(Protocol):
     def is_over_limit(self, lost: Lost) -> bool:
         """Whether the body had run longer than its time limit when it ended."""
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the worker was told to stop and ended these bodies itself: no retry is charged for that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Overrun:
     """The worker lived until now: what has run longer than its time limit, or else ``default``, is charged for that."""
 
     default: float | None
+    is_stopped: bool = False
 
     def has_begun(self, lost: Lost) -> bool:
         """Any of them may have."""
@@ -87,7 +92,7 @@ def recover_batch(
 
     What was CLAIMED goes back to PENDING, for its body never began (S3-08). What was RUNNING is retried if its policy
     lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` for one over its limit) and has retries left (S3-09), with the policy's
-    delay (S4-31), else it is FAILED (S3-10).
+    delay (S4-31), else it is FAILED (S3-10). That costs a retry, unless the worker was told to stop.
 
     Without ``evidence`` every body may have begun, and none was over its limit.
     """
@@ -127,7 +132,11 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
     for (worker_id, outcome, is_retried), ends in groups.items():
         worker = known.get(worker_id)
         runner = Runner(worker_id, worker.hostname if worker else "", worker.pid if worker else None)
-        (tasks.rows().retry_later if is_retried else tasks.rows().fail)(ends, runner, outcome)
+        if is_retried:
+            is_charged = not (evidence and evidence.is_stopped) or outcome is AttemptOutcome.FAILED
+            tasks.rows().retry_later(ends, runner, outcome, is_charged=is_charged)
+        else:
+            tasks.rows().fail(ends, runner, outcome)
     door.ended(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
     admit_after_commit(tasks.db, [one.limit_key for one in lost])

@@ -60,6 +60,8 @@ class Contents:
     def seen(self, part: str) -> Any:
         """Return what may be seen of a value; what is below its keys is judged as it is written."""
         value = self._value(part)
+        if isinstance(value, _Unreadable):
+            return value
         if part == "args":
             return self.mask.seen_args(value)
         if part == "kwargs":
@@ -106,13 +108,19 @@ class Contents:
         return self._values[part]
 
 
+class _Unreadable(str):
+    """Words in the place of a value that can't be read."""
+
+    __slots__ = ()
+
+
 def read(text: str | None) -> Any:
     """Return the value of a column that was read as text; words if it can't be read."""
     try:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
         # Nobody can say what in it is sensitive.
-        return _("This value can't be read: %s. It is not shown.") % type(error).__name__
+        return _Unreadable(_("This value can't be read: %s. It is not shown.") % type(error).__name__)
 
 
 def contents_of(task: Task) -> Contents:

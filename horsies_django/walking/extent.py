@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -60,6 +61,12 @@ class Extent:
     looked: int = 0
     of: int | None = None
     before: Key | None = None
+
+    def of_these(self, statuses: Collection[str] | None) -> Extent:
+        """Return what was counted in these statuses; None is all of them."""
+        if statuses is None:
+            return self
+        return replace(self, by_status=Counter({one: self.by_status[one] for one in statuses if one in self.by_status}))
 
     @property
     def counted(self) -> int:

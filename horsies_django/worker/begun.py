@@ -128,10 +128,13 @@ class Begun:
         late = time.monotonic() - grace
         return any(began + limit <= late for _, _, began, limit in self._places())
 
-    def traces(self, judged_at: float | None = None) -> Traces:
-        """Return what the bodies of a dead runner have left; with ``judged_at``, also which were over their limits."""
+    def traces(self, judged_at: float | None = None, *, is_stopped: bool = False) -> Traces:
+        """Return what the bodies of a dead runner have left; with ``judged_at``, also which were over their limits.
+
+        ``is_stopped`` says that it was told to stop, and that nothing else has ended them.
+        """
         places = {(key, claim): began + limit for key, claim, began, limit in self._places()}
-        return Traces(places, all_began=bool(self._memory[_OVERFLOW_AT]), judged_at=judged_at)
+        return Traces(places, all_began=bool(self._memory[_OVERFLOW_AT]), judged_at=judged_at, is_stopped=is_stopped)
 
     def close(self) -> None:
         """Let the memory go."""
@@ -174,6 +177,7 @@ class Traces:
     over_at: dict[tuple[bytes, int], float] = field(repr=False)
     all_began: bool
     judged_at: float | None
+    is_stopped: bool = False
 
     def has_begun(self, lost: Lost) -> bool:
         """Whether the body of this task, under this claim, may have begun."""

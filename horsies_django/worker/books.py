@@ -396,10 +396,13 @@ class Books:
         if self.shares.has_rates and give_back(self._tasks().held(claims, status, self._runner.worker_id)):
             wake_after_commit(self._plan.database, ANY_QUEUE)
 
-    def give_up(self, still: Collection[ClaimedTask] = ()) -> int:
-        """Put back everything that this worker holds, as its policy says for a crash, but what ``still`` runs."""
+    def give_up(self, still: Collection[ClaimedTask] = (), *, is_stopped: bool = False) -> int:
+        """Put back everything that this worker holds, as its policy says for a crash, but what ``still`` runs.
+
+        If it ``is_stopped``, that costs no retry.
+        """
         held = self._tasks().held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
-        return recover_all(held, Overrun(self._plan.task_timeout))
+        return recover_all(held, Overrun(self._plan.task_timeout, is_stopped))
 
     def holds_anything(self) -> bool:
         """Whether the table says that this worker holds a task."""

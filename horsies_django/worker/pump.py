@@ -474,6 +474,6 @@ class Pump:
 
     def _put_back(self, still: Sequence[ClaimedTask]) -> bool:
         self._hand_back_unbegun()
-        count = self._books.give_up(still)
+        count = self._books.give_up(still, is_stopped=self._allowance.stop_by is not None)
         logger.warning("worker gave up id=%s tasks=%d: put back as if it had crashed", self._runner.worker_id, count)
         return True

@@ -216,7 +216,9 @@ class Supervisor:
         leaving, has_started = child.begun.leaving, child.begun.is_registered
         # A crash is nobody's time limit. Where the process had to end for its bodies, those over their limits pay.
         is_judged = leaving is not None or child.is_killed
-        dead = Dead(child.worker_id, child.begun.traces(time.monotonic() if is_judged else None))
+        is_stopped = is_judged and self._stopping is not None
+        traces = child.begun.traces(time.monotonic() if is_judged else None, is_stopped=is_stopped)
+        dead = Dead(child.worker_id, traces)
         child.begun.close()
         if leaving is None:
             logger.error("runner died id=%s %s", child.worker_id, _describe(status))

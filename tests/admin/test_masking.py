@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from django.urls import reverse
 
 from horsies_django import task
 from horsies_django.compat import InvalidTask
@@ -128,3 +129,12 @@ def test_a_hook_can_not_be_a_coroutine():
 
     with pytest.raises(InvalidTask, match="no coroutine function"):
         task(sensitive=hook)(jobs.broken)
+
+
+@pytest.mark.parametrize(("part", "value"), [("args", "geheim"), ("kwargs", ["geheim"]), ("kwargs", "geheim")])
+def test_arguments_of_another_shape_have_no_names_to_judge_and_are_masked(staff, part, value):
+    handle = jobs.pay.send(1)
+    Task.objects.filter(pk=handle.id).update(**{part: value})
+
+    assert "geheim" not in both(staff, handle, part)
+    assert "geheim" not in staff.get(reverse("admin:horsies_django_task_changelist")).content.decode()

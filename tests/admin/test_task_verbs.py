@@ -521,6 +521,8 @@ def few_at_a_time(monkeypatch, rows):
 def test_what_can_not_be_taken_back_is_counted_to_the_end_before_its_button_is_there(staff, monkeypatch, action):
     few_at_a_time(monkeypatch, 100)
     many, others = failed(90, queue_name="emails"), failed(700)
+    status = "FAILED" if action == "delete" else "PENDING"
+    Task.objects.update(status=status)
     client = staff("view_task", RIGHTS[action])
 
     first = act(client, action, many[0].pk, query="?queue_name=emails", select_across="1")
@@ -534,7 +536,29 @@ def test_what_can_not_be_taken_back_is_counted_to_the_end_before_its_button_is_t
         assert 'name="confirmed"' not in html
     assert re.search(r"(Cancel|Move|Delete) 90 tasks", pages[-1])
     assert "data-horsies-continue" not in pages[-1]
-    assert Task.objects.filter(status="FAILED").count() == 790
+    assert Task.objects.filter(status=status).count() == 790
+
+
+@pytest.mark.parametrize(("action", "number"), [("retry", 3), ("delete", 3), ("cancel", 2), ("move", 2)])
+def test_the_button_counts_the_rows_whose_state_allows_it(staff, action, number):
+    rows = failed(3)
+    tasks.noop.send_many({} for _ in range(2))
+    client = staff("view_task", RIGHTS[action])
+
+    html = act(client, action, rows[0].pk, select_across="1").content.decode()
+
+    assert f"{action.capitalize()} {number} tasks" in html
+    assert "<strong>5</strong>" in html
+    assert ("Failed: 3" in html, "Pending: 2" in html) == (True, True)
+
+
+def test_there_is_no_button_for_what_no_row_allows(staff):
+    rows = failed(3)
+
+    html = act(staff("view_task", "cancel_task"), "cancel", rows[0].pk, select_across="1").content.decode()
+
+    assert 'name="confirmed"' not in html
+    assert "Back to the list" in html
 
 
 def test_other_actions_say_how_far_it_was_counted_and_may_be_confirmed_or_counted_on(staff, monkeypatch):

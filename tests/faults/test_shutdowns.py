@@ -49,6 +49,7 @@ def test_16_a_shutdown_that_is_outlasted_runs_no_task_twice_at_once_and_keeps_ma
     assert [handle.value(timeout=60) for handle in handles] == [f"task {number}" for number in range(6)]
     assert not Entry.objects.filter(key="too many").exists()
     assert sum(attempts_of(handle)[0] == CRASHED for handle in handles) == 3
+    assert set(Task.objects.values_list("retry_count", flat=True)) == {0}  # the stop is not the tasks' fault
     assert second.process.poll() is None
 
 
@@ -62,7 +63,8 @@ def test_16_a_drain_with_no_supervisor_ends_its_bodies_first(manage, body):
 
     assert process.wait(40) == 0, process.output
     assert Entry.objects.filter(key="body ended").exists()
-    assert Task.objects.get(pk=handle.id).status == TaskStatus.PENDING
+    row = Task.objects.get(pk=handle.id)
+    assert (row.status, row.retry_count) == (TaskStatus.PENDING, 0)
     assert attempts_of(handle) == [CRASHED]
 
 

@@ -143,6 +143,7 @@ def test_a_workers_lines_hold_no_controls(manage):
     assert not CONTROL.search(process.output), repr(process.output)
     assert f"name={one_line(EVIL)} " in process.output
     assert "ValueError: x\\u001b[2J" in process.output
+    assert "\nINFO forged" not in process.output
 
 
 def test_the_lines_of_a_project_that_has_its_own_logging_hold_none_either():
@@ -159,7 +160,8 @@ def test_the_lines_of_a_project_that_has_its_own_logging_hold_none_either():
         logger.removeHandler(handler)
 
     assert not CONTROL.search(stream.getvalue()), repr(stream.getvalue())
-    assert stream.getvalue().startswith(f"task failed name={one_line(EVIL)}\nTraceback")
+    assert stream.getvalue().startswith(f"task failed name={one_line(EVIL)}\n  Traceback")
+    assert "\nINFO forged" not in stream.getvalue()
 
 
 def test_each_logger_of_the_package_is_guarded():

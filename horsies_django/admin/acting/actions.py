@@ -146,10 +146,10 @@ class ActingAdmin(ReadOnlyAdmin):
             "counted": COUNTED,
             **more,
         }
-        count, extent = context["count"], context.get("extent")
+        count, meant = context["count"], context.get("meant")
         context |= {
             "noun": model_ngettext(self.opts, count),
-            "button": verb.button(count, grouped(count) if extent is None else extent.number),
+            "button": verb.button(count, grouped(count) if meant is None else meant.number),
             "keep": verb.keep(count),
         }
         request.current_app = self.admin_site.name

@@ -202,7 +202,8 @@ def _is_meant(request: HttpRequest, verb: Verb, progress: Progress) -> bool:
     extent = progress.extent
     if not extent.counted or (verb.counts and not extent.is_whole):
         return False
-    return not verb.wants_number(extent.counted) or _digits(request.POST.get("typed", "")) == str(extent.counted)
+    meant = extent.of_these(verb.statuses).counted
+    return not verb.wants_number(meant) or _digits(request.POST.get("typed", "")) == str(meant)
 
 
 def _digits(text: str) -> str:
@@ -244,16 +245,18 @@ def _ask(
     extent = progress.extent
     status_field: Any = listed.model._meta.get_field("status")
     statuses = dict(status_field.flatchoices)
-    wants_number = verb.wants_number(extent.counted)
+    meant = extent.of_these(verb.statuses)
+    wants_number = verb.wants_number(meant.counted)
     more = {
         "extent": extent,
-        "count": extent.counted,
+        "meant": meant,
+        "count": meant.counted,
         "by_status": [(statuses.get(status, status), count) for status, count in sorted(extent.by_status.items())],
         "said": listed.said,
         "hidden": [*_hidden(request, verb), *progress.fields],
         "back": request.path + listed.get_query_string(),
-        "is_ready": extent.counted > 0 and (extent.is_whole or not verb.counts),
-        "goes_on": not extent.is_whole and (verb.counts or not extent.counted),
+        "is_ready": meant.counted > 0 and (extent.is_whole or not verb.counts),
+        "goes_on": not extent.is_whole and (verb.counts or not meant.counted),
         "wants_number": wants_number,
         "is_mistyped": wants_number and "typed" in request.POST,
         "is_rest": progress.confirmed > 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ class Verb:
         act: Does it to those of the rows whose state allows it; returns to how many.
         told: What to say of so many.
         fits: Whether its button stands on the page of this row.
+        statuses: The statuses that allow it: its button counts rows in no other. None: any.
         watched: The columns whose change is told in the admin's log.
         permission: The permission's name where it is another's.
         warning: What comes of it, for a page that asks first. Empty: nothing is asked.
@@ -68,6 +69,7 @@ class Verb:
     act: Callable[..., int]
     told: Callable[[int], str]
     fits: Callable[[Any], bool] = always
+    statuses: Collection[str] | None = None
     watched: tuple[str, ...] = ("status",)
     permission: str = ""
     warning: _StrPromise | str = ""

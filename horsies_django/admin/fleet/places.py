@@ -211,8 +211,7 @@ def _serving(names: Iterable[str], database: str | None) -> dict[str, list[str]]
     workers = Worker.objects.using(database).filter(stop_requested_at__isnull=True)
     alive = workers.filter(last_beat_at__gte=FromNow(-soonest_silent()))
     serving: dict[str, list[str]] = defaultdict(list)
-    for worker_id, queues, excluded in alive.order_by("pk").values_list("pk", "queues", "excluded_queues")[:HELD]:
-        for name in names:
-            if name not in (excluded or ()) and (not queues or name in queues):
-                serving[name].append(worker_id)
+    for worker in alive.order_by("pk").only("queues", "excluded_queues")[:HELD]:
+        for name in filter(worker.serves, names):
+            serving[name].append(worker.pk)
     return serving

@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from ...durations import from_now, lasting
 from ...expressions import SecondsUntil
 from ...models import Task, Worker
+from ...models.fields import texts_in
 from ...models.worker import WorkerQuerySet
 from ..acting.verbs import Verb
 from ..base import queue_database
@@ -173,11 +174,11 @@ class WorkerAdmin(LiveAdmin):
     @admin.display(description=_("queues"))
     def shown_queues(self, worker: Worker) -> str:
         """Those that it serves."""
-        served = ", ".join(worker.queues or ()) or gettext("all")
-        if worker.excluded_queues:
+        served = ", ".join(texts_in(worker.queues)) or gettext("all")
+        if excluded := texts_in(worker.excluded_queues):
             return gettext("%(queues)s, but not %(excluded)s") % {
                 "queues": served,
-                "excluded": ", ".join(worker.excluded_queues),
+                "excluded": ", ".join(excluded),
             }
         return served
 

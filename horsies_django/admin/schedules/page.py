@@ -123,7 +123,8 @@ class SchedulePage(ScheduleColumns):
     @admin.display(description=_("keyword arguments"))
     def shown_kwargs(self, schedule: Schedule) -> SafeString | str:
         """The keyword arguments, without what is sensitive."""
-        return as_json(schedule.kwargs, _mask_of(schedule))
+        mask = _mask_of(schedule)
+        return as_json(mask.seen_kwargs(schedule.kwargs), mask)
 
     @admin.display(description=_("options"))
     def shown_options(self, schedule: Schedule) -> SafeString | str:

@@ -54,6 +54,7 @@ RETRY: Final = Verb(
     act=TaskQuerySet.retry,
     told=_due,
     fits=_may_run_again,
+    statuses=TASK_RETRYABLE_STATES,
 )
 
 CANCEL: Final = Verb(
@@ -66,6 +67,7 @@ CANCEL: Final = Verb(
     act=TaskQuerySet.cancel,
     told=_cancelled,
     fits=lambda task: task.status in TASK_LIVE_STATES - {TaskStatus.RUNNING},
+    statuses=TASK_LIVE_STATES - {TaskStatus.RUNNING},
 )
 
 CANCEL_RUNNING: Final = Verb(
@@ -81,6 +83,7 @@ CANCEL_RUNNING: Final = Verb(
     act=partial(TaskQuerySet.cancel, include_running=True),
     told=_cancelled,
     fits=lambda task: task.status == TaskStatus.RUNNING,
+    statuses=TASK_LIVE_STATES,
     permission="cancel",
     warning=_("A body that runs is told to stop. What it has done so far stays done; what it gives back is dropped."),
 )
@@ -93,6 +96,7 @@ RUN_NOW: Final = Verb(
     act=TaskQuerySet.run_now,
     told=_due_now,
     fits=lambda task: task.status == TaskStatus.PENDING and task.deferred and not task.gated,
+    statuses=(TaskStatus.PENDING,),
     watched=("enqueued_at",),
 )
 
@@ -105,6 +109,7 @@ MOVE: Final = Verb(
     act=TaskQuerySet.move,
     told=_moved,
     fits=lambda task: task.status == TaskStatus.PENDING,
+    statuses=(TaskStatus.PENDING,),
     watched=("queue_name", "priority"),
     form=MoveForm,
 )
@@ -120,6 +125,7 @@ DELETE: Final = Verb(
     act=delete_ended,
     told=_deleted,
     fits=lambda task: task.status in TASK_TERMINAL_STATES,
+    statuses=TASK_TERMINAL_STATES,
     warning=_(
         "What is deleted is gone, with its result and its attempts. Tasks that live, and those that a live "
         "workflow still has to hear of, stay."

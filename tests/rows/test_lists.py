@@ -1,0 +1,81 @@
+"""What one row holds breaks no list that it is on."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.urls import reverse
+
+from horsies_django import OperationalCode, TaskStatus
+from horsies_django.backend import config_of
+from horsies_django.expressions import FromNow
+from horsies_django.models import Rollup, Schedule, Task, TaskAttempt, Worker
+from horsies_django.models.rollup import Span
+from horsies_django.reaper.duties import run_pass
+from tests.jobs import tasks
+
+#: As deep as the database keeps it.
+_LEVELS = 5_000 if connection.vendor == "postgresql" else 995
+
+#: JSON that Python does not read, and JSON of another shape than any of ours.
+DEEP, LONG, WRONG = "[" * _LEVELS + "]" * _LEVELS, "1" + "0" * 20_000, "1"
+
+
+def _write(row, text, *columns):
+    said = ", ".join(f"{column} = %s" for column in columns)
+    key = row._meta.pk.get_db_prep_value(row.pk, connection)
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {row._meta.db_table} SET {said} WHERE id = %s", [*[text] * len(columns), key])
+
+
+@pytest.mark.parametrize("text", [DEEP, LONG, WRONG], ids=["too deep", "too long a number", "of another shape"])
+def test_json_that_nobody_can_read_leaves_the_lists_and_the_reaper_at_work(transactional_db, admin_client, text):
+    task = Task.objects.get(pk=tasks.noop.send().id)
+    schedule = Schedule.objects.create(name="nightly", task_name=tasks.noop.module_path, timing="every:300")
+    worker = Worker.objects.create(id="w", hostname="h", pid=1)
+    run = Task.objects.get(pk=tasks.noop.send().id)
+    Task.objects.filter(pk=run.pk).update(
+        status=TaskStatus.RUNNING, claim=1, attempt=1, started_at="2020-01-01T00:00Z", claimed_by_worker_id="gone"
+    )
+    _write(task, text, "progress", "unknown_to", "retry_policy")
+    _write(run, text, "progress", "unknown_to", "retry_policy")
+    _write(schedule, text, "args", "kwargs", "options")
+    _write(worker, text, "queues", "excluded_queues")
+
+    for name, row in (("task", task), ("schedule", schedule), ("worker", worker)):
+        assert admin_client.get(reverse(f"admin:horsies_django_{name}_changelist")).status_code == 200, name
+        assert admin_client.get(reverse(f"admin:horsies_django_{name}_change", args=[row.pk])).status_code == 200, name
+    assert admin_client.get(reverse("admin:horsies_django_queue_changelist")).status_code == 200
+    for command in (["horsies_task", "list"], ["horsies_task", "show", str(task.pk)], ["horsies_status"]):
+        call_command(*command, stdout=(out := StringIO()))
+        assert out.getvalue()
+
+    run_pass(config_of("default"))
+
+    run.refresh_from_db()
+    assert (run.status, run.error_code) == (TaskStatus.FAILED, OperationalCode.WORKER_CRASHED)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no infinity")
+def test_a_run_since_the_beginning_of_time_does_not_stop_the_count_of_attempts(transactional_db):
+    attempts = [
+        TaskAttempt(
+            task_id=tasks.noop.send().id,
+            attempt=1,
+            outcome="COMPLETED",
+            started_at=FromNow(-3_601),
+            finished_at=FromNow(-3_600),
+        )
+        for _ in range(2)
+    ]
+    for attempt in attempts:
+        attempt.save()
+    _write(attempts[0], "-infinity", "started_at")
+
+    reports = run_pass(config_of("default"))
+
+    assert [report for report in reports if report.error] == []
+    assert sum(Rollup.objects.filter(span=Span.HOUR).values_list("count", flat=True)) == 2
