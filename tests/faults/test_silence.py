@@ -24,8 +24,10 @@ def thresholds(seconds: float) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stall", STALLS.values(), ids=STALLS.keys())
 def test_a_worker_that_lives_through_a_stall_of_the_database_keeps_its_tasks(own_cluster, start, stall, tmp_path):
+    """As after a long lock: the workers have given up waiting for it, and the reaper is the first to get through."""
     DatabaseClock(own_cluster.url).install()
-    crew = Crew(own_cluster, start, tmp_path / "gate", THRESHOLD, **thresholds(THRESHOLD))
+    urls = {"url": f"{own_cluster.url}&options=-c%20lock_timeout%3D100", "reaper_url": own_cluster.url}
+    crew = Crew(own_cluster, start, tmp_path / "gate", THRESHOLD, "--no-reaper", **urls, **thresholds(THRESHOLD))
 
     with stall(own_cluster):
         pass_the_time(STALL)
