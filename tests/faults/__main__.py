@@ -1,7 +1,7 @@
 """``python -m tests.faults``: silence the database for minutes, at the settings that a project begins with.
 
 Each case has a PostgreSQL of its own, two workers with nine tasks each, half of them with a policy, and a third worker
-that is killed as the silence begins. Several cases run at the same time; all take 45 minutes, most of it waiting.
+that is killed as the silence begins. Several cases run at the same time; all take 50 minutes, most of it waiting.
 """
 
 from __future__ import annotations

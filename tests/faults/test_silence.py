@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.cluster import Cluster
 from tests.conftest import Process
-from tests.faults.crew import STALLS, Crew, pass_the_time
+from tests.faults.crew import LOCKS, STALLS, Crew, pass_the_time
 from tests.faults.network import Host, Proxy
 from tests.faults.server import DatabaseClock
 
@@ -17,19 +17,52 @@ from tests.faults.server import DatabaseClock
 THRESHOLD, STALL = 3.0, 6.0
 
 
-def thresholds(seconds: float) -> dict[str, str]:
-    return {"TEST_STALE_MS": str(int(seconds * 1_000)), "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
+def thresholds(seconds: float, beat: float = 0.4) -> dict[str, str]:
+    return {
+        "TEST_STALE_MS": str(int(seconds * 1_000)),
+        "TEST_BEAT_MS": str(int(beat * 1_000)),
+        "TEST_CHECK_MS": "200",
+    }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stall", STALLS.values(), ids=STALLS.keys())
-def test_a_worker_that_lives_through_a_stall_of_the_database_keeps_its_tasks(own_cluster, start, stall, tmp_path):
-    """As after a long lock: the workers have given up waiting for it, and the reaper is the first to get through."""
-    DatabaseClock(own_cluster.url).install()
-    urls = {"url": f"{own_cluster.url}&options=-c%20lock_timeout%3D100", "reaper_url": own_cluster.url}
-    crew = Crew(own_cluster, start, tmp_path / "gate", THRESHOLD, "--no-reaper", **urls, **thresholds(THRESHOLD))
+@pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS.keys())
+def test_a_worker_that_pauses_before_it_tries_a_lock_again_keeps_its_tasks(own_cluster, start, lock, tmp_path):
+    """As after a long lock at default settings: reapers are the first to get through once it is released."""
+    crew = Crew(
+        own_cluster,
+        start,
+        tmp_path / "gate",
+        6.0,
+        url=f"{own_cluster.url}&options=-c%20lock_timeout%3D100",
+        reaper_url=own_cluster.url,
+        **thresholds(6.0, beat=3.0),
+    )
 
-    with stall(own_cluster):
+    with lock(own_cluster):
+        pass_the_time(10.0)
+
+    crew.check()
+
+
+@pytest.mark.slow
+def test_a_worker_that_lives_through_a_jump_of_the_databases_clock_keeps_its_tasks(own_cluster, start, tmp_path):
+    DatabaseClock(own_cluster.url).install()
+    crew = Crew(own_cluster, start, tmp_path / "gate", THRESHOLD, **thresholds(THRESHOLD))
+
+    with STALLS["a clock that jumps one hour ahead"](own_cluster):
+        pass_the_time(STALL)
+
+    crew.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stall", ["an index that is built on the tasks", "a frozen server"])
+def test_a_worker_whose_beats_are_not_late_after_a_stall_keeps_its_tasks(own_cluster, start, stall, tmp_path):
+    """A guard only: without any notice of outages it passes whenever a beat gets through before the reapers."""
+    crew = Crew(own_cluster, start, tmp_path / "gate", THRESHOLD, **thresholds(THRESHOLD))
+
+    with STALLS[stall](own_cluster):
         pass_the_time(STALL)
 
     crew.check()
