@@ -24,17 +24,11 @@ def _clock_jumps(own: Cluster) -> Iterator[None]:
     yield
 
 
-Stall = Callable[[Cluster], AbstractContextManager[None]]
-
-#: Locks that keep workers from beating until they are released.
-LOCKS: dict[str, Stall] = {
+#: A clock that jumps needs :meth:`DatabaseClock.install` before the processes start.
+STALLS: dict[str, Callable[[Cluster], AbstractContextManager[None]]] = {
     "a lock on the tasks": lambda own: locked(own.url, "horsies_tasks"),
     "a lock on the heartbeats": lambda own: locked(own.url, "horsies_heartbeats"),
     "a lock on the workers": lambda own: locked(own.url, "horsies_workers"),
-}
-
-#: A clock that jumps needs :meth:`DatabaseClock.install` before the processes start.
-STALLS: dict[str, Stall] = LOCKS | {
     "an index that is built on the tasks": lambda own: locked(own.url, "horsies_tasks", "SHARE"),
     "a frozen server": frozen,
     "a clock that jumps one hour ahead": _clock_jumps,

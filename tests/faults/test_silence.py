@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.cluster import Cluster
 from tests.conftest import Process
-from tests.faults.crew import LOCKS, STALLS, Crew, pass_the_time
+from tests.faults.crew import STALLS, Crew, pass_the_time
 from tests.faults.network import Host, Proxy
 from tests.faults.server import DatabaseClock
 
@@ -26,20 +26,20 @@ def thresholds(seconds: float, beat: float = 0.4) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS.keys())
-def test_a_worker_that_pauses_before_it_tries_a_lock_again_keeps_its_tasks(own_cluster, start, lock, tmp_path):
-    """As after a long lock at default settings: reapers are the first to get through once it is released."""
+def test_a_worker_that_pauses_before_it_tries_a_lock_again_keeps_its_tasks(own_cluster, start, tmp_path):
+    """As after a long lock at default settings: the reaper is the first to get through once it is released."""
     crew = Crew(
         own_cluster,
         start,
         tmp_path / "gate",
         6.0,
+        "--no-reaper",
         url=f"{own_cluster.url}&options=-c%20lock_timeout%3D100",
         reaper_url=own_cluster.url,
         **thresholds(6.0, beat=3.0),
     )
 
-    with lock(own_cluster):
+    with STALLS["a lock on the tasks"](own_cluster):
         pass_the_time(10.0)
 
     crew.check()
@@ -48,7 +48,7 @@ def test_a_worker_that_pauses_before_it_tries_a_lock_again_keeps_its_tasks(own_c
 @pytest.mark.slow
 def test_a_worker_that_lives_through_a_jump_of_the_databases_clock_keeps_its_tasks(own_cluster, start, tmp_path):
     DatabaseClock(own_cluster.url).install()
-    crew = Crew(own_cluster, start, tmp_path / "gate", THRESHOLD, **thresholds(THRESHOLD))
+    crew = Crew(own_cluster, start, tmp_path / "gate", 6.0, **thresholds(6.0, beat=3.0))
 
     with STALLS["a clock that jumps one hour ahead"](own_cluster):
         pass_the_time(STALL)
@@ -57,9 +57,12 @@ def test_a_worker_that_lives_through_a_jump_of_the_databases_clock_keeps_its_tas
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stall", ["an index that is built on the tasks", "a frozen server"])
-def test_a_worker_whose_beats_are_not_late_after_a_stall_keeps_its_tasks(own_cluster, start, stall, tmp_path):
-    """A guard only: without any notice of outages it passes whenever a beat gets through before the reapers."""
+@pytest.mark.parametrize(
+    "stall",
+    ["a lock on the heartbeats", "a lock on the workers", "an index that is built on the tasks", "a frozen server"],
+)
+def test_guard_a_worker_that_beats_at_once_after_a_stall_keeps_its_tasks(own_cluster, start, stall, tmp_path):
+    """Fails without the notice of outages only when a reaper gets through before a beat, which is a matter of luck."""
     crew = Crew(own_cluster, start, tmp_path / "gate", THRESHOLD, **thresholds(THRESHOLD))
 
     with STALLS[stall](own_cluster):
@@ -85,10 +88,13 @@ def test_a_worker_whose_network_comes_back_after_the_reapers_keeps_its_tasks(own
 
 
 @pytest.mark.slow
-def test_a_worker_that_outlives_a_server_without_a_route_keeps_its_tasks(
+def test_guard_a_worker_that_outlives_a_server_without_a_route_keeps_its_tasks(
     own_cluster: Cluster, start: Callable[..., Process], host: Host, tmp_path: Any
 ) -> None:
-    """The kernel sends anew after 6 s and then after 12 s, which is within this threshold from the end of the cut."""
+    """Without the notice of outages it mostly passes too, for a beat comes first.
+
+    The kernel sends anew after 6 s and then after 12 s, which is within this threshold from the end of the cut.
+    """
     crew = Crew(own_cluster, start, tmp_path / "gate", 8.0, url=host.url, **thresholds(8.0))
 
     host.vanish()
