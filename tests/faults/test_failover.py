@@ -1,0 +1,91 @@
+"""A primary that dies while an asynchronous replica lags behind: each row of the table in docs/recovery.md."""
+
+import environ
+import pytest
+from django.db import connection
+
+from horsies_django import TaskStatus
+from horsies_django.models import Queue, Task, TaskAttempt
+from tests.conftest import wait_until
+from tests.faults import jobs
+from tests.faults.server import Replica
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+#: Beats that come often, and thresholds that nothing here reaches.
+BEATS = {"TEST_BEAT_MS": "400", "TEST_STALE_MS": "60000"}
+
+
+def pid_of(key):
+    return wait_until(lambda: Entry.objects.filter(key=key).last(), limit=40, what=f"{key} has begun").pid
+
+
+def row(handle):
+    return Task.objects.values_list("status", "claim", "claimed_by_worker_id").get(pk=handle.id)
+
+
+@pytest.fixture
+def replica(own_cluster):
+    """A replica of ``own_cluster``. Ask for it before ``start``, whose processes it has to outlive."""
+    with Replica(own_cluster) as replica:
+        yield replica
+
+
+@pytest.mark.slow
+def test_22_a_failover_to_a_replica_that_lags_costs_what_the_documentation_says(replica, proxy, start, tmp_path):
+    late = Queue.objects.create(name="late", paused=True)
+    first = start("horsies_worker", "--threads", "2", DATABASE_URL=proxy.url, **BEATS)
+    ended = jobs.hold.send("ended", str(tmp_path / "ended"))
+    pid_of("ended")
+    twice, atomic = jobs.hold_by_process.send("twice", str(tmp_path)), jobs.write_atomically.send("atomic")
+    cancelled = tasks.noop.schedule(3_600)
+    wait_until(replica.has_caught_up, limit=40, what="the replica has caught up")
+
+    # What the replica does not receive.
+    replica.lag()
+    (tmp_path / "ended").touch()
+    assert ended.get(timeout=40).is_ok()
+    sent = tasks.noop.send()
+    assert sent.get(timeout=40).is_ok()
+    assert cancelled.cancel()
+    Queue.objects.filter(pk=late.pk).resume()
+    assert atomic.get(timeout=40).is_ok()
+    old_pid = pid_of("twice")
+    _, old_claim, old_worker = row(twice)
+
+    replica.take_over()
+    connection.close()
+    connection.settings_dict |= environ.Env.db_url_config(replica.url)
+
+    # All of it is lost together.
+    assert not Task.objects.filter(pk=sent.id).exists()
+    assert row(ended)[0] == TaskStatus.RUNNING
+    assert row(twice) == (TaskStatus.PENDING, 0, None)
+    assert (row(atomic)[0], Entry.objects.filter(key="atomic").count()) == (TaskStatus.PENDING, 0)
+    assert row(cancelled)[0] == TaskStatus.PENDING
+    assert Queue.objects.get().paused
+
+    # Another worker makes a claim of the same number; then the first body ends, and its worker is back.
+    start("horsies_worker", "--queues", "late", DATABASE_URL=replica.url, **BEATS)
+    Queue.objects.resume()
+    new_pid = pid_of("twice")
+    status, new_claim, new_worker = row(twice)
+    assert (status, new_claim) == (TaskStatus.RUNNING, old_claim)
+    assert new_worker != old_worker
+    (tmp_path / str(old_pid)).touch()
+    proxy.redirect(replica.socket_folder)
+
+    # A result that was lost: the body runs again, without a policy, in the worker that has forgotten it.
+    again = Entry.objects.filter(key="ended")
+    wait_until(lambda: again.count() == 2 and row(ended)[0] == TaskStatus.COMPLETED, limit=60, what="it has run again")
+    # The end of the first body was refused, though its claim had the same number.
+    assert row(twice) == (TaskStatus.RUNNING, new_claim, new_worker)
+    (tmp_path / str(new_pid)).touch()
+    assert twice.value(timeout=40) == new_pid
+    attempts = TaskAttempt.objects.values_list("attempt", "outcome", "pid")
+    assert list(attempts.filter(task=twice.id)) == [(1, "COMPLETED", new_pid)]
+    assert list(attempts.filter(task=ended.id)) == [(1, "COMPLETED", pid_of("ended"))]
+    # Effects of an atomic task are there once.
+    assert atomic.get(timeout=40).is_ok()
+    assert Entry.objects.filter(key="atomic").count() == 1
+    assert first.process.poll() is None

@@ -1,0 +1,70 @@
+"""PgBouncer between the workers and the server, in both modes: what docs/running.md says of it."""
+
+from collections import Counter
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+from horsies_django import Workflow
+from horsies_django.models import Task, TaskAttempt, Worker
+from tests.conftest import wait_until
+from tests.faults import jobs
+from tests.faults.pooler import pgbouncer
+from tests.jobs import tasks
+from tests.jobs.models import Entry
+
+MANY = 300
+
+#: Connections to the server that all clients share in transaction mode; in session mode each has one of its own.
+FEW, ENOUGH = 3, 40
+
+
+PLAIN, POOLED = "tests.settings", "tests.faults.pooled_settings"
+
+
+@pytest.fixture
+def pooler(own_cluster):
+    """Start PgBouncer in front of ``own_cluster``. Ask for it before ``start``, whose processes it has to outlive."""
+    with ExitStack() as stack:
+        yield lambda mode, size: stack.enter_context(pgbouncer(own_cluster, mode, size))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "size", "settings"),
+    [("session", ENOUGH, [PLAIN, PLAIN]), ("transaction", FEW, [PLAIN, POOLED])],
+    ids=["session", "transaction"],
+)
+def test_23_workers_behind_pgbouncer_lose_nothing_and_listen_to_nothing(
+    own_cluster, pooler, start, mode, size, settings
+):
+    url = pooler(mode, size)
+    workers = [
+        start("horsies_worker", "--threads", "2", DATABASE_URL=url, DJANGO_SETTINGS_MODULE=one) for one in settings
+    ]
+    wait_until(lambda: Worker.objects.count() == 2, 60, "the workers are registered")
+
+    jobs.write.send_many({"key": str(number)} for number in range(MANY))
+    flow = Workflow("flow", [first := tasks.noop.node()(), tasks.noop.node(waits_for=[first])()]).start()
+    assert flow.get(timeout=60).is_ok()
+    wait_until(lambda: Task.objects.completed().count() == MANY + 2, 60, "all are completed")
+    entries = Counter(Entry.objects.values_list("key", flat=True))
+    assert entries == {str(number): 1 for number in range(MANY)}
+    assert set(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED")}
+    dead = jobs.exit_with.send("dead", 1)
+    assert dead.get(timeout=60).err.error_code == "WORKER_CRASHED"
+    assert tasks.noop.send().get(timeout=60).is_ok()
+
+    # Both are the session's, which may be another client's in the next transaction.
+    with psycopg.connect(own_cluster.url) as connection:
+        listening = "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'LISTEN%'"
+        assert connection.execute(listening).fetchone() == (0,)
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
+        for _ in range(size):
+            assert connection.execute("SELECT * FROM pg_prepared_statements").fetchall() == []
+            assert connection.execute("SELECT * FROM pg_listening_channels()").fetchall() == []
+    for worker in workers:
+        assert worker.process.poll() is None
+        assert "Traceback" not in worker.output
+        assert "prepared statement" not in worker.output
