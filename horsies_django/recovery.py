@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .compat import DEFAULT_TASK_BACKEND_ALIAS
 from .operations import log_operation
-from .option_rules import parse_duration
+from .option_rules import LONGEST_DURATION, parse_duration
 
 if TYPE_CHECKING:
     from .workflows.engine.repairing import Repaired
@@ -44,7 +44,7 @@ def reclaim(older_than: timedelta | float | str, *, backend: str = DEFAULT_TASK_
     if silence is None:
         raise ValueError("reclaim() got None; allowed: seconds, a timedelta or a text like '90s'.")
     tasks = Task.objects.using(horsies_backend(backend).config.database)
-    seconds = silence.total_seconds()
+    seconds = min(silence.total_seconds(), LONGEST_DURATION)
     count = requeue_all(tasks.stale_claimed(seconds)) + recover_all(tasks.stale_running(seconds))
     log_operation("task.reclaim", count, older_than=f"{seconds:g}s", backend=backend)
     return count

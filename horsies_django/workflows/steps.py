@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
+from ..bounds import DATES_ALLOWED, is_in_range
 from ..calls import Callee
 from ..option_rules import LONGEST_DURATION
 from ..serializers import clean_text
@@ -161,11 +162,11 @@ def _has_arguments(node: CallNode[Any]) -> bool:
 def _sleep(node: SleepNode, flaws: list[Flaw]) -> dict[str, Any]:
     until = node.until
     if isinstance(until, datetime):
-        if timezone.is_aware(until):
+        if timezone.is_aware(until) and is_in_range(until):
             return {"until": until}
     elif (seconds := _seconds(until)) is not None:
         return {"seconds": seconds}
-    allowed = "seconds from 0 to a hundred years, a timedelta, or an aware datetime"
+    allowed = f"seconds from 0 to a hundred years, a timedelta, or an aware datetime, {DATES_ALLOWED}"
     flaws.append((MistakeCode.INVALID_SLEEP, f"it sleeps {shown(until)}; allowed: {allowed}."))
     return {}
 

@@ -21,6 +21,7 @@ def test_s4_43_returns_how_many_it_took_back(older_than):
     WORK["recovered stale runs"](3)
     assert reclaim(older_than) == 5
     assert reclaim(older_than) == 0
+    assert reclaim(timedelta.max) == 0
     assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.PENDING, TaskStatus.FAILED}
 
 

@@ -495,6 +495,9 @@ def test_hrs_043_sleeps(until):
 
 def test_hrs_043_a_sleep_until_a_naive_time():
     assert "an aware datetime" in only("043", [sleep(datetime(2030, 1, 1))]).problem
+    for year in (1, 9999):
+        until = datetime(year, 1, 1, tzinfo=timezone.get_default_timezone())
+        assert "from 1900 to 9997" in only("043", [sleep(until)]).problem
 
 
 def test_hrs_044_events():
