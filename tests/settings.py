@@ -8,6 +8,7 @@ from testproject.settings import DATABASES, INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.jobs"]
 DEBUG = False
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # of users that last for one test
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     folder = Path(DATABASES["default"]["NAME"]).parent
     DATABASES["default"]["TEST"] = {"NAME": str(folder / f"tests-{os.getpid()}.sqlite3")}

@@ -155,15 +155,20 @@ def be_stuck(key: str, seconds: float) -> None:
 # Bodies that start processes.
 
 
-def _sleep(pipe=None) -> None:
+def _sleep(running=None) -> None:
+    if running is not None:
+        running.set()
     time.sleep(FOREVER)
 
 
 @task
-def terminate_a_child() -> int:
+def terminate_a_child(*, at_once: bool = True) -> int:
     """Start a process, terminate it, and wait for it; return its exit status."""
-    child = multiprocessing.get_context("fork").Process(target=_sleep)
+    context = multiprocessing.get_context("fork")
+    running = context.Event()
+    child = context.Process(target=_sleep, args=(running,))
     child.start()
+    assert at_once or running.wait(20)
     child.terminate()
     child.join(20)
     status = child.exitcode
