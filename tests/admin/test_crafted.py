@@ -17,7 +17,7 @@ from horsies_django.models import Queue, Task, Workflow, WorkflowTask
 from tests.admin import page_jobs
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 NEWEST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 

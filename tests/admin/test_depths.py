@@ -13,7 +13,7 @@ from horsies_django.models import depths as module
 from horsies_django.models.depths import Depth, depths
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 def test_where_nothing_waits_no_queue_is_deep():

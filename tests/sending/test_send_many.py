@@ -165,6 +165,7 @@ def test_a_mistake_far_down_a_generator_inserts_none_and_leaves_the_callers_tran
     assert {row.pk for row in Task.objects.all()} == {kept.id, other.id}
 
 
+@pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("count", [0, 10, 10_000, MANY])
 def test_a_generator_that_raises_inserts_none_wherever_it_does(count):
@@ -178,6 +179,7 @@ def test_a_generator_that_raises_inserts_none_wherever_it_does(count):
     assert Task.objects.count() == 0
 
 
+@pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 def test_a_long_generator_is_not_read_to_its_end_before_the_first_is_inserted():
     inserted = []

@@ -93,6 +93,7 @@ def deep_queue():
         cursor.execute("ANALYZE")
 
 
+@pytest.mark.once
 def test_the_hot_path_reads_its_own_indexes_only(deep_queue):
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
         claims = Task.objects.claim("w", start=64, prefetch=16, queues=["default"])
@@ -128,6 +129,7 @@ def _sqlite_plan(sql):
         return "\n".join(row[3] for row in cursor.fetchall())
 
 
+@pytest.mark.once
 def test_future_and_finished_rows_are_not_in_the_way_of_a_claim(deep_queue):
     if connection.vendor == "sqlite":
         return  # no buffer counts there

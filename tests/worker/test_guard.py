@@ -194,6 +194,7 @@ def indexes(nodes):
     return {node["Index Name"] for node in nodes if node.get("Index Name", "").startswith("horsies_task")}
 
 
+@pytest.mark.once
 def test_an_exchange_is_short_enough_for_the_driver_to_remember_it(deep_queue):
     if not is_postgres():
         return
@@ -205,6 +206,7 @@ def test_an_exchange_is_short_enough_for_the_driver_to_remember_it(deep_queue):
         assert len(sql) + 200 < 4_096  # a worker's id and a host's name may be longer
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("is_busy", [True, False], ids=["prepared", "behind a pooler"])
 def test_an_exchange_reads_its_own_rows_only(deep_queue, is_busy):
     if not is_postgres():
@@ -242,6 +244,7 @@ def test_an_exchange_reads_its_own_rows_only(deep_queue, is_busy):
         assert read["CTE recorded"] <= 30
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("is_busy", [True, False], ids=["prepared", "behind a pooler"])
 def test_an_exchange_of_some_queues_reads_the_first_rows_of_each(deep_queue, is_busy):
     if not is_postgres():
@@ -276,6 +279,7 @@ def look():
     return said
 
 
+@pytest.mark.once
 def test_a_look_reads_the_first_rows_of_two_indexes(deep_queue):
     if not is_postgres():
         return
@@ -348,6 +352,7 @@ def turns(exchange, options, batch, count):
 DEAREST = {"postgresql": {10: 26, 100: 13}, "sqlite": {10: 60, 100: 28}}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("batch", [10, 100])
 def test_a_task_costs_the_client_little_next_to_a_loop_of_its_own(batch):
     """At ten a batch, what is done for each batch shows; at a hundred, what is done for each task."""
