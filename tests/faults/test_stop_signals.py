@@ -96,10 +96,11 @@ CALL = """
 import signal
 from django.core.management import call_command
 from django.db import connection
+before = signal.getsignal(signal.SIGINT)
 try:
     call_command("horsies_worker", drain=True, no_reaper=True)
 except KeyboardInterrupt:
-    print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler, connection.in_atomic_block)
+    print("interrupted", signal.getsignal(signal.SIGINT) is before, connection.in_atomic_block)
 """
 
 
