@@ -20,7 +20,7 @@ from ..bounds import RETENTION, Range, bounds_of_dates
 __all__ = ["DateTimeField", "DurationField", "JSONField", "texts_in"]
 
 
-class _Plain(models.Field[Any, Any]):
+class _Plain(models.Field):  # type: ignore[type-arg]  # generic in the stubs only
     """A field that a migration has as Django's."""
 
     def deconstruct(self) -> Any:
