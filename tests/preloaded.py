@@ -136,6 +136,7 @@ def _preload() -> Any:
         importlib.import_module(module.name)
     call_command("check", verbosity=0)  # imports the URLs and the admin
     fingerprint()
+    sys.stdout.flush()  # or each command would write what is in it
     gc.collect()
     return ManagementUtility
 

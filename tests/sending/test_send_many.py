@@ -235,7 +235,9 @@ OPTIONS = st.fixed_dictionaries(
         "queue_name": st.sampled_from(["default", "other", "it's", 'a "q"', "50 %"]),
         "run_after": st.sampled_from([datetime.timedelta(0), datetime.timedelta(hours=1)])
         | st.datetimes(datetime.datetime(2020, 1, 1), datetime.datetime(2040, 1, 1), timezones=st.just(datetime.UTC)),
-        "good_until": st.datetimes(datetime.datetime(2041, 1, 1), timezones=st.just(datetime.UTC)),
+        "good_until": st.datetimes(
+            datetime.datetime(2041, 1, 1), datetime.datetime(9997, 12, 31), timezones=st.just(datetime.UTC)
+        ),
         "retention": st.sampled_from([None, 0, 3_600, "7d", "inherit"]),
         "timeout": st.floats(0.5, 1e6),
         "metadata": st.dictionaries(st.text("ab%"), st.integers() | st.text("%'\\é")),
