@@ -1,8 +1,8 @@
 """What operators did, in the log: who, what, to which, to how many. The admin keeps its own entries as well.
 
-One line at INFO for each act, ``key=value``, from the logger ``horsies_django.operations``. Acts are those of commands
-and of the functions for operators, and those by handles and ``task.cancel()``, whoever calls them: a person at a prompt
-and the project's code can't be told apart. What querysets of tasks do is not logged: the engine itself uses them.
+Each act writes one line at INFO, ``key=value``, to the logger ``horsies_django.operations``. Commands, functions for
+operators, handles and ``task.cancel()`` act; a call from a prompt looks like one from the project's code, so both write
+a line. Querysets of tasks write none, for the engine itself uses them.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class PrintableOutput(OutputWrapper):
 class OneLine(logging.Filter):
     """Lets every record through, its message on one line; its traceback keeps its lines, indented.
 
-    The message of an exception may have line breaks: what comes after one must not begin where a record does.
+    An exception's message may contain line breaks: an indented line of a traceback looks like no record.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -74,7 +74,7 @@ def ground_of(states: Iterable[State]) -> Ground:
 def state_of(status: str, enqueued_at: datetime, next_retry_at: datetime | None, now: datetime) -> State | str:
     """Return the state of a task that was read at ``now``, by the database's clock.
 
-    A status that is none, which only a table without its constraint takes, is told as it is.
+    An unknown status, which only a table without its constraint can hold, is returned unchanged.
     """
     if status != TaskStatus.PENDING:
         return State(status.lower()) if status in TaskStatus.values else status

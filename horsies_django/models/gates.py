@@ -163,7 +163,7 @@ def _admit_apart(database: str, keys: Collection[str]) -> int:
 
 
 def isolate(database: str, key: str) -> int:
-    """End the tasks at a limit's gate that nobody can read, and bring the limit into range; return how many it was."""
+    """Fail the unreadable tasks at a limit's gate and bring the limit into range; return the number of rows changed."""
     tasks = _tasks(database).gated().filter(beyond(DATES, NUMBERS), limit_key=key)
     limits = Limit.objects.using(database).filter(pk=key)
     return tasks.fail_unreadable() + len(bring_into_range(limits, BOUNDS))

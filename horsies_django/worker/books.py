@@ -310,7 +310,7 @@ class Books:
         return found
 
     def isolate_gated(self, key: str) -> int:
-        """End the tasks at this limit's gate that nobody can read, and mend the limit; return how many that were."""
+        """Fail the unreadable tasks at this limit's gate and mend the limit; return the number of rows changed."""
         return isolate_gate(self._plan.database, key)
 
     def _end_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:

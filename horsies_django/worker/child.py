@@ -1,8 +1,8 @@
 """The process of a runner under a supervisor: forked, or ``python -m horsies_django.worker.child``.
 
 Its standard input is the supervisor's voice: first who to be and what to do, then a word a line. The end of it means
-that the supervisor is dead, and then the runner goes too, for nobody else would know of what it runs. It leads a
-process group, in which are the programs that bodies start.
+that the supervisor is dead. The runner then ends too, because no other process watches it. It leads a process group,
+which holds the programs that bodies start.
 """
 
 from __future__ import annotations

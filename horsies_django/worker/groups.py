@@ -1,6 +1,6 @@
 """Process groups: what a body starts belongs to the group of its runner, and ends with that.
 
-Whoever starts a program in a session or a group of its own keeps it out of this: such a program is left alone.
+A program that a body starts in a session or a group of its own is left alone.
 """
 
 from __future__ import annotations

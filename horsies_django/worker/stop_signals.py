@@ -22,7 +22,7 @@ logger = logging.getLogger("horsies_django.worker")
 
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
-#: Seconds that the last line in the log may take, where nobody reads what the process writes.
+#: Seconds to wait for the last log line, which blocks while the pipe behind it is full.
 _LOGGING: Final = 1.0
 
 

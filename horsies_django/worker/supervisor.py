@@ -282,7 +282,7 @@ class Supervisor:
                 loop.run()
         except MissingPrivilege as error:
             self._fail(f"the {name} can't go on: this worker stops: {error}")
-        except BaseException:  # noqa: BLE001  # logged there
+        except BaseException:  # noqa: BLE001  # _fail() logs it and stops the worker
             # A worker that does not reap looks well and is not: whoever started it has to know.
             self._fail(f"the {name} has failed: this worker stops", exc_info=True)
 

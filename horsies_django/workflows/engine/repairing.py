@@ -60,8 +60,8 @@ class Repaired:
 def repair(database: str, most: int = MOST) -> list[Repaired]:
     """Bring stuck workflows up to date, each tree in a transaction of its own; return what was done (S3-12 … S3-17).
 
-    One that can't be repaired for what its rows hold is FAILED with ``WORKER_ROW_UNREADABLE``, and keeps no other from
-    it. One that somebody has locked is left.
+    A tree whose rows can't be worked with is FAILED with ``WORKER_ROW_UNREADABLE``; the others are still repaired.
+    A tree that another transaction has locked is left for the next pass.
     """
     done: list[Repaired] = []
     for root in _stuck(database, most):
