@@ -51,11 +51,13 @@ class Advance(Turn):
 
     def after(self, ends: Sequence[Settled], ready: Collection[int] = ()) -> None:
         """These nodes have ended, and these are to begin, where their workflows run."""
+        self.flush()
         self.forget()
         self._follow([*ends, *beginning.begin(self, self._that_may_begin(ready))])
 
     def finish(self, keys: Collection[UUID]) -> None:
         """End those of these workflows in which nothing is open, and do what follows."""
+        self.flush()
         self.forget()
         self._follow(finishing.finish(self, keys))
 

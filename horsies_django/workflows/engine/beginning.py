@@ -20,9 +20,9 @@ from ..blueprint import CALL_COLUMNS
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowTaskStatus
 from . import inserting, limiting
-from .ending import err, skip
+from .ending import err
 from .enqueuing import BUILDING, Lane, enqueue, enqueue_made, internal
-from .nodes import Node, NodeRows, Place, Settled, among
+from .nodes import Ending, Node, NodeRows, Place, Settled, among
 from .turn import Turn
 
 #: Our own tasks (see workflows/internal.py).
@@ -89,9 +89,7 @@ def _sleep(turn: Turn, lanes: Mapping[int, Lane]) -> None:
 def _wait_for_events(turn: Turn, events: Sequence[Node]) -> list[Settled]:
     if not events:
         return []
-    turn.nodes.filter(among(turn.database, [node.pk for node in events])).update(
-        status=WorkflowTaskStatus.RUNNING, started_at=Now()
-    )
+    turn.start(events)
     ends, timed = list[tuple[Settled, str | None]](), dict[int, Lane]()
     for node in events:
         sent = turn.events[node.workflow_id]
@@ -101,7 +99,6 @@ def _wait_for_events(turn: Turn, events: Sequence[Node]) -> list[Settled]:
             timed[node.pk] = (node.queue_name, False)
     if timed:
         _wake_after(turn, timed, "event_timeout")
-        turn.nodes.filter(among(turn.database, timed)).update(status=WorkflowTaskStatus.RUNNING)
     return happened(turn, ends)
 
 
@@ -119,31 +116,12 @@ def happened(turn: Turn, ends: Sequence[tuple[Settled, str | None]]) -> list[Set
 
 def _complete(turn: Turn, ended: Sequence[tuple[Settled, str]]) -> list[Settled]:
     """End nodes with these results, as JSON texts; return them."""
-    if ended:
-        results = {end.pk: text for end, text in ended}
-        turn.nodes.filter(among(turn.database, results)).update(
-            status=WorkflowTaskStatus.COMPLETED,
-            completed_at=Now(),
-            result=FromMap(results, models.JSONField()),
-            error_code=None,
-        )
-    turn.note(ended)
-    return [end for end, _ in ended]
+    return turn.end(Ending(end, text) for end, text in ended)
 
 
 def _fail(turn: Turn, failed: Sequence[tuple[Settled, tuple[str, str, Any]]]) -> list[Settled]:
     """End nodes with these errors: a code, a message and data of each; return them."""
-    texts = [(end, dumps(err(*error))) for end, error in failed]
-    if failed:
-        codes = {end.pk: dumps(str(code)) for end, (code, *_) in failed}
-        turn.nodes.filter(among(turn.database, codes)).update(
-            status=WorkflowTaskStatus.FAILED,
-            completed_at=Now(),
-            result=FromMap({end.pk: text for end, text in texts}, models.JSONField()),
-            error_code=FromMap(codes, models.TextField()),
-        )
-    turn.note(texts)
-    return [end for end, _ in failed]
+    return turn.end(Ending(end, dumps(err(*error)), error[0]) for end, error in failed)
 
 
 # Maps: a node for each item.
@@ -168,9 +146,8 @@ def _expand(turn: Turn, maps: Sequence[Node]) -> list[Settled]:
         else:
             empty.append(node.settled(WorkflowTaskStatus.COMPLETED))
     message = "What it goes over was skipped by its condition."
-    skip(turn.nodes, unwanted, WorkflowCode.CONDITION_NOT_MET, message)
     result = dumps(err(WorkflowCode.CONDITION_NOT_MET, message))
-    turn.note([(end, result) for end in unwanted])
+    turn.end(Ending(end, result, WorkflowCode.CONDITION_NOT_MET) for end in unwanted)
     _make_items(turn, full)
     no_list = (WorkflowCode.MAP_NOT_A_LIST, "The node that it goes over has given no list.", None)
     done = _complete(turn, [(end, '{"ok":[]}') for end in empty])

@@ -14,14 +14,16 @@ from uuid import UUID
 
 from django.db import connections, models
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Count, F, TextField
+from django.db.models import Case, Count, F, TextField, When
 from django.db.models.functions import Cast, Coalesce, Least, Now
 
 from ... import postgres
 from ...expressions import Blank, FromMap, IsAmong, IsOneOf, json_array, json_object, json_pairs, spelled
 from ...models import Workflow, WorkflowTask
 from ...models.statements import Selection, Statement
-from ..states import WorkflowTaskStatus
+from ...retention import workflow_kept_until
+from ...serializers import dumps
+from ..states import WorkflowStatus, WorkflowTaskStatus
 from . import ending, enqueuing
 from .nodes import (
     BEGUN,
@@ -31,6 +33,7 @@ from .nodes import (
     OUTCOME,
     PARENT,
     WAITS,
+    Ending,
     IsAtOrAbove,
     IsAtOrBelow,
     Node,
@@ -43,6 +46,9 @@ _PLACES: Final = Blank("places")
 _WORKFLOWS: Final = Blank("workflows")
 _INDEXES: Final = Blank("indexes")
 _TASK_IDS: Final = Blank("task_ids")
+_STATUSES: Final = Blank("statuses")
+_RESULTS: Final = Blank("results")
+_CODES: Final = Blank("codes")
 _COUNTS: Final = Blank("counts")
 _FAILED: Final = Blank("failed")
 _STATE: Final = (
@@ -110,6 +116,48 @@ class Phrases:
     def _complete(self) -> Statement:
         rows = self.nodes.filter(IsAmong(_KEYS), status__in=BEGUN)
         return self._settled(Statement.update(rows, **ending.completed(self.database)))
+
+    def start(self, keys: Collection[int]) -> None:
+        """PENDING, READY → RUNNING."""
+        self._say(self._start, self._keys(keys))
+
+    @cached_property
+    def _start(self) -> Statement:
+        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
+        return self._settled(Statement.update(rows, status=WorkflowTaskStatus.RUNNING, started_at=Now()))
+
+    def end(self, endings: Sequence[Ending]) -> None:
+        """End nodes as each of these says, without a task (W-36, W-38)."""
+        given = {
+            **self._keys([one.end.pk for one in endings]),
+            _STATUSES.name: self._map({one.end.pk: dumps(one.end.status.value) for one in endings}),
+            _RESULTS.name: self._map({one.end.pk: one.text for one in endings}),
+            _CODES.name: self._map({one.end.pk: dumps(str(one.code)) for one in endings if one.code is not None}),
+        }
+        self._say(self._end, given)
+
+    @cached_property
+    def _end(self) -> Statement:
+        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
+        return self._settled(
+            Statement.update(
+                rows,
+                status=FromMap(_STATUSES, models.TextField()),
+                completed_at=Now(),
+                result=FromMap(_RESULTS, models.JSONField()),
+                error_code=FromMap(_CODES, models.TextField()),
+            )
+        )
+
+    def finish(self, status: WorkflowStatus, texts: Mapping[UUID, str]) -> None:
+        """RUNNING → COMPLETED, FAILED, with these results, or errors, as JSON texts (W-50)."""
+        rows = self._workflows.filter(status=WorkflowStatus.RUNNING, open_count=0)
+        column = "result" if status == WorkflowStatus.COMPLETED else "error"
+        written = {"result": None, "error": None, column: FromMap(_RESULTS, models.JSONField())}
+        until = workflow_kept_until(status, self.database)
+        kept_until = Case(When(depth=0, then=until), output_field=models.DateTimeField())  # what is below goes with it
+        statement = Statement.update(rows, status=status, completed_at=Now(), **written, kept_until=kept_until)
+        statement.run(self.database, {**self._keys(texts), _RESULTS.name: self._map(texts)})
 
     def close(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> None:
         """Count nodes of these workflows as ended; ``failed`` are the first that have failed."""
