@@ -53,7 +53,9 @@ class Advance(Turn):
         """These nodes have ended, and these are to begin, where their workflows run."""
         self.flush()
         self.forget()
-        self._follow([*ends, *beginning.begin(self, self._that_may_begin(ready))])
+        nodes = self._that_may_begin(ready)
+        self.leave(nodes)  # in the database they wait until that is written
+        self._follow([*ends, *beginning.begin(self, nodes)])
 
     def finish(self, keys: Collection[UUID]) -> None:
         """End those of these workflows in which nothing is open, and do what follows."""
