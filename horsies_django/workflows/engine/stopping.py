@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import OperationalError, connections, models, transaction
-from django.db.models import Exists, OuterRef, Q, Subquery
+from django.db.models import Exists, OuterRef, Q, Subquery, Value
 from django.db.models.functions import Now
 
 from ... import postgres
@@ -94,13 +94,13 @@ def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
     """RUNNING → PAUSED for these workflows and everything below them; return which it was (W-42, W-62)."""
     if not roots:
         return []
-    workflows = Workflow.objects.using(database)
-    running = workflows.filter(pk__in=below(database, roots), status=WorkflowStatus.RUNNING)
-    keys = list(running.values_list("pk", flat=True))
-    workflows.filter(pk__in=keys).update(status=WorkflowStatus.PAUSED, paused_at=Now())
+    statuses = _statuses_below(database, roots)
+    keys = [key for key, status in statuses.items() if status == WorkflowStatus.RUNNING]
+    running = Workflow.objects.using(database).filter(among(database, keys), status=WorkflowStatus.RUNNING)
+    running.update(status=WorkflowStatus.PAUSED, paused_at=Now())
     tell_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
-    abandon(nodes, nodes.filter(workflow__in=keys))
+    abandon(nodes, nodes.filter(among(database, keys, "workflow")))
     return keys
 
 
@@ -138,17 +138,27 @@ def cancel(
 
 def below(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
     """The ids of these workflows, and of all that are below them, but for those that others have replaced."""
+    return list(_statuses_below(database, roots))
+
+
+def _statuses_below(database: str, roots: Collection[UUID]) -> dict[UUID, str]:
+    """How these workflows stand, and all that are below them, but for those that others have replaced."""
     workflows = Workflow.objects.using(database)
+    asked = workflows.filter(among(database, roots))
     # By their root: to ask who is a child of so many nodes takes as long as there are subworkflows anywhere.
-    tree = workflows.filter(root_id__in=workflows.filter(pk__in=roots).values("root_id"), depth__gt=0)
-    children: dict[UUID, list[UUID]] = defaultdict(list)
+    tree = workflows.filter(root_id__in=asked.values("root_id"), depth__gt=0, is_replaced=False)
     # A join might be planned to go through all nodes.
     above_it = WorkflowTask.objects.using(database).filter(pk=OuterRef("parent")).values("workflow_id")
-    for key, above in tree.filter(is_replaced=False).values_list(
-        "pk", Subquery(above_it, output_field=models.UUIDField())
-    ):
+    of_uuid = models.UUIDField()
+    rows = asked.values_list("pk", "status", Value(None, of_uuid)).union(
+        tree.values_list("pk", "status", Subquery(above_it, output_field=of_uuid)), all=True
+    )
+    children: dict[UUID | None, list[UUID]] = defaultdict(list)
+    statuses: dict[UUID, str] = {}
+    for key, status, above in rows:
+        statuses[key] = status
         children[above].append(key)
-    keys = list(roots)
+    keys = [key for key in roots if key in statuses]
     for key in keys:  # which grows meanwhile
         keys += children[key]
-    return keys
+    return {key: statuses[key] for key in keys}
