@@ -101,7 +101,7 @@ class Advance(Turn):
         flows = [self.flows[key] for key in failed if key in self.flows]
         if asked := [flow.key for flow in flows if flow.is_running and flow.on_error == OnError.PAUSE]:
             self.flush()
-            for key in stopping.pause(self.database, asked):
+            for key in stopping.pause(self, asked):
                 if key in self.flows:
                     self.flows[key].status = WorkflowStatus.PAUSED
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import OperationalError, connections, models, transaction
@@ -19,6 +19,9 @@ from ..codes import STOPPED_BY
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from . import ending, finishing
 from .nodes import BEGUN, NodeRows, Settled, among
+
+if TYPE_CHECKING:
+    from .turn import Turn
 
 #: Milliseconds to wait for a task that somebody has locked.
 MOMENT: Final = 500
@@ -38,16 +41,20 @@ def abandon(nodes: NodeRows, some: NodeRows) -> None:
 
     A task that somebody has locked for longer than a moment is left to that.
     """
-    paused = some.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN, workflow__status=WorkflowStatus.PAUSED)
-    _take_back(nodes, paused, WorkflowTaskStatus.READY)
+    paused = _not_begun(some).filter(workflow__status=WorkflowStatus.PAUSED)
+    _take_back(nodes, paused.values_list("task_id", "pk"), WorkflowTaskStatus.READY)
+
+
+def _not_begun(some: NodeRows) -> NodeRows:
+    """Those of ``some`` nodes whose tasks have not begun."""
+    return some.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN)
 
 
 def drop(nodes: NodeRows, some: NodeRows) -> list[Settled]:
     """Skip those of ``some`` nodes whose workflow was ended while they ran, and whose tasks are to run once more."""
-    late = some.filter(
-        status__in=BEGUN, task__status__in=_NOT_BEGUN, workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES)
-    )
-    rows = nodes.filter(among(nodes.db, _take_back(nodes, late, WorkflowTaskStatus.SKIPPED)))
+    late = _not_begun(some).filter(workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES))
+    taken = _take_back(nodes, late.values_list("task_id", "pk"), WorkflowTaskStatus.SKIPPED)
+    rows = nodes.filter(among(nodes.db, taken))
     columns = ("pk", "workflow_id", "task_index", "dependents", "map_index")
     skipped = [
         Settled(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
@@ -57,8 +64,9 @@ def drop(nodes: NodeRows, some: NodeRows) -> list[Settled]:
     return skipped
 
 
-def _take_back(nodes: NodeRows, some: NodeRows, status: WorkflowTaskStatus) -> list[int]:
-    pairs = dict(some.values_list("task_id", "pk"))
+def _take_back(nodes: NodeRows, rows: Iterable[tuple[Any, int]], status: WorkflowTaskStatus) -> list[int]:
+    """Cancel tasks that have not begun, each given with its node; return the nodes."""
+    pairs = dict(rows)
     if not pairs:
         return []
     tasks = Task.objects.using(nodes.db)
@@ -90,8 +98,12 @@ def _locked(database: str, task_ids: Collection[UUID]) -> list[UUID]:
     return free
 
 
-def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
-    """RUNNING → PAUSED for these workflows and everything below them; return which it was (W-42, W-62)."""
+def pause(turn: Turn, roots: Collection[UUID]) -> list[UUID]:
+    """RUNNING → PAUSED for these workflows and everything below them; return which it was (W-42, W-62).
+
+    What has not begun is taken back when the turn asks for something else, or is flushed.
+    """
+    database = turn.database
     if not roots:
         return []
     statuses = _statuses_below(database, roots)
@@ -99,8 +111,12 @@ def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
     running = Workflow.objects.using(database).filter(among(database, keys), status=WorkflowStatus.RUNNING)
     running.update(status=WorkflowStatus.PAUSED, paused_at=Now())
     tell_after_commit(database, keys)
-    nodes = WorkflowTask.objects.using(database).all()
-    abandon(nodes, nodes.filter(among(database, keys, "workflow")))
+    if keys:
+        mine = _not_begun(turn.nodes.filter(among(database, keys, "workflow")))
+        turn.ask_later(
+            turn.phrases.read(mine, "task_id", "pk"),
+            lambda rows: _take_back(turn.nodes, rows, WorkflowTaskStatus.READY),
+        )
     return keys
 
 
@@ -122,7 +138,7 @@ def cancel(
     tell_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
-    taken = _take_back(nodes, mine.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN), WorkflowTaskStatus.SKIPPED)
+    taken = _take_back(nodes, _not_begun(mine).values_list("task_id", "pk"), WorkflowTaskStatus.SKIPPED)
     waits = Q(status__in=[WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY])
     children = workflows.filter(parent=OuterRef("pk"), is_replaced=False)
     untasked = Q(~Exists(children), status__in=BEGUN, task__isnull=True)

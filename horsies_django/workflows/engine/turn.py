@@ -7,7 +7,7 @@ follows are written together, at the end. So neither statements nor round trips 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -120,6 +120,8 @@ class Turn:
     _begun: list[int] = field(default_factory=list)
     _ended: dict[Place, Ending] = field(default_factory=dict)
     _finished: list[Flow] = field(default_factory=list)
+    # What is to be asked with the next question, and what is to be done with the rows then.
+    _later: list[tuple[Question, Callable[[list[Any]], Any]]] = field(default_factory=list)
 
     @property
     def database(self) -> str:
@@ -141,7 +143,8 @@ class Turn:
     # Writing.
 
     def flush(self) -> None:
-        """Write what is to be written."""
+        """Ask what is to be asked, and write what is to be written."""
+        self.ask()
         if self._closed:
             self.phrases.close(self._closed, self._failed)
             self._closed, self._failed = Counter(), {}
@@ -206,11 +209,19 @@ class Turn:
 
     def ask(self, *questions: Question | None) -> list[list[Any]]:
         """Return the rows for each of these, in one round trip; none for None."""
+        later, self._later = self._later, []
         asked = [question for question in questions if question is not None]
-        if not asked:
+        if not (asked or later):
             return [[] for _ in questions]
-        answers = iter(self.phrases.ask(*asked))
-        return [[] if question is None else next(answers) for question in questions]
+        answers = iter(self.phrases.ask(*asked, *(question for question, _ in later)))
+        found = [[] if question is None else next(answers) for question in questions]
+        for (_, do), rows in zip(later, answers, strict=True):
+            do(rows)
+        return found
+
+    def ask_later(self, question: Question, do: Callable[[list[Any]], Any]) -> None:
+        """Ask this with whatever is asked next, before anything is written, and do this with the rows."""
+        self._later.append((question, do))
 
     def close(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int], places: Collection[Place]) -> None:
         """Count nodes of these workflows as ended, and know what waits at these places."""
