@@ -10,9 +10,9 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import F, TextField, Value
-from django.db.models.functions import Cast, Coalesce, Now
+from django.db.models.functions import Cast, Now
 
-from ...expressions import FromMap, FromNow
+from ...expressions import FromMap
 from ...ids import uuid7s
 from ...models import Workflow, WorkflowEvent
 from ...serializers import dumps
@@ -50,11 +50,11 @@ def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
         if kind == NodeKind.TASK and node.limit_key is not None:
             kind = "limited"
         by_kind[kind][node.pk] = (node.queue_name, node.is_async and kind == NodeKind.TASK)
-    enqueue(turn, by_kind["undecided"], **internal(f"{_HERE}.decide"))
-    enqueue(turn, by_kind[NodeKind.TASK])
+    enqueue(turn, "decide", by_kind["undecided"], **internal(f"{_HERE}.decide"))
+    enqueue(turn, "task", by_kind[NodeKind.TASK])
     limiting.enqueue(turn, {node.pk: node.limit_key for node in ready if node.pk in by_kind["limited"]})
-    enqueue(turn, by_kind[NodeKind.SUBWORKFLOW], **BUILDING)
-    _sleep(turn, by_kind[NodeKind.SLEEP])
+    enqueue(turn, "build", by_kind[NodeKind.SUBWORKFLOW], **BUILDING)
+    _wake_later(turn, by_kind[NodeKind.SLEEP])
     events = [node for node in ready if node.pk in by_kind[NodeKind.EVENT]]
     maps = [node for node in ready if node.pk in by_kind[NodeKind.MAP]]
     if not (events or maps):
@@ -80,12 +80,6 @@ def _ask_for(turn: Turn, events: Sequence[Node], maps: Sequence[Node]) -> None:
         turn.results[workflow_id, index] = (text, is_neutral)
 
 
-def _sleep(turn: Turn, lanes: Mapping[int, Lane]) -> None:
-    """A sleep is a task that is due later and does nothing, so it holds no slot (P-08)."""
-    if lanes:
-        _wake_after(turn, lanes, "seconds")
-
-
 def _wait_for_events(turn: Turn, events: Sequence[Node]) -> list[Settled]:
     if not events:
         return []
@@ -97,16 +91,17 @@ def _wait_for_events(turn: Turn, events: Sequence[Node]) -> list[Settled]:
             ends.append((node.settled(WorkflowTaskStatus.COMPLETED), sent[node.event_name]))
         elif node.event_timeout is not None:
             timed[node.pk] = (node.queue_name, False)
-    if timed:
-        _wake_after(turn, timed, "event_timeout")
+    _wake_later(turn, timed)
     return happened(turn, ends)
 
 
-def _wake_after(turn: Turn, lanes: Mapping[int, Lane], seconds: str) -> None:
-    """Have something run for each of these nodes so many seconds from now, by a column, or when it already says."""
-    unset = turn.nodes.filter(among(turn.database, lanes), until__isnull=True)
-    unset.update(until=FromNow(Coalesce(seconds, Value(0.0))))
-    enqueue(turn, lanes, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
+def _wake_later(turn: Turn, lanes: Mapping[int, Lane]) -> None:
+    """Have something run for each of these nodes when its wait is over.
+
+    A sleep is a task that is due later and does nothing, so it holds no slot (P-08).
+    """
+    turn.set_times(lanes)
+    enqueue(turn, "wake", lanes, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
 
 
 def happened(turn: Turn, ends: Sequence[tuple[Settled, str | None]]) -> list[Settled]:

@@ -14,6 +14,7 @@ from django.db.models import Case, Count, F, Value, When
 
 from ...ends import tell_after_commit
 from ...expressions import FromMap
+from ...ids import uuid7s
 from ...models import Workflow, WorkflowTask
 from ...on_commit import on_commit_robust
 from ...results import TaskError
@@ -23,7 +24,7 @@ from ...serializers import dumps
 from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from . import ending
-from .enqueuing import BUILD, enqueue, later
+from .enqueuing import BUILD, later, tell
 from .nodes import Ending, Place, Settled
 from .phrases import Question
 from .turn import Flow, Parent, Turn
@@ -212,10 +213,13 @@ def _build_again(turn: Turn, again: Sequence[tuple[Parent, Flow, RetryPolicy]]) 
         nodes.filter(pk__in=paused).update(status=WorkflowTaskStatus.READY, task_id=None)
     due = [(parent, policy) for parent, _, policy in again if not is_paused[parent.pk]]
     lanes = {parent.pk: (parent.queue_name, False) for parent, _ in due}
+    task_ids = dict(zip(lanes, uuid7s(len(lanes)), strict=True))
     retries = FromMap({parent.pk: str(parent.rebuilds + 1) for parent, _ in due}, models.IntegerField())
     delays = {parent.pk: str(policy.delay(parent.rebuilds + 1)) for parent, policy in due}
-    after = later(FromMap(delays, models.FloatField()))
-    enqueue(turn, lanes, task_name=Value(BUILD), retry_count=retries, **after)
+    if due:
+        changes = {"task_name": Value(BUILD), "retry_count": retries, **later(FromMap(delays, models.FloatField()))}
+        turn.phrases.enqueue(None, task_ids, changes)
+        tell(turn, {task_ids[key]: lane for key, lane in lanes.items()}, is_later=True)
 
 
 def summary(workflow: Workflow) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from uuid import UUID
 
 from django.db import connections, models
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Case, Count, F, TextField, When
+from django.db.models import Case, Count, F, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Least, Now
 
 from ... import postgres
-from ...expressions import Blank, FromMap, IsAmong, IsOneOf, json_array, json_object, json_pairs, spelled
+from ...expressions import Blank, FromMap, FromNow, IsAmong, IsOneOf, json_array, json_object, json_pairs, spelled
 from ...models import Workflow, WorkflowTask
 from ...models.statements import Selection, Statement
 from ...retention import workflow_kept_until
@@ -81,6 +81,7 @@ class Phrases:
         self.database = database
         self._connection = connections[database]
         self._is_postgres = self._connection.vendor == "postgresql"
+        self._enqueuing: dict[str, list[Statement]] = {}
 
     @property
     def nodes(self) -> NodeRows:
@@ -317,23 +318,38 @@ class Phrases:
 
     # What begins.
 
-    def enqueue(self, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
-        """PENDING, READY → ENQUEUED for the nodes with these keys, with tasks like them but for ``changes``."""
+    def enqueue(self, kind: str | None, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
+        """PENDING, READY → ENQUEUED for the nodes with these keys, with tasks like them but for ``changes``.
+
+        Those are always the same for a ``kind``; without one it is not planned once.
+        """
         texts = [f'"{text}"' for text in spelled(task_ids.values(), self._connection)]
         given = {**self._keys(task_ids), _TASK_IDS.name: self._map(dict(zip(task_ids, texts, strict=True)))}
-        if changes:
+        if kind is None:
             self._insertion(changes).run(self.database, given)
             self._update.run(self.database, given)
-        for statement in () if changes else self._enqueue:
+            return
+        if kind not in self._enqueuing:
+            self._enqueuing[kind] = self._enqueuing_with(changes)
+        for statement in self._enqueuing[kind]:
             self._say(statement, given)
 
-    @cached_property
-    def _enqueue(self) -> list[Statement]:
-        insertion, update = self._insertion({}), self._update
+    def _enqueuing_with(self, changes: Mapping[str, Any]) -> list[Statement]:
+        insertion, update = self._insertion(changes), self._update
         if not self._is_postgres:
             return [insertion, update]
         both = Statement(f"WITH made AS ({insertion.sql}) {update.sql}", (*insertion.params, *update.params))
         return [both.settled()]
+
+    def set_times(self, keys: Collection[int]) -> None:
+        """Set when the waits of these nodes are over, from now, unless they say so."""
+        self._say(self._set_times, self._keys(keys))
+
+    @cached_property
+    def _set_times(self) -> Statement:
+        seconds = Coalesce("seconds", "event_timeout", Value(0.0))
+        rows = self.nodes.filter(IsAmong(_KEYS), until__isnull=True)
+        return self._settled(Statement.update(rows, until=FromNow(seconds)))
 
     def make_tasks(self, changes: Mapping[str, Any], task_ids: Collection[UUID]) -> None:
         """Make the tasks of nodes that were inserted with their ids."""

@@ -117,6 +117,8 @@ class Turn:
     _failed: dict[UUID, int] = field(default_factory=dict)
     _kept: dict[int, Node] = field(default_factory=dict)
     _gone: set[Place] = field(default_factory=set)
+    _woken: list[int] = field(default_factory=list)
+    _enqueued: dict[str, tuple[Mapping[str, Any], dict[int, UUID]]] = field(default_factory=dict)
     _begun: list[int] = field(default_factory=list)
     _ended: dict[Place, Ending] = field(default_factory=dict)
     _finished: list[Flow] = field(default_factory=list)
@@ -151,6 +153,12 @@ class Turn:
         if self._kept:
             self.phrases.keep_counters(list(self._kept.values()))
             self._kept = {}
+        if self._woken:
+            self.phrases.set_times(self._woken)
+            self._woken = []
+        for kind, (changes, task_ids) in self._enqueued.items():
+            self.phrases.enqueue(kind, task_ids, changes)
+        self._enqueued = {}
         if self._begun:
             self.phrases.start(self._begun)
             self._begun = []
@@ -174,6 +182,14 @@ class Turn:
             self._kept.pop(node.pk, None)
             self.places[node.place] = None
             self._gone.add(node.place)
+
+    def enqueue(self, kind: str, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
+        """PENDING, READY → ENQUEUED with these tasks, whose columns are as ``changes``, the same for all of a kind."""
+        self._enqueued.setdefault(kind, (changes, {}))[1].update(task_ids)
+
+    def set_times(self, keys: Iterable[int]) -> None:
+        """Set when the waits of these nodes are over, unless they say so."""
+        self._woken += keys
 
     def start(self, nodes: Iterable[Node]) -> None:
         """PENDING, READY → RUNNING."""
