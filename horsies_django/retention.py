@@ -64,8 +64,12 @@ def kept_until(status: TaskStatus, database: str) -> Expression:
 
 
 def workflow_kept_until(status: str, database: str) -> Expression:
-    """Return the value of ``kept_until`` for workflows that end in ``status``: as the backend of each says."""
-    return _settings(database).workflow_until[TaskStatus(status)]
+    """Return the value of ``kept_until`` for workflows that end in ``status``: as the backend of each says.
+
+    Subworkflows have none: they go with the workflow above them.
+    """
+    until = _settings(database).workflow_until[TaskStatus(status)]
+    return Case(When(depth=0, then=until), output_field=DateTimeField())
 
 
 def may_go_at_once(claims: Iterable[ClaimedTask], database: str) -> bool:

@@ -32,7 +32,10 @@ def locked(database: str, key: UUID) -> Iterator[Workflow | None]:
 def pause(database: str, key: UUID) -> bool:
     """RUNNING → PAUSED, with all below it (W-42); return whether it was running."""
     with locked(database, key):
-        return key in stopping.pause(database, [key])
+        advance = Advance.on(database)
+        paused = stopping.pause(advance, [key])
+        advance.flush()
+        return key in paused
 
 
 def resume(database: str, key: UUID) -> bool:

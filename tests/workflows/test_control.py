@@ -7,11 +7,23 @@ import sqlite3
 import pytest
 from django.db import connection
 
-from horsies_django import Join, RetryPolicy, Workflow
+from horsies_django import Join, RetryPolicy, Workflow, wait_for_event
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.states import TASK_TERMINAL_STATES
 from tests.workflows import bodies
-from tests.workflows.running import children, codes, contradictions, die, ran, states, step, times, value
+from tests.workflows.running import (
+    children,
+    codes,
+    contradictions,
+    die,
+    end_unheard,
+    ran,
+    reap,
+    states,
+    step,
+    times,
+    value,
+)
 
 
 def chain(key="chain", fails=0):
@@ -139,6 +151,24 @@ def test_w_42_joins_are_decided_as_it_goes_on(drain):
         "two": "SKIPPED",
         "allowed": "COMPLETED",
     }
+
+
+def test_w_43_an_event_begins_once_if_more_of_what_it_waits_for_ends_as_the_workflow_goes_on(transactional_db):
+    good, bad = bodies.give.node(node_id="good")(), bodies.fail.node(node_id="bad")()
+    skipped = bodies.give.node(node_id="skipped", waits_for=[bad])()
+    event = wait_for_event("said", node_id="event", waits_for=[good, skipped], join=Join.ANY)
+    handle = Workflow("any", [good, bad, skipped, event]).start()
+    handle.send_event("said", 1)
+    die()
+    handle.pause()
+    end_unheard("good", status="COMPLETED", result={"ok": 1})
+    end_unheard("bad", status="FAILED", result={"err": {"error_code": "NO", "message": "no"}}, error_code="NO")
+    reap()
+
+    assert handle.resume()
+    assert contradictions(handle) == []
+    assert str(handle.status()) == "FAILED"
+    assert states(handle) == {"good": "COMPLETED", "bad": "FAILED", "skipped": "SKIPPED", "event": "COMPLETED"}
 
 
 def test_w_42_items_of_a_map_are_taken_back_and_go_on(drain):

@@ -51,11 +51,15 @@ class Advance(Turn):
 
     def after(self, ends: Sequence[Settled], ready: Collection[int] = ()) -> None:
         """These nodes have ended, and these are to begin, where their workflows run."""
+        self.flush()
         self.forget()
-        self._follow([*ends, *beginning.begin(self, self._that_may_begin(ready))])
+        nodes = self._that_may_begin(ready)
+        self.leave(nodes)  # in the database they wait until that is written
+        self._follow([*ends, *beginning.begin(self, nodes)])
 
     def finish(self, keys: Collection[UUID]) -> None:
         """End those of these workflows in which nothing is open, and do what follows."""
+        self.flush()
         self.forget()
         self._follow(finishing.finish(self, keys))
 
@@ -97,7 +101,7 @@ class Advance(Turn):
         flows = [self.flows[key] for key in failed if key in self.flows]
         if asked := [flow.key for flow in flows if flow.is_running and flow.on_error == OnError.PAUSE]:
             self.flush()
-            for key in stopping.pause(self.database, asked):
+            for key in stopping.pause(self, asked):
                 if key in self.flows:
                     self.flows[key].status = WorkflowStatus.PAUSED
 

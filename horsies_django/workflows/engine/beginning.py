@@ -10,9 +10,9 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import F, TextField, Value
-from django.db.models.functions import Cast, Coalesce, Now
+from django.db.models.functions import Cast, Now
 
-from ...expressions import FromMap, FromNow
+from ...expressions import FromMap
 from ...ids import uuid7s
 from ...models import Workflow, WorkflowEvent
 from ...serializers import dumps
@@ -20,9 +20,9 @@ from ..blueprint import CALL_COLUMNS
 from ..codes import WorkflowCode
 from ..states import NodeKind, WorkflowTaskStatus
 from . import inserting, limiting
-from .ending import err, skip
+from .ending import err
 from .enqueuing import BUILDING, Lane, enqueue, enqueue_made, internal
-from .nodes import Node, NodeRows, Place, Settled, among
+from .nodes import Ending, Node, NodeRows, Place, Settled, among
 from .turn import Turn
 
 #: Our own tasks (see workflows/internal.py).
@@ -50,11 +50,11 @@ def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
         if kind == NodeKind.TASK and node.limit_key is not None:
             kind = "limited"
         by_kind[kind][node.pk] = (node.queue_name, node.is_async and kind == NodeKind.TASK)
-    enqueue(turn, by_kind["undecided"], **internal(f"{_HERE}.decide"))
-    enqueue(turn, by_kind[NodeKind.TASK])
+    enqueue(turn, "decide", by_kind["undecided"], **internal(f"{_HERE}.decide"))
+    enqueue(turn, "task", by_kind[NodeKind.TASK])
     limiting.enqueue(turn, {node.pk: node.limit_key for node in ready if node.pk in by_kind["limited"]})
-    enqueue(turn, by_kind[NodeKind.SUBWORKFLOW], **BUILDING)
-    _sleep(turn, by_kind[NodeKind.SLEEP])
+    enqueue(turn, "build", by_kind[NodeKind.SUBWORKFLOW], **BUILDING)
+    _wake_later(turn, by_kind[NodeKind.SLEEP])
     events = [node for node in ready if node.pk in by_kind[NodeKind.EVENT]]
     maps = [node for node in ready if node.pk in by_kind[NodeKind.MAP]]
     if not (events or maps):
@@ -80,18 +80,10 @@ def _ask_for(turn: Turn, events: Sequence[Node], maps: Sequence[Node]) -> None:
         turn.results[workflow_id, index] = (text, is_neutral)
 
 
-def _sleep(turn: Turn, lanes: Mapping[int, Lane]) -> None:
-    """A sleep is a task that is due later and does nothing, so it holds no slot (P-08)."""
-    if lanes:
-        _wake_after(turn, lanes, "seconds")
-
-
 def _wait_for_events(turn: Turn, events: Sequence[Node]) -> list[Settled]:
     if not events:
         return []
-    turn.nodes.filter(among(turn.database, [node.pk for node in events])).update(
-        status=WorkflowTaskStatus.RUNNING, started_at=Now()
-    )
+    turn.start(events)
     ends, timed = list[tuple[Settled, str | None]](), dict[int, Lane]()
     for node in events:
         sent = turn.events[node.workflow_id]
@@ -99,17 +91,17 @@ def _wait_for_events(turn: Turn, events: Sequence[Node]) -> list[Settled]:
             ends.append((node.settled(WorkflowTaskStatus.COMPLETED), sent[node.event_name]))
         elif node.event_timeout is not None:
             timed[node.pk] = (node.queue_name, False)
-    if timed:
-        _wake_after(turn, timed, "event_timeout")
-        turn.nodes.filter(among(turn.database, timed)).update(status=WorkflowTaskStatus.RUNNING)
+    _wake_later(turn, timed)
     return happened(turn, ends)
 
 
-def _wake_after(turn: Turn, lanes: Mapping[int, Lane], seconds: str) -> None:
-    """Have something run for each of these nodes so many seconds from now, by a column, or when it already says."""
-    unset = turn.nodes.filter(among(turn.database, lanes), until__isnull=True)
-    unset.update(until=FromNow(Coalesce(seconds, Value(0.0))))
-    enqueue(turn, lanes, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
+def _wake_later(turn: Turn, lanes: Mapping[int, Lane]) -> None:
+    """Have something run for each of these nodes when its wait is over.
+
+    A sleep is a task that is due later and does nothing, so it holds no slot (P-08).
+    """
+    turn.set_times(lanes)
+    enqueue(turn, "wake", lanes, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
 
 
 def happened(turn: Turn, ends: Sequence[tuple[Settled, str | None]]) -> list[Settled]:
@@ -119,31 +111,12 @@ def happened(turn: Turn, ends: Sequence[tuple[Settled, str | None]]) -> list[Set
 
 def _complete(turn: Turn, ended: Sequence[tuple[Settled, str]]) -> list[Settled]:
     """End nodes with these results, as JSON texts; return them."""
-    if ended:
-        results = {end.pk: text for end, text in ended}
-        turn.nodes.filter(among(turn.database, results)).update(
-            status=WorkflowTaskStatus.COMPLETED,
-            completed_at=Now(),
-            result=FromMap(results, models.JSONField()),
-            error_code=None,
-        )
-    turn.note(ended)
-    return [end for end, _ in ended]
+    return turn.end(Ending(end, text) for end, text in ended)
 
 
 def _fail(turn: Turn, failed: Sequence[tuple[Settled, tuple[str, str, Any]]]) -> list[Settled]:
     """End nodes with these errors: a code, a message and data of each; return them."""
-    texts = [(end, dumps(err(*error))) for end, error in failed]
-    if failed:
-        codes = {end.pk: dumps(str(code)) for end, (code, *_) in failed}
-        turn.nodes.filter(among(turn.database, codes)).update(
-            status=WorkflowTaskStatus.FAILED,
-            completed_at=Now(),
-            result=FromMap({end.pk: text for end, text in texts}, models.JSONField()),
-            error_code=FromMap(codes, models.TextField()),
-        )
-    turn.note(texts)
-    return [end for end, _ in failed]
+    return turn.end(Ending(end, dumps(err(*error)), error[0]) for end, error in failed)
 
 
 # Maps: a node for each item.
@@ -168,9 +141,8 @@ def _expand(turn: Turn, maps: Sequence[Node]) -> list[Settled]:
         else:
             empty.append(node.settled(WorkflowTaskStatus.COMPLETED))
     message = "What it goes over was skipped by its condition."
-    skip(turn.nodes, unwanted, WorkflowCode.CONDITION_NOT_MET, message)
     result = dumps(err(WorkflowCode.CONDITION_NOT_MET, message))
-    turn.note([(end, result) for end in unwanted])
+    turn.end(Ending(end, result, WorkflowCode.CONDITION_NOT_MET) for end in unwanted)
     _make_items(turn, full)
     no_list = (WorkflowCode.MAP_NOT_A_LIST, "The node that it goes over has given no list.", None)
     done = _complete(turn, [(end, '{"ok":[]}') for end in empty])

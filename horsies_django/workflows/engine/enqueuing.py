@@ -59,26 +59,27 @@ _NEW: Final[dict[str, Any]] = {
 }
 
 
-def enqueue(turn: Turn, nodes: Mapping[int, Lane], **changes: Any) -> None:
-    """PENDING, READY → ENQUEUED for the nodes with these keys: one INSERT, one UPDATE (W-32).
+def enqueue(turn: Turn, kind: str, nodes: Mapping[int, Lane], **changes: Any) -> None:
+    """PENDING, READY → ENQUEUED for the nodes with these keys, with the next that the turn writes (W-32).
 
-    ``changes`` are columns of the tasks that are not as their nodes have them.
+    ``changes`` are columns of the tasks that are not as their nodes have them, the same for all of a kind.
     """
     if not nodes:
         return
     ids = dict(zip(nodes, uuid7s(len(nodes)), strict=True))
-    turn.phrases.enqueue(ids, changes)
-    _tell(turn, {task_id: nodes[key] for key, task_id in ids.items()}, is_later="deferred" in changes)
+    turn.enqueue(kind, ids, changes)
+    tell(turn, {task_id: nodes[key] for key, task_id in ids.items()}, is_later="deferred" in changes)
 
 
 def enqueue_made(turn: Turn, tasks: Mapping[UUID, Lane]) -> None:
     """Make the tasks of nodes that were inserted as ENQUEUED, with the ids of these tasks."""
     if tasks:
         turn.phrases.make_tasks({}, tasks)
-        _tell(turn, tasks, is_later=False)
+        tell(turn, tasks, is_later=False)
 
 
-def _tell(turn: Turn, tasks: Mapping[UUID, Lane], *, is_later: bool) -> None:
+def tell(turn: Turn, tasks: Mapping[UUID, Lane], *, is_later: bool) -> None:
+    """Have workers know of these tasks; ``is_later`` if none is due."""
     if not is_later:
         turn.enqueued |= tasks
     if is_later or not turn.is_quiet:

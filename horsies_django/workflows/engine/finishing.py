@@ -10,24 +10,23 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import models
-from django.db.models import Case, Count, F, Value, When
-from django.db.models.functions import Now
+from django.db.models import Count, F, Value
 
 from ...ends import tell_after_commit
 from ...expressions import FromMap
+from ...ids import uuid7s
 from ...models import Workflow, WorkflowTask
 from ...on_commit import on_commit_robust
 from ...results import TaskError
-from ...retention import workflow_kept_until
 from ...retries import RetryPolicy
 from ...serializers import dumps
 from ..codes import STOPPED_BY, WorkflowCode
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from . import ending
-from .enqueuing import BUILD, enqueue, later
-from .nodes import BEGUN, Place, Settled, among
+from .enqueuing import BUILD, later, tell
+from .nodes import Ending, Place, Settled
 from .phrases import Question
-from .turn import Flow, Outcome, Parent, Turn
+from .turn import Flow, Parent, Turn
 
 logger = logging.getLogger("horsies_django.workflows")
 
@@ -51,7 +50,7 @@ def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
         if flow.error is None:
             flow.result = {"ok": _output(turn, flow)}
         on_commit_robust(turn.database, _log, flow)
-    _store(turn, finished)
+        turn.store(flow)
     tell_after_commit(turn.database, [flow.key for flow in finished])
     return _tell_parents(turn, [flow for flow in done if flow.parent_id is not None])
 
@@ -86,13 +85,10 @@ def _know(turn: Turn, flows: Sequence[Flow], below: Question | None = None) -> N
     if below:
         turn.know_all_below(waiting)
     turn.leaves |= {key: [] for key in leaves}
-    for workflow_id, index, *outcome in (*outcomes, *of_leaves):
-        turn.outcomes[workflow_id, index] = Outcome(*outcome)
+    turn.know_outcomes([*outcomes, *of_leaves])
     for workflow_id, index, *_ in of_leaves:
         turn.leaves[workflow_id].append(index)
-    turn.counts |= {key: Counter() for key in counted}
-    for workflow_id, status, count in counts:
-        turn.counts[workflow_id][status] = count
+    turn.know_counts(counted, counts)
     turn.adopt(rows)
     turn.parents = dict.fromkeys(parents) | turn.parents
     again = [flow.key for flow in told if flow.status == WorkflowStatus.COMPLETED and flow.result is None]
@@ -124,28 +120,6 @@ def _log(flow: Flow) -> None:
     else:
         told = (error.get("node_id"), error.get("error_code"))
         logger.warning("workflow failed id=%s name=%s node=%s error=%s", flow.key, flow.name, *told)
-
-
-def _store(turn: Turn, flows: Sequence[Flow]) -> None:
-    """RUNNING → COMPLETED, FAILED (W-50)."""
-    completed = {flow.key: dumps(flow.result) for flow in flows if flow.status == WorkflowStatus.COMPLETED}
-    failed = {flow.key: dumps(flow.error) for flow in flows if flow.status == WorkflowStatus.FAILED}
-    turn.flush()  # their last nodes are counted first
-    for status, texts, column in (
-        (WorkflowStatus.COMPLETED, completed, "result"),
-        (WorkflowStatus.FAILED, failed, "error"),
-    ):
-        if texts:
-            rows = Workflow.objects.using(turn.database).filter(status=WorkflowStatus.RUNNING, open_count=0)
-            rows = rows.filter(among(turn.database, texts))
-            written = {"result": None, "error": None, column: FromMap(texts, models.JSONField())}
-            rows.update(status=status, completed_at=Now(), **written, **keeping(rows, status))
-
-
-def keeping(workflows: models.QuerySet[Workflow], status: str) -> dict[str, Any]:
-    """Return what workflows that end so write of how long they are kept: what is below one goes with it."""
-    until = workflow_kept_until(status, workflows.db)
-    return {"kept_until": Case(When(depth=0, then=until), output_field=models.DateTimeField())}
 
 
 def _error(turn: Turn, flow: Flow) -> dict[str, Any] | None:
@@ -182,8 +156,7 @@ def _output(turn: Turn, flow: Flow) -> Any:
 
 def _tell_parents(turn: Turn, flows: Sequence[Flow]) -> list[Settled]:
     """End the nodes that have these workflows as subworkflows, but for those that build them anew; return them."""
-    completed, failed, codes = dict[int, str](), dict[int, str](), dict[int, str]()
-    ends: list[Settled] = []
+    endings: list[Ending] = []
     again: list[tuple[Parent, Flow, RetryPolicy]] = []
     for flow in flows:
         parent = turn.parents.get(flow.parent_id or 0)
@@ -191,27 +164,16 @@ def _tell_parents(turn: Turn, flows: Sequence[Flow]) -> list[Settled]:
             continue
         turn.parents[parent.pk] = None
         if flow.status == WorkflowStatus.COMPLETED:
-            text = completed[parent.pk] = dumps(flow.result)
-            ends.append(parent.settled(WorkflowTaskStatus.COMPLETED))
+            endings.append(Ending(parent.settled(WorkflowTaskStatus.COMPLETED), flow.text))
         elif policy := _policy(turn, parent, flow):
             again.append((parent, flow, policy))
-            continue
         else:
             code = str(_FAILED[WorkflowStatus(flow.status)])
             message = (flow.error or {}).get("message") or f"The subworkflow is {flow.status}."
             data = {**_summary(flow, turn.counts[flow.key]), "workflow_id": str(flow.key)}
-            text = failed[parent.pk] = dumps(ending.err(code, message, data))
-            codes[parent.pk] = dumps(code)
-            ends.append(parent.settled(WorkflowTaskStatus.FAILED))
-        turn.note([(ends[-1], text)])
-    for status, texts, of_errors in (
-        (WorkflowTaskStatus.COMPLETED, completed, None),
-        (WorkflowTaskStatus.FAILED, failed, FromMap(codes, models.TextField())),
-    ):
-        if texts:
-            rows = turn.nodes.filter(among(turn.database, texts), status__in=BEGUN)
-            result = FromMap(texts, models.JSONField())
-            rows.update(status=status, completed_at=Now(), result=result, error_code=of_errors)
+            text = dumps(ending.err(code, message, data))
+            endings.append(Ending(parent.settled(WorkflowTaskStatus.FAILED), text, code))
+    ends = turn.end(endings)
     _build_again(turn, again)
     return ends
 
@@ -244,10 +206,13 @@ def _build_again(turn: Turn, again: Sequence[tuple[Parent, Flow, RetryPolicy]]) 
         nodes.filter(pk__in=paused).update(status=WorkflowTaskStatus.READY, task_id=None)
     due = [(parent, policy) for parent, _, policy in again if not is_paused[parent.pk]]
     lanes = {parent.pk: (parent.queue_name, False) for parent, _ in due}
+    task_ids = dict(zip(lanes, uuid7s(len(lanes)), strict=True))
     retries = FromMap({parent.pk: str(parent.rebuilds + 1) for parent, _ in due}, models.IntegerField())
     delays = {parent.pk: str(policy.delay(parent.rebuilds + 1)) for parent, policy in due}
-    after = later(FromMap(delays, models.FloatField()))
-    enqueue(turn, lanes, task_name=Value(BUILD), retry_count=retries, **after)
+    if due:
+        changes = {"task_name": Value(BUILD), "retry_count": retries, **later(FromMap(delays, models.FloatField()))}
+        turn.phrases.enqueue(None, task_ids, changes)
+        tell(turn, {task_ids[key]: lane for key, lane in lanes.items()}, is_later=True)
 
 
 def summary(workflow: Workflow) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def enqueue(turn: Turn, limit_keys: Mapping[int, str | None]) -> None:
     """PENDING, READY → ENQUEUED for the nodes with these keys, whose tasks are let in as there is room for them."""
     if not limit_keys:
         return
-    turn.phrases.enqueue(dict(zip(limit_keys, uuid7s(len(limit_keys)), strict=True)), _GATED)
+    turn.enqueue("limited", dict(zip(limit_keys, uuid7s(len(limit_keys)), strict=True)), _GATED)
     if turn.is_quiet:
         turn.limit_keys.update(key for key in limit_keys.values() if key is not None)
         return

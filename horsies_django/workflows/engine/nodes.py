@@ -51,6 +51,19 @@ class Settled(NamedTuple):
     map_index: int | None
     is_neutral: bool = False
 
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return self.workflow_id, self.task_index
+
+
+class Ending(NamedTuple):
+    """The end of a node, its result as JSON text, and its error code."""
+
+    end: Settled
+    text: str
+    code: str | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

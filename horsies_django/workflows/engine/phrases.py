@@ -14,14 +14,16 @@ from uuid import UUID
 
 from django.db import connections, models
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Count, F, TextField
+from django.db.models import Count, F, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Least, Now
 
 from ... import postgres
-from ...expressions import Blank, FromMap, IsAmong, IsOneOf, json_array, json_object, json_pairs, spelled
+from ...expressions import Blank, FromMap, FromNow, IsAmong, IsOneOf, json_array, json_object, json_pairs, spelled
 from ...models import Workflow, WorkflowTask
 from ...models.statements import Selection, Statement
-from ..states import WorkflowTaskStatus
+from ...retention import workflow_kept_until
+from ...serializers import dumps
+from ..states import WorkflowStatus, WorkflowTaskStatus
 from . import ending, enqueuing
 from .nodes import (
     BEGUN,
@@ -31,6 +33,7 @@ from .nodes import (
     OUTCOME,
     PARENT,
     WAITS,
+    Ending,
     IsAtOrAbove,
     IsAtOrBelow,
     Node,
@@ -43,6 +46,9 @@ _PLACES: Final = Blank("places")
 _WORKFLOWS: Final = Blank("workflows")
 _INDEXES: Final = Blank("indexes")
 _TASK_IDS: Final = Blank("task_ids")
+_STATUSES: Final = Blank("statuses")
+_RESULTS: Final = Blank("results")
+_CODES: Final = Blank("codes")
 _COUNTS: Final = Blank("counts")
 _FAILED: Final = Blank("failed")
 _STATE: Final = (
@@ -75,6 +81,7 @@ class Phrases:
         self.database = database
         self._connection = connections[database]
         self._is_postgres = self._connection.vendor == "postgresql"
+        self._enqueuing: dict[str, list[Statement]] = {}
 
     @property
     def nodes(self) -> NodeRows:
@@ -110,6 +117,47 @@ class Phrases:
     def _complete(self) -> Statement:
         rows = self.nodes.filter(IsAmong(_KEYS), status__in=BEGUN)
         return self._settled(Statement.update(rows, **ending.completed(self.database)))
+
+    def start(self, keys: Collection[int]) -> None:
+        """PENDING, READY → RUNNING."""
+        self._say(self._start, self._keys(keys))
+
+    @cached_property
+    def _start(self) -> Statement:
+        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
+        return self._settled(Statement.update(rows, status=WorkflowTaskStatus.RUNNING, started_at=Now()))
+
+    def end(self, endings: Sequence[Ending]) -> None:
+        """End nodes as each of these says, without a task (W-36, W-38)."""
+        given = {
+            **self._keys([one.end.pk for one in endings]),
+            _STATUSES.name: self._map({one.end.pk: dumps(one.end.status.value) for one in endings}),
+            _RESULTS.name: self._map({one.end.pk: one.text for one in endings}),
+            _CODES.name: self._map({one.end.pk: dumps(str(one.code)) for one in endings if one.code is not None}),
+        }
+        self._say(self._end, given)
+
+    @cached_property
+    def _end(self) -> Statement:
+        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
+        return self._settled(
+            Statement.update(
+                rows,
+                status=FromMap(_STATUSES, models.TextField()),
+                completed_at=Now(),
+                result=FromMap(_RESULTS, models.JSONField()),
+                error_code=FromMap(_CODES, models.TextField()),
+            )
+        )
+
+    def finish(self, status: WorkflowStatus, texts: Mapping[UUID, str]) -> None:
+        """RUNNING → COMPLETED, FAILED, with these results, or errors, as JSON texts (W-50)."""
+        rows = self._workflows.filter(status=WorkflowStatus.RUNNING, open_count=0)
+        column = "result" if status == WorkflowStatus.COMPLETED else "error"
+        written = {"result": None, "error": None, column: FromMap(_RESULTS, models.JSONField())}
+        kept_until = workflow_kept_until(status, self.database)
+        statement = Statement.update(rows, status=status, completed_at=Now(), **written, kept_until=kept_until)
+        statement.run(self.database, {**self._keys(texts), _RESULTS.name: self._map(texts)})
 
     def close(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> None:
         """Count nodes of these workflows as ended; ``failed`` are the first that have failed."""
@@ -269,23 +317,38 @@ class Phrases:
 
     # What begins.
 
-    def enqueue(self, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
-        """PENDING, READY → ENQUEUED for the nodes with these keys, with tasks like them but for ``changes``."""
+    def enqueue(self, kind: str | None, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
+        """PENDING, READY → ENQUEUED for the nodes with these keys, with tasks like them but for ``changes``.
+
+        Those are always the same for a ``kind``; without one it is not planned once.
+        """
         texts = [f'"{text}"' for text in spelled(task_ids.values(), self._connection)]
         given = {**self._keys(task_ids), _TASK_IDS.name: self._map(dict(zip(task_ids, texts, strict=True)))}
-        if changes:
+        if kind is None:
             self._insertion(changes).run(self.database, given)
             self._update.run(self.database, given)
-        for statement in () if changes else self._enqueue:
+            return
+        if kind not in self._enqueuing:
+            self._enqueuing[kind] = self._enqueuing_with(changes)
+        for statement in self._enqueuing[kind]:
             self._say(statement, given)
 
-    @cached_property
-    def _enqueue(self) -> list[Statement]:
-        insertion, update = self._insertion({}), self._update
+    def _enqueuing_with(self, changes: Mapping[str, Any]) -> list[Statement]:
+        insertion, update = self._insertion(changes), self._update
         if not self._is_postgres:
             return [insertion, update]
         both = Statement(f"WITH made AS ({insertion.sql}) {update.sql}", (*insertion.params, *update.params))
         return [both.settled()]
+
+    def set_times(self, keys: Collection[int]) -> None:
+        """Set when the waits of these nodes are over, from now, unless they say so."""
+        self._say(self._set_times, self._keys(keys))
+
+    @cached_property
+    def _set_times(self) -> Statement:
+        seconds = Coalesce("seconds", "event_timeout", Value(0.0))
+        rows = self.nodes.filter(IsAmong(_KEYS), until__isnull=True)
+        return self._settled(Statement.update(rows, until=FromNow(seconds)))
 
     def make_tasks(self, changes: Mapping[str, Any], task_ids: Collection[UUID]) -> None:
         """Make the tasks of nodes that were inserted with their ids."""

@@ -19,6 +19,7 @@ from ...expressions import FromNow, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
 from ...refusals import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_of_the_row, primary_message, sqlstate
 from ...results import OperationalCode, RetrievalCode, TaskError
+from ...retention import workflow_kept_until
 from ...serializers import clean_text
 from ...states import TASK_TERMINAL_STATES
 from ..codes import WorkflowCode
@@ -29,7 +30,7 @@ from ..states import (
     WorkflowStatus,
     WorkflowTaskStatus,
 )
-from . import beginning, ending, finishing, resuming, stopping
+from . import beginning, ending, resuming, stopping
 from .advance import Advance
 from .nodes import BEGUN, NodeRows, Settled, read
 
@@ -121,8 +122,8 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
     )
     tree.update(open_count=0, **as_read(Workflow, workflow.BOUNDS))
     ended = Workflow.objects.using(database).filter(pk__in=keys)
-    kept = finishing.keeping(ended, WorkflowStatus.FAILED)
-    ended.live().update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error["err"], **kept)
+    kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
+    ended.live().update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error["err"], kept_until=kept_until)
     tell_after_commit(database, keys)
     return len(keys)
 
@@ -255,6 +256,6 @@ def _recount(database: str, keys: Collection[UUID]) -> None:
 def _fail_empty(database: str, key: UUID) -> None:
     error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="There are no nodes.").as_json()
     rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
-    kept = finishing.keeping(rows, WorkflowStatus.FAILED)
-    rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0, **kept)
+    kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
+    rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)
     tell_after_commit(database, [key])

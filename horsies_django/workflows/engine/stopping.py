@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import OperationalError, connections, models, transaction
-from django.db.models import Exists, OuterRef, Q, Subquery
+from django.db.models import Exists, OuterRef, Q, Subquery, Value
 from django.db.models.functions import Now
 
 from ... import postgres
 from ...ends import tell_after_commit
 from ...models import Task, Workflow, WorkflowTask
+from ...retention import workflow_kept_until
 from ...states import TaskStatus
 from ..codes import STOPPED_BY
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
-from . import ending, finishing
+from . import ending
 from .nodes import BEGUN, NodeRows, Settled, among
+
+if TYPE_CHECKING:
+    from .turn import Turn
 
 #: Milliseconds to wait for a task that somebody has locked.
 MOMENT: Final = 500
@@ -38,16 +42,20 @@ def abandon(nodes: NodeRows, some: NodeRows) -> None:
 
     A task that somebody has locked for longer than a moment is left to that.
     """
-    paused = some.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN, workflow__status=WorkflowStatus.PAUSED)
-    _take_back(nodes, paused, WorkflowTaskStatus.READY)
+    paused = _not_begun(some).filter(workflow__status=WorkflowStatus.PAUSED)
+    _take_back(nodes, paused.values_list("task_id", "pk"), WorkflowTaskStatus.READY)
+
+
+def _not_begun(some: NodeRows) -> NodeRows:
+    """Those of ``some`` nodes whose tasks have not begun."""
+    return some.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN)
 
 
 def drop(nodes: NodeRows, some: NodeRows) -> list[Settled]:
     """Skip those of ``some`` nodes whose workflow was ended while they ran, and whose tasks are to run once more."""
-    late = some.filter(
-        status__in=BEGUN, task__status__in=_NOT_BEGUN, workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES)
-    )
-    rows = nodes.filter(among(nodes.db, _take_back(nodes, late, WorkflowTaskStatus.SKIPPED)))
+    late = _not_begun(some).filter(workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES))
+    taken = _take_back(nodes, late.values_list("task_id", "pk"), WorkflowTaskStatus.SKIPPED)
+    rows = nodes.filter(among(nodes.db, taken))
     columns = ("pk", "workflow_id", "task_index", "dependents", "map_index")
     skipped = [
         Settled(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
@@ -57,8 +65,9 @@ def drop(nodes: NodeRows, some: NodeRows) -> list[Settled]:
     return skipped
 
 
-def _take_back(nodes: NodeRows, some: NodeRows, status: WorkflowTaskStatus) -> list[int]:
-    pairs = dict(some.values_list("task_id", "pk"))
+def _take_back(nodes: NodeRows, rows: Iterable[tuple[Any, int]], status: WorkflowTaskStatus) -> list[int]:
+    """Cancel tasks that have not begun, each given with its node; return the nodes."""
+    pairs = dict(rows)
     if not pairs:
         return []
     tasks = Task.objects.using(nodes.db)
@@ -90,17 +99,25 @@ def _locked(database: str, task_ids: Collection[UUID]) -> list[UUID]:
     return free
 
 
-def pause(database: str, roots: Collection[UUID]) -> list[UUID]:
-    """RUNNING → PAUSED for these workflows and everything below them; return which it was (W-42, W-62)."""
+def pause(turn: Turn, roots: Collection[UUID]) -> list[UUID]:
+    """RUNNING → PAUSED for these workflows and everything below them; return which it was (W-42, W-62).
+
+    What has not begun is taken back when the turn asks for something else, or is flushed.
+    """
+    database = turn.database
     if not roots:
         return []
-    workflows = Workflow.objects.using(database)
-    running = workflows.filter(pk__in=below(database, roots), status=WorkflowStatus.RUNNING)
-    keys = list(running.values_list("pk", flat=True))
-    workflows.filter(pk__in=keys).update(status=WorkflowStatus.PAUSED, paused_at=Now())
+    statuses = _statuses_below(database, roots)
+    keys = [key for key, status in statuses.items() if status == WorkflowStatus.RUNNING]
+    running = Workflow.objects.using(database).filter(among(database, keys), status=WorkflowStatus.RUNNING)
+    running.update(status=WorkflowStatus.PAUSED, paused_at=Now())
     tell_after_commit(database, keys)
-    nodes = WorkflowTask.objects.using(database).all()
-    abandon(nodes, nodes.filter(workflow__in=keys))
+    if keys:
+        mine = _not_begun(turn.nodes.filter(among(database, keys, "workflow")))
+        turn.ask_later(
+            turn.phrases.read(mine, "task_id", "pk"),
+            lambda rows: _take_back(turn.nodes, rows, WorkflowTaskStatus.READY),
+        )
     return keys
 
 
@@ -118,11 +135,11 @@ def cancel(
     live = workflows.filter(pk__in=below(database, roots)).exclude(status__in=sorted(WORKFLOW_TERMINAL_STATES))
     keys = list(live.values_list("pk", flat=True))
     rows = workflows.filter(pk__in=keys)
-    rows.update(status=status, cancelled_at=Now(), error=error, **finishing.keeping(rows, status))
+    rows.update(status=status, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
     tell_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
-    taken = _take_back(nodes, mine.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN), WorkflowTaskStatus.SKIPPED)
+    taken = _take_back(nodes, _not_begun(mine).values_list("task_id", "pk"), WorkflowTaskStatus.SKIPPED)
     waits = Q(status__in=[WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY])
     children = workflows.filter(parent=OuterRef("pk"), is_replaced=False)
     untasked = Q(~Exists(children), status__in=BEGUN, task__isnull=True)
@@ -138,17 +155,27 @@ def cancel(
 
 def below(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
     """The ids of these workflows, and of all that are below them, but for those that others have replaced."""
+    return list(_statuses_below(database, roots))
+
+
+def _statuses_below(database: str, roots: Collection[UUID]) -> dict[UUID, str]:
+    """How these workflows stand, and all that are below them, but for those that others have replaced."""
     workflows = Workflow.objects.using(database)
+    asked = workflows.filter(among(database, roots))
     # By their root: to ask who is a child of so many nodes takes as long as there are subworkflows anywhere.
-    tree = workflows.filter(root_id__in=workflows.filter(pk__in=roots).values("root_id"), depth__gt=0)
-    children: dict[UUID, list[UUID]] = defaultdict(list)
+    tree = workflows.filter(root_id__in=asked.values("root_id"), depth__gt=0, is_replaced=False)
     # A join might be planned to go through all nodes.
     above_it = WorkflowTask.objects.using(database).filter(pk=OuterRef("parent")).values("workflow_id")
-    for key, above in tree.filter(is_replaced=False).values_list(
-        "pk", Subquery(above_it, output_field=models.UUIDField())
-    ):
+    of_uuid = models.UUIDField()
+    rows = asked.values_list("pk", "status", Value(None, of_uuid)).union(
+        tree.values_list("pk", "status", Subquery(above_it, output_field=of_uuid)), all=True
+    )
+    children: dict[UUID | None, list[UUID]] = defaultdict(list)
+    statuses: dict[UUID, str] = {}
+    for key, status, above in rows:
+        statuses[key] = status
         children[above].append(key)
-    keys = list(roots)
+    keys = [key for key in roots if key in statuses]
     for key in keys:  # which grows meanwhile
         keys += children[key]
-    return keys
+    return {key: statuses[key] for key in keys}

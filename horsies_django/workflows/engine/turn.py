@@ -1,13 +1,13 @@
 """A turn: what the engine does in one transaction, under the locks of the trees that it concerns.
 
-It remembers what it has read, for nobody else changes it meanwhile, and writes counters and skipped nodes when
-something else is to be read, or at the end. So the round trips of a turn do not grow with what happens in it.
+It remembers what it has read, for nobody else changes it meanwhile. Counters, nodes and workflows that end by what
+follows are written together, at the end. So neither statements nor round trips grow with the levels of what happens.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -16,7 +16,7 @@ from ...serializers import dumps
 from ..codes import WorkflowCode
 from ..states import WorkflowStatus, WorkflowTaskStatus
 from . import ending
-from .nodes import Node, NodeRows, Place, Settled
+from .nodes import Ending, Node, NodeRows, Place, Settled
 from .phrases import Phrases, Question
 
 _SKIPPED: Final = "What it waits for did not complete."
@@ -42,6 +42,11 @@ class Flow:
     name: str
     error: Mapping[str, Any] | None
     result: Any = None
+
+    @property
+    def text(self) -> str:
+        """What it has come to, as JSON text."""
+        return dumps(self.result if self.status == WorkflowStatus.COMPLETED else self.error)
 
     @property
     def is_running(self) -> bool:
@@ -107,10 +112,18 @@ class Turn:
     events: dict[UUID, dict[str, str]] = field(default_factory=dict)
     results: dict[Place, tuple[str, bool]] = field(default_factory=dict)
 
+    # What is to be written.
     _closed: Counter[UUID] = field(default_factory=Counter)
     _failed: dict[UUID, int] = field(default_factory=dict)
     _kept: dict[int, Node] = field(default_factory=dict)
-    _skipped: list[Settled] = field(default_factory=list)
+    _gone: set[Place] = field(default_factory=set)
+    _woken: list[int] = field(default_factory=list)
+    _enqueued: dict[str, tuple[Mapping[str, Any], dict[int, UUID]]] = field(default_factory=dict)
+    _begun: list[int] = field(default_factory=list)
+    _ended: dict[Place, Ending] = field(default_factory=dict)
+    _finished: list[Flow] = field(default_factory=list)
+    # What is to be asked with the next question, and what is to be done with the rows then.
+    _later: list[tuple[Question, Callable[[list[Any]], Any]]] = field(default_factory=list)
 
     @property
     def database(self) -> str:
@@ -132,16 +145,31 @@ class Turn:
     # Writing.
 
     def flush(self) -> None:
-        """Write what is to be written."""
+        """Ask what is to be asked, and write what is to be written."""
+        self.ask()
         if self._closed:
             self.phrases.close(self._closed, self._failed)
             self._closed, self._failed = Counter(), {}
         if self._kept:
             self.phrases.keep_counters(list(self._kept.values()))
             self._kept = {}
-        if self._skipped:
-            ending.skip(self.nodes, self._skipped, WorkflowCode.UPSTREAM_SKIPPED, _SKIPPED)
-            self._skipped = []
+        if self._woken:
+            self.phrases.set_times(self._woken)
+            self._woken = []
+        for kind, (changes, task_ids) in self._enqueued.items():
+            self.phrases.enqueue(kind, task_ids, changes)
+        self._enqueued = {}
+        if self._begun:
+            self.phrases.start(self._begun)
+            self._begun = []
+        if self._ended:
+            self.phrases.end(list(self._ended.values()))
+            self._ended = {}
+        self._gone.clear()
+        for status in (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED):  # their last nodes are counted by now
+            if flows := [flow for flow in self._finished if flow.status == status]:
+                self.phrases.finish(status, {flow.key: flow.text for flow in flows})
+        self._finished = []
 
     def keep(self, nodes: Iterable[Node]) -> None:
         """These wait on, with what they count now."""
@@ -152,19 +180,40 @@ class Turn:
         """These wait no more."""
         for node in nodes:
             self._kept.pop(node.pk, None)
-            self.places[node.workflow_id, node.task_index] = None
+            self.places[node.place] = None
+            self._gone.add(node.place)
+
+    def enqueue(self, kind: str, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
+        """PENDING, READY → ENQUEUED with these tasks, whose columns are as ``changes``, the same for all of a kind."""
+        self._enqueued.setdefault(kind, (changes, {}))[1].update(task_ids)
+
+    def set_times(self, keys: Iterable[int]) -> None:
+        """Set when the waits of these nodes are over, unless they say so."""
+        self._woken += keys
+
+    def start(self, nodes: Iterable[Node]) -> None:
+        """PENDING, READY → RUNNING."""
+        self._begun += [node.pk for node in nodes]
 
     def skip(self, ends: Sequence[Settled]) -> None:
         """PENDING → SKIPPED, for what they wait for has not completed."""
-        self._skipped += ends
-        self.note([(end, _IS_SKIPPED) for end in ends])
+        self.end(Ending(end, _IS_SKIPPED, WorkflowCode.UPSTREAM_SKIPPED) for end in ends)
 
-    def note(self, ended: Iterable[tuple[Settled, str]]) -> None:
-        """These have ended, each with its result as JSON text."""
-        for end, text in ended:
-            self.results[end.workflow_id, end.task_index] = (text, end.is_neutral)
-            if outcome := self.outcomes.get((end.workflow_id, end.task_index)):
-                outcome.status, outcome.text = end.status, text
+    def end(self, endings: Iterable[Ending]) -> list[Settled]:
+        """End these nodes, as each says; return them."""
+        ends: list[Settled] = []
+        for one in endings:
+            end, place = one.end, one.end.place
+            ends.append(end)
+            self._ended[place] = one
+            self.results[place] = (one.text, end.is_neutral)
+            if outcome := self.outcomes.get(place):
+                outcome.status, outcome.text = end.status, one.text
+        return ends
+
+    def store(self, flow: Flow) -> None:
+        """RUNNING → COMPLETED, FAILED, as it says by now (W-50)."""
+        self._finished.append(flow)
 
     def count(self, ends: Iterable[Settled]) -> None:
         """These have ended since the nodes of their workflows were counted."""
@@ -176,12 +225,19 @@ class Turn:
 
     def ask(self, *questions: Question | None) -> list[list[Any]]:
         """Return the rows for each of these, in one round trip; none for None."""
+        later, self._later = self._later, []
         asked = [question for question in questions if question is not None]
-        if not asked:
+        if not (asked or later):
             return [[] for _ in questions]
-        self.flush()
-        answers = iter(self.phrases.ask(*asked))
-        return [[] if question is None else next(answers) for question in questions]
+        answers = iter(self.phrases.ask(*asked, *(question for question, _ in later)))
+        found = [[] if question is None else next(answers) for question in questions]
+        for (_, do), rows in zip(later, answers, strict=True):
+            do(rows)
+        return found
+
+    def ask_later(self, question: Question, do: Callable[[list[Any]], Any]) -> None:
+        """Ask this with whatever is asked next, before anything is written, and do this with the rows."""
+        self._later.append((question, do))
 
     def close(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int], places: Collection[Place]) -> None:
         """Count nodes of these workflows as ended, and know what waits at these places."""
@@ -247,6 +303,20 @@ class Turn:
 
     def _place(self, rows: Iterable[Sequence[Any]]) -> None:
         for node in (Node(*row) for row in rows):
-            place = (node.workflow_id, node.task_index)
-            if self.places.get(place) is None:
-                self.places[place] = node
+            if node.place not in self._gone and self.places.get(node.place) is None:
+                self.places[node.place] = node
+
+    def know_outcomes(self, rows: Iterable[Sequence[Any]]) -> None:
+        """These are places, and how the nodes there stand, but for ends that are still to be written."""
+        for workflow_id, index, *values in rows:
+            outcome = self.outcomes[workflow_id, index] = Outcome(*values)
+            if one := self._ended.get((workflow_id, index)):
+                outcome.status, outcome.text = one.end.status, one.text
+
+    def know_counts(self, keys: Iterable[UUID], rows: Iterable[tuple[UUID, str, int]]) -> None:
+        """These are the numbers of nodes in each state of these workflows, but for ends still to be written."""
+        new: dict[UUID, Counter[str]] = {key: Counter() for key in keys}
+        for workflow_id, status, count in rows:
+            new[workflow_id][status] = count
+        self.counts |= new
+        self.count(one.end for one in self._ended.values() if one.end.workflow_id in new)
