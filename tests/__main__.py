@@ -23,10 +23,12 @@ from tests.tally import tally
 #: The tests that have a PostgreSQL of their own when all are run, about a third of the work each; together they have
 #: an SQLite of their own.
 APART: Final = {
-    "workflows and the admin": ["workflows", "admin"],
-    "sending, schedules and limits": [
-        *("batches", "commands", "contract", "figures", "framework", "gathering", "inspecting", "limits", "middleware"),
-        *("queues", "schedules", "sending", "signals", "state_machine", "unique", "waiting"),
+    "workflows, queues and limits": [
+        *("batches", "commands", "gathering", "limits", "queues", "signals", "unique", "workflows"),
+    ],
+    "the admin, sending and schedules": [
+        *("admin", "contract", "figures", "framework", "inspecting", "middleware"),
+        *("schedules", "sending", "state_machine", "waiting"),
     ],
 }
 

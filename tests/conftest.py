@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 
-from tests.preloaded import Parents
+from tests.preloaded import Parent
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,16 +33,19 @@ SMALL = 160 * 1024
 #: Whether commands fork from a process that has imported the project: where orphans can be adopted.
 FORKS = sys.platform == "linux"
 
-#: What a test may set for a command that forks: its settings are read anew for each set of these.
-OF_SETTINGS = {"HORSIES_WORKER_THREADS", "TEST_BEAT_MS", "TEST_CHECK_MS", "TEST_QUEUES", "TEST_STALE_MS"}
+#: What a test may set for a command that forks, as the beginnings of names: what imports do not depend on.
+READ_LATER = (
+    *("COUNT_STATEMENTS", "DATABASE_URL", "HORSIES_", "OUTBOX"),
+    *("TEST_BEAT", "TEST_CHECK", "TEST_IMPORT", "TEST_QUEUES", "TEST_STALE"),
+)
 
-parents = Parents()
+parent = Parent()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _end_parents() -> Iterator[None]:
+def _end_parent() -> Iterator[None]:
     yield
-    parents.close()
+    parent.close()
 
 
 def wait_until(condition: Callable[[], Any], limit: float = 20.0, what: str = "") -> Any:
@@ -70,7 +74,7 @@ def database_url() -> str:
 class Process:
     """A ``manage.py`` command in a process of its own, its output kept.
 
-    It is forked from a process that has imported the project, unless ``environment`` has what imports depend on.
+    It forks from a process that has imported the project, unless ``environment`` has what imports depend on.
     """
 
     def __init__(self, *arguments: str, **environment: str) -> None:
@@ -81,8 +85,8 @@ class Process:
             "PYTHONWARNINGS": "default",
             **environment,
         }
-        if FORKS and environment.keys() <= OF_SETTINGS:
-            self.process: subprocess.Popen[str] = parents.start(arguments, complete, str(ROOT))
+        if FORKS and all(name.startswith(READ_LATER) for name in environment):
+            self.process: subprocess.Popen[str] = parent.start(arguments, complete)
         else:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", *arguments],
@@ -142,13 +146,18 @@ def _fast_flush() -> Iterator[None]:
     def empty_tables(test: Any) -> None:
         for alias in test._databases_names(include_mirrors=False):
             connection, options = connections[alias], {"reset_sequences": False, "allow_cascade": False}
-            names = connection.introspection.django_table_names(only_existing=True, include_views=False)
-            tables = sorted(set(names) - KEPT)
+            tables = tables_of(connection.settings_dict["NAME"], alias)
             statements = connection.ops.sql_flush(no_style(), tables, **options)
             if connection.vendor == "postgresql" and not _has_large(connection, tables):
                 # Foreign keys are checked at the commit.
-                statements = [f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables]
+                statements = ["; ".join(f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables)]
             connection.ops.execute_sql_flush(statements)
+
+    @cache
+    def tables_of(name: str, alias: str) -> list[str]:
+        return sorted(
+            set(connections[alias].introspection.django_table_names(only_existing=True, include_views=False)) - KEPT
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", empty_tables)
@@ -215,10 +224,10 @@ def worker(manage: Callable[..., Process]) -> Callable[..., Process]:
 
 @pytest.fixture
 def drain(transactional_db: None) -> Callable[..., None]:
-    """Run what is due in this process, as ``horsies_worker --drain`` does."""
+    """Run what is due in this process, as ``horsies_worker --drain`` does; ``no_reaper=False`` if that matters."""
     from django.core.management import call_command
 
     def run(**options: Any) -> None:
-        call_command("horsies_worker", drain=True, verbosity=0, **options)
+        call_command("horsies_worker", **{"drain": True, "verbosity": 0, "no_reaper": True, **options})
 
     return run

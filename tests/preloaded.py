@@ -7,6 +7,7 @@ has a session, an environment, a standard output and an exit status of its own, 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import socket
@@ -14,13 +15,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 #: Option of Linux's prctl().
 SET_CHILD_SUBREAPER = 36
-
-#: Environments for which a parent is kept ready.
-KEPT = 3
 
 
 class Forked(subprocess.Popen[str]):
@@ -34,36 +33,41 @@ class Forked(subprocess.Popen[str]):
 
 
 class Parent:
-    """A process that has imported the project in one environment."""
+    """A process that has imported the project, started once it is needed."""
 
-    def __init__(self, environment: Mapping[str, str], folder: str) -> None:
-        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.preloaded", str(theirs.fileno())],
-                cwd=folder,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                stdout=subprocess.DEVNULL,
-            )
+    def __init__(self) -> None:
+        self._line: socket.socket | None = None
 
-    def start(self, arguments: tuple[str, ...]) -> Forked:
-        """Fork a command."""
+    def start(self, arguments: tuple[str, ...], environment: Mapping[str, str]) -> Forked:
+        """Fork a command that reads its settings in this environment."""
+        line = self._line = self._line or self._begin()
         reading, writing = os.pipe()
         _become_subreaper(1)  # a command whose parent ends comes to us
         try:
-            socket.send_fds(self.line, [json.dumps(arguments).encode()], [writing])
-            pid = int(self.line.recv(16))
+            socket.send_fds(line, [json.dumps([arguments, dict(environment)]).encode()], [writing])
+            pid = int(line.recv(16))
         finally:
             _become_subreaper(0)
             os.close(writing)
         return Forked(arguments, pid, reading)
 
+    def _begin(self) -> socket.socket:
+        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.preloaded", str(theirs.fileno())],
+                cwd=Path(__file__).parent.parent,
+                env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONWARNINGS": "default"},
+                pass_fds=[theirs.fileno()],
+                stdout=subprocess.DEVNULL,
+            )
+        return line
+
     def close(self) -> None:
         """End it; the commands go on."""
-        self.line.close()
-        self.process.kill()
-        self.process.wait()
+        if self._line:
+            self._line.close()
+            self._process.wait()
 
 
 def _become_subreaper(value: int) -> None:
@@ -71,30 +75,8 @@ def _become_subreaper(value: int) -> None:
     assert ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, ctypes.c_ulong(value), nothing, nothing, nothing) == 0
 
 
-class Parents:
-    """The parents that are ready, those used last at the end."""
-
-    def __init__(self) -> None:
-        self._ready: dict[frozenset[tuple[str, str]], Parent] = {}
-
-    def start(self, arguments: tuple[str, ...], environment: Mapping[str, str], folder: str) -> Forked:
-        """Start a command in this environment."""
-        environment = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
-        key = frozenset(environment.items())
-        parent = self._ready.pop(key, None) or Parent(environment, folder)
-        self._ready[key] = parent
-        if len(self._ready) > KEPT:
-            self._ready.pop(next(iter(self._ready))).close()
-        return parent.start(arguments)
-
-    def close(self) -> None:
-        """End them all."""
-        while self._ready:
-            self._ready.popitem()[1].close()
-
-
-def _serve(line: socket.socket) -> list[str]:
-    """Fork for each request; return its arguments in the command that was forked."""
+def _serve(line: socket.socket) -> tuple[list[str], dict[str, str]]:
+    """Fork for each request; return its arguments and its environment in the command that was forked."""
     while True:
         message, descriptors, *_ = socket.recv_fds(line, 65536, 1)
         if not message:
@@ -117,12 +99,12 @@ def _serve(line: socket.socket) -> list[str]:
         os.dup2(descriptors[0], 1)
         os.dup2(descriptors[0], 2)
         os.close(descriptors[0])
-        return json.loads(message)
+        arguments, environment = json.loads(message)
+        return arguments, environment
 
 
 def _preload() -> Any:
     import gc
-    import importlib
     import pkgutil
 
     import django
@@ -141,10 +123,30 @@ def _preload() -> Any:
     return ManagementUtility
 
 
+def _read_settings(environment: Mapping[str, str]) -> None:
+    """Read the settings anew, and forget what was made by the old ones: connections and backends."""
+    from asgiref.local import Local
+    from django.apps import apps
+    from django.conf import settings
+    from django.core.signals import setting_changed
+    from django.db import connections
+
+    os.environ.clear()
+    os.environ.update(environment)
+    for name in ("testproject.settings", "tests.settings"):
+        importlib.reload(sys.modules[name])
+    settings._setup()
+    connections.settings = connections.configure_settings(None)
+    connections._connections = Local(connections.thread_critical)
+    setting_changed.send(sender=None, setting="TASKS", value=settings.TASKS, enter=True)
+    apps.get_app_config("jobs").ready()
+
+
 def main() -> None:
     """Import all that a command imports, then fork one for each request, which ends as ``manage.py`` does."""
     utility = _preload()
-    arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
+    arguments, environment = _serve(socket.socket(fileno=int(sys.argv[1])))
+    _read_settings(environment)
     sys.argv = ["manage.py", *arguments]
     utility(sys.argv).execute()
 

@@ -182,6 +182,7 @@ def test_the_readme_begins_with_its_two_commands():
 EXAMPLES = ["workflows-tutorial", "celery", "unique"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_the_examples_of_a_page_give_what_it_says(page, drain):
     """Run a page from top to bottom, in a module of its own; a worker has run before each line with an arrow."""

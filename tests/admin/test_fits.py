@@ -60,6 +60,7 @@ def test_verbs_work_on_a_site_of_ones_own_and_come_back_to_it(operator):
     assert Queue.objects.get().paused
 
 
+@pytest.mark.slow
 def test_with_the_queue_in_another_database_everything_is_read_and_written_there(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "tests.admin.elsewhere"],

@@ -56,6 +56,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
 def test_a_schedule_with_a_value_out_of_range_is_refused_in_words_wherever_it_is_typed(admin_client, settings, zone):
     settings.TIME_ZONE = zone

@@ -94,6 +94,7 @@ def test_more_queues_than_are_looked_into_are_told_of_and_those_with_a_row_have_
     assert "Paused, with tasks that are due: zzz." in overview
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_the_list_the_overview_and_the_status_have_a_bound_however_many_queues_ended_something(staff, capsys):
     names = [f"ended-{number:04}" for number in range(3_000)]

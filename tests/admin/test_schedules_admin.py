@@ -604,6 +604,7 @@ def test_the_overview_names_the_five_that_are_due_next_in_one_more_statement(sta
     assert "nobody sends what they run" in overview()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="the plan is PostgreSQL's")
 def test_with_10_000_schedules_what_is_asked_goes_by_an_index():
     Schedule.objects.bulk_create(

@@ -10,6 +10,7 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skin", ["unfold", "jazzmin"])
 def test_every_page_opens_in_another_skin(skin, tmp_path, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/skin.sqlite3")

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
     ],
     ids=" ".join,
 )
+@pytest.mark.once
 def test_wrong_usage_exits_2_and_names_the_flag_the_value_and_what_is_allowed(manage, arguments, words):
     process = manage("horsies_worker", *arguments)
 
@@ -130,6 +131,7 @@ def test_two_processes_drain_and_exit_0(manage):
     assert {handle.status() for handle in handles} == {TaskStatus.COMPLETED}
 
 
+@pytest.mark.once
 @pytest.mark.once
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon"])
 def test_a_bad_interval_of_the_reaper_is_wrong_usage(manage, interval):

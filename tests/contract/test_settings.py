@@ -71,6 +71,7 @@ def test_durations_may_be_said_in_several_ways():
     assert kept(None) is None
 
 
+@pytest.mark.once
 def test_check_prints_every_mistake_at_once(tmp_path):
     (tmp_path / "wrong.py").write_text(
         "from tests.settings import *\n"

@@ -35,6 +35,7 @@ def test_what_is_cancelled_under_a_worker_has_not_run_and_what_has_run_is_not_ca
     assert not TaskAttempt.objects.filter(task__in=cancelled).exists()
 
 
+@pytest.mark.slow
 def test_two_who_do_the_same_do_it_once():
     some(1_500, "failed")
     done = []

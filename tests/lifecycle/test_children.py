@@ -192,6 +192,7 @@ def test_scenario_77_a_bodys_subprocess_inherits_no_connection(worker):
 # Loops that raise.
 
 
+@pytest.mark.once
 def test_scenario_79_a_reaper_that_raises_ends_its_worker_with_exit_status_1(worker, folder, fragile):
     process = worker(TEST_CHECK_MS="200", **fragile)
     handle = tasks.add.send(1)

@@ -60,6 +60,7 @@ def test_two_workers_run_at_most_two_of_each_key_at_once_and_all_of_them(worker)
     assert not Task.objects.gated().exists()
 
 
+@pytest.mark.slow
 def test_a_full_key_with_ten_thousand_behind_it_slows_nobody(manage, tmp_path):
     count, deep = (2_000, 10_000) if connection.vendor == "postgresql" else (500, 2_000)
 

@@ -87,7 +87,7 @@ def test_s4_35_a_time_limit_ends_a_living_body_that_beats_and_no_threshold_does(
 def test_33_a_code_of_the_librarys_that_a_body_returns_can_be_told_from_a_crash(drain):
     (crashed,) = WORK["recovered stale runs"](1)
     handle = tasks.returns_error.send("WORKER_CRASHED")
-    drain()
+    drain(no_reaper=False)
 
     assert Task.objects.get(pk=handle.id).attempts.get().outcome == "FAILED"
     assert Task.objects.get(pk=crashed.pk).attempts.get().outcome == "WORKER_FAILURE"

@@ -33,6 +33,7 @@ def test_a_row_that_is_poison_stops_neither_its_neighbours_nor_other_duties(pois
     assert Task.objects.get(pk=rows[2].pk).status == rows[2].status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("duty", WORK)
 def test_a_duty_is_done_in_bounded_batches_until_nothing_is_left(duty):
     count = 2 * BATCH + 100
@@ -50,6 +51,7 @@ def test_a_duty_is_done_in_bounded_batches_until_nothing_is_left(duty):
     assert reap()[duty].count == 0
 
 
+@pytest.mark.slow
 def test_a_whole_batch_of_poison_is_not_in_the_way_of_the_rest(poison, caplog):
     rows = WORK["expired overdue tasks"](BATCH + 3)
     first = list(Task.objects.overdue().order_by("good_until").values_list("pk", flat=True)[:BATCH])

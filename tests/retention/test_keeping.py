@@ -63,7 +63,7 @@ def test_each_state_has_its_own(settings, drain):
     done, failed, cancelled = jobs.plain.send(), jobs.failing.send(), jobs.plain.send()
     expired = jobs.plain.with_options(good_until=timezone.now() - timedelta(seconds=1)).send()
     assert cancelled.cancel()
-    drain()
+    drain(no_reaper=False)
     assert expired.status() is TaskStatus.EXPIRED
     assert kept(done) == about(timedelta(minutes=1))
     assert kept(failed) == about(timedelta(days=2))
@@ -87,7 +87,7 @@ def test_who_is_retried_by_hand_is_kept(drain):
 @pytest.mark.parametrize("job", [jobs.fleeting, jobs.fleeting_atomic])
 def test_s2_10_a3_15_no_retention_deletes_on_completion(drain, job):
     handle = job.send()
-    drain(no_reaper=True)
+    drain()
     assert handle.status() is None
     assert handle.get(timeout=0).err.error_code == "TASK_NOT_FOUND"
     assert not TaskAttempt.objects.exists()
@@ -96,7 +96,7 @@ def test_s2_10_a3_15_no_retention_deletes_on_completion(drain, job):
 def test_s2_10_by_the_backends_settings(settings, drain):
     configure(settings, retention={"completed": 0})
     done, failed, kept_all_the_same = jobs.plain.send(), jobs.failing.send(), jobs.two_hours.send()
-    drain(no_reaper=True)
+    drain()
     assert done.status() is None
     assert failed.status() is TaskStatus.FAILED
     assert kept_all_the_same.status() is TaskStatus.COMPLETED
@@ -111,11 +111,11 @@ def test_who_listens_to_the_end_still_finds_the_task(drain):
     task_finished.connect(receiver)
     try:
         handle = jobs.fleeting.send()
-        drain(no_reaper=True)
+        drain()
     finally:
         task_finished.disconnect(receiver)
     assert found == ["gone"]
-    drain()  # its reaper deletes what was left for the listener
+    drain(no_reaper=False)  # which deletes what was left for the listener
     assert handle.status() is None
     assert not Heartbeat.objects.exists()
 

@@ -173,7 +173,7 @@ def test_a_hostile_row_that_was_sent_for_later_fails_when_it_is_due_and_its_neig
     Task.objects.filter(pk=good).update(enqueued_at=FromNow(-1))
     assert write(Task, hostile, **_columns("enqueued_at -infinity")) == 1
 
-    drain(processes=1)
+    drain(processes=1, no_reaper=False)
 
     _assert_failed_alone([hostile], [good])
 

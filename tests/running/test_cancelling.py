@@ -207,7 +207,7 @@ def test_a_task_that_has_ended_is_not_cancelled(drain):
     late = write.send("late")
     Task.objects.update(good_until="2020-01-01T00:00Z")
     ended = {"EXPIRED": late, "COMPLETED": write.send("done"), "FAILED": jobs.plain.send("os")}
-    drain()
+    drain(no_reaper=False)
 
     assert not any(handle.cancel(include_running=True) for handle in ended.values())
 

@@ -40,7 +40,7 @@ def test_a_task_that_can_not_be_deleted_at_its_end_has_ended_all_the_same(drain,
     post_delete.connect(refuse, sender=Task)
     try:
         handles = [kept.fleeting.send(), kept.fleeting_atomic.send(), kept.plain.send()]
-        drain(no_reaper=True)
+        drain()
     finally:
         post_delete.disconnect(refuse, sender=Task)
 

@@ -210,7 +210,7 @@ def test_a_task_that_snoozes_past_its_good_until_expires(drain):
     assert handle.status() == TaskStatus.PENDING
 
     Task.objects.update(good_until=F("sent_at"))
-    drain()
+    drain(no_reaper=False)
 
     assert handle.status() == TaskStatus.EXPIRED
     assert Entry.objects.count() == 1

@@ -93,6 +93,7 @@ def test_a_scheduler_stops_when_it_is_told_to(manage):
     assert "Traceback" not in process.output
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_whether_a_run_goes_on_is_asked_of_the_live_ones_alone_however_many_there_were(beat):
     if connection.vendor != "postgresql":

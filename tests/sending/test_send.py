@@ -260,7 +260,7 @@ def test_s1_14_a_deadline_that_has_passed_when_the_task_is_sent_expires_it(drain
     job = jobs.triple.with_options(good_until=timezone.now() - datetime.timedelta(seconds=1))
     handle = job.send(1)
 
-    drain()
+    drain(no_reaper=False)
 
     assert handle.status() == TaskStatus.EXPIRED
     assert handle.get(0).err.error_code == "TASK_EXPIRED"

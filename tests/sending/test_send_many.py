@@ -147,9 +147,10 @@ def test_a_unique_key_cannot_be_given_to_many():
 
 # More than it looks at before it begins.
 
-MANY = 12_345
+MANY = 10_500
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 def test_a_mistake_far_down_a_generator_inserts_none_and_leaves_the_callers_transaction_usable():
     def calls():
@@ -167,7 +168,7 @@ def test_a_mistake_far_down_a_generator_inserts_none_and_leaves_the_callers_tran
 
 @pytest.mark.once
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("count", [0, 10, 10_000, MANY])
+@pytest.mark.parametrize("count", [0, 10, MANY])
 def test_a_generator_that_raises_inserts_none_wherever_it_does(count):
     def calls():
         yield from ({"a": number} for number in range(count))
@@ -196,6 +197,7 @@ def test_a_long_generator_is_not_read_to_its_end_before_the_first_is_inserted():
     assert len({handle.id for handle in handles}) == MANY
 
 
+@pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 def test_many_calls_in_a_transaction_that_is_rolled_back_leave_nothing():
     with transaction.atomic():

@@ -29,6 +29,7 @@ OF_A_TASK = re.compile(
 )
 
 
+@pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("runners", ["1", "2"])
 def test_a_real_worker_tells_of_each_task_in_whole_lines(manage, runners):
@@ -61,6 +62,7 @@ def test_the_line_of_a_body_is_there_while_it_runs_and_if_it_kills_its_process(w
     assert f"task started id={fatal.id}" in process.output
 
 
+@pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that can't be written to")
 def test_a_stderr_that_takes_nothing_hurts_no_task():

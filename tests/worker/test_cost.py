@@ -22,6 +22,7 @@ def statements(path):
     return os.path.getsize(path) if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_at_depth_a_task_costs_at_most_0_3_statements(manage, tmp_path):
     count = 20_000 if connection.vendor == "postgresql" else 2_000
     tasks.noop.send_many({} for _ in range(count))

@@ -298,6 +298,7 @@ def test_a_look_reads_the_first_rows_of_two_indexes(deep_queue):
     assert buffers(plans[0]) <= 30
 
 
+@pytest.mark.slow
 def test_sqlite_scans_no_table(deep_queue):
     if is_postgres():
         return

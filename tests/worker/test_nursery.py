@@ -104,6 +104,7 @@ def test_a_forked_runner_that_dies_is_replaced_and_its_task_recovered_at_once(wo
     wait_until(lambda: "status=9" in process.output or "status=0" in process.output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_when_the_nursery_is_lost_the_runners_go_on_and_new_ones_start_from_scratch(worker, number):
     process = worker("--processes", "2", "-v0", runners=2)

@@ -94,6 +94,7 @@ def test_a_node_goes_into_several_workflows_and_has_its_own_order_in_each(nodes)
     assert a.waits_for == b.waits_for == ()
 
 
+@pytest.mark.slow
 def test_a_chain_of_ten_thousand_nodes_is_no_matter_of_depth():
     nodes = [jobs.nothing.node()() for _ in range(10_000)]
 

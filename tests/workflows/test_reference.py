@@ -229,7 +229,7 @@ def test_random_graphs_end_as_the_reference_says(drain, graphs):
 
 
 @given(specs(15), st.lists(st.sampled_from(ACTIONS), max_size=8), st.sampled_from(OnError))
-@settings(EXAMPLES, max_examples=5)
+@settings(EXAMPLES, max_examples=4)
 def test_whatever_is_done_to_them_in_between(drain, nodes, actions, on_error):
     play(nodes, actions, on_error, drain)
 

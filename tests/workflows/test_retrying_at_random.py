@@ -53,7 +53,7 @@ def bring_to_its_end(handle, drain):
     st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 20)), min_size=4, max_size=14),
     st.sampled_from(OnError),
 )
-@settings(EXAMPLES, max_examples=6)
+@settings(EXAMPLES, max_examples=3)
 def test_p_06_whatever_is_retried_nothing_is_lost(drain, nodes, actions, on_error):
     handle = built(nodes, uuid4().hex, on_error).start()
 
