@@ -20,15 +20,15 @@ from uuid import uuid4
 
 from tests.tally import tally
 
-#: The tests that have a PostgreSQL of their own when all are run, about a third of the work each; together they have
-#: an SQLite of their own.
+#: The tests that have databases of their own when all are run, about a third of the work each.
 APART: Final = {
     "workflows, queues and limits": [
-        *("batches", "commands", "gathering", "limits", "queues", "signals", "unique", "workflows"),
+        *("batches", "commands", "gathering", "limits", "queues", "retention", "signals", "unique", "waiting"),
+        "workflows",
     ],
     "the admin, sending and schedules": [
-        *("admin", "contract", "figures", "framework", "inspecting", "middleware"),
-        *("schedules", "sending", "state_machine", "waiting"),
+        *("admin", "contract", "figures", "framework", "inspecting", "middleware", "rows"),
+        *("schedules", "sending", "state_machine"),
     ],
 }
 
@@ -109,21 +109,20 @@ def main() -> int:
         arguments = ["-m", "not slow", *arguments]
     alone, arguments = _only("alone", arguments), _only("not alone", arguments)
     parts = {name: [f"tests/{folder}" for folder in folders] for name, folders in APART.items()} if is_whole else {}
-    apart = [folder for folders in parts.values() for folder in folders]
-    rest = [f"--ignore={folder}" for folder in apart]
+    rest = [f"--ignore={folder}" for folders in parts.values() for folder in folders]
     with ExitStack() as stack:
         kept = os.environ.get("TEST_RESULTS")
         results = Path(kept or stack.enter_context(tempfile.TemporaryDirectory(prefix="horsies-results-")))
-        suites = [Suite("SQLite", stack.enter_context(sqlite()), results, [*_only("not once", arguments), *rest])]
-        if apart:
-            own = [*_only("not once", arguments), *apart]
-            suites.append(Suite("SQLite, of all that is apart", stack.enter_context(sqlite()), results, own))
+        suites = []
+        for name, paths in {"the rest": rest, **parts}.items():
+            own = [*_only("not once", arguments), *paths]
+            suites.append(Suite(f"SQLite, {name}", stack.enter_context(sqlite()), results, own))
         first = stack.enter_context(postgres())
         if "DATABASE_URL" in os.environ:
             parts, rest = {}, []
-        for name, folders in parts.items():
+        for name, paths in parts.items():
             url = stack.enter_context(postgres())
-            suites.append(Suite(f"PostgreSQL, of {name}", url, results, [*arguments, *folders]))
+            suites.append(Suite(f"PostgreSQL, {name}", url, results, [*arguments, *paths]))
         print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
         suites.insert(0, Suite("PostgreSQL", first, results, [*arguments, *rest], is_seen=True))
         statuses = [suite.wait() for suite in suites]

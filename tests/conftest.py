@@ -57,7 +57,7 @@ def wait_until(condition: Callable[[], Any], limit: float = 20.0, what: str = ""
             return value
         if is_last:
             pytest.fail(f"not within {limit} s: {what or condition}")
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 def database_url() -> str:

@@ -21,6 +21,7 @@ def told(answer):
     return " ".join(str(message) for message in get_messages(answer.wsgi_request))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "verb"), VERBS, ids=named)
 @pytest.mark.parametrize("way", [do, do_to_selected], ids=named)
 def test_no_verb_breaks(admin_client, model, verb, way):

@@ -15,7 +15,7 @@ from tests.admin import page_jobs
 from tests.admin.makers import made
 from tests.jobs import tasks
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.slow]
 
 LISTED = (Task, Workflow, Schedule, Queue, Worker, Heartbeat, Limit)
 SECRET = "geheim"

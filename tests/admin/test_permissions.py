@@ -24,7 +24,7 @@ from django.urls import reverse
 
 from tests.admin.makers import made
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 
 APP = "horsies_django"
 MODELS = [model for model in admin.site._registry if model._meta.app_label == APP]

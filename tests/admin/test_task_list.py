@@ -200,6 +200,7 @@ def test_the_list_needs_few_queries_and_as_many_for_fifty_rows_as_for_one(staff)
         {"all": ""},
     ],
 )
+@pytest.mark.once
 def test_a_bad_address_is_no_error_of_ours(staff, query):
     make()
 

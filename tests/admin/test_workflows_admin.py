@@ -464,6 +464,7 @@ def test_nothing_of_a_row_is_markup(staff):
         [],
     ],
 )
+@pytest.mark.once
 def test_damaged_rows_are_shown_all_the_same(staff, damaged):
     row("odd", *damaged)
     row("odd", *damaged, status="FAILED", error=[1], success_policy=3, open_count=99)

@@ -27,7 +27,10 @@ SLACK = 15
 OFTEN = {"TEST_STALE_MS": "5000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "200"}
 
 
-@pytest.fixture(params=[pytest.param(-600, marks=pytest.mark.slow), 600], ids=["ten minutes slow", "ten minutes fast"])
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=[-600, 600], ids=["ten minutes slow", "ten minutes fast"])
 def skew(request):
     return request.param
 

@@ -284,6 +284,7 @@ def test_what_is_not_meant_any_more_when_its_turn_comes_is_left_alone():
     assert Task.objects.filter(status="CANCELLED").count() == 560
 
 
+@pytest.mark.slow
 def test_no_batch_is_counted_or_read_whole(monkeypatch):
     some(1_100, "failed")
 

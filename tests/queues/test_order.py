@@ -9,7 +9,7 @@ from horsies_django.expressions import FromNow
 from horsies_django.models import Queue, Task, TaskAttempt
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 def send(counts, **options):

@@ -176,6 +176,7 @@ def test_w_44_a_cancelled_workflow_stays_while_a_body_of_it_runs(drain, settings
     assert (handle.status(), below.status()) == (None, None)
 
 
+@pytest.mark.slow
 def test_many_go_in_one_pass_and_long_ones_a_part_at_a_time(drain):
     ended(450)
     ended(1, nodes=2 * NODES + 5)

@@ -46,6 +46,7 @@ def test_a_survey_sees_so_many_queues_and_the_next_those_that_come_after():
     assert not surveyed.goes_on
 
 
+@pytest.mark.slow
 def test_a_normal_queue_is_drained_beside_many_that_were_made_up(drain):
     names = _make_up(MADE_UP)
     tasks.noop.send_many({} for _ in range(NORMAL))

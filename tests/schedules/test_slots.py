@@ -69,6 +69,7 @@ def test_between_the_two_times_of_an_hour_nothing_is_run_again():
     assert slots.missed(utc(2026, 10, 24, 23, 45), second_time, 10) == [utc(2026, 10, 25), utc(2026, 10, 25, 0, 30)]
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kolkata"])
 @pytest.mark.parametrize("timing", ["cron:*/7 * * * *", "cron:30 1,2 * * *", "cron:10 0 */3 * * SUN", "every:1000"])

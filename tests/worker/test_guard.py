@@ -88,6 +88,7 @@ def drained(manage, tally, count, *flags):
     return statements, (after[0] - before[0]) / count, float(after[1] - before[1]) / count if is_clean else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runners", ["1", "2"])
 def test_at_depth_a_task_costs_hardly_any_statements_and_commits_and_little_log(manage, tmp_path, runners):
     if not is_postgres() and runners == "2":

@@ -14,6 +14,7 @@ from tests.jobs import tasks
 from tests.jobs.models import Entry
 
 pytestmark = [
+    pytest.mark.once,
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(sys.platform != "linux", reason="runners are forked on Linux only"),
 ]

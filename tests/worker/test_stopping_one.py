@@ -14,6 +14,8 @@ from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.worker.test_stopping import send_hold
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def gate(tmp_path):

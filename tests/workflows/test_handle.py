@@ -405,6 +405,7 @@ def test_w_72_only_the_result_of_a_completed_workflow_is_kept(drain, django_asse
     ],
     ids=str,
 )
+@pytest.mark.once
 @pytest.mark.parametrize("workflow", [one(), one().with_options(output=None)], ids=["output", "results"])
 def test_w_72_a_damaged_result_is_an_error_result(drain, get, workflow, values, code):
     handle = ran(workflow, drain)
