@@ -45,6 +45,19 @@ class TaskFailed(HorsiesError):
         self.error = error
 
 
+class WaitTimeout(HorsiesError, TimeoutError):
+    """The task, or the workflow, had not ended when the caller's time was up; it goes on.
+
+    Raised by ``TaskHandle.value()`` and ``TaskResult.unwrap()``. ``status`` is the last that was read, None if the
+    database has not answered; ``error`` is the :class:`~horsies_django.TaskError`, whose code is ``WAIT_TIMEOUT``.
+    """
+
+    def __init__(self, message: str = "", error: TaskError[Any] | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+        self.status: str | None = (error.data or {}).get("status") if error is not None else None
+
+
 class TaskCancelled(TaskFailed):
     """The task was cancelled."""
 
@@ -154,14 +167,14 @@ class Retry(_Wish):
 
 
 class Snooze(_Wish):
-    """Raise it in a body to run again after ``seconds``, as if this run had not been: it burns no attempt.
+    """Raise it in a body to run again ``after`` so many seconds, as if this run had not been: it burns no attempt.
 
     Raises ValueError for a bad delay.
     """
 
-    def __init__(self, seconds: float | timedelta) -> None:
-        super().__init__(f"The task snoozes for {seconds} seconds.")
-        self.seconds = _seconds("Snooze()", seconds)
+    def __init__(self, after: float | timedelta) -> None:
+        self.after = _seconds("Snooze(after=)", after)
+        super().__init__(f"The task snoozes for {self.after:g} seconds.")
 
 
 class Discard(_Wish):

@@ -142,7 +142,7 @@ class TaskHandle(Generic[T]):
         )
 
     def value(self, timeout: float | None = None) -> T:
-        """Return the ok value, or raise :class:`~horsies_django.exceptions.TaskFailed`. See :meth:`get`."""
+        """Return the ok value, or raise ``TaskFailed``, or ``WaitTimeout`` (a TimeoutError). See :meth:`get`."""
         return self.get(timeout).unwrap()
 
     async def avalue(self, timeout: float | None = None) -> T:
@@ -191,11 +191,11 @@ class TaskHandle(Generic[T]):
     def _told(self, answer: waiting.Answer[waiting.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
         """Return the result that an answer means, and keep it if it is the task's own."""
         if isinstance(answer, waiting.Silent):
-            return retrieval.timed_out("task", timeout)
+            return retrieval.timed_out("task", timeout, None)
         if not isinstance(answer, waiting.Row):
             return retrieval.nothing(f"task {self.id}", answer)
         if (result := self._kept(answer)) is None:
-            return retrieval.timed_out("task", timeout)
+            return retrieval.timed_out("task", timeout, answer.status)
         self._final = result
         return result
 

@@ -52,6 +52,10 @@ class TaskViews(models.QuerySet["Task"]):
         """Tasks that wait, due or not."""
         return self.filter(status=TaskStatus.PENDING)
 
+    def claimed(self) -> Self:
+        """Tasks that a worker holds, whether their bodies have begun or not."""
+        return self.filter(IS_HELD)
+
     def due(self) -> Self:
         """Tasks that may be claimed now (S0-35, S4-19)."""
         return self.pending().filter(not_past_deadline(), enqueued_at__lte=Now())

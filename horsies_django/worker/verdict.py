@@ -57,7 +57,7 @@ def raised_by(run: Run, task: FrameworkTask[..., Any] | None, raised: BaseExcept
     if isinstance(raised, Unrunnable):
         return _failed(run, None, raised.code, raised.__cause__ or raised)
     if isinstance(raised, Snooze):
-        return Outcome(run, Ended(run.task_id, run.claim.claim, "null", again_in=raised.seconds))
+        return Outcome(run, Ended(run.task_id, run.claim.claim, "null", again_in=raised.after))
     if isinstance(raised, Discard):
         return _failed(run, task, OutcomeCode.TASK_DISCARDED, raised)
     if isinstance(raised, Retry):

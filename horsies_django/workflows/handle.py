@@ -76,7 +76,7 @@ class WorkflowHandle(Generic[T]):
         )
 
     def value(self, timeout: float | None = None) -> T:
-        """Return the ok value, or raise :class:`~horsies_django.exceptions.TaskFailed`. See :meth:`get`."""
+        """Return the ok value, or raise ``TaskFailed``, or ``WaitTimeout`` (a TimeoutError). See :meth:`get`."""
         return self.get(timeout).unwrap()
 
     async def avalue(self, timeout: float | None = None) -> T:
@@ -201,11 +201,11 @@ class WorkflowHandle(Generic[T]):
     def _told(self, answer: waiting.Answer[news.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
         """Return the result that an answer means, and keep it if there will be no other."""
         if isinstance(answer, waiting.Silent):
-            return retrieval.timed_out("workflow", timeout)
+            return retrieval.timed_out("workflow", timeout, None)
         if not isinstance(answer, news.Row):
             return retrieval.nothing(f"workflow {self.id}", answer)
         if not answer.is_final:
-            return retrieval.timed_out("workflow", timeout)
+            return retrieval.timed_out("workflow", timeout, answer.status)
         result = answer.as_result()
         if answer.status == WorkflowStatus.COMPLETED:
             self._final = result

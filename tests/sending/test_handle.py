@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from horsies_django import TaskError, TaskHandle, TaskResult, TaskStatus
-from horsies_django.exceptions import TaskFailed
+from horsies_django.exceptions import TaskFailed, WaitTimeout
 from horsies_django.handle import Progress
 from horsies_django.models import Task
 from tests.conftest import wait_until
@@ -178,14 +178,16 @@ def test_s4_64_a_task_that_failed_gives_its_error_and_value_raises_it(drain):
 
 
 @pytest.mark.django_db
-def test_value_raises_for_what_get_tells_as_an_error():
+def test_value_raises_a_timeout_with_the_last_status_or_what_get_tells_as_an_error():
     handle = jobs.triple.send(1)
 
-    with pytest.raises(TaskFailed) as waited:
+    with pytest.raises(TimeoutError) as waited:
         handle.value(0)
     with pytest.raises(TaskFailed) as missed:
         TaskHandle(uuid.uuid4()).value()
 
+    assert type(waited.value) is WaitTimeout
+    assert (waited.value.status, waited.value.error.data) == ("PENDING", {"status": "PENDING"})
     assert (waited.value.error.error_code, missed.value.error.error_code) == ("WAIT_TIMEOUT", "TASK_NOT_FOUND")
 
 
