@@ -14,7 +14,7 @@ from .serializers import clean_text
 
 logger = logging.getLogger("horsies_django")
 
-MAX_RETRIES: Final = 20
+MAX_RETRIES: Final = 999
 MAX_INTERVAL: Final = 86_400.0
 CODE_LENGTH: Final = 100
 
@@ -27,7 +27,10 @@ _HOPELESS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Which error codes are retried, how often, and after how many seconds (S4-26 … S4-31).
+    """Which failures are retried, how often, and after how many seconds (S4-26 … S4-31).
+
+    ``auto_retry_for`` has error codes and exception classes, which stand for what inherits from them too. A class is
+    kept as its dotted path.
 
     A *fixed* policy has one interval for each retry. An *exponential* one has a single interval, which doubles with
     each retry up to ``max_delay_seconds``. ``jitter`` moves each delay by up to a quarter, both ways. All bad fields
@@ -48,7 +51,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Bring sequences into one form. Raises ValueError naming every bad field."""
-        if isinstance(self.auto_retry_for, str):
+        if isinstance(self.auto_retry_for, str | type):
             object.__setattr__(self, "auto_retry_for", (self.auto_retry_for,))
         for name in ("intervals", "auto_retry_for"):
             if isinstance(value := getattr(self, name), Iterable) and not isinstance(value, str):
@@ -56,7 +59,7 @@ class RetryPolicy:
         if problems := [*self._problems_of_times(), *self._problems_of_codes()]:
             raise ValueError("RetryPolicy: " + " ".join(problems))
         object.__setattr__(self, "intervals", tuple(map(float, self.intervals)))
-        object.__setattr__(self, "auto_retry_for", tuple(map(str, self.auto_retry_for)))
+        object.__setattr__(self, "auto_retry_for", tuple(map(_as_text, self.auto_retry_for)))
 
     def _problems_of_times(self) -> Iterator[str]:
         if type(self.max_retries) is not int or not 1 <= self.max_retries <= MAX_RETRIES:
@@ -80,15 +83,18 @@ class RetryPolicy:
 
     def _problems_of_codes(self) -> Iterator[str]:
         codes = self.auto_retry_for
-        if not isinstance(codes, tuple) or not codes or not all(map(is_code, codes)):
-            yield f"auto_retry_for is {codes!r}; allowed: at least one code (1 to {CODE_LENGTH} characters)."
+        if not isinstance(codes, tuple) or not codes or not all(is_code(_as_text(code)) for code in codes):
+            yield (
+                f"auto_retry_for is {codes!r}; allowed: at least one code (1 to {CODE_LENGTH} characters) or exception"
+                " class."
+            )
 
     @classmethod
     def fixed(
         cls,
         intervals: Iterable[float] = (60, 300, 900),
         *,
-        auto_retry_for: Iterable[str],
+        auto_retry_for: Iterable[str | type[BaseException]],
         jitter: bool = True,
     ) -> RetryPolicy:
         """Retry once after each of ``intervals`` (seconds)."""
@@ -103,7 +109,7 @@ class RetryPolicy:
         *,
         max_retries: int = 3,
         max_delay_seconds: float | None = 300,
-        auto_retry_for: Iterable[str],
+        auto_retry_for: Iterable[str | type[BaseException]],
         jitter: bool = True,
     ) -> RetryPolicy:
         """Retry after ``base_seconds``, twice that, four times that …, at most ``max_delay_seconds`` (S4-26, S4-27)."""
@@ -116,16 +122,19 @@ class RetryPolicy:
             auto_retry_for=auto_retry_for,  # type: ignore[arg-type]  # brought into form there
         )
 
-    def covers(self, error_code: str) -> bool:
-        """Whether ``error_code`` is one that this policy retries."""
-        return error_code in self.auto_retry_for or (ANY_CODE in self.auto_retry_for and error_code not in _HOPELESS)
+    def covers(self, error_code: str, raised: BaseException | None = None) -> bool:
+        """Whether this policy retries a failure with ``error_code``; ``raised`` is the exception behind it, if any."""
+        if error_code in self.auto_retry_for:
+            return True
+        names = {ANY_CODE, *(_as_text(kind) for kind in type(raised).__mro__ if raised is not None)}
+        return error_code not in _HOPELESS and not names.isdisjoint(self.auto_retry_for)
 
     def delay(self, retry: int) -> float:
         """Return the seconds to wait before the ``retry``-th retry, counted from 1."""
         if self.backoff_strategy == "fixed":
             seconds = self.intervals[min(retry, len(self.intervals)) - 1]
         else:
-            seconds = self.intervals[0] * 2 ** (retry - 1)
+            seconds = self.intervals[0] * 2.0 ** min(retry - 1, 60)
         if self.jitter:
             seconds *= random.uniform(0.75, 1.25)  # noqa: S311  # spreads load, guards nothing
         return min(seconds, self.max_delay_seconds or MAX_INTERVAL)
@@ -149,6 +158,13 @@ class RetryPolicy:
         except (TypeError, ValueError, KeyError) as error:
             logger.error("task id=%s has a retry policy that can't be read: no retry. %s", task_id, error)
             return None
+
+
+def _as_text(code: object) -> object:
+    """An exception class as its dotted path; a code of an enumeration as a plain text."""
+    if isinstance(code, type) and issubclass(code, BaseException):
+        return f"{code.__module__}.{code.__qualname__}"
+    return str(code) if isinstance(code, str) else code
 
 
 def is_code(code: object) -> bool:

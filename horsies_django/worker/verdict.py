@@ -156,7 +156,7 @@ def _again_in(
         if raised.after is not None:
             return raised.after
         policy = policy or RetryPolicy.exponential(auto_retry_for=[ANY_CODE])
-    elif policy is None or not policy.covers(code):
+    elif policy is None or not policy.covers(code, raised):
         return None
     if (
         isinstance(task, HorsiesTask)

@@ -41,19 +41,19 @@ def test_a_130_the_codes_have_to_be_said():
         RetryPolicy()
 
 
-@pytest.mark.parametrize("count", [1, 20])
-def test_a_130_from_1_to_20_retries_are_allowed(count):
+@pytest.mark.parametrize("count", [1, 999])
+def test_a_130_from_1_to_999_retries_are_allowed(count):
     fixed = RetryPolicy.fixed([5] * count, auto_retry_for=["X"])
     exponential = RetryPolicy.exponential(max_retries=count, auto_retry_for=["X"])
 
     assert fixed.max_retries == exponential.max_retries == count
 
 
-@pytest.mark.parametrize("count", [0, 21, -1, 1.5, 2.0, "3", None, True], ids=repr)
+@pytest.mark.parametrize("count", [0, 1000, -1, 1.5, 2.0, "3", None, True], ids=repr)
 def test_a_130_any_other_number_of_retries_is_named(count):
     message = problems(max_retries=count, intervals=(5,), backoff_strategy="exponential")
 
-    assert f"max_retries is {count!r}; allowed: a whole number from 1 to 20." in message
+    assert f"max_retries is {count!r}; allowed: a whole number from 1 to 999." in message
 
 
 @pytest.mark.parametrize("seconds", [1, 1.0, 86_400])
@@ -359,7 +359,7 @@ def test_s4_30_a_task_that_has_had_its_attempts_is_failed(drain):
         ({}, 0),
         ({"max_attempts": 1}, 0),
         ({"max_attempts": 5}, 4),
-        ({"max_attempts": 21}, 20),
+        ({"max_attempts": 1000}, 999),
         ({"backoff": 5}, 2),
         ({"backoff": lambda exception, result: 1.0}, 2),
         ({"backoff": RetryPolicy.fixed([1, 1, 1, 1], auto_retry_for=["X"])}, 4),
@@ -384,8 +384,8 @@ POLICY = RetryPolicy.fixed([1], auto_retry_for=["X"])
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_attempts": 0}, "max_attempts is 0; allowed: a whole number from 1 to 21."),
-        ({"max_attempts": 22}, "max_attempts is 22; allowed: a whole number from 1 to 21."),
+        ({"max_attempts": 0}, "max_attempts is 0; allowed: a whole number from 1 to 1000."),
+        ({"max_attempts": 1001}, "max_attempts is 1001; allowed: a whole number from 1 to 1000."),
         ({"max_attempts": -1}, "max_attempts is -1; "),
         ({"max_attempts": True}, "max_attempts is True; "),
         ({"max_attempts": 3.0}, "max_attempts is 3.0; "),
