@@ -38,6 +38,16 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         return self.run.told is not None
 
     @property
+    def max_attempts(self) -> int:
+        """How many attempts the task has at most; a graceful stop and a snooze use none up."""
+        return self.run.claim.max_retries + 1
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether no attempt follows this one if it fails."""
+        return self.run.claim.retry_count >= self.run.claim.max_retries
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """What came along with the task: its metadata, and what the middleware of its sender added."""
         from .worker.chain import metadata_of

@@ -6,8 +6,8 @@ import json
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, TypeGuard
 
 from .results import ContractCode, OperationalCode
 from .serializers import clean_text
@@ -66,7 +66,7 @@ class RetryPolicy:
             yield f"max_retries is {self.max_retries!r}; allowed: a whole number from 1 to {MAX_RETRIES}."
         if self.backoff_strategy not in ("fixed", "exponential"):
             yield f"backoff_strategy is {self.backoff_strategy!r}; allowed: 'fixed' or 'exponential'."
-        if self.max_delay_seconds is not None and not _is_interval(self.max_delay_seconds):
+        if self.max_delay_seconds is not None and not is_interval(self.max_delay_seconds):
             yield f"max_delay_seconds is {self.max_delay_seconds!r}; allowed: 1 to {MAX_INTERVAL:g}, or None."
         if not isinstance(self.jitter, bool):
             yield f"jitter is {self.jitter!r}; allowed: True or False."
@@ -74,7 +74,7 @@ class RetryPolicy:
             yield f"intervals is {self.intervals!r}; allowed: a sequence of seconds."
             return
         for interval in self.intervals:
-            if not _is_interval(interval):
+            if not is_interval(interval):
                 yield f"intervals has {interval!r}; allowed: 1 to {MAX_INTERVAL:g} seconds."
         if self.backoff_strategy == "fixed" and len(self.intervals) != self.max_retries:
             yield f"intervals has {len(self.intervals)} entries; allowed: one for each of {self.max_retries} retries."
@@ -121,6 +121,26 @@ class RetryPolicy:
             jitter=jitter,
             auto_retry_for=auto_retry_for,  # type: ignore[arg-type]  # brought into form there
         )
+
+    @classmethod
+    def constant(
+        cls, seconds: float, *, max_retries: int, auto_retry_for: Iterable[str | type[BaseException]]
+    ) -> RetryPolicy:
+        """Retry after exactly ``seconds`` each time."""
+        return cls.exponential(
+            seconds,
+            max_retries=max_retries,
+            max_delay_seconds=seconds,
+            auto_retry_for=auto_retry_for,
+            jitter=False,
+        )
+
+    def with_retries(self, count: int) -> RetryPolicy:
+        """Return the same policy with another number of retries; a fixed one goes on with its last interval."""
+        if self.backoff_strategy == "exponential":
+            return replace(self, max_retries=count)
+        longer = (*self.intervals, *[self.intervals[-1]] * max(0, count - self.max_retries))
+        return replace(self, max_retries=count, intervals=longer[:count])
 
     def covers(self, error_code: str, raised: BaseException | None = None) -> bool:
         """Whether this policy retries a failure with ``error_code``; ``raised`` is the exception behind it, if any."""
@@ -172,5 +192,6 @@ def is_code(code: object) -> bool:
     return isinstance(code, str) and 0 < len(code) <= CODE_LENGTH and code == clean_text(code)
 
 
-def _is_interval(value: object) -> bool:
+def is_interval(value: object) -> TypeGuard[float]:
+    """Whether a policy may wait so many seconds."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MAX_INTERVAL

@@ -23,7 +23,7 @@ from .ids import as_uuid
 from .operations import log_operation
 from .option_rules import INHERIT
 from .registry import registry
-from .retries import ANY_CODE, RetryPolicy
+from .retries import ANY_CODE, MAX_INTERVAL, RetryPolicy, is_interval
 from .task_options import Backoff, ConcurrencyKey, Sensitive, TaskOptions
 from .unique import Unique
 
@@ -100,18 +100,18 @@ class HorsiesTask(_GenericTask[P, T]):
         """Return a copy with other options.
 
         Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique``, ``unique_key``, ``task_id``,
-        ``retention``, ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``metadata``
-        is added to the task's, entry by entry. ``task_id`` (a UUID or its text) makes a send that can be repeated: the
-        same call again gives the handle of the row there is. Raises TypeError for any other name and InvalidTask for a
-        bad value.
+        ``retention``, ``timeout``, ``retry_policy``, ``max_attempts``, ``backoff``, ``metadata`` and ``backend``. None
+        clears an option; ``retry_policy=None``, as ``max_attempts=1``, means no retries. ``max_attempts`` of a task
+        with a policy leaves the rest of that as it is. ``metadata`` is added to the task's, entry by entry. ``task_id``
+        (a UUID or its text) makes a send that can be repeated: the same call again gives the handle of the row there
+        is. Raises TypeError for any other name and InvalidTask for a bad value.
         """
         if unknown := options.keys() - _SEND_OPTIONS:
             raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
         options |= {
             name: default for name, default in _FRAMEWORK_DEFAULTS.items() if options.get(name, default) is None
         }
-        if options.get("retry_policy") is not None:
-            options |= {"max_attempts": None, "backoff": None}  # it says it all
+        options |= self._retrying(options)
         if options.get("task_id") is not None:
             options["task_id"] = _uuid(options["task_id"])
         if isinstance(self.metadata, Mapping) and isinstance(options.get("metadata"), Mapping):
@@ -227,7 +227,30 @@ class HorsiesTask(_GenericTask[P, T]):
         if isinstance(self.backoff, RetryPolicy):
             return self.backoff
         attempts = self.max_attempts or (1 if self.backoff is None else DEFAULT_ATTEMPTS)
-        return RetryPolicy.exponential(max_retries=attempts - 1, auto_retry_for=[ANY_CODE]) if attempts > 1 else None
+        if attempts == 1:
+            return None
+        if is_interval(self.backoff):
+            return RetryPolicy.constant(self.backoff, max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
+        return RetryPolicy.exponential(max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
+
+    def _retrying(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What a call's options on retries come to: a policy says it all, so that each of the three has its say."""
+        given = {name: options[name] for name in _RETRYING if options.get(name) is not None}
+        policy = self.backoff if isinstance(self.backoff, RetryPolicy) else self.retry_policy
+        if not given:
+            return {**dict.fromkeys(_RETRYING), "max_attempts": 1} if "retry_policy" in options else {}
+        match given:
+            case {"max_attempts": attempts, **rest} if not rest and policy is None:
+                return {}
+            case {"max_attempts": int() as attempts, **rest} if not rest and policy is not None and attempts > 1:
+                given = {"retry_policy": policy.with_retries(attempts - 1)}
+            case {"backoff": backoff, **rest} if not rest and not isinstance(backoff, RetryPolicy):
+                given["max_attempts"] = self.max_attempts if policy is None else policy.max_retries + 1
+        if not isinstance(backoff := given.get("backoff"), RetryPolicy | None) and not is_interval(backoff):
+            raise InvalidTask(
+                f"backoff of a call is {backoff!r}; allowed: 1 to {MAX_INTERVAL:g} seconds or a RetryPolicy."
+            )
+        return {**dict.fromkeys(_RETRYING), **given}
 
     def _later(self, delay_or_eta: float | timedelta | datetime) -> HorsiesTask[P, T]:
         if isinstance(delay_or_eta, int | float) and not isinstance(delay_or_eta, bool):
@@ -264,8 +287,10 @@ _FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
 }
 _PER_SEND: Final = frozenset({"good_until", "unique_key", "task_id"})
 _DECORATOR_OPTIONS: Final = _OWN_OPTIONS - _PER_SEND
+_RETRYING: Final = frozenset({"retry_policy", "max_attempts", "backoff"})
 _SEND_OPTIONS: Final = frozenset(
-    {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "retry_policy", "metadata", "unique"}
+    {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "metadata", "unique"}
+    | _RETRYING
     | _PER_SEND
 )
 

@@ -13,6 +13,7 @@ from horsies_django import OperationalCode, OutcomeCode, RetryPolicy, task
 from horsies_django.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt
 from tests.jobs import tasks
+from tests.running.jobs import succeeds_at_last
 from tests.sending import jobs
 
 GOOD = {"max_retries": 2, "intervals": (1, 2), "auto_retry_for": ("X",)}
@@ -337,6 +338,15 @@ def test_a_133_else_the_task_ends_failed_with_its_own_error(drain, codes, good_u
 
     assert handle.get(0).err.error_code == "UNHANDLED_EXCEPTION"
     assert (handle.status(), TaskAttempt.objects.get().will_retry) == ("FAILED", False)
+
+
+def test_a_body_knows_how_many_attempts_it_has_and_whether_one_follows(drain):
+    once = succeeds_at_last.with_options(max_attempts=1).send()
+    thrice = succeeds_at_last.send()
+
+    drain()
+
+    assert (once.value(0), thrice.value(0)) == ([1, 1], [3, 3])
 
 
 def test_s4_30_a_task_that_has_had_its_attempts_is_failed(drain):
