@@ -18,6 +18,7 @@ from .conf import Options
 from .expressions import FromNow
 from .inserts import Insert
 from .mask import BY_NAME, Mask
+from .option_rules import INHERIT
 from .registry import registry
 from .retention import stored_retention
 from .serializers import check_size, dumps, encode
@@ -195,7 +196,8 @@ class Calls(Callee):
         """The values of the row's columns, beside its arguments, that are not the model's defaults."""
         task = self._task
         registry.warn_if_late(self.path)
-        policy = task.stored_policy()
+        defaults = self._options.defaults
+        policy = task.stored_policy(defaults)
         columns = {
             "task_name": self.path,
             "queue_name": task.queue_name,
@@ -205,8 +207,8 @@ class Calls(Callee):
             "is_async": inspect.iscoroutinefunction(task.func),
             "max_retries": policy.max_retries if policy else 0,
             "retry_policy": policy.as_json() if policy else None,
-            "timeout": task.timeout,
-            "retention": stored_retention(task.retention),
+            "timeout": defaults.timeout if task.timeout is None else task.timeout,
+            "retention": stored_retention(defaults.retention if task.retention == INHERIT else task.retention),
             "unique_key": task.unique_key,
             "good_until": task.good_until,
             "metadata": None if task.metadata is None else headers.stored(task.metadata, self._options),

@@ -14,6 +14,7 @@ from .option_rules import (
     BOOLEAN,
     DURATION_ALLOWED,
     INHERIT,
+    LONGEST_DURATION,
     MAPPER,
     MAX_CONCURRENCY,
     MIDDLEWARE,
@@ -21,6 +22,7 @@ from .option_rules import (
     PRIORITY,
     RATE_LIMIT,
     RETENTION,
+    RETRY_POLICY,
     WAIT,
     WEIGHT,
     Rule,
@@ -32,6 +34,7 @@ from .option_rules import (
     whole,
 )
 from .rates import Rate
+from .retries import MAX_INTERVAL, MAX_RETRIES, RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,10 @@ class RetentionOptions:
 _ENDS: Final = ", ".join(entry.name for entry in fields(RetentionOptions))
 
 
+def _or_inherit(value: object) -> Any:
+    return value if value == INHERIT else parse_duration(value)
+
+
 def _queue_retention(value: object) -> Any:
     if value == INHERIT:
         return value
@@ -183,6 +190,30 @@ class WorkerOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class DefaultOptions:
+    """What counts for a task, one option at a time, that does not say it itself."""
+
+    # None: one attempt, or three where a backoff is said; see RetryPolicy for its delays.
+    max_attempts: int | None = _option(None, whole(1, MAX_RETRIES + 1, none="no retries"))
+    # Seconds before each retry.
+    backoff: float | None = _option(None, seconds(0, MAX_INTERVAL, none="2, 4, 8 … seconds"))
+    # For tasks that say nothing at all of retries; in the place of the two above.
+    retry_policy: RetryPolicy | None = _option(None, RETRY_POLICY)
+    # Seconds.
+    timeout: float | None = _option(None, seconds(0.001, LONGEST_DURATION, none="the worker's task_timeout"))
+    # Of a task that has succeeded.
+    retention: timedelta | Literal["inherit"] | None = _option(
+        INHERIT, Rule(f"{DURATION_ALLOWED}, or {INHERIT!r}", _or_inherit)
+    )
+
+    def rules_between_keys(self, path: str) -> Iterator[Problem]:
+        """Yield a problem where two keys contradict each other."""
+        if self.retry_policy is not None and (self.max_attempts, self.backoff) != (None, None):
+            hint = "A policy has its own number of retries and its own delays."
+            yield Problem(f"{path}['retry_policy']", self.retry_policy, "beside neither max_attempts nor backoff", hint)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """The OPTIONS of one backend alias."""
 
@@ -192,6 +223,7 @@ class Options:
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     worker: WorkerOptions = field(default_factory=WorkerOptions)
+    defaults: DefaultOptions = field(default_factory=DefaultOptions)
     # Exception class, or its dotted path, to error code; a task's own mapper is asked first.
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": MAPPER})
     # Dotted paths; they are imported by who first sends a task, or runs one.
@@ -204,6 +236,17 @@ class Options:
     max_payload_bytes: int | None = _option(16 * 1024 * 1024, whole(1_024, 250_000_000, none="no limit"))
     # Tells the schedules of this project from those of others in one database; the settings' package by default.
     project: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
+
+
+#: Of a project that says nothing.
+NO_DEFAULTS: Final = DefaultOptions()
+
+_SECTIONS: Final[Mapping[str, Any]] = {
+    "recovery": RecoveryOptions,
+    "retention": RetentionOptions,
+    "worker": WorkerOptions,
+    "defaults": DefaultOptions,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +264,14 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
     if not isinstance(stored, Mapping):
         return Parsed(Options(), (Problem(root, stored, "a dict", "Give OPTIONS as a dict, or leave it out."),))
     values = _section(Options, stored, root, problems)
-    for name, kind in (("recovery", RecoveryOptions), ("retention", RetentionOptions), ("worker", WorkerOptions)):
+    for name, kind in _SECTIONS.items():
         if name in stored:
             values[name] = kind(**_section(kind, stored[name], f"{root}['{name}']", problems))
     if "queues" in stored:
         values["queues"] = dict(_queues(stored["queues"], queues, f"{root}['queues']", problems))
     options = Options(**values)
-    problems += options.recovery.rules_between_keys(f"{root}['recovery']")
+    for name in ("recovery", "defaults"):
+        problems += getattr(options, name).rules_between_keys(f"{root}['{name}']")
     if options.database not in settings.DATABASES:
         problems.append(
             Problem(

@@ -12,7 +12,7 @@ from django.utils.module_loading import import_string
 
 from .rates import RATE_ALLOWED, Rate
 from .results import RESERVED_CODES
-from .retries import is_code
+from .retries import RetryPolicy, is_code
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d+)\s*([smhdw])")
@@ -137,7 +137,14 @@ def _is_module(value: object) -> bool:
     return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
 
 
+def _retry_policy(value: object) -> RetryPolicy | None:
+    if not isinstance(value, RetryPolicy | None):
+        raise ValueError
+    return value
+
+
 BOOLEAN: Final = one_of(True, False)
+RETRY_POLICY: Final = Rule("a RetryPolicy, or None", _retry_policy)
 MAPPER: Final = Rule(
     "a dict of exception class, or its dotted path, to an error code that is not one of the library's own",
     _exception_mapper,

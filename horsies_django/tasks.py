@@ -17,6 +17,7 @@ from .compat import (
     FrameworkTask,
     InvalidTask,
 )
+from .conf import NO_DEFAULTS, DefaultOptions
 from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
@@ -220,18 +221,28 @@ class HorsiesTask(_GenericTask[P, T]):
 
         return mapped(self, over, param, kwargs, options)
 
-    def stored_policy(self) -> RetryPolicy | None:
-        """The retry policy as a row stores it; a ``backoff`` that only code can compute is approximated."""
+    def stored_policy(self, defaults: DefaultOptions = NO_DEFAULTS) -> RetryPolicy | None:
+        """The retry policy as a row stores it; a ``backoff`` that only code can compute is approximated.
+
+        ``defaults`` count for what the task does not say.
+        """
         if self.retry_policy is not None:
             return self.retry_policy
         if isinstance(self.backoff, RetryPolicy):
             return self.backoff
-        attempts = self.max_attempts or (1 if self.backoff is None else DEFAULT_ATTEMPTS)
+        if self.max_attempts is None and self.backoff is None and defaults.retry_policy is not None:
+            return defaults.retry_policy
+        backoff = self.backoff_of(defaults)
+        attempts = self.max_attempts or defaults.max_attempts or (1 if backoff is None else DEFAULT_ATTEMPTS)
         if attempts == 1:
             return None
-        if is_interval(self.backoff):
-            return RetryPolicy.constant(self.backoff, max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
+        if is_interval(backoff):
+            return RetryPolicy.constant(backoff, max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
         return RetryPolicy.exponential(max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
+
+    def backoff_of(self, defaults: DefaultOptions) -> float | RetryPolicy | Backoff | None:
+        """The task's ``backoff``, or the project's default."""
+        return defaults.backoff if self.backoff is None and self.retry_policy is None else self.backoff
 
     def _retrying(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What a call's options on retries come to: a policy says it all, so that each of the three has its say."""

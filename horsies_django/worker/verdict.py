@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from ..compat import FrameworkTask
+from ..conf import DefaultOptions
 from ..exceptions import LONGEST_DELAY, Discard, NotRegistered, Retry, Snooze, TaskTimeLimit
 from ..hints import return_problem
 from ..masking import mask_of_task
@@ -136,7 +137,7 @@ def _end(
     raised: BaseException | None,
 ) -> Outcome:
     result = dumps({"err": shown.as_json()})
-    again_in = _again_in(run.claim, task, error.code, raised, shown)
+    again_in = _again_in(run.claim, task, error.code, raised, shown, run.options.defaults)
     return Outcome(run, Ended(run.task_id, run.claim.claim, result, error, again_in), raised)
 
 
@@ -146,6 +147,7 @@ def _again_in(
     code: str,
     raised: BaseException | None,
     shown: TaskError[Any],
+    defaults: DefaultOptions,
 ) -> float | None:
     """The seconds until the next attempt; None if there is none (A-133)."""
     allowed = claim.max_retries or (RETRIES_ON_DEMAND if isinstance(raised, Retry) and not _is_single(task) else 0)
@@ -158,12 +160,10 @@ def _again_in(
         policy = policy or RetryPolicy.exponential(auto_retry_for=[ANY_CODE])
     elif policy is None or not policy.covers(code, raised):
         return None
-    if (
-        isinstance(task, HorsiesTask)
-        and not isinstance(task.backoff, RetryPolicy | None)
-        and policy == task.stored_policy()
-    ):
-        return _own_backoff(task.backoff, raised, TaskResult(err=shown), claim)
+    if isinstance(task, HorsiesTask):
+        backoff = task.backoff_of(defaults)
+        if not isinstance(backoff, RetryPolicy | None) and policy == task.stored_policy(defaults):
+            return _own_backoff(backoff, raised, TaskResult(err=shown), claim)
     return policy.delay(claim.retry_count + 1)
 
 

@@ -8,7 +8,7 @@ from django.core.checks import ERROR
 from django.core.exceptions import ImproperlyConfigured
 
 from horsies_django.compat import task_backends
-from horsies_django.conf import Options, QueueOptions, RecoveryOptions, RetentionOptions, WorkerOptions
+from horsies_django.conf import DefaultOptions, Options, QueueOptions, RecoveryOptions, RetentionOptions, WorkerOptions
 from horsies_django.models import Task
 from horsies_django.rates import RATE_ALLOWED
 from tests.jobs import tasks
@@ -95,6 +95,21 @@ RULES = [
     (("worker",), "reaper", *switch()),
     (("worker",), "scheduler", *switch()),
     (("worker",), "fork", *switch()),
+    (("defaults",), "max_attempts", *whole(1, 1_000, ", or None (no retries)")),
+    (
+        ("defaults",),
+        "backoff",
+        "0 to 86400 (seconds), or None (2, 4, 8 … seconds)",
+        [-1, 86_401, "5", True, NAN, INFINITY],
+    ),
+    (("defaults",), "retry_policy", "a RetryPolicy, or None", [3, {}, "fixed"]),
+    (
+        ("defaults",),
+        "timeout",
+        "0.001 to 3.1536e+09 (seconds), or None (the worker's task_timeout)",
+        [0, -1, "30", True, NAN, INFINITY],
+    ),
+    (("defaults",), "retention", f"{DURATION}, or 'inherit'", NO_DURATIONS),
     (("worker",), "name", "at most 24 letters, digits, '.', '_' or '-'", ["x" * 25, "a b", "a\n", 5, None, "a/b"]),
 ]
 WRONG = [
@@ -152,10 +167,11 @@ def test_a_wrong_value_is_one_error_with_its_path_what_it_is_what_may_be_and_a_h
         (("recovery",), RecoveryOptions),
         (("retention",), RetentionOptions),
         (("worker",), WorkerOptions),
+        (("defaults",), DefaultOptions),
     ],
 )
 def test_the_table_above_has_every_option_there_is(section, kind):
-    sections = {"queues", "recovery", "retention", "worker"} if kind is Options else set()
+    sections = {"queues", "recovery", "retention", "worker", "defaults"} if kind is Options else set()
 
     tested = {option for where, option, *_ in RULES if where == section}
 
