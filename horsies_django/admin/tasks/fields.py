@@ -18,7 +18,7 @@ from ...showing.contents import contents_of
 from ...states import TASK_LIVE_STATES
 from ..acting.actions import ActingAdmin
 from ..links import Links
-from ..readable import as_json, block, masked_json, moment, progress_bar
+from ..readable import as_json, at, block, masked_json, moment, progress_bar
 from ..schedules.link import schedule_link
 from ..state_words import state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
@@ -118,6 +118,11 @@ class TaskFields(ActingAdmin):
     def page_schedule(self, task: Any) -> SafeString | str:
         """The schedule that has sent it."""
         return schedule_link(task.schedule_id, task._state.db, _links(task))
+
+    @admin.display(description=_("scheduled for"))
+    def page_scheduled_for(self, task: Task) -> str:
+        """The slot of the schedule that it is the run for."""
+        return at(contents_of(task).slot, exactly=False)
 
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:
