@@ -69,6 +69,7 @@ def test_the_settings_page_has_every_option_with_its_default(kind):
         ("horsies_reaper", "worker"),
         ("horsies_prune", "retention"),
         ("horsies_scheduler", "schedules"),
+        ("horsies_schedule", "schedules"),
         ("horsies_status", "worker"),
         ("horsies_task", "inspecting"),
     ],
