@@ -162,11 +162,10 @@ class Supervisor:
 
     def _mind(self, child: Child) -> None:
         """Kill a runner that stands still or does not stop in time; beat for one that does not itself."""
-        if child.process.returncode is not None:
-            return  # what its bodies have started is being ended
-        if time.monotonic() >= self._kill_at:
+        is_alive = child.process.returncode is None  # else what its bodies have started is being ended
+        if is_alive and time.monotonic() >= self._kill_at:
             child.kill("it did not stop in time")
-        elif why := child.stalls.look():
+        elif is_alive and (why := child.stalls.look()):
             child.kill(why)
         elif child.stalls.is_beat_due():
             self._store.beat(child.worker_id, child.process.pid)
