@@ -147,6 +147,7 @@ class Supervisor:
 
     def _wait(self) -> float:
         moments = [*self._start_at[:1], *self._unanswered.values(), self._kill_at, self._leave_at]
+        moments += [child.stalls.beat_at for child in self._children]
         return max(0.0, min(min(moments) - time.monotonic(), LONGEST_WAIT))
 
     def _act(self, event: _Event) -> None:
