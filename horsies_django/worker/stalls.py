@@ -53,7 +53,7 @@ class StallDetector:
 
     @property
     def beat_at(self) -> float:
-        """When the supervisor has to beat for the runner, unless that has done so by then; infinite before its first."""
+        """When the supervisor has to beat for the runner, if that has not; infinite until its first beat."""
         beaten_at = self._begun.last_beat
         return max(beaten_at + LATE * self._beat_every, self._next_beat) if beaten_at else math.inf
 
