@@ -70,7 +70,7 @@ def test_coroutines_behind_one_that_blocks_the_loop_expire_in_time_and_never_beg
         jobs.ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
         late = [tasks.awrite.with_options(good_until=soon).send(f"late {number}").id for number in range(20)]
         behind = tasks.awrite.send("behind")
-        workflow = Workflow("late", [tasks.awrite.node(good_until=soon)("late node")]).start()
+        workflow = Workflow("late", [tasks.awrite.node(good_until=soon)(key="late node")]).start()
 
     rows = Task.objects.filter(pk__in=late)
     wait_until(lambda: rows.filter(status=TaskStatus.EXPIRED).count() == len(late))
