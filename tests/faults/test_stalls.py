@@ -159,9 +159,8 @@ def test_tasks_that_never_began_behind_such_a_body_are_not_crashed_and_do_not_be
     worker, manage, tmp_path, hog, write
 ):
     """Here the body holds the interpreter's lock for longer than the threshold, and another process reaps."""
-    reap = {"TEST_BEAT_MS": "1000", "TEST_STALE_MS": "2000", "TEST_CHECK_MS": "200"}
-    worker("--no-reaper", "--threads", "1", "--stall-timeout", "600", **reap)
-    manage("horsies_reaper", **reap)
+    worker("--no-reaper", "--threads", "1", "--stall-timeout", "600", TEST_BEAT_MS="1000")
+    manage("horsies_reaper", TEST_BEAT_MS="1000", TEST_STALE_MS="2000", TEST_CHECK_MS="200")
     tasks.noop.send_many({} for _ in range(MANY))
     wait_until(lambda: Task.objects.completed().count() == MANY, limit=40)
     marker = tmp_path / "begun"
