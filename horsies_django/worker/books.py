@@ -80,6 +80,7 @@ class Lost(NamedTuple):
     task_id: UUID
     claim: int
     workflow_id: UUID | None
+    begins_by: float | None = None
 
 
 C = TypeVar("C", ClaimedTask, Lost)
@@ -387,6 +388,9 @@ class Books:
         self._give_tokens_back(gone, status)
         tasks = self._tasks()
         (tasks.unstart if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
+        dated = {claim.task_id: claim.begins_by for claim in free if claim.begins_by is not None}
+        if late := [task_id for task_id, begins_by in dated.items() if time.monotonic() >= begins_by]:
+            tasks.filter(pk__in=late).expire()
         door.ended(self._plan.database, [claim.task_id for claim in free if claim.workflow_id is not None])
         wake_after_commit(self._plan.database, ANY_QUEUE)
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
