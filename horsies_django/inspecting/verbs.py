@@ -71,7 +71,7 @@ def _can_not_delete(facts: Facts) -> str | None:
 
 RUN: Final = Verb(
     name="run",
-    states=frozenset({State.SCHEDULED, State.RETRYING}),
+    states=frozenset({State.SCHEDULED, State.AGGREGATING, State.RETRYING}),
     act=TaskQuerySet.run_now,
     objection=_can_not_run,
 )

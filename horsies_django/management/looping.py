@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from datetime import timedelta
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -46,7 +47,14 @@ class LoopCommand(QueueCommand, Generic[L]):
         parser.add_argument("--interval", metavar="SECONDS", help=self.interval_help)
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
 
-    def handle(self, *args: Any, once: bool, interval: str | None, backend: str | None, **options: Any) -> None:
+    def handle(
+        self,
+        *args: Any,
+        once: bool,
+        interval: str | float | timedelta | None,
+        backend: str | None,
+        **options: Any,
+    ) -> None:
         """Read the flags, or their variables, and do it. Raises CommandError."""
         log_to_console(options["verbosity"])
         command = f"horsies_{self.role}"
