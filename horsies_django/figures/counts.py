@@ -13,8 +13,8 @@ from django.db.models.functions import Now
 
 from .. import postgres
 from ..models import Task
-from ..models.statements import Statement
 from ..models.depths import Depths
+from ..models.statements import Statement
 from ..models.views import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED, not_past_deadline
 from ..states import TaskStatus
 from .asking import counting_by, read

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import reduce
 from operator import or_
-from typing import Final, Protocol
+from typing import Any, Final
 
 from ..models.transitions import TaskQuerySet
 from ..states import TaskStatus
@@ -82,23 +82,8 @@ def ground_of(states: Iterable[State]) -> Ground:
     return grounds.WHOLE
 
 
-class HasState(Protocol):
-    """The columns that tell a state."""
-
-    @property
-    def status(self) -> str: ...
-    @property
-    def enqueued_at(self) -> datetime: ...
-    @property
-    def next_retry_at(self) -> datetime | None: ...
-    @property
-    def group_key(self) -> str | None: ...
-    @property
-    def claim(self) -> int: ...
-
-
-def state_of(row: HasState, now: datetime) -> State | str:
-    """Return the state of a row that was read at ``now``, by the database's clock.
+def state_of(row: Any, now: datetime) -> State | str:
+    """Return the state of a row, or of what was read of it, at ``now`` by the database's clock.
 
     An unknown status, which only a table without its constraint can hold, is returned unchanged.
     """

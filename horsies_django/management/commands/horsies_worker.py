@@ -132,4 +132,3 @@ def _until(options: dict[str, Any]) -> Until:
     if options["once"]:
         return Until.ONE_CLAIM
     return Until.DRAINED if options["drain"] else Until.STOPPED
-
