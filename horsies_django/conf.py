@@ -186,7 +186,7 @@ class WorkerOptions:
     scheduler: bool = _option(True, BOOLEAN)
     # Runners share the memory of all that is imported. Not for code that keeps a thread or a socket from its import.
     fork: bool = _option(True, BOOLEAN)
-    name: str = _option("", text("at most 24 letters, digits, '.', '_' or '-'", r"[\w.-]{0,24}"))
+    name: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import uuid4
 
@@ -31,8 +31,15 @@ class Reaper:
     than that, and nobody holds a lock.
     """
 
-    def __init__(self, options: Options, backend: str, interval: float | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        backend: str,
+        interval: float | None = None,
+        on_pass: Callable[[Sequence[DutyReport]], None] = lambda _: None,
+    ) -> None:
         self._options = options
+        self._on_pass = on_pass
         self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
         self._turn = f"{TURN}:{backend}"[:100]  # each backend has thresholds of its own
         self._id = uuid4().hex
@@ -82,5 +89,12 @@ class Reaper:
             detector.keep_up()
             return not self._stopped.is_set and turns.keep(self._turn, self._id)
 
-        run_pass(self._options, is_mine, detector.probe)
+        reports = run_pass(self._options, is_mine, detector.probe)
+        logger.debug("reaper pass: %s", words_of(reports))
+        self._on_pass(reports)
         return self._interval
+
+
+def words_of(reports: Sequence[DutyReport]) -> str:
+    """Return what the duties of one pass did, those that did something."""
+    return "; ".join(str(report) for report in reports if report.count or report.error) or "nothing to do"
