@@ -35,11 +35,6 @@ class Facts(NamedTuple):
         return state_of(self, self.now)
 
     @property
-    def is_due(self) -> bool:
-        """Whether its time has come."""
-        return self.enqueued_at <= self.now
-
-    @property
     def is_too_late(self) -> bool:
         """Whether it must not begin any more."""
         return self.good_until is not None and self.good_until <= self.now

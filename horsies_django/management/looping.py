@@ -40,6 +40,7 @@ class LoopCommand(QueueCommand, Generic[L]):
     role: ClassVar[str]  # of horsies_<role>
     once_help: ClassVar[str]
     interval_help: ClassVar[str]
+    verbosity = 1
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the three flags."""
@@ -56,7 +57,8 @@ class LoopCommand(QueueCommand, Generic[L]):
         **options: Any,
     ) -> None:
         """Read the flags, or their variables, and do it. Raises CommandError."""
-        log_to_console(options["verbosity"])
+        self.verbosity = options["verbosity"]
+        log_to_console(self.verbosity)
         command = f"horsies_{self.role}"
         try:
             _, alias = flag_or_variable(command, "backend", backend, str)

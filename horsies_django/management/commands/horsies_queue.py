@@ -43,9 +43,9 @@ class Command(QueueCommand):
 
     help = (
         "Pause queues, resume them, set what holds for them, list them, or delete them. Workers obey within a second; "
-        "what runs goes on. What is set here wins over the settings, column by column; 'inherit' is as the settings say. "
-        "--backend also reads HORSIES_QUEUE_BACKEND; a flag wins. Exit status: 0 done, also if it was so already; 1 "
-        "a queue can't be deleted, or the database or its tables are not to be had; 2 wrong usage."
+        "what runs goes on. What is set here wins over the settings, column by column; 'inherit' is as the settings "
+        "say. --backend also reads HORSIES_QUEUE_BACKEND; a flag wins. Exit status: 0 done, also if it was so already; "
+        "1 a queue can't be deleted, or the database or its tables are not to be had; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
