@@ -7,8 +7,11 @@ from django.db import connection, transaction
 
 from horsies_django import TaskStatus
 from horsies_django.compat import task_backends
+from horsies_django.expressions import FromNow
 from horsies_django.figures import Count, Exactness, counts, take
 from horsies_django.models import Queue, Task, Worker
+from tests.inspecting.makers import COLUMNS
+from tests.inspecting.makers import make as made
 from tests.jobs import tasks
 from tests.signals import jobs as signalled
 
@@ -175,3 +178,29 @@ def test_a_queue_is_unserved_when_nobody_takes_its_tasks_who_is_there_to_stay():
     Worker.objects.filter(pk="w2").request_stop()
 
     assert snapshot().unserved == ("other", "slow")
+
+
+def test_each_queue_tells_its_tasks_by_state_and_the_sum_of_them_is_the_whole():
+    for queue in ("a", "b"):
+        for state in COLUMNS:
+            made(state, queue_name=queue, group_key="k" if state == "aggregating" else None)
+    made("retrying", queue_name="b", enqueued_at=FromNow(-5), next_retry_at=FromNow(-5))
+
+    found = snapshot()
+    queues = {queue.name: queue.counts for queue in found.queues}
+
+    assert queues["a"] == dict.fromkeys(COLUMNS, Count(1))
+    assert queues["b"] == dict.fromkeys(COLUMNS, Count(1)) | {"pending": Count(2)}
+    assert {state: found.counts[state].number for state in COLUMNS} == dict.fromkeys(COLUMNS, 2) | {"pending": 3}
+
+
+def test_of_a_queue_too_are_no_more_rows_counted_than_of_all(monkeypatch):
+    monkeypatch.setattr(counts, "COUNTED", 10)
+    make(15, queue_name="first")
+    make(12, queue_name="second")
+    make(3, queue_name="second", status="FAILED", failed_at=now())
+
+    queues = {queue.name: queue.counts for queue in snapshot().queues}
+
+    assert str(queues["second"]["pending"]) == "12+"  # by its depth
+    assert queues["second"]["failed"] == Count(3)
