@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 MUTE = {"DJANGO_SETTINGS_MODULE": "tests.commands.mute_settings"}
 
 
-@pytest.mark.parametrize(("flags", "lines"), [([], 1), (["-v", "0"], 0)])
+@pytest.mark.parametrize(("flags", "lines"), [([], 1), (["--processes", "2"], 2), (["-v", "0"], 0)])
 def test_a_worker_says_that_it_is_ready_and_for_which_queues(manage, flags, lines):
     process = manage("horsies_worker", "--drain", "--queues", "default,emails", "--name", "x" * 100, *flags, **MUTE)
 
