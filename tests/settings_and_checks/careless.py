@@ -18,5 +18,6 @@ TASKS = {
         "QUEUES": ["default", "emails"],
         "retention": {"completed": "1d"},
         "OPTIONS": {"queues": {"emails": {"priority": 5, "weight": 3}}, "worker": {"order": "weighted"}},
-    }
+    },
+    "second": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": "default"},
 }

@@ -109,11 +109,12 @@ def test_check_names_wrong_queues_of_tasks_keys_beside_options_and_ranks_that_no
         "Did you mean 'QUEUES'?",
         "(horsies.E001) TASKS['default']['retention'] is not an option",
         "Put 'retention' into OPTIONS.",
+        "(horsies.E002) TASKS['second']['QUEUES'] is 'default'; allowed: a list of names of queues.",
         "(horsies.W010) TASKS['default']['OPTIONS']['queues']['emails']['priority'] is 5, which counts where the "
         "workers' order is 'strict' alone; it is 'weighted'.",
     ):
         assert output.count(words) == 1, (words, output)
-    assert output.count("(horsies.") == 5
+    assert output.count("(horsies.") == 6
 
 
 def test_check_warns_of_connections_that_are_made_for_each_task(check):
