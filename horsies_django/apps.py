@@ -45,3 +45,4 @@ class HorsiesConfig(AppConfig):
         register(checks.check_workflows)
         register(checks.check_schedules)
         register(checks.check_modules)
+        register(checks.check_queues)

@@ -186,7 +186,7 @@ class WorkerOptions:
     scheduler: bool = _option(True, BOOLEAN)
     # Runners share the memory of all that is imported. Not for code that keeps a thread or a socket from its import.
     fork: bool = _option(True, BOOLEAN)
-    name: str = _option("", text("at most 24 letters, digits, '.', '_' or '-'", r"[\w.-]{0,24}"))
+    name: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +249,10 @@ _SECTIONS: Final[Mapping[str, Any]] = {
 }
 
 
+#: What Django reads of a backend's settings.
+_KEYS: Final = dict.fromkeys(("BACKEND", "QUEUES", "OPTIONS"))
+
+
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """The options as far as they could be read, and every problem that was found."""
@@ -282,6 +286,24 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
             )
         )
     return Parsed(options, tuple(problems))
+
+
+def problems_beside(alias: str, stored: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong with the settings of ``alias`` beside its OPTIONS; Django takes any key there."""
+    for key, value in stored.items():
+        if key not in _KEYS:
+            hint = _suggest(str(key).upper(), _KEYS) or _hint_of_option(key)
+            yield Problem(f"TASKS['{alias}'][{key!r}]", value, ", ".join(_KEYS), hint, True)
+    names = stored.get("QUEUES", [])
+    if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in names):
+        hint = 'Give a list, like ["default", "emails"]; [] allows any name.'
+        yield Problem(f"TASKS['{alias}']['QUEUES']", names, "a list of names of queues", hint)
+
+
+def _hint_of_option(key: object) -> str:
+    if str(key).lower() in Options.__dataclass_fields__:
+        return f"Put {str(key).lower()!r} into OPTIONS."
+    return "Take it out, or see the page on settings."
 
 
 def worker_option(name: str, value: object) -> Any:

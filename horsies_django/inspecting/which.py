@@ -12,7 +12,7 @@ from ..models.transitions import TaskQuerySet
 from ..option_rules import parse_duration
 from ..walking import grounds
 from ..walking.walk import Walk
-from .states import State, ground_of, in_states, states_of
+from .states import ALLOWED, State, ground_of, in_states, states_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Which:
                 raise ValueError(f"{name} is {text!r}; allowed: a name.")
         states = frozenset() if status is None else states_of(status)
         if status is not None and not states:
-            raise ValueError(f"status is {status!r}; allowed: one or more of {', '.join(State)}.")
+            raise ValueError(f"status is {status!r}; allowed: one or more of {ALLOWED}.")
         return cls(states=states, queue=queue, task=task, older_than=_age(older_than))
 
     def walk(self, rows: TaskQuerySet) -> Walk:

@@ -223,7 +223,7 @@ def test_the_question_says_how_many_and_which(task, monkeypatch, capsys):
         (["cancel", "--all"], "--yes, or --dry-run"),
         (["cancel", "nonsense"], "id is 'nonsense'"),
         (["run", "--all", "--status", "running", "--yes"], "run takes"),
-        (["run", "--all", "--status", "archived", "--yes"], "--status is 'archived'"),
+        (["run", "--all", "--status", "dead", "--yes"], "--status is 'dead'"),
         (["list", "--status", ""], "--status is ''"),
         (["list", "--limit", "0"], "--limit: '0'"),
         (["list", "--older-than", "soon"], "--older-than: 'soon'"),

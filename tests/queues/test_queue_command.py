@@ -3,12 +3,14 @@
 import json
 from datetime import timedelta
 from io import StringIO
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from horsies_django.models import Queue
+from horsies_django.models import Queue, Task
 from horsies_django.rates import Rate
+from tests.inspecting.makers import make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -116,3 +118,45 @@ def test_from_python_the_field_its_value_and_what_is_allowed_are_named(given, wo
 @pytest.mark.parametrize("text", ["100/m", "1/10s, 3", "5/h", "7/2d, 1"])
 def test_a_rate_is_written_as_it_was_read(text):
     assert str(Rate.parse(text)) == text
+
+
+def test_a_queue_is_deleted_with_what_has_ended_and_not_while_it_has_live_tasks():
+    make("completed", queue_name="old")
+    make("failed", queue_name="old")
+    waiting = make("scheduled", queue_name="old")
+    other = make("failed")
+    Queue.objects.named("old").pause()
+
+    with pytest.raises(CommandError, match=f"'old' has tasks that wait, such as {waiting.pk}") as refused:
+        said("delete", "old")
+    assert refused.value.returncode == 1
+    assert Task.objects.filter(queue_name="old").count() == 3
+
+    assert said("delete", "old", "--force") == "The queue old: deleted 3 tasks and what was set for it.\n"
+    assert list(Task.objects.all()) == [other]
+    assert not Queue.objects.exists()
+    assert json.loads(said("delete", "old", "--json")) == {"name": "old", "tasks": 0, "had_row": False}
+
+
+def test_a_queue_is_not_deleted_by_force_under_a_worker_nor_under_a_workflow():
+    make("running", queue_name="busy")
+    make("failed", queue_name="busy")
+    make("pending", queue_name="steps", workflow_id=uuid4())
+
+    with pytest.raises(CommandError, match="'busy' has tasks that a worker holds"):
+        said("delete", "busy", "--force")
+    with pytest.raises(CommandError, match="'steps' stays: 0 tasks are deleted, 1 are not"):
+        said("delete", "steps", "--force")
+    assert Task.objects.count() == 3
+
+
+def test_a_queue_that_the_settings_do_not_have_any_more_can_be_deleted(settings):
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["default"]}}
+    make("failed", queue_name="gone")
+    make("failed")
+
+    assert said("delete", "gone", "default").splitlines() == [
+        "The queue gone: deleted 1 tasks.",
+        "The queue default: deleted 1 tasks.",
+        "The queue default is in QUEUES, so tasks may still be sent to it.",
+    ]

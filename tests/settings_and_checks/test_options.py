@@ -110,7 +110,7 @@ RULES = [
         [0, -1, "30", True, NAN, INFINITY],
     ),
     (("defaults",), "retention", f"{DURATION}, or 'inherit'", NO_DURATIONS),
-    (("worker",), "name", "at most 24 letters, digits, '.', '_' or '-'", ["x" * 25, "a b", "a\n", 5, None, "a/b"]),
+    (("worker",), "name", "at most 100 letters, digits, '.', '_' or '-'", ["x" * 101, "a b", "a\n", 5, None, "a/b"]),
 ]
 WRONG = [
     pytest.param(section, option, allowed, value, id=f"{'.'.join([*section, option])}={str(value)[:30]!r}")

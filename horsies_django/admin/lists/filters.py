@@ -131,7 +131,8 @@ class StateFilter(Filter):
     parameter_name = "state"
     _GROUNDS: Final = {
         "scheduled": grounds.DEFERRED,
-        "retrying": grounds.PENDING,
+        "aggregating": grounds.DEFERRED,
+        "retrying": grounds.DEFERRED,
         "due": grounds.DUE,
         "active": grounds.HELD,
         "archived": grounds.of_status(TaskStatus.FAILED),
@@ -142,6 +143,7 @@ class StateFilter(Filter):
         """Return the states."""
         return [
             ("scheduled", _("scheduled")),
+            ("aggregating", _("aggregating")),
             ("retrying", _("retrying")),
             ("due", _("due")),
             ("active", _("active")),

@@ -13,6 +13,7 @@ from django.db import DatabaseError
 
 from horsies_django.backend import HorsiesBackend
 from horsies_django.compat import DEFAULT_TASK_QUEUE_NAME
+from horsies_django.inspecting import QueueNotEmpty, delete_queue
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Queue
@@ -38,27 +39,30 @@ _FLAGS: Final = {
 
 
 class Command(QueueCommand):
-    """Pauses and resumes queues, sets their limits, and tells of them."""
+    """Pauses, resumes and deletes queues, sets their limits, and tells of them."""
 
     help = (
-        "Pause queues, resume them, set what holds for them, or list them. Workers obey within a second; what runs "
-        "goes on. What is set here wins over the settings, column by column; 'inherit' is as the settings say. "
-        "--backend also reads HORSIES_QUEUE_BACKEND; a flag wins. Exit status: 0 done, also if it was so already; 1 "
-        "the database or its tables are not to be had; 2 wrong usage."
+        "Pause queues, resume them, set what holds for them, list them, or delete them. Workers obey within a second; "
+        "what runs goes on. What is set here wins over the settings, column by column; 'inherit' is as the settings "
+        "say. --backend also reads HORSIES_QUEUE_BACKEND; a flag wins. Exit status: 0 done, also if it was so already; "
+        "1 a queue can't be deleted, or the database or its tables are not to be had; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
-        verbs = parser.add_subparsers(dest="verb", required=True, metavar="pause|resume|set|list")
+        verbs = parser.add_subparsers(dest="verb", required=True, metavar="pause|resume|set|list|delete")
         for verb, text in (
             ("pause", "Let workers claim nothing from these queues."),
             ("resume", "Let workers claim from these queues again."),
             ("set", "Say what holds for these queues."),
+            ("delete", "Delete these queues: their tasks that have ended, and what is set for them."),
         ):
             said = verbs.add_parser(verb, help=text, description=text)
             said.add_argument("names", nargs="+", metavar="QUEUE")
             said.add_argument("--json", action="store_true", help="Print one JSON object.")
             said.add_argument("--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default).")
+            if verb == "delete":
+                said.add_argument("--force", action="store_true", help="Delete tasks that wait, too.")
             if verb == "set":
                 for name, (metavar, help_text) in _FLAGS.items():
                     said.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help_text)
@@ -71,15 +75,18 @@ class Command(QueueCommand):
         try:
             _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
             backend = horsies_backend(alias or "default")
-            names = _names(options.get("names") or (), backend)
+            names = _names(options.get("names") or (), backend, may_be_gone=verb == "delete")
             rules = _rules(options) if verb == "set" else {}
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
             check_tables(backend.config.database)
             with own_connection(backend.config.database, "queue"):
-                self._do(verb, names, rules, backend, is_json=options["json"])
-        except (ImproperlyConfigured, DatabaseError) as error:
+                if verb == "delete":
+                    self._delete(names, backend, force=options["force"], is_json=options["json"])
+                else:
+                    self._do(verb, names, rules, backend, is_json=options["json"])
+        except (QueueNotEmpty, ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
     def _do(
@@ -95,6 +102,17 @@ class Command(QueueCommand):
             return
         for name, is_changed in changed.items():
             self.stdout.write(one_line((done if is_changed else undone) % name))
+
+    def _delete(self, names: Sequence[str], backend: HorsiesBackend, *, force: bool, is_json: bool) -> None:
+        for name in names:
+            deleted = delete_queue(name, backend.config.database, force=force)
+            if is_json:
+                self.stdout.write(json.dumps(deleted.as_json()))
+                continue
+            row = " and what was set for it" if deleted.had_row else ""
+            self.stdout.write(one_line(f"The queue {name}: deleted {deleted.tasks} tasks{row}."))
+            if name in backend.queues:
+                self.stdout.write(one_line(f"The queue {name} is in QUEUES, so tasks may still be sent to it."))
 
     def _list(self, backend: HorsiesBackend, *, is_json: bool) -> None:
         known = standings(backend.config.database, set(backend.queues) or {DEFAULT_TASK_QUEUE_NAME})
@@ -130,15 +148,17 @@ def _rules(options: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(str(error).replace("or None (as", f"or {INHERIT!r} (as")) from None
 
 
-def _read(text: str) -> object:
+def _read(text: Any) -> object:
+    if not isinstance(text, str):
+        return text
     if text == INHERIT:
         return None
     return int(text) if text.lstrip("-").isdigit() else text
 
 
-def _names(names: Sequence[str], backend: HorsiesBackend) -> list[str]:
+def _names(names: Sequence[str], backend: HorsiesBackend, *, may_be_gone: bool) -> list[str]:
     for name in names:
-        if backend.queues and name not in backend.queues:
+        if not may_be_gone and backend.queues and name not in backend.queues:
             known = ", ".join(sorted(backend.queues))
             raise ValueError(f"There is no queue {name!r} in TASKS[{backend.alias!r}]; its QUEUES are {known}.")
         if not 0 < len(name) <= 100 or "\0" in name:

@@ -8,9 +8,10 @@ from typing import Any
 from django.core.management.base import CommandParser, OutputWrapper
 
 from horsies_django.inspecting import Inspector
+from horsies_django.management.variables import duration_of
 from horsies_django.retries import ANY_CODE, RetryPolicy
 
-from .flags import duration_of, moment_of
+from .flags import moment_of
 
 
 def add_sending(parser: CommandParser) -> None:
@@ -70,7 +71,9 @@ def _policy(retries: int | None) -> RetryPolicy | None:
     return RetryPolicy.exponential(max_retries=retries, auto_retry_for=[ANY_CODE])
 
 
-def _json(flag: str, text: str, kind: type[Any]) -> Any:
+def _json(flag: str, text: str | list[Any] | dict[str, Any], kind: type[Any]) -> Any:
+    if not isinstance(text, str):
+        return text
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -81,7 +84,7 @@ def _json(flag: str, text: str, kind: type[Any]) -> Any:
     return found
 
 
-def _number(flag: str, text: str | None) -> int | None:
+def _number(flag: str, text: str | int | None) -> int | None:
     if text is None:
         return None
     try:
