@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('horsies_django', '0008_safety'),
+        ('horsies_django', '0009_schedules'),
     ]
 
     operations = [
