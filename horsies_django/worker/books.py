@@ -214,6 +214,8 @@ class Books:
 
     def store(self, ends: Sequence[Ended]) -> None:
         """Write how bodies ended. What lost its claim meanwhile changes nothing."""
+        if not ends:
+            return
         ends, tasks, runner = latest(ends), self._tasks(), self._runner
         if completed := [end for end in ends if end.is_success]:
             tasks.complete(completed, runner)
