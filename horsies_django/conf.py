@@ -308,7 +308,7 @@ def _plain_retention(value: object, path: str, problems: list[Problem]) -> Reten
     try:
         return RetentionOptions(completed=RETENTION.parse(value))
     except ValueError:
-        allowed = f"{DURATION_ALLOWED}, for completed tasks, or a dict of them by {', '.join(RETENTION_STATES)}"
+        allowed = f"{DURATION_ALLOWED}, or a dict of them for {', '.join(RETENTION_STATES)}"
         problems.append(Problem(path, value, allowed, "See the page on settings for its keys."))
         return RetentionOptions()
 

@@ -28,9 +28,7 @@ INHERIT: Final = "inherit"
 #: The states in which a task is kept, as an option names them. A plain value is for the first.
 RETENTION_STATES: Final = ("completed", "failed", "cancelled", "expired")
 
-RETENTION_ALLOWED: Final = (
-    f"{DURATION_ALLOWED}, each for completed tasks; or a dict of them by {', '.join(RETENTION_STATES)}; or {INHERIT!r}"
-)
+RETENTION_ALLOWED: Final = f"{DURATION_ALLOWED}, or a dict of them for {', '.join(RETENTION_STATES)}, or {INHERIT!r}"
 
 
 def problems_of_mapper(mapper: Any) -> Iterator[str]:
