@@ -18,7 +18,6 @@ from .conf import Options
 from .expressions import FromNow
 from .inserts import Insert
 from .mask import BY_NAME, Mask
-from .option_rules import INHERIT
 from .registry import registry
 from .retention import stored_retention
 from .serializers import check_size, dumps, encode
@@ -208,7 +207,7 @@ class Calls(Callee):
             "max_retries": policy.max_retries if policy else 0,
             "retry_policy": policy.as_json() if policy else None,
             "timeout": defaults.timeout if task.timeout is None else task.timeout,
-            "retention": stored_retention(defaults.retention if task.retention == INHERIT else task.retention),
+            **stored_retention(task.retention, defaults.retention),
             "unique_key": task.unique_key,
             "good_until": task.good_until,
             "metadata": None if task.metadata is None else headers.stored(task.metadata, self._options),

@@ -142,7 +142,9 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
         options["task_id"] = None  # or a repeated enqueue() of it would only find this row again
         # A key that its arguments have made is not one for other arguments, and a debounce sets the time itself.
         kept = ("good_until", "timeout", "metadata", *(("unique_key",) if task.unique is None else ()))
-        options |= {name: getattr(row, name) for name in kept} | {"retention": read_retention(row.retention)}
+        options |= {name: getattr(row, name) for name in kept} | {
+            "retention": read_retention(row.retention, row.retention_by_state)
+        }
         if task.unique is not None and task.unique.delay is not None:
             options["run_after"] = None
         policy = RetryPolicy.read(row.retry_policy, row.pk)

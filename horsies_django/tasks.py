@@ -22,10 +22,10 @@ from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
 from .operations import log_operation
-from .option_rules import INHERIT
+from .option_rules import INHERIT, RETENTION_STATES
 from .registry import registry
 from .retries import ANY_CODE, MAX_INTERVAL, RetryPolicy, is_interval
-from .task_options import Backoff, ConcurrencyKey, Sensitive, TaskOptions
+from .task_options import Backoff, ConcurrencyKey, Retention, Sensitive, TaskOptions
 from .unique import Unique
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class HorsiesTask(_GenericTask[P, T]):
     retry_policy: RetryPolicy | None = None
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, hash=False)
     timeout: float | None = None
-    retention: timedelta | float | str | None = INHERIT
+    retention: Retention = field(default=INHERIT, hash=False)
     atomic: bool = False
     concurrency_key: ConcurrencyKey | None = None
     concurrency_scope: str | None = None
@@ -94,6 +94,8 @@ class HorsiesTask(_GenericTask[P, T]):
 
     def __post_init__(self) -> None:
         """Validate the task, and register it under its dotted path."""
+        if isinstance(self.retention, Mapping):  # a dict of its own: columns made of it are used again and again
+            object.__setattr__(self, "retention", dict(self.retention))
         FrameworkTask.__post_init__(self)  # super() is the class before it got its slots
         registry.add_task(self)
 
@@ -103,9 +105,9 @@ class HorsiesTask(_GenericTask[P, T]):
         Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique``, ``unique_key``, ``task_id``,
         ``retention``, ``timeout``, ``retry_policy``, ``max_attempts``, ``backoff``, ``metadata`` and ``backend``. None
         clears an option; ``retry_policy=None``, as ``max_attempts=1``, means no retries. ``max_attempts`` of a task
-        with a policy leaves the rest of that as it is. ``metadata`` is added to the task's, entry by entry. ``task_id``
-        (a UUID or its text) makes a send that can be repeated: the same call again gives the handle of the row there
-        is. Raises TypeError for any other name and InvalidTask for a bad value.
+        with a policy leaves the rest of that as it is. ``metadata`` is added to the task's, entry by entry, and so is
+        ``retention``, state by state. ``task_id`` (a UUID or its text) makes a send that can be repeated: the same call
+        again gives the handle of the row there is. Raises TypeError for any other name and InvalidTask for a bad value.
         """
         if unknown := options.keys() - _SEND_OPTIONS:
             raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
@@ -117,6 +119,8 @@ class HorsiesTask(_GenericTask[P, T]):
             options["task_id"] = _uuid(options["task_id"])
         if isinstance(self.metadata, Mapping) and isinstance(options.get("metadata"), Mapping):
             options["metadata"] = {**self.metadata, **options["metadata"]}
+        if "retention" in options:
+            options["retention"] = _retention_over(self.retention, options["retention"])
         return replace(self, **options)
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
@@ -311,6 +315,14 @@ def _uuid(value: object) -> UUID:
         return as_uuid(value, "task_id")
     except ValueError as error:
         raise InvalidTask(str(error)) from None
+
+
+def _retention_over(own: Retention, given: Retention) -> Retention:
+    """Return the retention of a call: as given, and the task's own for a state of which that says nothing."""
+    if given == INHERIT or own == INHERIT or not (isinstance(own, Mapping) or isinstance(given, Mapping)):
+        return given
+    both = (kept if isinstance(kept, Mapping) else {RETENTION_STATES[0]: kept} for kept in (own, given))
+    return {state: kept for said in both for state, kept in said.items()}
 
 
 def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:

@@ -139,7 +139,7 @@ def take(options: Options) -> Snapshot:
     holding = held(database)
     minute = int(answers["minute"])
     minutes, hour = last_hour(database, minute)
-    rows = {name: dict(zip(_ROW, row, strict=True)) | {"retention": None} for name, *row in read(answers["queues"])}
+    rows = {name: dict(zip(_ROW, row, strict=True)) for name, *row in read(answers["queues"])}
     due = depths(Task.objects.using(database), also=[*sorted(_configured()), *rows])
     for name, waits in read(answers["latecomers"]):
         due[name] = due.of(name) + Depth(1, False, max(0.0, -waits))

@@ -67,7 +67,10 @@ class Task(models.Model):
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
     retry_policy = JSONField(_("retry policy"), null=True, blank=True)
     timeout = models.FloatField(_("timeout"), null=True, blank=True, help_text=_("Seconds."))
-    retention = DurationField(_("retention"), null=True, blank=True)
+    retention = DurationField(_("retention"), null=True, blank=True, help_text=_("Of a success."))
+    retention_by_state = JSONField(
+        _("retention by state"), null=True, blank=True, help_text=_("Of other ends than success, in seconds.")
+    )
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
     unique_until = models.CharField(
         _("unique until"), max_length=8, null=True, blank=True, help_text=_("Empty: until it is done.")

@@ -42,4 +42,6 @@ def columns_of(declared: Declared, own: Mapping[str, Any]) -> dict[str, Any]:
 def _option(name: str, value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
+    if name == "retention" and isinstance(value, Mapping):
+        value = {state: kept.total_seconds() if isinstance(kept, timedelta) else kept for state, kept in value.items()}
     return encode(value, rich=False, where=f"option {name!r}")

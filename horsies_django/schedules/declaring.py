@@ -6,11 +6,12 @@ import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from ..bounds import DATES_ALLOWED, is_in_range
 from ..compat import FrameworkTask
+from ..task_options import Retention
 from ..tasks import HorsiesTask
 from ..workflows.definition import WorkflowDefinition
 from .moments import project_timezone
@@ -51,7 +52,7 @@ class ScheduleOptions(TypedDict, total=False):
     queue_name: str
     priority: int
     timeout: float | None
-    retention: timedelta | float | str | None
+    retention: Retention
     metadata: Mapping[str, Any] | None
     unique_key: str | None
     good_for: float | None

@@ -42,6 +42,20 @@ def test_what_holds_is_set_column_by_column_and_given_back_to_the_settings():
     assert Queue.objects.get(name="emails").max_concurrency is None
 
 
+def test_a_retention_is_set_by_state_and_given_back_as_a_whole():
+    said("set", "emails", "--retention", "completed=2d,failed=forever,cancelled=0")
+    said("set", "emails", "--retention", "1d")
+
+    row = Queue.objects.get(name="emails")
+    by_state = {"failed": 3_153_600_000, "cancelled": 0}
+    assert (row.retention, row.retention_by_state) == (timedelta(days=1), by_state)
+    (words,) = (line for line in said("list").splitlines() if line.startswith("emails"))
+    assert words.removeprefix("emails").strip() == "kept for 24 h; Failed: kept for ever; Cancelled: kept for 0 ms"
+    said("set", "emails", "--retention", "inherit")
+    row.refresh_from_db()
+    assert (row.retention, row.retention_by_state) == (None, None)
+
+
 def test_the_list_tells_what_holds_by_rows_and_settings(settings):
     queues = {"reports": {"max_concurrency": 2, "weight": 3}, "default": {}}
     settings.TASKS = {
@@ -65,6 +79,7 @@ def test_the_list_tells_what_holds_by_rows_and_settings(settings):
         "priority": 0,
         "weight": 4,
         "retention": None,
+        "retention_by_state": None,
         "held": 0,
         "tokens": None,
     }
@@ -107,6 +122,8 @@ def test_a_queue_that_the_settings_do_not_have_is_named_with_those_they_have(set
         ({"max_concurrency": -1}, "max_concurrency is -1; allowed: a whole number from 0 to 1000000"),
         ({"colour": 5}, "A queue has no 'colour' to set; allowed: max_concurrency, rate_limit"),
         ({"retention": "soon"}, "retention is 'soon'; allowed: seconds, a timedelta"),
+        ({"retention": {"failed": "soon"}}, r"retention\['failed'\] is 'soon'; allowed: seconds, a timedelta"),
+        ({"retention": {"fialed": 5}}, "retention has the key 'fialed', with 5; allowed: completed, failed, "),
     ],
 )
 def test_from_python_the_field_its_value_and_what_is_allowed_are_named(given, words):

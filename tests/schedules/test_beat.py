@@ -53,7 +53,11 @@ def test_the_first_run_waits_for_the_next_slot_c_05(beat):
 
 @pytest.mark.django_db
 def test_a_scheduled_fire_has_the_retry_policy_and_the_timeout_of_its_task_q_04_c_13_scenario_69(beat):
-    make(task=REPORT, kwargs={"copies": 2}, options={"priority": 7, "good_for": 60, "retention": 3600})
+    make(
+        task=REPORT,
+        kwargs={"copies": 2},
+        options={"priority": 7, "good_for": 60, "retention": {"completed": 3600, "failed": "2h"}},
+    )
     put_back(10)
 
     beat.run_once()
@@ -61,6 +65,7 @@ def test_a_scheduled_fire_has_the_retry_policy_and_the_timeout_of_its_task_q_04_
     sent, direct = Task.objects.get(), Task.objects.get(pk=report.send().id)
     assert (sent.max_retries, sent.retry_policy, sent.timeout) == (direct.max_retries, direct.retry_policy, 30)
     assert (sent.priority, sent.kwargs, sent.retention) == (7, {"copies": 2}, timedelta(hours=1))
+    assert sent.retention_by_state == {"failed": 7_200}
     assert 50 < (sent.good_until - sent.sent_at).total_seconds() < 70
 
 

@@ -98,14 +98,24 @@ def test_a_schedule_goes_by_the_projects_time_zone_unless_it_says_otherwise_c_03
 
 @pytest.mark.once
 def test_nothing_is_wrong_with_what_is_right():
-    schedule("a", report, Every(minutes=5), ("monday",), {"copies": 2}, queue_name="mail", retention=timedelta(days=1))
+    schedule(
+        "a",
+        report,
+        Every(minutes=5),
+        ("monday",),
+        {"copies": 2},
+        queue_name="mail",
+        retention={"failed": timedelta(days=1)},
+    )
     schedule("b", Import, Cron("0 9 * * MON-FRI"), kwargs={"day": "friday"}, timezone="Europe/Berlin")
 
     assert check_schedules() == []
 
 
 def test_what_code_declares_becomes_rows_s4_46_s4_55(beat):
-    schedule("a", report, Every(minutes=5), ("monday",), queue_name="mail", retention=timedelta(days=1), jitter=2)
+    schedule(
+        "a", report, Every(minutes=5), ("monday",), queue_name="mail", retention={"failed": timedelta(days=1)}, jitter=2
+    )
     schedule("b", Import, Cron("0 9 * * *"), timezone="Europe/Berlin", enabled=False)
 
     assert beat.sync().created == 2
@@ -118,7 +128,7 @@ def test_what_code_declares_becomes_rows_s4_46_s4_55(beat):
         ["monday"],
         "tests",
     )
-    assert (a.options, a.jitter) == ({"queue_name": "mail", "retention": 86_400.0}, 2)
+    assert (a.options, a.jitter) == ({"queue_name": "mail", "retention": {"failed": 86_400.0}}, 2)
     assert a.next_run_at > database_now("default")
     assert (b.workflow_name, b.enabled, b.disabled_by) == ("tests.schedules.import", False, "CODE")
 

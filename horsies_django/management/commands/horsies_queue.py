@@ -15,12 +15,13 @@ from horsies_django.backend import HorsiesBackend
 from horsies_django.compat import DEFAULT_TASK_QUEUE_NAME
 from horsies_django.inspecting import QueueNotEmpty, delete_queue
 from horsies_django.management.base import QueueCommand
+from horsies_django.management.tasks.flags import retention_of
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Queue
 from horsies_django.models.queue import QueueQuerySet
 from horsies_django.option_rules import INHERIT
 from horsies_django.printable import one_line
-from horsies_django.queue_rules import COLUMNS, parse_rules
+from horsies_django.queue_rules import parse_rules
 from horsies_django.queue_words import standings
 from horsies_django.tables import check_tables
 from horsies_django.worker.connection import own_connection
@@ -34,7 +35,11 @@ _FLAGS: Final = {
     "rate_limit": ("RATE", "So many of its tasks begin a time, like 100/m, or '100/m, 10' with a burst; or none."),
     "priority": ("N", "Its rank where the workers' order is strict."),
     "weight": ("N", "Its share where the workers' order is weighted."),
-    "retention": ("DURATION", 'How long its ended tasks are kept: seconds, a text like "7d", or forever.'),
+    "retention": (
+        "DURATION",
+        'How long its completed tasks are kept: seconds, a text like "7d", or forever; or by state: '
+        "completed=1d,failed=30d.",
+    ),
 }
 
 
@@ -138,21 +143,23 @@ def _verb(verb: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], i
 
 def _rules(options: dict[str, Any]) -> dict[str, Any]:
     """Return what is to be set. Raises ValueError naming the flag, its value and what is allowed."""
-    given = {name: options[name] for name in COLUMNS if options[name] is not None}
+    given = {name: options[name] for name in _FLAGS if options[name] is not None}
     if not given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in _FLAGS)
         raise ValueError(f"There is nothing to set; allowed: {flags}.")
     try:
-        return parse_rules({name: _read(text) for name, text in given.items()})
+        return parse_rules({name: _read(name, text) for name, text in given.items()})
     except ValueError as error:
         raise ValueError(str(error).replace("or None (as", f"or {INHERIT!r} (as")) from None
 
 
-def _read(text: Any) -> object:
+def _read(name: str, text: Any) -> object:
     if not isinstance(text, str):
         return text
     if text == INHERIT:
         return None
+    if name == "retention" and "=" in text:
+        return retention_of(text)
     return int(text) if text.lstrip("-").isdigit() else text
 
 

@@ -90,6 +90,22 @@ def count_of(flag: str, given: str | int | None) -> int | None:
     return int(text)
 
 
+def retention_of(text: Any) -> Any:
+    """Return the option ``retention``: one duration, or by state as in ``completed=1d,failed=forever``, unchecked."""
+    if not isinstance(text, str):
+        return text
+    if "=" not in text:
+        return _kept(text)
+    pairs = (part.partition("=") for part in text.split(","))
+    return {state.strip().lower(): _kept(kept.strip()) for state, _, kept in pairs}
+
+
+def _kept(text: str) -> float | str | None:
+    if text == "forever":
+        return None
+    return float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else text
+
+
 def moment_of(flag: str, text: str | datetime) -> datetime:
     """Return a moment; without a zone of its own it is in the project's. Raises ValueError naming the flag."""
     try:

@@ -11,7 +11,7 @@ from horsies_django.inspecting import Inspector
 from horsies_django.management.variables import duration_of
 from horsies_django.retries import ANY_CODE, RetryPolicy
 
-from .flags import moment_of
+from .flags import moment_of, retention_of
 
 
 def add_sending(parser: CommandParser) -> None:
@@ -28,7 +28,11 @@ def add_sending(parser: CommandParser) -> None:
     when.add_argument("--at", metavar="TIME", help="Not before this time: 2026-12-24T18:00+01:00.")
     parser.add_argument("--good-until", metavar="TIME", help="It expires if it has not begun by then.")
     parser.add_argument("--timeout", metavar="DURATION", help="How long its body may take.")
-    parser.add_argument("--retention", metavar="DURATION", help="How long it is kept once it has ended.")
+    parser.add_argument(
+        "--retention",
+        metavar="DURATION",
+        help='How long it is kept once it has completed: "7d", forever; or by state: completed=1d,failed=30d.',
+    )
     parser.add_argument("--retries", metavar="N", help="Retry any failure so often, after growing delays.")
     parser.add_argument("--unique-key", metavar="KEY", help="Not if a live task has this key.")
     parser.add_argument("--id", metavar="UUID", help="Its id: the same call again sends nothing.")
@@ -51,12 +55,12 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "run_after": _run_after(given),
         "good_until": given["good_until"] and moment_of("--good-until", given["good_until"]),
         "timeout": given["timeout"] and duration_of("--timeout", given["timeout"]).total_seconds(),
-        "retention": given["retention"] and duration_of("--retention", given["retention"]),
         "retry_policy": _policy(_number("--retries", given["retries"])),
         "unique_key": given["unique_key"],
         "task_id": given["id"],
     }
-    return {name: value for name, value in read.items() if value is not None}
+    kept = {} if given["retention"] is None else {"retention": retention_of(given["retention"])}
+    return kept | {name: value for name, value in read.items() if value is not None}
 
 
 def _run_after(given: dict[str, Any]) -> Any:
