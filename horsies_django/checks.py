@@ -122,6 +122,21 @@ def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:
         )
 
 
+def check_names(**kwargs: Any) -> list[CheckMessage]:
+    """Return an error for each text that is a name or an alias of two tasks: a worker would run one for the other."""
+    from .registry import registry
+
+    return [
+        Error(
+            f"{name!r} is claimed by {len(claims)} tasks: {'; '.join(map(str, claims))}.",
+            hint="Give each task a name of its own, and an old name to one of them as an alias.",
+            obj=None,
+            id="horsies.E009",
+        )
+        for name, claims in registry.clashes()
+    ]
+
+
 def check_workflows(**kwargs: Any) -> list[CheckMessage]:
     """Return every mistake of the workflows that have been imported; none of them is started.
 
@@ -161,7 +176,7 @@ def check_modules(**kwargs: Any) -> list[CheckMessage]:
 
     with suppress(Exception):  # what is wrong with the URLconf is told by Django's own checks
         get_resolver().url_patterns  # noqa: B018  # to load it is the point
-    modules = {name.rpartition(".")[0] for name in registry.late & registry.tasks.keys()}
+    modules = {registry.tasks[name].func.__module__ for name in registry.late & registry.tasks.keys()}
     return [
         checks.Warning(
             f"{name} registers tasks and is imported only after Django has started: a worker may not know them.",
