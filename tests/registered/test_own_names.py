@@ -10,13 +10,14 @@ import pytest
 from django.core.management import call_command
 from django.urls import reverse
 
-from horsies_django import TaskStatus, register_task, task
+from horsies_django import Every, TaskStatus, register_task, task
 from horsies_django.compat import InvalidTask, default_task_backend
 from horsies_django.exceptions import PayloadMismatch
 from horsies_django.expressions import FromNow
 from horsies_django.inspecting import tasks
 from horsies_django.models import Schedule, Task, WorkflowTask
 from horsies_django.registry import registry
+from horsies_django.schedules.declaring import Declared
 from tests.conftest import ROOT, Process
 from tests.registered import renamed
 from tests.registered.renamed import gathered, limited, send_it
@@ -55,6 +56,11 @@ def test_the_own_name_is_what_rows_keys_limits_groups_and_nodes_have(drain):
     assert (rows[1].unique_key, rows[1].limit_key) == ('mail.limited {"number":2}', "mail.limited")
     assert WorkflowTask.objects.get(workflow=workflow.id).task_name == "mail.send"
     assert gathered.with_options(priority=1).send(number=4).id == calls[2].id  # a copy has the name too
+    assert Declared("s", send_it, Every(hours=1)).columns()["task_name"] == "mail.send"
+    assert repr(send_it.node()(number=1)) == "<TaskNode: mail.send>"
+    gone = Task.objects.create(task_name="gone")
+    assert default_task_backend.get_result(str(gone.pk)).task.task_name == "gone"
+    gone.delete()
     drain()
     assert [call.value(0) for call in calls] == [["mail.send", 1], 2, 2, 4]
     assert workflow.get(0).ok == ["mail.send", 3]
