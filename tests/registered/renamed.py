@@ -31,6 +31,6 @@ class Mailer:
         return number
 
 
-def workflow() -> Workflow[list[Any]]:
+def workflow():
     one = send_it.node(node_id="one")(number=3)
     return Workflow("renamed", [one], output=one)
