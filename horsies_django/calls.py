@@ -154,7 +154,7 @@ class Calls(Callee):
     """Calls of one task."""
 
     def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
-        super().__init__(options, task.func, task.module_path, takes_context=task.takes_context)
+        super().__init__(options, task.func, task.task_name, takes_context=task.takes_context)
         self._task = task
         self._options = options
         self.mask = Mask(sensitive=task.sensitive)

@@ -152,6 +152,22 @@ def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:
         )
 
 
+def check_names(**kwargs: Any) -> list[CheckMessage]:
+    """Return an error for each text that is a name or an alias of two tasks: a worker would run one for the other."""
+    from .registry import registry
+
+    _load_urlconf()
+    return [
+        Error(
+            f"{name!r} is claimed by {len(claims)} tasks: {'; '.join(map(str, claims))}.",
+            hint="Give each task a name of its own; an old name is an alias of one task.",
+            obj=None,
+            id="horsies.E009",
+        )
+        for name, claims in registry.clashes()
+    ]
+
+
 def check_workflows(**kwargs: Any) -> list[CheckMessage]:
     """Return every mistake of the workflows that have been imported; none of them is started.
 
@@ -188,15 +204,11 @@ def check_queues(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_modules(**kwargs: Any) -> list[CheckMessage]:
-    """Return a warning for each module that registers tasks and that a worker need not import.
-
-    The URLconf is loaded first, for it is what imports views and what they import.
-    """
+    """Return a warning for each module that registers tasks and that a worker need not import."""
     from .registry import registry
 
-    with suppress(Exception):  # what is wrong with the URLconf is told by Django's own checks
-        get_resolver().url_patterns  # noqa: B018  # to load it is the point
-    modules = {name.rpartition(".")[0] for name in registry.late & registry.tasks.keys()}
+    _load_urlconf()
+    modules = {registry.tasks[name].func.__module__ for name in registry.late & registry.tasks.keys()}
     return [
         checks.Warning(
             f"{name} registers tasks and is imported only after Django has started: a worker may not know them.",
@@ -206,6 +218,12 @@ def check_modules(**kwargs: Any) -> list[CheckMessage]:
         )
         for name in sorted(modules)
     ]
+
+
+def _load_urlconf() -> None:
+    """Load the URLconf, which imports views and what they import: they may register tasks."""
+    with suppress(Exception):  # what is wrong with the URLconf is told by Django's own checks
+        get_resolver().url_patterns  # noqa: B018  # to load it is the point
 
 
 def _of_schedule(mistake: Mistake) -> Error:

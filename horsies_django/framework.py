@@ -164,7 +164,8 @@ def _placeholder(task_name: str) -> FrameworkTask[..., Any]:
     stand_in: HorsiesTask[..., Any] = object.__new__(HorsiesTask)
     for name, entry in HorsiesTask.__dataclass_fields__.items():
         object.__setattr__(stand_in, name, {} if name == "exception_mapper" else getattr(entry, "default", None))
-    object.__setattr__(stand_in, "func", missing)
+    for name, value in {"func": missing, "name": missing.__name__, "_given_name": task_name}.items():
+        object.__setattr__(stand_in, name, value)
     object.__setattr__(stand_in, "takes_context", False)
     return stand_in
 

@@ -29,6 +29,8 @@ ConcurrencyKey = str | Callable[..., str | None]
 class TaskOptions(TypedDict, total=False):
     """What ``@task`` takes beside ``takes_context``; :class:`~horsies_django.tasks.HorsiesTask` says what each does."""
 
+    name: str | None
+    aliases: Collection[str]
     priority: int
     queue_name: str
     backend: str

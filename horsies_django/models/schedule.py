@@ -169,9 +169,7 @@ class Schedule(models.Model):
 
     name = models.CharField(_("name"), max_length=255, unique=True)
     backend = models.CharField(_("backend"), max_length=64, default="default")
-    task_name = models.CharField(
-        _("task"), max_length=255, null=True, blank=True, help_text=_("The dotted path of the task.")
-    )
+    task_name = models.CharField(_("task"), max_length=255, null=True, blank=True, help_text=_("The name of the task."))
     workflow_name = models.CharField(
         _("workflow"), max_length=255, null=True, blank=True, help_text=_("The definition key of the workflow.")
     )

@@ -30,7 +30,7 @@ class Task(models.Model):
     """One call of a task. Only the QuerySet's transitions change ``status``."""
 
     id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
-    task_name = models.CharField(_("task"), max_length=255, help_text=_("The dotted path of the task."))
+    task_name = models.CharField(_("task"), max_length=255, help_text=_("The name of the task."))
     queue_name = models.CharField(_("queue"), max_length=100, default="default")
     backend = models.CharField(_("backend"), max_length=64, default="default")
     priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("Higher runs first."))

@@ -32,7 +32,7 @@ def add_filters(parser: CommandParser) -> None:
     """Add what tasks are narrowed by."""
     parser.add_argument("--status", metavar="A,B", help=f"Only what is in these states: {ALLOWED}.")
     parser.add_argument("--queue", metavar="NAME", help="Only what is in this queue.")
-    parser.add_argument("--task", metavar="PATH", help="Only calls of the task at this dotted path.")
+    parser.add_argument("--task", metavar="NAME", help="Only calls of the task of this name, old names of it included.")
     parser.add_argument("--older-than", metavar="DURATION", help='Only what was sent so long ago: "90s", "12h", "7d".')
 
 

@@ -16,7 +16,7 @@ from .flags import moment_of, retention_of
 
 def add_sending(parser: CommandParser) -> None:
     """Add what a call is made of."""
-    parser.add_argument("path", metavar="PATH", help="The dotted path of a task in an installed app.")
+    parser.add_argument("path", metavar="NAME", help="The name of a registered task.")
     parser.add_argument("--args", metavar="JSON", dest="positional", default="[]", help="Arguments: a JSON array.")
     parser.add_argument(
         "--kwargs", metavar="JSON", dest="named", default="{}", help="Arguments by name: a JSON object."
