@@ -5,12 +5,14 @@ import datetime
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, connection, transaction
+from django.db.models.signals import post_save
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskHandle, TaskStatus, task
 from horsies_django.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt
+from tests.jobs.models import Entry
 from tests.sending import jobs
 
 FIXED = RetryPolicy.fixed([7, 8], auto_retry_for=["X"], jitter=False)
@@ -115,6 +117,28 @@ def test_what_was_rolled_back_is_not_run_and_what_was_committed_is(drain):
 
     assert kept.value(0) == "kept"
     assert lost.status() is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_signal_handler_sends_is_stored_as_it_returns_and_shares_the_fate_of_what_it_is_about():
+    stored = []
+
+    def when_saved(instance, **kwargs):
+        handle = jobs.identity.send(instance.pk)
+        stored.append((handle.id, handle.status()))
+
+    post_save.connect(when_saved, Entry)
+    try:
+        with transaction.atomic():
+            kept = Entry.objects.create(key="kept")
+        with transaction.atomic():
+            Entry.objects.create(key="lost")
+            transaction.set_rollback(True)
+    finally:
+        post_save.disconnect(when_saved, Entry)
+
+    assert [status for _, status in stored] == [TaskStatus.PENDING] * 2
+    assert list(Task.objects.values_list("pk", "args")) == [(stored[0][0], [kept.pk])]
 
 
 # What it costs.

@@ -70,6 +70,17 @@ def test_check_is_content_with_sqlite_as_the_page_on_settings_has_it(check):
     assert (status, "no issues" in output, "horsies." in output) == (0, True, False)
 
 
+def test_a_project_without_the_admin_has_nothing_to_mend_and_runs_its_tasks(check, manage):
+    handle = tasks.add.send(1)
+
+    status, output = check("no_admin")
+    worker = manage("horsies_worker", "--drain", DJANGO_SETTINGS_MODULE=f"{FOLDER}.no_admin")
+
+    assert (status, "no issues" in output) == (0, True)
+    assert worker.wait() == 0
+    assert handle.get(0).ok == 2
+
+
 def test_check_warns_of_a_small_pool_and_of_connections_that_nobody_checks_and_asks_no_server(check):
     status, output = check("poor_postgres")
 

@@ -88,6 +88,19 @@ def test_1_two_claims_at_once_share_no_row():
     assert not mine & theirs
 
 
+def test_a_claim_that_comes_second_gets_nothing_and_leaves_the_first_as_it_is():
+    handle = tasks.noop.send()
+    with transaction.atomic():
+        (first,) = Task.objects.claim("a", start=1)
+    before = Task.objects.filter(pk=handle.id).values().get()
+
+    with transaction.atomic():
+        second = Task.objects.claim("b", start=1)
+
+    assert (first.task_id, list(second)) == (handle.id, [])
+    assert Task.objects.filter(pk=handle.id).values().get() == before
+
+
 def test_a_worker_serves_the_queues_it_was_told_to(drain):
     emails, other = tasks.on_emails.send(), tasks.add.send(1)
 

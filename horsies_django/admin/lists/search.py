@@ -26,9 +26,9 @@ from ...walking.keys import Key
 from ...walking.walk import PAGE, Bounds, Sift
 
 HELP: Final = _(
-    "An id; a part of a task's name; args:text for what is in the arguments; error:text for what is in the code or the "
-    "message of an error. A page looks through 50,000 tasks or more, of arguments through fewer, and says where it "
-    "stopped."
+    "An id; a part of a task's name; status:failed for the tasks of a status; args:text for what is in the arguments; "
+    "error:text for what is in the code or the message of an error. A page looks through 50,000 tasks or more, of "
+    "arguments through fewer, and says where it stopped."
 )
 
 #: Bytes, as they are stored, up to which arguments are searched.
@@ -110,7 +110,11 @@ def _in_error(text: str) -> Search:
     return Search(Q(error_code__isnull=False) & rows, grounds.UNHAPPY)
 
 
-_QUALIFIERS: Final = {"args": _in_args, "error": _in_error}
+def _in_status(text: str) -> Search:
+    return Search(Q(status=text.upper()), grounds.of_status(text.upper()))
+
+
+_QUALIFIERS: Final = {"args": _in_args, "error": _in_error, "status": _in_status}
 
 
 def _contains(value: Any, text: str) -> Lookup[Any]:

@@ -69,6 +69,21 @@ class TaskColumns:
         """From when it began until it ended, or until now."""
         return _span(task, task.started_at, task.finished_at)
 
+    @admin.display(description=_("sent at"))
+    def shown_sent(self, task: Task) -> SafeString:
+        """When it was sent."""
+        return when(task.sent_at, _now(task))
+
+    @admin.display(description=_("finished at"))
+    def shown_ended(self, task: Task) -> SafeString | str:
+        """When it ended, however that was."""
+        return "-" if task.finished_at is None else when(task.finished_at, _now(task))
+
+    @admin.display(description=_("id"))
+    def shown_id(self, task: Task) -> SafeString:
+        """The end of its id: the beginnings of neighbours are the same."""
+        return format_html('<span title="{}">{}</span>', task.pk, _short(str(task.pk)))
+
     @admin.display(description=_("progress"))
     def shown_progress(self, task: Task) -> SafeString | str:
         """How far the body says it is: a bar where it knows the whole, and its words."""
