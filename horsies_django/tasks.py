@@ -21,7 +21,7 @@ from .conf import NO_DEFAULTS, DefaultOptions
 from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
-from .names import at_module_level, checked_aliases, checked_name
+from .names import RESERVED, at_module_level, checked_aliases, checked_name
 from .operations import log_operation
 from .option_rules import INHERIT, RETENTION_STATES
 from .registry import registry
@@ -111,7 +111,9 @@ class HorsiesTask(_GenericTask[P, T]):
             object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         if isinstance(self.retention, Mapping):  # a dict of its own: columns made of it are used again and again
             object.__setattr__(self, "retention", dict(self.retention))
-        FrameworkTask.__post_init__(self)  # super() is the class before it got its slots
+        # The engine's own tasks run on every backend of ours, in the queues of their nodes, whatever TASKS says.
+        if not str(getattr(self.func, "__module__", "")).startswith(RESERVED):
+            FrameworkTask.__post_init__(self)  # super() is the class before it got its slots
         if not is_copy:
             registry.add_task(self, self.aliases)
 

@@ -2,9 +2,12 @@
 
 import pytest
 
+from horsies_django import Workflow, sleep
 from horsies_django.compat import InvalidTask, task_backends
+from horsies_django.models import Task
 from tests.conftest import Process
 from tests.jobs import tasks
+from tests.settings_and_checks import alone
 
 FOLDER = "tests.settings_and_checks"
 
@@ -70,17 +73,6 @@ def test_check_is_content_with_sqlite_as_the_page_on_settings_has_it(check):
     assert (status, "no issues" in output, "horsies." in output) == (0, True, False)
 
 
-def test_a_project_without_the_admin_has_nothing_to_mend_and_runs_its_tasks(check, manage):
-    handle = tasks.add.send(1)
-
-    status, output = check("no_admin")
-    worker = manage("horsies_worker", "--drain", DJANGO_SETTINGS_MODULE=f"{FOLDER}.no_admin")
-
-    assert (status, "no issues" in output) == (0, True)
-    assert worker.wait() == 0
-    assert handle.get(0).ok == 2
-
-
 def test_check_warns_of_a_small_pool_and_of_connections_that_nobody_checks_and_asks_no_server(check):
     status, output = check("poor_postgres")
 
@@ -126,6 +118,17 @@ def test_check_names_wrong_queues_of_tasks_keys_beside_options_and_ranks_that_no
     ):
         assert output.count(words) == 1, (words, output)
     assert output.count("(horsies.") == 6
+
+
+def test_a_project_needs_neither_the_admin_nor_a_queue_that_is_called_default(settings, manage):
+    settings.TASKS = alone.TASKS
+    handle = Workflow("to be woken", [sleep(0)]).start()
+    assert set(Task.objects.values_list("queue_name", flat=True)) == {"alarms"}
+
+    worker = manage("horsies_worker", "--drain", DJANGO_SETTINGS_MODULE=f"{FOLDER}.alone")
+
+    assert worker.wait() == 0, worker.output
+    assert handle.status() == "COMPLETED"
 
 
 def test_check_warns_of_connections_that_are_made_for_each_task(check):
