@@ -21,7 +21,7 @@ from .conf import NO_DEFAULTS, DefaultOptions
 from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
-from .names import RESERVED, at_module_level, checked_aliases, checked_name
+from .names import RESERVED, at_module_level, checked_aliases, checked_name, place_of
 from .operations import log_operation
 from .option_rules import INHERIT, RETENTION_STATES
 from .registry import registry
@@ -424,4 +424,10 @@ def register_task(function: HorsiesTask[P, T] | Callable[P, T], /, **options: Un
         names = [] if alias is None else [checked_name("name", alias)]
         registry.add_task(function, names)
         return function
-    return task(**options)(at_module_level(function) if options.get("name") is not None else function)
+    if options.get("name") is not None:
+        return task(**options)(at_module_level(function))
+    if "<" in getattr(function, "__qualname__", ""):  # of a closure or a lambda
+        raise InvalidTask(
+            f"{place_of(function)} is not at a module level; allowed: with a name, register_task(…, name=…)."
+        )
+    return task(**options)(function)

@@ -102,8 +102,9 @@ def test_closures_run_under_the_names_that_they_are_registered_by(drain):
     handles = [one.send(7) for one in made]
     with pytest.raises(TypeError, match=r"hooks\.paid"):
         made[0].send(7, colour="red")
-    with pytest.raises(InvalidTask, match="module level"):
-        register_task(wait)
+    for nameless in (wait, lambda number: number):
+        with pytest.raises(InvalidTask, match=r"test_own_names.*allowed: with a name, register_task\(…, name=…\)"):
+            register_task(nameless)
 
     drain()
 
