@@ -200,8 +200,6 @@ def check_queues(**kwargs: Any) -> list[CheckMessage]:
     """Return an error for each task of an app that is for a queue which its backend does not have."""
     from .loading import loading
 
-    if any(isinstance(stored.get("QUEUES"), str) for stored in task_backends.settings.values()):
-        return []  # Django takes its letters for queues: E002 says so
     return [Error(str(problem), hint=problem.hint, obj=None, id="horsies.E010") for problem in loading.problems]
 
 

@@ -28,7 +28,9 @@ class Loading:
         self.problems: list[Problem] = []
 
     def note_queue(self, task: FrameworkTask[..., Any], queues: set[str]) -> None:
-        """Note that a task is for a queue that is not among these."""
+        """Note that a task is for a queue that is not among these, unless these are but the letters of one name."""
+        if isinstance(task_backends.settings[task.backend].get("QUEUES"), str):
+            return  # a check tells of that
         name, known = task.queue_name, sorted(queues)
         near = difflib.get_close_matches(str(name), known, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else "Add the name to QUEUES, or give the task another queue."
