@@ -14,3 +14,8 @@ def unknown() -> None:
 @task(queue_name="emails")
 def fine() -> None:
     """For one that there is."""
+
+
+@task(backend="second")
+def unread() -> None:
+    """For a backend whose queues can't be read: that is told of the settings alone."""
