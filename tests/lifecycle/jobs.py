@@ -160,7 +160,7 @@ def fails_ever_later() -> None:
 
 def states_of(key) -> list[str]:
     """Return the querysets, by the names that asynq's states have, in which a task is."""
-    names = ("scheduled", "aggregating", "in_line", "active", "retrying", "archived", "completed")
+    names = ("scheduled", "aggregating", "due", "active", "retrying", "archived", "completed")
     return [name for name in names if getattr(Task.objects, name)().filter(pk=key).exists()]
 
 

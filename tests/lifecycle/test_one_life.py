@@ -23,11 +23,11 @@ def test_a_task_is_in_one_of_asynqs_states_at_a_time(drain):
 
     for after in ("retrying", "archived"):
         task.run_now()
-        assert jobs.states_of(handle.id) == ["in_line"]
+        assert jobs.states_of(handle.id) == ["due"]
         drain()
         assert jobs.states_of(handle.id) == [after]
     handle.retry()
-    assert jobs.states_of(handle.id) == ["in_line"]
+    assert jobs.states_of(handle.id) == ["due"]
     drain()
 
     assert jobs.states_of(handle.id) == ["completed"]
