@@ -31,6 +31,7 @@ from .exceptions import (
     TaskTimedOut,
     WorkerCrashed,
 )
+from .option_rules import INHERIT
 from .registry import registry
 from .results import OperationalCode, OutcomeCode
 from .retention import read_retention, stored_retention
@@ -155,19 +156,19 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
 
 
 def _differing(task: HorsiesTask[..., Any], row: Task) -> dict[str, Any]:
-    """Return the options of a row that are neither its task's own nor, where the task says nothing, the defaults."""
+    """Return the options of a row that a backend's defaults count for; what these would be anyway is not said."""
     from .backend import config_of
 
     try:
         defaults = config_of(row.backend).defaults
     except (InvalidTask, ImproperlyConfigured):
         defaults = NO_DEFAULTS
-    options: dict[str, Any] = {}
-    if row.timeout != (defaults.timeout if task.timeout is None else task.timeout):
-        options["timeout"] = row.timeout
     retention = {"retention": row.retention, "retention_by_state": row.retention_by_state}
-    if retention != stored_retention(task.retention, defaults.retention):
-        options["retention"] = read_retention(row.retention, row.retention_by_state)
+    is_default = retention == stored_retention(INHERIT, defaults.retention)
+    options: dict[str, Any] = {
+        "timeout": None if row.timeout == defaults.timeout else row.timeout,
+        "retention": INHERIT if is_default else read_retention(row.retention, row.retention_by_state),
+    }
     policy, is_single = RetryPolicy.read(row.retry_policy, row.pk), row.retry_policy == NO_RETRIES
     if policy != task.stored_policy(defaults) or is_single != (task.max_attempts == 1):
         options |= {"retry_policy": policy, "max_attempts": 1 if is_single else None, "backoff": None}

@@ -71,11 +71,14 @@ def test_a_default_policy_is_for_tasks_that_say_nothing_of_retries(defaults, opt
 @pytest.mark.once
 def test_the_task_of_a_result_is_the_one_that_was_sent_whatever_the_defaults_say(defaults):
     defaults(max_attempts=4, backoff=5, timeout=60, retention={"completed": "2d", "failed": "3d"})
-    plain, own = jobs.triple, task(max_attempts=1, timeout=7, retention="2h")(jobs.triple.func)
+    job = jobs.triple
     differing = {"max_attempts": 1, "timeout": 8, "retention": "1h"}
 
-    assert (plain.get_result(plain.enqueue(1).id).task, own.get_result(own.enqueue(1).id).task) == (plain, own)
-    again = plain.get_result(plain.with_options(**differing).enqueue(1).id).task
+    results = [each.enqueue(1) for each in (job, job.with_options(**differing))]
+
+    assert results[0].task == job
+    assert [job.get_result(result.id) for result in results] == results
+    again = results[1].task
     assert (again.max_attempts, again.timeout, again.retention) == (1, 8, datetime.timedelta(hours=1))
 
 
