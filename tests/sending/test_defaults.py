@@ -79,7 +79,7 @@ def test_the_task_of_a_result_is_the_one_that_was_sent_whatever_the_defaults_say
     assert results[0].task == job
     assert [job.get_result(result.id) for result in results] == results
     again = results[1].task
-    assert (again.max_attempts, again.timeout, again.retention) == (1, 8, datetime.timedelta(hours=1))
+    assert (again.max_attempts, again.timeout, again.retention["completed"]) == (1, 8, datetime.timedelta(hours=1))
 
 
 def test_a_worker_retries_by_the_defaults(defaults):
