@@ -20,6 +20,7 @@ from .inserts import Insert
 from .mask import BY_NAME, Mask
 from .registry import registry
 from .retention import stored_retention
+from .retries import NO_RETRIES
 from .serializers import check_size, dumps, encode
 from .tasks import HorsiesTask
 
@@ -205,7 +206,7 @@ class Calls(Callee):
             "rich": self._rich,
             "is_async": inspect.iscoroutinefunction(task.func),
             "max_retries": policy.max_retries if policy else 0,
-            "retry_policy": policy.as_json() if policy else None,
+            "retry_policy": policy.as_json() if policy else NO_RETRIES if task.max_attempts == 1 else None,
             "timeout": defaults.timeout if task.timeout is None else task.timeout,
             **stored_retention(task.retention, defaults.retention),
             "unique_key": task.unique_key,

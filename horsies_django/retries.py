@@ -18,6 +18,9 @@ MAX_RETRIES: Final = 999
 MAX_INTERVAL: Final = 86_400.0
 CODE_LENGTH: Final = 100
 
+#: What a row has in place of a policy if one attempt was asked for. It has NULL if nothing was said of retries.
+NO_RETRIES: Final[Mapping[str, Any]] = {}
+
 #: In ``auto_retry_for``: every code, but for those that another attempt can't mend (S4-29).
 ANY_CODE: Final = "*"
 _HOPELESS: Final = frozenset(
@@ -174,7 +177,8 @@ class RetryPolicy:
         if stored is None:
             return None
         try:
-            return cls.from_json(json.loads(stored) if isinstance(stored, str) else stored)  # type: ignore[arg-type]  # refused below
+            policy = json.loads(stored) if isinstance(stored, str) else stored
+            return None if policy == NO_RETRIES else cls.from_json(policy)  # type: ignore[arg-type]  # refused below
         except (TypeError, ValueError, KeyError) as error:
             logger.error("task id=%s has a retry policy that can't be read: no retry. %s", task_id, error)
             return None

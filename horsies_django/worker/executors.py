@@ -44,6 +44,10 @@ class Executor(Protocol):
     def withdraw(self) -> list[Run]:
         """Take back those that have not begun."""
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether no body could begin now, for what was asked of the event loop has not been answered."""
+
     def is_blocked(self) -> bool:
         """Whether nothing can go on here because of one body that does not let go."""
 
@@ -78,6 +82,10 @@ class ThreadExecutor:
 
     def withdraw(self) -> list[Run]:
         return _taken_from(self._waiting)
+
+    @property
+    def is_silent(self) -> bool:
+        return False
 
     def is_blocked(self) -> bool:
         return False
@@ -149,7 +157,7 @@ class LoopExecutor:
     body's slow query does not hold up the others.
 
     A body that blocks the loop keeps those that were submitted after it from beginning. They can be withdrawn then, for
-    each is taken from the waiting ones only when it is its turn.
+    each is taken from the waiting ones only when it is its turn; the loop is asked then when it goes on.
     """
 
     def __init__(self, deliver: Deliver) -> None:
@@ -174,15 +182,25 @@ class LoopExecutor:
         return _first(self._waiting)
 
     def withdraw(self) -> list[Run]:
-        return _taken_from(self._waiting)
+        if withdrawn := _taken_from(self._waiting):
+            self._ask()
+        return withdrawn
+
+    @property
+    def is_silent(self) -> bool:
+        return self._asked_at is not None
 
     def is_blocked(self) -> bool:
-        if self._loop is None:
-            return False
+        return time.monotonic() - self._ask() > BLOCKED
+
+    def _ask(self) -> float:
+        """Ask the event loop for an answer, if none is awaited; return since when one is, in monotonic seconds."""
         if (asked_at := self._asked_at) is None:
-            asked_at = self._asked_at = time.monotonic()
-            self._loop.call_soon_threadsafe(self._answer)
-        return time.monotonic() - asked_at > BLOCKED
+            asked_at = time.monotonic()
+            if self._loop is not None:
+                self._asked_at = asked_at
+                self._loop.call_soon_threadsafe(self._answer)
+        return asked_at
 
     def _answer(self) -> None:
         self._asked_at = None
@@ -254,6 +272,10 @@ class InlineExecutor:
 
     def withdraw(self) -> list[Run]:
         return []
+
+    @property
+    def is_silent(self) -> bool:
+        return False
 
     def _stop(self, run: Run) -> None:
         run.tell(TaskTimeLimit)

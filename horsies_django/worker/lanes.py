@@ -12,7 +12,7 @@ from uuid import UUID
 from ..models.claims import ClaimedTask
 from ..models.survey import MOST
 from .ahead import TOO_LONG, Ahead
-from .executors import Executor
+from .executors import BLOCKED, Executor
 from .run import Run
 
 #: Queues from which one claim takes at most; which they are is looked up again and again.
@@ -111,7 +111,9 @@ class Lane:
 
     @property
     def room(self) -> int:
-        """How many tasks could be claimed."""
+        """How many tasks could be claimed: none for an event loop that is blocked."""
+        if self.executor.is_silent:
+            return 0
         ahead = 0 if self.is_jammed else max(self.prefetch, self.ahead.size)
         return max(0, self.free + ahead - len(self.prefetched))
 
@@ -133,7 +135,8 @@ class Lane:
             return float("inf")
         if self.free < 0:
             return waiting.submitted + TOO_LONG
-        return min([waiting.begins_by, *(run.begins_by for run in self.dated if not run.has_begun)])
+        patience = waiting.submitted + BLOCKED if self.is_async else float("inf")
+        return min([patience, waiting.begins_by, *(run.begins_by for run in self.dated if not run.has_begun)])
 
     def submit(self, runs: Collection[Run]) -> None:
         """Begin these bodies, as soon as there is a slot for each."""

@@ -24,7 +24,7 @@ from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: Retries that ``raise Retry()`` gets in a task without a policy.
+#: Retries that ``raise Retry()`` gets where nobody has said how many there are to be.
 RETRIES_ON_DEMAND: Final = 2
 
 
@@ -150,7 +150,8 @@ def _again_in(
     defaults: DefaultOptions,
 ) -> float | None:
     """The seconds until the next attempt; None if there is none (A-133)."""
-    allowed = claim.max_retries or (RETRIES_ON_DEMAND if isinstance(raised, Retry) and not _is_single(task) else 0)
+    is_free_to_ask = isinstance(raised, Retry) and claim.retry_policy is None
+    allowed = claim.max_retries or (RETRIES_ON_DEMAND if is_free_to_ask else 0)
     if isinstance(raised, Discard) or claim.retry_count >= allowed:
         return None
     policy = RetryPolicy.read(claim.retry_policy, claim.task_id)
@@ -165,11 +166,6 @@ def _again_in(
         if not isinstance(backoff, RetryPolicy | None) and policy == task.stored_policy(defaults):
             return _own_backoff(backoff, raised, TaskResult(err=shown), claim)
     return policy.delay(claim.retry_count + 1)
-
-
-def _is_single(task: FrameworkTask[..., Any] | None) -> bool:
-    """Whether its author has said that there is to be one attempt."""
-    return isinstance(task, HorsiesTask) and task.max_attempts == 1
 
 
 def _own_backoff(

@@ -292,7 +292,7 @@ def test_a_policy_comes_back_from_its_row_as_it_was():
 
 
 @pytest.mark.parametrize(
-    "stored", [{}, [], 5, "text", "[", {"max_retries": 0}, {"colour": 1}, {"auto_retry_for": None}, True], ids=repr
+    "stored", [[], 5, "text", "[", {"max_retries": 0}, {"colour": 1}, {"auto_retry_for": None}, True], ids=repr
 )
 def test_a_stored_policy_that_was_damaged_counts_as_none(stored, caplog):
     policy = RetryPolicy.read(stored, "the-id")
@@ -301,8 +301,9 @@ def test_a_stored_policy_that_was_damaged_counts_as_none(stored, caplog):
     assert "the-id" in caplog.text
 
 
-def test_no_stored_policy_is_none_and_nothing_to_tell(caplog):
-    policy = RetryPolicy.read(None, "id")
+@pytest.mark.parametrize("stored", [None, {}, "{}"], ids=repr)
+def test_no_stored_policy_is_none_and_nothing_to_tell(stored, caplog):
+    policy = RetryPolicy.read(stored, "id")
 
     assert policy is None
     assert not caplog.records

@@ -60,6 +60,19 @@ def test_without_a_policy_there_are_two_retries(drain, body):
     assert attempts(handle) == [failed(n, "TASK_RETRY", n < 3) for n in (1, 2, 3)]
 
 
+def test_a_call_that_has_one_attempt_has_no_retry_either(drain):
+    thrice = jobs.wishes_retry_in_40
+    handles = [
+        body.with_options(**options).send(**arguments)
+        for body, arguments in ((jobs.wishes_retry, {"key": "key"}), (thrice, {}))
+        for options in ({"max_attempts": 1}, {"retry_policy": None})
+    ]
+
+    drain()
+
+    assert [attempts(handle) for handle in handles] == [[failed(1, "TASK_RETRY", False)]] * 4
+
+
 def test_the_message_is_kept(drain):
     handle = jobs.wishes_retry.send("key")
 

@@ -57,7 +57,7 @@ def test_what_a_task_says_counts_option_by_option(defaults, options, retries, in
     row = sent(timeout=7, retention=None, **options)
 
     assert row.max_retries == retries
-    assert (row.retry_policy and row.retry_policy["intervals"]) == intervals
+    assert (row.retry_policy or {}).get("intervals") == intervals
     assert (row.timeout, row.retention > datetime.timedelta(days=10_000)) == (7, True)
 
 
@@ -66,6 +66,20 @@ def test_a_default_policy_is_for_tasks_that_say_nothing_of_retries(defaults, opt
     defaults(retry_policy=POLICY)
 
     assert sent(**options).max_retries == retries
+
+
+@pytest.mark.once
+def test_the_task_of_a_result_is_the_one_that_was_sent_whatever_the_defaults_say(defaults):
+    defaults(max_attempts=4, backoff=5, timeout=60, retention={"completed": "2d", "failed": "3d"})
+    job = jobs.triple
+    differing = {"max_attempts": 1, "timeout": 8, "retention": "1h"}
+
+    results = [each.enqueue(1) for each in (job, job.with_options(**differing))]
+
+    assert results[0].task == job
+    assert [job.get_result(result.id) for result in results] == results
+    again = results[1].task
+    assert (again.max_attempts, again.timeout, again.retention["completed"]) == (1, 8, datetime.timedelta(hours=1))
 
 
 def test_a_worker_retries_by_the_defaults(defaults):

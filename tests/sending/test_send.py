@@ -287,7 +287,7 @@ def test_a_call_says_how_often_it_is_tried(own, of_call, retries, intervals):
 
     row = Task.objects.get()
     assert row.max_retries == retries
-    assert (row.retry_policy and row.retry_policy["intervals"]) == intervals
+    assert (row.retry_policy or {}).get("intervals") == intervals
 
 
 @pytest.mark.parametrize("options", [{"max_attempts": 0}, {"max_attempts": "3"}, {"backoff": 0}, {"backoff": max}])

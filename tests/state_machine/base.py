@@ -22,7 +22,8 @@ from horsies_django.tasks import HorsiesTask
 from horsies_django.worker import body
 from horsies_django.worker.ahead import Ahead
 from horsies_django.worker.books import Books, latest
-from horsies_django.worker.executors import Executor
+from horsies_django.worker.executors import InlineExecutor
+from horsies_django.worker.inbox import Inbox
 from horsies_django.worker.lanes import Lane
 from horsies_django.worker.plan import Plan
 from horsies_django.worker.run import Run
@@ -105,7 +106,7 @@ class Base(RuleBasedStateMachine):
         return Runner(worker, "host", 1)
 
     def lane(self, slots: int, prefetch: int) -> Lane:
-        return Lane(False, slots, prefetch, executor=cast("Executor", None), ahead=Ahead(slots, 0))
+        return Lane(False, slots, prefetch, executor=InlineExecutor(Inbox().put), ahead=Ahead(slots, 0))
 
     def run_of(self, taken: Taken) -> Run:
         return Run(taken.claim, self.plan.options, self.runner(taken.worker))

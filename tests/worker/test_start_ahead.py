@@ -110,6 +110,26 @@ def test_a_stop_gives_back_coroutines_that_wait_for_a_blocked_loop_also_without_
     assert not Entry.objects.exists()
 
 
+@pytest.mark.slow
+def test_coroutines_behind_a_blocked_loop_go_to_other_workers_until_it_goes_on(worker, gate, tmp_path):
+    with transaction.atomic():  # one claim takes them all
+        blocker = ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
+        behind = [tasks.awrite.send("behind") for _ in range(5)]
+    worker()
+    wait_until(lambda: (tmp_path / "begun").exists() and running().count() == 6)
+    other = worker()
+
+    assert [handle.value(timeout=20) for handle in behind] == ["behind"] * 5
+    assert tasks.awrite.send("later").value(timeout=20) == "later"
+    other.stop()
+    last = tasks.awrite.send("last")
+    assert blocker.status() == TaskStatus.RUNNING
+    assert not TaskAttempt.objects.exclude(attempt=1, outcome="COMPLETED").exists()
+    gate.touch()
+
+    assert (blocker.get(20).is_ok(), last.value(timeout=20)) == (True, "last")
+
+
 def test_a_dead_runners_tasks_whose_bodies_had_not_begun_burn_no_attempt(worker):
     tasks.noop.send_many({} for _ in range(MANY))
     killer = tasks.hard_exit.send("killer")
