@@ -34,12 +34,15 @@ _NAMED: Final = 10
 class WorkflowHandle(Generic[T]):
     """One run of a workflow, by its id. Costs no query until asked, and can be rebuilt from the id anywhere.
 
-    Raises ValueError for an id that is none, and InvalidTask for a ``backend`` that is none of ours.
+    ``replayed`` says that the start which gave this handle inserted nothing: the run was there already, by its
+    ``workflow_id`` or its ``unique_key``. Raises ValueError for an id that is none, and InvalidTask for a ``backend``
+    that is none of ours.
     """
 
-    def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> None:
+    def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS, replayed: bool = False) -> None:
         self.id = as_uuid(id)
         self.backend = backend
+        self.replayed = replayed
         self._database = config_of(backend).database
         self._final: TaskResult[T, TaskError[Any]] | None = None
 
