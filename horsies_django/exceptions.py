@@ -201,22 +201,15 @@ class Discard(_Wish):
 
 
 def _imported_exception(path: str) -> type[BaseException] | None:
-    """Find an exception class in ``sys.modules``.
+    """Return the exception class of a dotted name if its module is imported, else None.
 
-    A row names it, so no attribute is asked for: that of a lazy module could import something.
+    A row names it, so no ``__getattr__`` of a module is called, which could import something.
     """
     parts = path.split(".")
-    for count in range(len(parts) - 1, 0, -1):
-        found: object = sys.modules.get(".".join(parts[:count]))
-        if isinstance(found, ModuleType):
-            break
-    else:
-        return None
-    for part in parts[count:]:
-        if not isinstance(found, ModuleType | type):
-            return None
-        base = type if isinstance(found, type) else object
-        found = base.__getattribute__(found, "__dict__").get(part)
+    modules = ((sys.modules.get(".".join(parts[:count])), parts[count:]) for count in range(len(parts) - 1, 0, -1))
+    found, names = next(((module, names) for module, names in modules if module is not None), (None, []))
+    for name in names:
+        found = vars(found).get(name) if isinstance(found, ModuleType | type) else None
     return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 

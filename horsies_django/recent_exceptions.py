@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 #: How many are kept. Each holds the frames of its traceback.
-KEPT: Final = 100
+KEPT: Final = 20
 
 _exceptions: Final[OrderedDict[UUID, BaseException]] = OrderedDict()
 _lock: Final = threading.Lock()

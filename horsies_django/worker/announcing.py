@@ -60,8 +60,8 @@ def running_row(claim: ClaimedTask, database: str) -> Task:
 class Announcer:
     """Sends signals of what has been stored, in a thread of its own: receivers must not hold up the pump.
 
-    Without ``has_thread``, for a database that no other thread can see into, :meth:`send` sends them in the caller's.
-    ``on_sent`` is called after each job. ``taken`` and ``sent`` count jobs; each is written by one thread alone.
+    Without ``has_thread``, for a database that no other thread can see into, :meth:`send` sends them in the calling
+    thread. ``on_sent`` is called after each job. ``taken`` and ``sent`` count jobs; one thread alone writes each.
     """
 
     def __init__(self, database: str, *, has_thread: bool = True, on_sent: Callable[[], None] | None = None) -> None:
@@ -111,13 +111,17 @@ class Announcer:
         connections.close_all()
 
     def _send(self, job: Job) -> None:
+        """Send the signals of one job; what a receiver raises changes nothing, be it SystemExit."""
         try:
             isolated(job)
-        except Exception:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not self._has_thread:
+                raise  # the caller's own thread was asked to stop
             logger.exception("signals could not be sent")
-        self.sent += 1
-        if self._on_sent is not None:
-            self._on_sent()
+        finally:
+            self.sent += 1
+            if self._on_sent is not None:
+                self._on_sent()
 
     def _announce(self, outcomes: Sequence[Outcome]) -> None:
         raised = {outcome.claim.task_id: outcome for outcome in outcomes}

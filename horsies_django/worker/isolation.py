@@ -1,4 +1,4 @@
-"""Running code so that the context variables it sets, and Django's active language and time zone, end with it."""
+"""Running code so that the context variables that it sets end with it: Django's language and time zone are such."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from ..compat import task_backends
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Django keeps the objects that these make in context variables. They serve a thread, as in a web server.
+#: Django keeps the objects that these make in context variables, one for each alias. They are to serve a whole thread.
 _HANDLERS: Final[tuple[Any, ...]] = (caches, task_backends)
 
 
 def isolated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call ``function`` in a copy of this thread's context, which is dropped afterwards.
+    """Call ``function`` in a copy of this thread's context, and drop the copy afterwards.
 
-    Caches and task backends that it is the first to use stay with the thread: each cache may hold a connection.
+    Caches and task backends that it is the first to use stay with the thread, for a cache may hold a connection.
     """
     before = copy_context()
     context = before.copy()
-    result = context.run(function, *args, **kwargs)
-    if len(context) != len(before) or not all(map(is_, context.values(), before.values())):
-        for handler in _HANDLERS:
-            _keep_made(handler, context)
-    return result
+    try:
+        return context.run(function, *args, **kwargs)
+    finally:
+        if len(context) != len(before) or not all(map(is_, context.values(), before.values())):
+            for handler in _HANDLERS:
+                _keep_made(handler, context)
 
 
 def _keep_made(handler: Any, context: Context) -> None:
-    """Take over what ``handler`` has made in a context; a client that this thread already has stays."""
+    """Keep what ``handler`` has made in a context for this thread, unless the thread has an object of that alias."""
     made = context.run(_made, handler)
     for alias in made.keys() - _made(handler).keys():
         handler[alias] = made[alias]

@@ -249,10 +249,11 @@ class Pump:
             return True
         if self._is_holding or self._gates:
             return False
+        is_stopping = self._allowance.stop_by is not None
+        if self._plan.until is Until.DRAINED and not is_stopping and self._is_announcing():
+            return False
         if not self._allowance.may_claim:
             return True
-        if self._plan.until is Until.DRAINED and self._is_announcing():
-            return False
         is_waiting = self._plan.until is Until.DRAINED and self._lookout.is_held_back
         looked_in_vain = not self._lookout.is_asked and not is_waiting and not any(lane.hot for lane in self._lanes)
         return self._plan.until is not Until.STOPPED and looked_in_vain

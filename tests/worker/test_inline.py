@@ -8,7 +8,7 @@ from django.core.management import call_command
 from django.test import TestCase
 
 from horsies_django import TaskStatus
-from horsies_django.signals import task_finished, task_retrying
+from horsies_django.signals import task_cancelled, task_finished, task_retrying
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.signals import jobs as signal_jobs
@@ -46,6 +46,22 @@ class InsideATestCase(TestCase):
         expected = {(task_retrying, str(failing.id), here), *((task_finished, str(one.id), here) for one in ended)}
         assert (set(received), len(received)) == (expected, 4)
         assert set(Entry.objects.values_list("key", flat=True)) == {"after 0", "after 1"}
+
+    def test_a_signal_that_waits_for_the_commit_comes_with_the_callbacks_that_a_test_captures(self):
+        received = []
+
+        def receive(sender, task_result, **facts):
+            received.append(task_result.id)
+
+        task_cancelled.connect(receive)
+        self.addCleanup(task_cancelled.disconnect, receive)
+        handle = tasks.noop.send()
+
+        with self.captureOnCommitCallbacks(execute=True):
+            handle.cancel()
+            assert received == []
+
+        assert received == [str(handle.id)]
 
     def test_once_runs_one_claim(self):
         handles = [tasks.noop.send(), tasks.noop.send()]
