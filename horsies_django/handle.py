@@ -11,8 +11,9 @@ from asgiref.sync import sync_to_async
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
-from . import retrieval, waiting
+from . import recent_exceptions, retrieval, waiting
 from .compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from .exceptions import TaskFailed
 from .ids import as_uuid
 from .operations import log_operation
 from .results import RetrievalCode, TaskError, TaskResult
@@ -143,12 +144,15 @@ class TaskHandle(Generic[T]):
         )
 
     def value(self, timeout: float | None = None) -> T:
-        """Return the ok value, or raise ``TaskFailed``, or ``WaitTimeout`` (a TimeoutError). See :meth:`get`."""
-        return self.get(timeout).unwrap()
+        """Return the ok value, or raise ``TaskFailed``, or ``WaitTimeout`` (a TimeoutError). See :meth:`get`.
+
+        If the body ran in this process, a ``TaskFailed`` has the body's exception as its ``__cause__``.
+        """
+        return self._unwrapped(self.get(timeout))
 
     async def avalue(self, timeout: float | None = None) -> T:
         """See :meth:`value`."""
-        return (await self.aget(timeout)).unwrap()
+        return self._unwrapped(await self.aget(timeout))
 
     def cancel(self, include_running: bool = False) -> bool:
         """Cancel the task if it has not ended, and has not begun unless asked; return whether it was cancelled."""
@@ -158,6 +162,15 @@ class TaskHandle(Generic[T]):
         """Run a failed, cancelled or expired task again with a fresh budget; return whether it was one (S4-72)."""
         self._final = None
         return self._logged("task.retry", self._rows().retry())
+
+    def _unwrapped(self, result: TaskResult[T, TaskError[Any]]) -> T:
+        try:
+            return result.unwrap()
+        except TaskFailed as failed:
+            cause = recent_exceptions.find(self.id, failed.exception_class_path)
+            if cause is None:
+                raise
+            raise failed from cause
 
     def _logged(self, act: str, count: int) -> bool:
         log_operation(act, count, ids=[self.id])

@@ -17,6 +17,7 @@ from django.db import close_old_connections, connections
 
 from ..exceptions import TaskTimeLimit
 from . import body, verdict
+from .isolation import isolated
 from .leftovers import SharedThreads, calling, drop_connections, kept_as_they_are, tidy
 from .outcome import Outcome, Unbegun
 from .run import Run
@@ -142,7 +143,7 @@ class ThreadExecutor:
     def _outcome_of(self, run: Run) -> Outcome | Unbegun:
         try:
             close_old_connections()
-            outcome = body.run(run)
+            outcome = isolated(body.run, run)
             # An interrupt may have come in the middle of an answer of the database.
             drop_connections() if run.told else tidy(run)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
@@ -262,7 +263,7 @@ class InlineExecutor:
                 timer.start()
             try:
                 with kept_as_they_are(run):
-                    outcome = body.run(run)
+                    outcome = isolated(body.run, run)
             finally:
                 timer.cancel()
             self._deliver(outcome)
