@@ -130,7 +130,9 @@ class Workflow(Generic[T]):
         from .launching import start
 
         given = validation.workflow_id(workflow_id, self.name)
-        return WorkflowHandle(start(self.blueprint(), given, schedule_id), backend=self.blueprint().backend)
+        blueprint = self.blueprint()
+        node_ids = dict(zip(self.nodes, self.node_ids, strict=True))
+        return WorkflowHandle(start(blueprint, given, schedule_id), backend=blueprint.backend, node_ids=node_ids)
 
     async def astart(self, workflow_id: UUID | str | None = None) -> WorkflowHandle[T]:
         """See :meth:`start`."""
