@@ -18,7 +18,6 @@ from .conf import Options
 from .expressions import FromNow
 from .inserts import Insert
 from .mask import BY_NAME, Mask
-from .option_rules import INHERIT
 from .registry import registry
 from .retention import stored_retention
 from .serializers import check_size, dumps, encode
@@ -155,7 +154,7 @@ class Calls(Callee):
     """Calls of one task."""
 
     def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
-        super().__init__(options, task.func, task.module_path, takes_context=task.takes_context)
+        super().__init__(options, task.func, task.task_name, takes_context=task.takes_context)
         self._task = task
         self._options = options
         self.mask = Mask(sensitive=task.sensitive)
@@ -208,7 +207,7 @@ class Calls(Callee):
             "max_retries": policy.max_retries if policy else 0,
             "retry_policy": policy.as_json() if policy else None,
             "timeout": defaults.timeout if task.timeout is None else task.timeout,
-            "retention": stored_retention(defaults.retention if task.retention == INHERIT else task.retention),
+            **stored_retention(task.retention, defaults.retention),
             "unique_key": task.unique_key,
             "good_until": task.good_until,
             "metadata": None if task.metadata is None else headers.stored(task.metadata, self._options),

@@ -22,13 +22,14 @@ from .option_rules import (
     PRIORITY,
     RATE_LIMIT,
     RETENTION,
+    RETENTION_BY_STATE,
+    RETENTION_STATES,
     RETRY_POLICY,
     WAIT,
     WEIGHT,
     Rule,
     milliseconds,
     one_of,
-    parse_duration,
     seconds,
     text,
     whole,
@@ -111,21 +112,20 @@ class RetentionOptions:
         return kept
 
 
-_ENDS: Final = ", ".join(entry.name for entry in fields(RetentionOptions))
+@dataclass(frozen=True, slots=True)
+class _InheritedRetention:
+    """The keys of a ``retention`` that leaves what it does not say to the next level."""
+
+    completed: Any = _option(INHERIT, RETENTION)
+    failed: Any = _option(INHERIT, RETENTION)
+    cancelled: Any = _option(INHERIT, RETENTION)
+    expired: Any = _option(INHERIT, RETENTION)
 
 
-def _or_inherit(value: object) -> Any:
-    return value if value == INHERIT else parse_duration(value)
-
-
-def _queue_retention(value: object) -> Any:
-    if value == INHERIT:
-        return value
-    if not isinstance(value, Mapping):
-        return parse_duration(value)
-    if not value.keys() <= RetentionOptions.__dataclass_fields__.keys():
-        raise ValueError
-    return {state: parse_duration(kept) for state, kept in value.items()}
+def _inherited_retention() -> Any:
+    """By state, as far as it is said; the settings may have a plain value, which is for completed tasks."""
+    metadata = {"rule": RETENTION_BY_STATE, "keys": _InheritedRetention, "default": INHERIT}
+    return field(default_factory=dict, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +140,12 @@ class QueueOptions:
     max_concurrency: int | None = _option(None, MAX_CONCURRENCY)
     # Starts of all workers together.
     rate_limit: Rate | None = _option(None, RATE_LIMIT)
-    # One for every end, or those that differ from the backend's.
-    retention: timedelta | Mapping[str, timedelta | None] | Literal["inherit"] | None = _option(
-        INHERIT, Rule(f"{DURATION_ALLOWED}, or a dict of them for {_ENDS}, or {INHERIT!r}", _queue_retention)
-    )
+    # Of the states that differ from the backend's.
+    retention: Mapping[str, timedelta | None] = _inherited_retention()
 
     def kept(self, state: str, inherited: timedelta | None) -> timedelta | None:
         """How long a task is kept that ended in ``state``, where the backend says ``inherited``; None for ever."""
-        if isinstance(self.retention, Mapping):
-            return self.retention.get(state.lower(), inherited)
-        return inherited if self.retention == INHERIT else self.retention
+        return self.retention.get(state.lower(), inherited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +182,7 @@ class WorkerOptions:
     scheduler: bool = _option(True, BOOLEAN)
     # Runners share the memory of all that is imported. Not for code that keeps a thread or a socket from its import.
     fork: bool = _option(True, BOOLEAN)
-    name: str = _option("", text("at most 24 letters, digits, '.', '_' or '-'", r"[\w.-]{0,24}"))
+    name: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +197,8 @@ class DefaultOptions:
     retry_policy: RetryPolicy | None = _option(None, RETRY_POLICY)
     # Seconds.
     timeout: float | None = _option(None, seconds(0.001, LONGEST_DURATION, none="the worker's task_timeout"))
-    # Of a task that has succeeded.
-    retention: timedelta | Literal["inherit"] | None = _option(
-        INHERIT, Rule(f"{DURATION_ALLOWED}, or {INHERIT!r}", _or_inherit)
-    )
+    # Of the states that differ from the queue's and the backend's.
+    retention: Mapping[str, timedelta | None] = _inherited_retention()
 
     def rules_between_keys(self, path: str) -> Iterator[Problem]:
         """Yield a problem where two keys contradict each other."""
@@ -249,6 +243,10 @@ _SECTIONS: Final[Mapping[str, Any]] = {
 }
 
 
+#: What Django reads of a backend's settings.
+_KEYS: Final = dict.fromkeys(("BACKEND", "QUEUES", "OPTIONS"))
+
+
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """The options as far as they could be read, and every problem that was found."""
@@ -265,7 +263,11 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
         return Parsed(Options(), (Problem(root, stored, "a dict", "Give OPTIONS as a dict, or leave it out."),))
     values = _section(Options, stored, root, problems)
     for name, kind in _SECTIONS.items():
-        if name in stored:
+        if name not in stored:
+            continue
+        if kind is RetentionOptions and not isinstance(stored[name], Mapping):
+            values[name] = _plain_retention(stored[name], f"{root}['{name}']", problems)
+        else:
             values[name] = kind(**_section(kind, stored[name], f"{root}['{name}']", problems))
     if "queues" in stored:
         values["queues"] = dict(_queues(stored["queues"], queues, f"{root}['queues']", problems))
@@ -282,6 +284,24 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
             )
         )
     return Parsed(options, tuple(problems))
+
+
+def problems_beside(alias: str, stored: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong with the settings of ``alias`` beside its OPTIONS; Django takes any key there."""
+    for key, value in stored.items():
+        if key not in _KEYS:
+            hint = _suggest(str(key).upper(), _KEYS) or _hint_of_option(key)
+            yield Problem(f"TASKS['{alias}'][{key!r}]", value, ", ".join(_KEYS), hint, True)
+    names = stored.get("QUEUES", [])
+    if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in names):
+        hint = 'Give a list, like ["default", "emails"]; [] allows any name.'
+        yield Problem(f"TASKS['{alias}']['QUEUES']", names, "a list of names of queues", hint)
+
+
+def _hint_of_option(key: object) -> str:
+    if str(key).lower() in Options.__dataclass_fields__:
+        return f"Put {str(key).lower()!r} into OPTIONS."
+    return "Take it out, or see the page on settings."
 
 
 def worker_option(name: str, value: object) -> Any:
@@ -305,6 +325,16 @@ def _queues(stored: object, known: set[str], path: str, problems: list[Problem])
         yield name, QueueOptions(**_section(QueueOptions, options, f"{path}[{name!r}]", problems))
 
 
+def _plain_retention(value: object, path: str, problems: list[Problem]) -> RetentionOptions:
+    """Read a plain value, which is for completed tasks."""
+    try:
+        return RetentionOptions(completed=RETENTION.parse(value))
+    except ValueError:
+        allowed = f"{DURATION_ALLOWED}, or a dict of them for {', '.join(RETENTION_STATES)}"
+        problems.append(Problem(path, value, allowed, "See the page on settings for its keys."))
+        return RetentionOptions()
+
+
 def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> dict[str, Any]:
     if not isinstance(stored, Mapping):
         problems.append(Problem(path, stored, "a dict", "See the page on settings for its keys."))
@@ -315,6 +345,8 @@ def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> d
         if key not in known:
             hint = _suggest(key, known) or "Take it out, or see the page on settings."
             problems.append(Problem(f"{path}[{key!r}]", value, ", ".join(known), hint, True))
+        elif isinstance(value, Mapping) and (keys := known[key].metadata.get("keys")):
+            values[key] = _section(keys, value, f"{path}[{key!r}]", problems)
         elif rule := known[key].metadata.get("rule"):
             try:
                 values[key] = rule.parse(value)
@@ -325,6 +357,8 @@ def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> d
 
 
 def _default(entry: Field[Any]) -> object:
+    if "default" in entry.metadata:
+        return entry.metadata["default"]
     if callable(entry.default_factory):
         return entry.default_factory()
     return str(entry.default) if isinstance(entry.default, timedelta) else entry.default

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 
 from .compat import TaskContext as FrameworkContext
 from .exceptions import TaskRevoked
+from .headers import slot_in
 from .serializers import check_size, clean_text, decode, dumps, encode
 from .states import TaskStatus
 
@@ -53,6 +55,15 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         from .worker.chain import metadata_of
 
         return metadata_of(self.run.claim)
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The slot of the schedule that has sent this run, an aware datetime in UTC.
+
+        Each attempt has the same. None for what no schedule has sent, for *run now*, and for gathered calls, which have
+        one run in common.
+        """
+        return slot_in(self.metadata)
 
     @property
     def state(self) -> Any:

@@ -142,7 +142,9 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
         options["task_id"] = None  # or a repeated enqueue() of it would only find this row again
         # A key that its arguments have made is not one for other arguments, and a debounce sets the time itself.
         kept = ("good_until", "timeout", "metadata", *(("unique_key",) if task.unique is None else ()))
-        options |= {name: getattr(row, name) for name in kept} | {"retention": read_retention(row.retention)}
+        options |= {name: getattr(row, name) for name in kept} | {
+            "retention": read_retention(row.retention, row.retention_by_state)
+        }
         if task.unique is not None and task.unique.delay is not None:
             options["run_after"] = None
         policy = RetryPolicy.read(row.retry_policy, row.pk)
@@ -162,7 +164,8 @@ def _placeholder(task_name: str) -> FrameworkTask[..., Any]:
     stand_in: HorsiesTask[..., Any] = object.__new__(HorsiesTask)
     for name, entry in HorsiesTask.__dataclass_fields__.items():
         object.__setattr__(stand_in, name, {} if name == "exception_mapper" else getattr(entry, "default", None))
-    object.__setattr__(stand_in, "func", missing)
+    for name, value in {"func": missing, "name": missing.__name__, "_given_name": task_name}.items():
+        object.__setattr__(stand_in, name, value)
     object.__setattr__(stand_in, "takes_context", False)
     return stand_in
 

@@ -132,7 +132,13 @@ HAND_BACK: Final = _change(
     "the same, and `unknown_to`",
     "its own claim, the body never began, and another version of the code serves the queue",
 )
-EXPIRE: Final = _change("PENDING", TaskStatus.EXPIRED, "reaper", "`TASK_EXPIRED`; no attempt", "`good_until` passed")
+EXPIRE: Final = _change(
+    "PENDING",
+    TaskStatus.EXPIRED,
+    "reaper, or worker that hands it back",
+    "`TASK_EXPIRED`; no attempt",
+    "`good_until` passed",
+)
 CANCEL: Final = _change("PENDING CLAIMED", TaskStatus.CANCELLED, "anyone", "`TASK_CANCELLED`; no attempt")
 CANCEL_RUNNING: Final = _change(
     "RUNNING",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -21,11 +21,12 @@ from .conf import NO_DEFAULTS, DefaultOptions
 from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
+from .names import at_module_level, checked_aliases, checked_name
 from .operations import log_operation
-from .option_rules import INHERIT
+from .option_rules import INHERIT, RETENTION_STATES
 from .registry import registry
 from .retries import ANY_CODE, MAX_INTERVAL, RetryPolicy, is_interval
-from .task_options import Backoff, ConcurrencyKey, Sensitive, TaskOptions
+from .task_options import Backoff, ConcurrencyKey, Retention, Sensitive, TaskOptions
 from .unique import Unique
 
 if TYPE_CHECKING:
@@ -70,15 +71,18 @@ class HorsiesTask(_GenericTask[P, T]):
     """A task of this backend: the framework's, with options of ours.
 
     ``func`` and ``call()`` run the function itself, here and now. A task is immutable: ``using()`` and
-    ``with_options()`` give changed copies. Durations are seconds.
+    ``with_options()`` give changed copies. Durations are seconds. ``name`` is that of the function unless one is given;
+    rows have the ``task_name``.
     """
 
+    name: str = None  # type: ignore[assignment]  # __post_init__() sets it where none is given
+    aliases: Collection[str] = field(default=(), hash=False)
     max_attempts: int | None = None
     backoff: float | RetryPolicy | Backoff | None = None
     retry_policy: RetryPolicy | None = None
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, hash=False)
     timeout: float | None = None
-    retention: timedelta | float | str | None = INHERIT
+    retention: Retention = field(default=INHERIT, hash=False)
     atomic: bool = False
     concurrency_key: ConcurrencyKey | None = None
     concurrency_scope: str | None = None
@@ -91,11 +95,30 @@ class HorsiesTask(_GenericTask[P, T]):
     good_until: datetime | None = None
     unique_key: str | None = None
     task_id: UUID | None = None
+    _given_name: str | None = field(default=None, repr=False)  # empty if none was given, None until that is known
 
     def __post_init__(self) -> None:
-        """Validate the task, and register it under its dotted path."""
+        """Validate the task and register it; a copy keeps the names of the task that it is a copy of.
+
+        Raises ValueError for a name or an alias that no row should hold, InvalidTask for any other bad value.
+        """
+        is_copy = self._given_name is not None
+        if not is_copy:
+            given: object = self.name
+            name = "" if given is None else checked_name("name", given)
+            object.__setattr__(self, "_given_name", name)
+            object.__setattr__(self, "name", name or getattr(self.func, "__name__", ""))
+            object.__setattr__(self, "aliases", checked_aliases(self.aliases))
+        if isinstance(self.retention, Mapping):  # a dict of its own: columns made of it are used again and again
+            object.__setattr__(self, "retention", dict(self.retention))
         FrameworkTask.__post_init__(self)  # super() is the class before it got its slots
-        registry.add_task(self)
+        if not is_copy:
+            registry.add_task(self, self.aliases)
+
+    @property
+    def task_name(self) -> str:
+        """The name that rows have: the one that was given, or the dotted path of the function."""
+        return self._given_name or self.module_path
 
     def with_options(self, **options: Any) -> HorsiesTask[P, T]:
         """Return a copy with other options.
@@ -103,9 +126,9 @@ class HorsiesTask(_GenericTask[P, T]):
         Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique``, ``unique_key``, ``task_id``,
         ``retention``, ``timeout``, ``retry_policy``, ``max_attempts``, ``backoff``, ``metadata`` and ``backend``. None
         clears an option; ``retry_policy=None``, as ``max_attempts=1``, means no retries. ``max_attempts`` of a task
-        with a policy leaves the rest of that as it is. ``metadata`` is added to the task's, entry by entry. ``task_id``
-        (a UUID or its text) makes a send that can be repeated: the same call again gives the handle of the row there
-        is. Raises TypeError for any other name and InvalidTask for a bad value.
+        with a policy leaves the rest of that as it is. ``metadata`` is added to the task's, entry by entry, and so is
+        ``retention``, state by state. ``task_id`` (a UUID or its text) makes a send that can be repeated: the same call
+        again gives the handle of the row there is. Raises TypeError for any other name and InvalidTask for a bad value.
         """
         if unknown := options.keys() - _SEND_OPTIONS:
             raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
@@ -117,6 +140,8 @@ class HorsiesTask(_GenericTask[P, T]):
             options["task_id"] = _uuid(options["task_id"])
         if isinstance(self.metadata, Mapping) and isinstance(options.get("metadata"), Mapping):
             options["metadata"] = {**self.metadata, **options["metadata"]}
+        if "retention" in options:
+            options["retention"] = _retention_over(self.retention, options["retention"])
         return replace(self, **options)
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
@@ -149,7 +174,7 @@ class HorsiesTask(_GenericTask[P, T]):
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
         """Cancel the live task that holds ``unique_key``; return whether there was one."""
         is_cancelled = self._horsies().cancel(unique_key, include_running=include_running)
-        log_operation("task.cancel", int(is_cancelled), task=self.module_path)
+        log_operation("task.cancel", int(is_cancelled), task=self.task_name)
         return is_cancelled
 
     async def acancel(self, unique_key: str, *, include_running: bool = False) -> bool:
@@ -287,9 +312,9 @@ class HorsiesTask(_GenericTask[P, T]):
         return backend
 
 
-_OWN_OPTIONS: Final = frozenset(entry.name for entry in fields(HorsiesTask)) - frozenset(
-    entry.name for entry in fields(FrameworkTask)
-)
+_OWN_OPTIONS: Final = frozenset(
+    entry.name for entry in fields(HorsiesTask) if not entry.name.startswith("_")
+) - frozenset(entry.name for entry in fields(FrameworkTask))
 #: What None means for an option that the framework does not let be None.
 _FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
     "priority": DEFAULT_TASK_PRIORITY,
@@ -311,6 +336,14 @@ def _uuid(value: object) -> UUID:
         return as_uuid(value, "task_id")
     except ValueError as error:
         raise InvalidTask(str(error)) from None
+
+
+def _retention_over(own: Retention, given: Retention) -> Retention:
+    """Return the retention of a call: as given, and the task's own for a state of which that says nothing."""
+    if given == INHERIT or own == INHERIT or not (isinstance(own, Mapping) or isinstance(given, Mapping)):
+        return given
+    both = (kept if isinstance(kept, Mapping) else {RETENTION_STATES[0]: kept} for kept in (own, given))
+    return {state: kept for said in both for state, kept in said.items()}
 
 
 def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:
@@ -343,6 +376,8 @@ def task(
 ) -> Any:
     """Make a task of a module-level function, with every option on every Django.
 
+    ``name`` is what rows call the task, in the place of the function's dotted path; ``aliases`` are names of rows that
+    it runs as well: those that it had before, dotted paths too.
     ``max_attempts`` alone retries any failure; ``backoff`` is a number of seconds, a :class:`RetryPolicy` or a callable
     ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an
     exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
@@ -350,8 +385,8 @@ def task(
     ``rate_limit`` are for each ``concurrency_key`` (see :mod:`~horsies_django.limits`); ``sensitive`` says which
     arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`); ``unique``
     is a :class:`~horsies_django.Unique`, which says which calls are one task; with ``gather``, calls that come close
-    together are handed to one run as a list (see :class:`Gather`). Raises TypeError for an unknown option and
-    InvalidTask for a bad value.
+    together are handed to one run as a list (see :class:`Gather`). Raises TypeError for an unknown option, ValueError
+    for a bad ``name`` or ``aliases`` and InvalidTask for any other bad value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))
@@ -373,21 +408,18 @@ def task(
     return decorate if function is None else decorate(function)
 
 
-def register_task(
-    function: HorsiesTask[P, T] | Callable[P, T], /, *, name: str | None = None, **options: Unpack[TaskOptions]
-) -> HorsiesTask[P, T]:
+def register_task(function: HorsiesTask[P, T] | Callable[P, T], /, **options: Unpack[TaskOptions]) -> HorsiesTask[P, T]:
     """Register a task, or make one of a function that cannot be decorated, and return it.
 
-    ``name`` is another name under which rows have it, such as the dotted path of a task that has moved. ``options`` are
-    those of :func:`task`, for a function. Raises TypeError for options beside a task, and what :func:`task` raises.
+    ``options`` are those of :func:`task`. A function that another one defines needs a ``name``, and every process that
+    runs its calls has to register it. Of a task, ``name`` is an alias, such as the dotted path of one that has moved.
+    Raises TypeError for other options beside a task, and what :func:`task` raises.
     """
     if isinstance(function, FrameworkTask):
-        if options:
-            raise TypeError(_unknown("register_task() of a task", options, ["name"]))
-        made = function
-    else:
-        made = task(**options)(function)
-    registry.add_task(made)
-    if name is not None:
-        registry.add_task(made, name)
-    return made
+        if unknown := options.keys() - {"name"}:
+            raise TypeError(_unknown("register_task() of a task", unknown, ["name"]))
+        alias = options.get("name")
+        names = [] if alias is None else [checked_name("name", alias)]
+        registry.add_task(function, names)
+        return function
+    return task(**options)(at_module_level(function) if options.get("name") is not None else function)

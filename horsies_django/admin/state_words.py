@@ -35,8 +35,8 @@ def state_by_asynq(task: Task, now: datetime) -> str:
     """
     if task.status != TaskStatus.PENDING:
         return str(_WORDS.get(task.status, ""))
+    if task.enqueued_at <= now:
+        return gettext("due")
     if task.next_retry_at is not None:
         return gettext("retrying")
-    if task.group_key is not None and task.claim == 0 and task.enqueued_at > now:
-        return gettext("aggregating")
-    return gettext("scheduled") if task.enqueued_at > now else gettext("due")
+    return gettext("aggregating") if task.group_key is not None and task.claim == 0 else gettext("scheduled")

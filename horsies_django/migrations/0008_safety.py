@@ -77,7 +77,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='task',
-            constraint=models.CheckConstraint(condition=models.Q(('claim__gte', 0), ('claim__lte', 4611686018427387904), ('attempt__gte', 0), ('attempt__lte', 1000000000), ('timeout__gte', 0.0), ('timeout__lte', 3153600000.0), ('retention__gte', datetime.timedelta(0)), ('retention__lte', datetime.timedelta(days=36500))), name='horsies_task_numbers_are_in_range'),
+            constraint=models.CheckConstraint(condition=models.Q(('attempt__lte', 1000000000), ('claim__lte', 4611686018427387904), ('timeout__gte', 0.0), ('timeout__lte', 3153600000.0), ('retention__gte', datetime.timedelta(0)), ('retention__lte', datetime.timedelta(days=36500))), name='horsies_task_numbers_are_in_range'),
         ),
         migrations.AddConstraint(
             model_name='workflow',

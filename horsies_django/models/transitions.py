@@ -8,6 +8,7 @@ worker's id is compared as well: after a failover that has lost commits, two wor
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,7 +20,7 @@ from django.db.models.functions import Cast, Greatest, Now
 
 from .. import lifecycle, signalling
 from ..bounds import RETENTION, date_if_within, within
-from ..expressions import Blank, FromMap, FromNow, integers, texts
+from ..expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
 from ..lifecycle import Change
 from ..results import OperationalCode, OutcomeCode, TaskError
 from ..retention import kept_until
@@ -29,7 +30,7 @@ from ..unique import UniqueUntil
 from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from ..workflows import door
 from .attempt import TaskAttempt, TaskAttemptQuerySet
-from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, error_result
+from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, claims_of, error_result
 from .gates import IS_LIMITED, admit_after_commit
 from .interventions import Interventions
 from .picks import RANK, among, in_order
@@ -74,6 +75,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "is_fed",
     "limit_key",
     IS_READABLE,
+    SecondsUntil("good_until"),
 )
 
 #: What the way back from a body writes: a key that is held until the start is held no more, or the update might fail.
@@ -142,8 +144,8 @@ class TaskQuerySet(Interventions):
                 next_up.filter(queue_name=queue).lock().values_list(*RANK)[:room] for queue, room in rooms.items()
             )
             next_up = among(self, Q(pk__in=in_order(*firsts)[:count]))
-        rows = next_up.lock().values_list(*CLAIMED_COLUMNS)[:count]
-        claims = [ClaimedTask(*row) for row in rows]
+        asked_at = time.monotonic()
+        claims = claims_of(next_up.lock().values_list(*CLAIMED_COLUMNS)[:count], asked_at)
         for change, batch, values in (
             (lifecycle.CLAIM_AND_START, claims[:start], taken_by(worker_id) | STARTED),
             (lifecycle.CLAIM, claims[start:], taken_by(worker_id)),

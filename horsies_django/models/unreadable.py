@@ -83,10 +83,15 @@ _TOLD: Final = 100
 
 
 def conditions() -> dict[str, Q]:
-    """Return the conditions of the check constraints, by their names."""
+    """Return the conditions of the check constraints, by their names.
+
+    They are short, for PostgreSQL takes them apart anew in each statement that writes: the fields of ``claim`` and
+    ``attempt`` refuse what is below 0 themselves.
+    """
+    most = {f"{name}__lte": NUMBERS[name][1] for name in ("claim", "attempt")}
     return {
         "horsies_task_dates_are_in_range": within(DATES),
-        "horsies_task_numbers_are_in_range": within((), NUMBERS),
+        "horsies_task_numbers_are_in_range": Q(**most) & within((), {"timeout": TIMEOUT, "retention": RETENTION}),
     }
 
 

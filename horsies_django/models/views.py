@@ -45,6 +45,14 @@ HOLDS_ITS_KEY: Final = Q(unique_key__isnull=False) & (
 _GIVEN_UP: Final = [UniqueUntil.STARTED.value, UniqueUntil.RELEASED.value]
 
 
+#: What a PENDING task waits for whose time has not come. No group is open that was ever claimed.
+IS_RETRYING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=False)
+IS_AGGREGATING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True, group_key__isnull=False, claim=0)
+IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
+    Q(group_key__isnull=True) | Q(claim__gt=0)
+)
+
+
 class TaskViews(models.QuerySet["Task"]):
     """Tasks by what is to be done with them. Reads, and changes nothing."""
 
@@ -83,15 +91,19 @@ class TaskViews(models.QuerySet["Task"]):
 
     def scheduled(self) -> Self:
         """Tasks that wait for the time they were sent for (S2-02)."""
-        return self.pending().filter(enqueued_at__gt=Now(), next_retry_at__isnull=True)
+        return self.pending().filter(IS_SCHEDULED)
+
+    def aggregating(self) -> Self:
+        """Groups that wait for more calls, as asynq calls that; a group that is due is in line."""
+        return self.pending().filter(IS_AGGREGATING)
 
     def retrying(self) -> Self:
-        """Tasks that wait for another attempt (S2-05)."""
-        return self.pending().filter(next_retry_at__isnull=False)
+        """Tasks that wait for the time of another attempt (S2-05); once that has come they are in line."""
+        return self.pending().filter(IS_RETRYING)
 
     def in_line(self) -> Self:
-        """Tasks that wait for nothing but a worker: what asynq calls pending (S2-03)."""
-        return self.pending().filter(enqueued_at__lte=Now(), next_retry_at__isnull=True)
+        """Tasks that wait for nothing but a worker: what asynq calls pending (S2-03). Retries that are due, too."""
+        return self.pending().filter(enqueued_at__lte=Now())
 
     def active(self) -> Self:
         """Tasks that a worker holds (S2-04)."""

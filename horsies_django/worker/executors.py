@@ -18,12 +18,12 @@ from django.db import close_old_connections, connections
 from ..exceptions import TaskTimeLimit
 from . import body, verdict
 from .leftovers import SharedThreads, calling, drop_connections, kept_as_they_are, tidy
-from .outcome import Outcome
+from .outcome import Outcome, Unbegun
 from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
 
-Deliver = Callable[[Outcome], None]
+Deliver = Callable[[Outcome | Unbegun], None]
 
 #: Seconds that an executor's threads get to close their connections.
 CLOSING: Final = 2.0
@@ -33,7 +33,7 @@ BLOCKED: Final = 5.0
 
 
 class Executor(Protocol):
-    """Runs bodies and delivers each one's outcome."""
+    """Runs bodies and delivers each one's outcome, or that it came too late to begin."""
 
     def submit(self, runs: Collection[Run]) -> None:
         """Take bodies, to begin each as soon as a slot is free for it. Nothing here waits."""
@@ -63,7 +63,6 @@ class ThreadExecutor:
         self._slots = slots
         self._deliver = deliver
         self._waiting: deque[Run] = deque()
-        self._late: deque[Run] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -75,18 +74,10 @@ class ThreadExecutor:
         self._call()
 
     def waiting(self) -> Run | None:
-        for runs in (self._late, self._waiting):
-            with suppress(IndexError):  # a thread may take it in between
-                return runs[0]
-        return None
+        return _first(self._waiting)
 
     def withdraw(self) -> list[Run]:
-        withdrawn: list[Run] = []
-        for runs in (self._late, self._waiting):
-            with suppress(IndexError):
-                while True:
-                    withdrawn.append(runs.pop())
-        return withdrawn
+        return _taken_from(self._waiting)
 
     def is_blocked(self) -> bool:
         return False
@@ -132,10 +123,7 @@ class ThreadExecutor:
                     break
                 run.is_followed = bool(self._waiting)
                 self._call()
-                if time.monotonic() < run.begins_by:
-                    self._deliver(self._outcome_of(run))
-                else:
-                    self._late.append(run)
+                self._deliver(self._outcome_of(run))
             with self._lock:
                 self._idle += 1
             is_called = self._calls.get()
@@ -143,7 +131,7 @@ class ThreadExecutor:
                 self._idle -= 1
         connections.close_all()
 
-    def _outcome_of(self, run: Run) -> Outcome:
+    def _outcome_of(self, run: Run) -> Outcome | Unbegun:
         try:
             close_old_connections()
             outcome = body.run(run)
@@ -159,10 +147,14 @@ class LoopExecutor:
 
     Each body has its own thread for the sync code it calls (the ORM, mostly), as a request has under ASGI, so that one
     body's slow query does not hold up the others.
+
+    A body that blocks the loop keeps those that were submitted after it from beginning. They can be withdrawn then, for
+    each is taken from the waiting ones only when it is its turn.
     """
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
+        self._waiting: deque[Run] = deque()
         self._asked_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bodies: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references only
@@ -175,13 +167,14 @@ class LoopExecutor:
             self._thread.start()
             self._is_up.wait()
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._begin, self._loop, runs)
+        self._waiting.extend(runs)
+        self._loop.call_soon_threadsafe(self._begin, self._loop, len(runs))
 
     def waiting(self) -> Run | None:
-        return None  # each has a slot of its own
+        return _first(self._waiting)
 
     def withdraw(self) -> list[Run]:
-        return []
+        return _taken_from(self._waiting)
 
     def is_blocked(self) -> bool:
         if self._loop is None:
@@ -211,15 +204,20 @@ class LoopExecutor:
                 except (SystemExit, KeyboardInterrupt):  # of a task that a body has started and left behind
                     logger.exception("a coroutine's own task tried to end the event loop; it goes on")
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, runs: Collection[Run]) -> None:
-        for number, run in enumerate(runs, start=1):
-            run.is_followed = number < len(runs)
-            task = loop.create_task(self._run(run))
+    def _begin(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        for _ in range(count):
+            task = loop.create_task(self._run_next())
             self._bodies.add(task)
             task.add_done_callback(self._bodies.discard)
 
-    async def _run(self, run: Run) -> None:
+    async def _run_next(self) -> None:
+        try:
+            run = self._waiting.popleft()
+        except IndexError:
+            return  # it was withdrawn
+        run.is_followed = bool(self._waiting)
         calling.set(run)
+        outcome: Outcome | Unbegun
         try:
             async with ThreadSensitiveContext() as context:
                 outcome = await body.arun(run)
@@ -266,3 +264,17 @@ class InlineExecutor:
 
     def close(self) -> None:
         """There is nothing to let go."""
+
+
+def _first(waiting: deque[Run]) -> Run | None:
+    with suppress(IndexError):  # another thread may take it in between
+        return waiting[0]
+    return None
+
+
+def _taken_from(waiting: deque[Run]) -> list[Run]:
+    withdrawn: list[Run] = []
+    with suppress(IndexError):
+        while True:
+            withdrawn.append(waiting.pop())
+    return withdrawn

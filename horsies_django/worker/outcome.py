@@ -19,6 +19,13 @@ _ENDED: Final = "task %s id=%s name=%s queue=%s attempt=%d duration=%.3fs%s"
 
 
 @dataclass(frozen=True, slots=True)
+class Unbegun:
+    """A body whose turn came when it must not begin any more: its task goes back."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A body that has ended: what to store, and what to say of it."""
 

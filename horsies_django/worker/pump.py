@@ -36,7 +36,7 @@ from .leaving import Leaving
 from .listener import Listener
 from .lookout import Lookout
 from .outbox import Outbox
-from .outcome import Outcome
+from .outcome import Outcome, Unbegun
 from .patience import Patience
 from .plan import Plan, Until
 from .run import Run
@@ -212,7 +212,7 @@ class Pump:
 
     def _gathers_until(self) -> float:
         """Until when to let ends come together: no slot waits for a tick as long as there is something ahead of it."""
-        is_fed = any(lane.executor.waiting() for lane in self._lanes) and self._allowance.stop_by is None
+        is_fed = any(lane.is_fed for lane in self._lanes) and self._allowance.stop_by is None
         return self._ticked_at + GATHERING if is_fed else 0.0
 
     def _wait(self) -> float:
@@ -251,6 +251,8 @@ class Pump:
         for item in items:
             if isinstance(item, Outcome):
                 self._has_ended(item)
+            elif isinstance(item, Unbegun):
+                self._came_too_late(item.run)
             elif isinstance(item, Freed):
                 self._freed(item.queue_name)
             elif isinstance(item, Wake):
@@ -282,6 +284,14 @@ class Pump:
                 lane.ahead.learn(outcome.run.began - outcome.run.submitted, outcome.duration)
         self._freed(outcome.claim.queue_name)
         self._outbox.put(outcome)
+
+    def _came_too_late(self, run: Run) -> None:
+        if not any(lane.take_back(run) for lane in self._lanes):
+            return
+        self._give_place_back(run)
+        if run.told is None:
+            values = run.task_id, run.claim.task_name, run.claim.queue_name
+            logger.warning("task could not begin in time id=%s name=%s queue=%s: it goes back", *values)
 
     def _freed(self, queue_name: str) -> None:
         """Ask for a place in a queue that had none."""

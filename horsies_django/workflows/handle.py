@@ -39,7 +39,8 @@ class WorkflowHandle(Generic[T]):
     ``start()`` returns knows every node object of its workflow. A rebuilt handle knows only those with a ``node_id`` of
     their own; ``Workflow.key(node)`` returns the key of any other. ``node_ids`` maps node objects to their ids.
 
-    Raises ValueError for an id that is none, and InvalidTask for a ``backend`` that is none of ours.
+    ``replayed`` says that the start which gave this handle inserted nothing: the run was there already, by its
+    ``workflow_id`` or its ``unique_key``. Raises ValueError for an id that is none, and InvalidTask for a ``backend`` that is none of ours.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class WorkflowHandle(Generic[T]):
         *,
         backend: str = DEFAULT_TASK_BACKEND_ALIAS,
         node_ids: Mapping[Node[Any], str] | None = None,
+        replayed: bool = False,
     ) -> None:
         self.id = as_uuid(id)
         self._node_ids = node_ids or {}
         self.backend = backend
+        self.replayed = replayed
         self._database = config_of(backend).database
         self._final: TaskResult[T, TaskError[Any]] | None = None
 

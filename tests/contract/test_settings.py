@@ -150,7 +150,7 @@ def test_what_is_given_per_send_is_refused_in_the_decorator_with_a_hint(option):
 
 
 def test_an_unknown_option_is_named_with_what_is_allowed():
-    with pytest.raises(TypeError, match="unknown option retries; allowed: atomic, backend, backoff, "):
+    with pytest.raises(TypeError, match="unknown option retries; allowed: aliases, atomic, backend, backoff, "):
         task(retries=3)(tasks.noop.func)
     with pytest.raises(TypeError, match="unknown option eta; allowed: "):
         tasks.noop.with_options(eta=3)

@@ -36,3 +36,10 @@ def two_hours() -> str:
 @task(retention=0, atomic=True)
 def fleeting_atomic() -> str:
     return "gone"
+
+
+@task(retention={"completed": "2h", "failed": "3h"})
+def by_state(fails: bool) -> str:
+    if fails:
+        raise ValueError("no luck")
+    return "kept by how it ends"

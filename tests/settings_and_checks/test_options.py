@@ -109,8 +109,8 @@ RULES = [
         "0.001 to 3.1536e+09 (seconds), or None (the worker's task_timeout)",
         [0, -1, "30", True, NAN, INFINITY],
     ),
-    (("defaults",), "retention", f"{DURATION}, or 'inherit'", NO_DURATIONS),
-    (("worker",), "name", "at most 24 letters, digits, '.', '_' or '-'", ["x" * 25, "a b", "a\n", 5, None, "a/b"]),
+    (("defaults",), "retention", QUEUE_DURATION, NO_DURATIONS),
+    (("worker",), "name", "at most 100 letters, digits, '.', '_' or '-'", ["x" * 101, "a b", "a\n", 5, None, "a/b"]),
 ]
 WRONG = [
     pytest.param(section, option, allowed, value, id=f"{'.'.join([*section, option])}={str(value)[:30]!r}")
@@ -205,7 +205,27 @@ def test_an_unknown_key_that_is_near_to_none_has_a_hint_too(errors, key):
     assert error.hint
 
 
-@pytest.mark.parametrize("section", ["queues", "recovery", "retention", "worker"])
+@pytest.mark.parametrize("value", [[], "x", -5, True], ids=repr)
+def test_a_retention_that_is_neither_a_duration_nor_a_dict_is_one_error(errors, value):
+    (error,) = errors({"retention": value})
+
+    allowed = QUEUE_DURATION.removesuffix(", or 'inherit'")
+    assert error.msg == f"{path_of(('retention',))} is {value!r}; allowed: {allowed}."
+
+
+def test_each_mistake_in_a_retention_by_state_is_an_error_of_its_own(errors):
+    wrong = {"failed": "soon", "fialed": 5}
+
+    found = errors({"queues": {"emails": {"retention": wrong}}, "defaults": {"retention": wrong}})
+
+    for section in (("queues", "emails", "retention"), ("defaults", "retention")):
+        bad, unknown = (next(one for one in found if path_of(section, key) in one.msg) for key in wrong)
+        assert bad.msg == f"{path_of(section, 'failed')} is 'soon'; allowed: {DURATION}."
+        assert (unknown.id, unknown.hint) == ("horsies.E001", "Did you mean 'failed'?")
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("section", ["queues", "recovery", "worker"])
 @pytest.mark.parametrize("value", [None, [], "x", 5, True], ids=repr)
 def test_a_section_that_is_no_dict_is_one_error(errors, section, value):
     (error,) = errors({section: value})
@@ -417,10 +437,10 @@ def test_the_other_defaults(configured):
     ids=str,
 )
 def test_a_duration_can_be_said_in_several_ways(configured, said, meant):
-    config = configured({"retention": {"completed": said}, "queues": {"default": {"retention": said}}})
+    config = configured({"retention": said, "queues": {"default": {"retention": said}}})
 
-    assert config.retention.completed == meant
-    assert config.queues["default"].retention == meant
+    assert config.retention == RetentionOptions(completed=meant)
+    assert config.queues["default"].retention == {"completed": meant}
 
 
 @pytest.mark.django_db

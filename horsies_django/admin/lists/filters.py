@@ -14,6 +14,7 @@ from ...compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...expressions import FromNow
 from ...models import Queue, Worker
 from ...models.interventions import INTERNAL
+from ...registry import registry
 from ...results import ContractCode, OperationalCode, OutcomeCode
 from ...states import TaskStatus
 from ...walking import grounds
@@ -131,7 +132,8 @@ class StateFilter(Filter):
     parameter_name = "state"
     _GROUNDS: Final = {
         "scheduled": grounds.DEFERRED,
-        "retrying": grounds.PENDING,
+        "aggregating": grounds.DEFERRED,
+        "retrying": grounds.DEFERRED,
         "due": grounds.DUE,
         "active": grounds.HELD,
         "archived": grounds.of_status(TaskStatus.FAILED),
@@ -142,6 +144,7 @@ class StateFilter(Filter):
         """Return the states."""
         return [
             ("scheduled", _("scheduled")),
+            ("aggregating", _("aggregating")),
             ("retrying", _("retrying")),
             ("due", _("due")),
             ("active", _("active")),
@@ -211,6 +214,10 @@ class TaskFilter(FoldedFilter):
         """Return the tasks in the modules that are loaded, and the one that was asked for."""
         names = task_names()
         return self.with_asked(request, names if len(names) <= OFFERED else set())
+
+    def condition(self, chosen: str) -> Q:
+        """Return what is true of its rows; those from before it was renamed have an old name."""
+        return Q(task_name__in=registry.names_of(chosen))
 
 
 class PriorityFilter(Filter):

@@ -14,11 +14,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ...durations import lasting
 from ...models import Limit, Task, Worker
+from ...retention import LONGEST, retention_of
 from ...showing.contents import contents_of
-from ...states import TASK_LIVE_STATES
+from ...states import TASK_LIVE_STATES, TaskStatus
 from ..acting.actions import ActingAdmin
 from ..links import Links
-from ..readable import as_json, block, masked_json, moment, progress_bar
+from ..readable import as_json, at, block, masked_json, moment, progress_bar
 from ..schedules.link import schedule_link
 from ..state_words import state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
@@ -92,8 +93,13 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("retention"))
     def page_retention(self, task: Task) -> str:
-        """How long it is kept, if its sender has said so."""
-        return lasting(task.retention)
+        """How long it is kept, by how it ends, if its sender has said so."""
+        kept = retention_of(task.retention, task.retention_by_state).items()
+        words = [
+            f"{TaskStatus[state.upper()].label}: {gettext('for ever') if duration >= LONGEST else lasting(duration)}"
+            for state, duration in kept
+        ]
+        return "; ".join(words) or "-"
 
     @admin.display(description=_("limit"))
     def page_limit_key(self, task: Any) -> SafeString | str:
@@ -118,6 +124,11 @@ class TaskFields(ActingAdmin):
     def page_schedule(self, task: Any) -> SafeString | str:
         """The schedule that has sent it."""
         return schedule_link(task.schedule_id, task._state.db, _links(task))
+
+    @admin.display(description=_("scheduled for"))
+    def page_scheduled_for(self, task: Task) -> str:
+        """The slot of the schedule that it is the run for."""
+        return at(contents_of(task).slot, exactly=False)
 
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:

@@ -37,7 +37,15 @@ _COLUMNS: Final = {
 }
 
 #: What the task is.
-WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker", "page_schedule")
+WHAT: Final = (
+    "page_name",
+    "page_queue",
+    "page_priority",
+    "page_attempts",
+    "page_worker",
+    "page_schedule",
+    "page_scheduled_for",
+)
 
 
 class TaskPage(TaskFields):
@@ -111,6 +119,8 @@ class TaskPage(TaskFields):
             return bool(task.error_code or task.retry_count)
         if column == "traceback":
             return bool(own_traceback(task))
+        if column == "scheduled_for":
+            return contents_of(task).slot is not None
         value = getattr(task, _COLUMNS.get(column, column), True)
         return value is not None and value != ""
 

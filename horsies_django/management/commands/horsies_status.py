@@ -32,11 +32,11 @@ class Command(QueueCommand):
     """Prints how the queue stands: counts by state, queues, workers, and for how long the oldest due task waits."""
 
     help = (
-        "Print how the queue stands: tasks by state, each queue with what is due there and for how long the oldest "
-        "has waited, workers and their load, workflows in progress, the reaper's last pass. The admin's overview shows "
-        "the same. Large numbers are estimates (≈) or lower bounds (+). It changes nothing and is quick on millions "
-        "of tasks. --backend also reads HORSIES_STATUS_BACKEND; a flag wins. Exit status: 0 printed, whatever the "
-        "state; 1 the database or its tables are not to be had; 2 wrong usage."
+        "Print how the queue stands: tasks by state, each queue with what is due there, for how long the oldest has "
+        "waited, and its tasks by state, workers and their load, workflows in progress, the reaper's last pass. The "
+        "admin's overview shows the same. Large numbers are estimates (≈) or lower bounds (+). It changes nothing and "
+        "is quick on millions of tasks. --backend also reads HORSIES_STATUS_BACKEND; a flag wins. Exit status: 0 "
+        "printed, whatever the state; 1 the database or its tables are not to be had; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -66,6 +66,10 @@ def _lines(snapshot: Snapshot) -> Iterable[str]:
     yield from table(("state", "tasks"), [(name, str(count)) for name, count in snapshot.counts.items()], 1)
     yield ""
     yield from table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
+    yield ""
+    if states := list(next((queue.counts for queue in snapshot.queues), ())):
+        rows = [(queue.name, *(str(queue.counts[state]) for state in states)) for queue in snapshot.queues]
+        yield from table(("queue", *states), rows, 1)
     if snapshot.is_more_queues:
         yield "There are more queues: listed are those of the settings, those that have a row, and the first others."
     yield ""

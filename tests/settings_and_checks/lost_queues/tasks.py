@@ -1,0 +1,16 @@
+from horsies_django import task
+
+
+@task(queue_name="emials")
+def mistyped() -> None:
+    """For a queue that there is, but for its name."""
+
+
+@task(queue_name="reports")
+def unknown() -> None:
+    """For a queue that there is not."""
+
+
+@task(queue_name="emails")
+def fine() -> None:
+    """For one that there is."""
