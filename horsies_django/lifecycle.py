@@ -65,9 +65,16 @@ START: Final = _change(
 EXPIRE_CLAIMED: Final = _change(
     "CLAIMED",
     TaskStatus.EXPIRED,
-    "worker",
+    "worker; `pause()` or `cancel()` of its workflow",
     "`TASK_EXPIRED`; the claim is kept; no attempt",
-    "its own claim, `good_until` passed",
+    "the worker's own claim, or the workflow's lock; `good_until` passed",
+)
+HOLD: Final = _change(
+    "CLAIMED",
+    TaskStatus.PENDING,
+    "`pause()` of its workflow",
+    "claim cleared; no attempt; no worker claims it until `resume()`",
+    "`good_until` not passed",
 )
 RELEASE: Final = _change(
     "CLAIMED", TaskStatus.PENDING, "worker that stops, supervisor", "claim cleared; no attempt", "its own claim"

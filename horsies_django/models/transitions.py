@@ -318,6 +318,28 @@ class TaskQuerySet(Interventions):
         """PENDING → EXPIRED where ``good_until`` has passed (S0-36), no attempt."""
         return self._expire(lifecycle.EXPIRE)
 
+    # What the end, or the pause, of a workflow does.
+
+    def expire_claimed(self) -> int:
+        """CLAIMED → EXPIRED where ``good_until`` has passed: that wins over a paused or cancelled workflow (S1-20)."""
+        return self._expire(lifecycle.EXPIRE_CLAIMED)
+
+    def hold(self) -> int:
+        """CLAIMED → PENDING for tasks of paused workflows, which no worker claims until :meth:`let_go`.
+
+        A held task is gated and has no limit key, so no gate lets it in; its place at its limit is free.
+        """
+        with self.leaving():
+            return self._move(lifecycle.HOLD, deferred=True, gated=True, limit_key=None, **_UNCLAIMED)
+
+    def let_go(self, limit_key: Any = None) -> int:
+        """Let held tasks be claimed again, or wait at the gate of this limit key; return how many."""
+        values = {"limit_key": limit_key, "deferred": limit_key is not None, "gated": limit_key is not None}
+        count = self.held_back().update(**values)
+        if count:
+            wake_after_commit(self.db, ANY_QUEUE)
+        return count
+
     # What a person may do.
 
     def cancel(self, *, include_running: bool = False) -> int:

@@ -76,6 +76,10 @@ class TaskViews(models.QuerySet["Task"]):
         """Due tasks for which their limit has no place yet."""
         return self.pending().filter(gated=True)
 
+    def held_back(self) -> Self:
+        """Tasks that a paused workflow holds back: they keep their ids, and go on with it."""
+        return self.gated().filter(limit_key__isnull=True)
+
     def admitted(self) -> Self:
         """Tasks that have a place of their limit."""
         return self.filter(IS_ADMITTED)

@@ -137,8 +137,10 @@ class Workflow(Generic[T]):
         from .launching import start
 
         given = validation.workflow_id(workflow_id, self.name)
-        started = start(self.blueprint(), given, schedule_id, scheduled_for)
-        return WorkflowHandle(started.id, backend=self.blueprint().backend, replayed=not started.is_new)
+        blueprint = self.blueprint()
+        started = start(blueprint, given, schedule_id, scheduled_for)
+        node_ids = dict(zip(self.nodes, self.node_ids, strict=True))
+        return WorkflowHandle(started.id, backend=blueprint.backend, node_ids=node_ids, replayed=not started.is_new)
 
     async def astart(self, workflow_id: UUID | str | None = None) -> WorkflowHandle[T]:
         """See :meth:`start`."""

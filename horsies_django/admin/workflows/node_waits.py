@@ -55,6 +55,8 @@ def _join(node: Mapping[str, Any]) -> str:
 
 
 def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:
+    if workflow.status == WorkflowStatus.PAUSED and node["task__gated"]:
+        return _("Would begin, but the workflow is paused.")
     if node["kind"] == NodeKind.SLEEP:
         return _("Sleeps until %s.") % at(node["until"], exactly=False)
     if (node["run_when"] or node["skip_when"]) and not node["is_decided"]:
