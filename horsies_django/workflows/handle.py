@@ -40,7 +40,9 @@ class WorkflowHandle(Generic[T]):
     their own; ``Workflow.key(node)`` returns the key of any other. ``node_ids`` maps node objects to their ids.
 
     ``replayed`` says that the start which gave this handle inserted nothing: the run was there already, by its
-    ``workflow_id`` or its ``unique_key``. Raises ValueError for an id that is none, and InvalidTask for a ``backend`` that is none of ours.
+    ``workflow_id`` or its ``unique_key``.
+
+    Raises ValueError for an id that is none, and InvalidTask for a ``backend`` that is none of ours.
     """
 
     def __init__(
