@@ -161,6 +161,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     CLAIM_AND_START,
     START,
     EXPIRE_CLAIMED,
+    HOLD,
     RELEASE,
     REQUEUE,
     UNSTART,
