@@ -265,8 +265,8 @@ class ErrorFilter(FoldedFilter):
 
     @property
     def ground(self) -> Ground:
-        """Only what ended without success has a code."""
-        return grounds.UNHAPPY if self.chosen else grounds.WHOLE
+        """What has a code has an index."""
+        return grounds.WITH_ERROR if self.chosen else grounds.WHOLE
 
 
 class TroubleFilter(Filter):

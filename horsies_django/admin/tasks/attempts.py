@@ -63,10 +63,10 @@ def latest_attempts(task: Task) -> list[TaskAttempt]:
 
 def error_of(task: Task) -> tuple[str, str]:
     """Return the code and the message of a task's error; of one that is tried again, those of its latest attempt."""
-    if task.error_code:
+    if task.error_code and task.finished_at is not None:
         return task.error_code, str(contents_of(task).error.get("message") or "")
     latest = latest_attempts(task)[-1:]
-    return (latest[0].error_code or "-", latest[0].error_message) if latest else ("-", "")
+    return (latest[0].error_code or "-", latest[0].error_message) if latest else (task.error_code or "-", "")
 
 
 def own_traceback(task: Task) -> str:

@@ -116,7 +116,7 @@ class TaskPage(TaskFields):
         if column in PARTS:
             return contents_of(task).is_filled(column)
         if column == "error":
-            return bool(task.error_code or task.retry_count)
+            return bool(task.error_code or (task.retry_count and task.finished_at is None))
         if column == "traceback":
             return bool(own_traceback(task))
         if column == "scheduled_for":
