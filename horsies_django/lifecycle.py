@@ -94,7 +94,11 @@ UNSTART: Final = _change(
     "its own claim, and the body never began",
 )
 COMPLETE: Final = _change(
-    "RUNNING", TaskStatus.COMPLETED, "worker", "`result`, `completed_at`, `error_code` cleared, attempt", "its own claim"
+    "RUNNING",
+    TaskStatus.COMPLETED,
+    "worker",
+    "`result`, `completed_at`, `error_code` cleared, attempt",
+    "its own claim",
 )
 FAIL: Final = _change(
     "RUNNING",
