@@ -16,6 +16,7 @@ from ...durations import lasting
 from ...models import Limit, Task, Worker
 from ...retention import LONGEST, retention_of
 from ...showing.contents import contents_of
+from ...showing.policy import policy_in_words
 from ...states import TASK_LIVE_STATES, TaskStatus
 from ..acting.actions import ActingAdmin
 from ..links import Links
@@ -165,8 +166,12 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("retry policy"))
     def page_policy(self, task: Task) -> SafeString | str:
-        """The retry policy as the row has it."""
-        return as_json(task.retry_policy)
+        """The retry policy in force in words, and as the row has it."""
+        words = policy_in_words(task)
+        if not task.retry_policy:
+            return words
+        folded = '{}<details id="horsies-policy"><summary>{}</summary>{}</details>'
+        return format_html(folded, words, _("As it is stored"), as_json(task.retry_policy))
 
     @admin.display(description=_("metadata"))
     def page_metadata(self, task: Task) -> SafeString | str:

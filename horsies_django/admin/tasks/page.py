@@ -30,7 +30,6 @@ LIVE: Final = "horsies-live"
 #: Columns that the page shows under another name.
 _COLUMNS: Final = {
     "worker": "claimed_by_worker_id",
-    "policy": "retry_policy",
     "schedule": "schedule_id",
     "unique": "unique_key",
     "items": "item_count",
@@ -119,6 +118,8 @@ class TaskPage(TaskFields):
             return bool(task.error_code or (task.retry_count and task.finished_at is None))
         if column == "traceback":
             return bool(own_traceback(task))
+        if column == "policy":  # there is always something to say of it
+            return True
         if column == "scheduled_for":
             return contents_of(task).slot is not None
         value = getattr(task, _COLUMNS.get(column, column), True)

@@ -28,6 +28,7 @@ _FACTS: Final = (
     "attempt",
     "retry_count",
     "max_retries",
+    "retries",
     "timeout",
     "sent_at",
     "due_at",
