@@ -109,6 +109,12 @@ class ScheduleAdmin(SchedulePage):
             fieldsets[-1][1]["fields"] += ("enabled",)
         return fieldsets
 
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """Leave out the examples of what to type where nothing is typed."""
+        if obj is not None and not self.has_change_permission(request, obj):
+            kwargs["help_texts"] = {"timing": "", "timezone": ""}
+        return super().get_form(request, obj, change=change, **kwargs)
+
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Offer the backends that are ours."""
         if db_field.name == "backend" and (aliases := backends()):

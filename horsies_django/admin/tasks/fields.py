@@ -111,6 +111,13 @@ class TaskFields(ActingAdmin):
         said = gettext("waits for a place") if task.gated else gettext("has a place") if has_place else ""
         return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), said)
 
+    @admin.display(description=_("group"))
+    def page_group(self, task: Task) -> SafeString:
+        """The key that its calls have in common, and whether more of them may join it."""
+        is_open = task.status == TaskStatus.PENDING and task.claim == 0
+        said = gettext("Calls with this key join it until it is first claimed.") if is_open else gettext("closed")
+        return format_html('{} <span class="quiet">{}</span>', task.group_key, said)
+
     @admin.display(description=_("unique"))
     def page_unique(self, task: Any) -> str:
         """Until when no other task may have its key."""
