@@ -54,8 +54,9 @@ def _waits(task: Task, policy: RetryPolicy) -> str:
     numbers = range(1, task.max_retries + 1)
     waits = [policy.planned(number) if backoff is None else float(backoff) for number in numbers]
     if len(set(waits)) > 1:
-        more = ", …" if len(waits) > _NAMED else ""
-        said = _("Waits before the retries: %s.") % (", ".join(map(_seconds, waits[:_NAMED])) + more)
+        is_more = len(waits) > _NAMED
+        words = _("Waits before the retries: %s and so on.") if is_more else _("Waits before the retries: %s.")
+        said = words % ", ".join(map(_seconds, waits[:_NAMED]))
     elif waits[0]:
         said = _("Wait before each retry: %s.") % _seconds(waits[0])
     else:

@@ -97,3 +97,5 @@ def test_overdue_is_one_thing_past_its_deadline_for_the_tile_the_list_and_the_co
     assert "trouble=overdue" in tile.url
     assert tile.count.number == counts["overdue"]["count"] == 1
     assert found == {"overdue": [past.pk], "late": [waits.pk]}
+    assert '"horsies-state">overdue<' in client.get(LIST, {"trouble": "overdue"}).content.decode()
+    assert '"horsies-state">due<' in client.get(LIST, {"trouble": "late"}).content.decode()

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from horsies_django import Workflow
-from horsies_django.models import Schedule, Task
+from horsies_django.models import Schedule, Task, TaskAttempt
 from horsies_django.models import Workflow as WorkflowRow
 from tests.jobs import tasks
 
@@ -44,10 +44,14 @@ def test_a_task_is_to_be_tried_again_as_long_as_it_waits_for_that(staff):
     flow = WorkflowRow.objects.get(pk=Workflow("f", [tasks.noop.node(node_id="n")()]).start().id)
     task = Task.objects.get(workflow_id=flow.pk)
     hour = timedelta(hours=1)
+    times = {"started_at": Now(), "finished_at": Now()}
+    TaskAttempt.objects.create(task=task, attempt=1, outcome="FAILED", will_retry=True, error_code="DOWN", **times)
     again = {"next_retry_at": timezone.now() + hour, "enqueued_at": timezone.now() + hour, "attempt": 1}
     Task.objects.filter(pk=task.pk).update(deferred=True, retry_count=1, error_code="DOWN", **again)
 
-    assert "field-page_next_retry_at" in page(client, "task", task)
+    html = page(client, "task", task)
+    assert "field-page_next_retry_at" in html
+    assert "is to be tried again" in html
     assert TRIED_AGAIN in page(client, "workflow", flow)
 
     past = timezone.now() - hour
@@ -60,6 +64,9 @@ def test_a_task_is_to_be_tried_again_as_long_as_it_waits_for_that(staff):
     html = page(client, "task", task)
     assert "field-page_next_retry_at" not in html
     assert "field-page_error" not in html
+
+    Task.objects.filter(pk=task.pk).update(attempt=2)
+    assert "was tried again" in page(client, "task", task)
 
 
 def test_a_group_is_open_until_it_is_claimed(staff):

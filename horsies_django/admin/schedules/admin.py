@@ -110,9 +110,9 @@ class ScheduleAdmin(SchedulePage):
         return fieldsets
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        """Leave out the examples of what to type where nothing is typed."""
+        """Leave out what to type where nothing is typed."""
         if obj is not None and not self.has_change_permission(request, obj):
-            kwargs["help_texts"] = {"timing": "", "timezone": ""}
+            kwargs["help_texts"] = dict.fromkeys(("task_name", "workflow_name", "timing", "timezone"), "")
         return super().get_form(request, obj, change=change, **kwargs)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:

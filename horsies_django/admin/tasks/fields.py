@@ -22,7 +22,7 @@ from ..acting.actions import ActingAdmin
 from ..links import Links
 from ..readable import as_json, at, block, masked_json, moment, progress_bar
 from ..schedules.link import schedule_link
-from ..state_words import state_by_asynq, status_badge
+from ..state_words import is_overdue, state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
 from .items import shown_items
 from .unique_words import unique_words
@@ -43,9 +43,11 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("status"))
     def page_status(self, task: Any) -> SafeString:
-        """The status by word and mark, and the state that asynq would call it, if that is another word."""
+        """The status by word and mark, and what asynq would call it, if that is another word; or that it is overdue."""
         state = state_by_asynq(task, task.read_at)
         said = gettext("asynq: %s") % state if state else ""
+        if is_overdue(task, task.read_at):
+            said = gettext("overdue")
         return format_html('{} <span class="quiet">{}</span>', status_badge(task), said)
 
     @admin.display(description=_("error"))
