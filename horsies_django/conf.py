@@ -208,6 +208,14 @@ class DefaultOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminOptions:
+    """What the admin's pages of the queue offer."""
+
+    # Whether they only show, retry and cancel.
+    read_only: bool = _option(False, BOOLEAN)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """The OPTIONS of one backend alias."""
 
@@ -218,6 +226,7 @@ class Options:
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     defaults: DefaultOptions = field(default_factory=DefaultOptions)
+    admin: AdminOptions = field(default_factory=AdminOptions)
     # Exception class, or its dotted path, to error code; a task's own mapper is asked first.
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": MAPPER})
     # Dotted paths; they are imported by who first sends a task, or runs one.
@@ -240,6 +249,7 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "retention": RetentionOptions,
     "worker": WorkerOptions,
     "defaults": DefaultOptions,
+    "admin": AdminOptions,
 }
 
 

@@ -36,7 +36,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
-    """What a row said when it was read (S4-59)."""
+    """What a row said when it was read (S4-59).
+
+    ``error_code`` is that of the task's error and, while it is tried again, that of its last attempt.
+    """
 
     id: UUID
     name: str

@@ -94,7 +94,11 @@ UNSTART: Final = _change(
     "its own claim, and the body never began",
 )
 COMPLETE: Final = _change(
-    "RUNNING", TaskStatus.COMPLETED, "worker", "`result`, `completed_at`, attempt", "its own claim"
+    "RUNNING",
+    TaskStatus.COMPLETED,
+    "worker",
+    "`result`, `completed_at`, `error_code` cleared, attempt",
+    "its own claim",
 )
 FAIL: Final = _change(
     "RUNNING",
@@ -115,7 +119,7 @@ RETRY_LATER: Final = _change(
     TaskStatus.PENDING,
     "the same",
     "`retry_count` + 1, but for a stop that outlasts `--shutdown-timeout`; `next_retry_at` = `enqueued_at`, claim and "
-    "start cleared, attempt that will retry; the key as above",
+    "start cleared, `error_code` of this attempt, attempt that will retry; the key as above",
     "the same; policy, retries left, next time before `good_until`",
 )
 SNOOZE: Final = _change(

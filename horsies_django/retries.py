@@ -21,6 +21,9 @@ CODE_LENGTH: Final = 100
 #: What a row has in place of a policy if one attempt was asked for. It has NULL if nothing was said of retries.
 NO_RETRIES: Final[Mapping[str, Any]] = {}
 
+#: Retries that ``raise Retry()`` gets where nobody has said how many there are to be.
+RETRIES_ON_DEMAND: Final = 2
+
 #: In ``auto_retry_for``: every code, but for those that another attempt can't mend (S4-29).
 ANY_CODE: Final = "*"
 _HOPELESS: Final = frozenset(
@@ -154,13 +157,19 @@ class RetryPolicy:
 
     def delay(self, retry: int) -> float:
         """Return the seconds to wait before the ``retry``-th retry, counted from 1."""
-        if self.backoff_strategy == "fixed":
-            seconds = self.intervals[min(retry, len(self.intervals)) - 1]
-        else:
-            seconds = self.intervals[0] * 2.0 ** min(retry - 1, 60)
+        seconds = self._planned(retry)
         if self.jitter:
             seconds *= random.uniform(0.75, 1.25)  # noqa: S311  # spreads load, guards nothing
         return min(seconds, self.max_delay_seconds or MAX_INTERVAL)
+
+    def planned(self, retry: int) -> float:
+        """Return the seconds of :meth:`delay` without its jitter."""
+        return min(self._planned(retry), self.max_delay_seconds or MAX_INTERVAL)
+
+    def _planned(self, retry: int) -> float:
+        if self.backoff_strategy == "fixed":
+            return self.intervals[min(retry, len(self.intervals)) - 1]
+        return self.intervals[0] * 2.0 ** min(retry - 1, 60)
 
     def as_json(self) -> dict[str, Any]:
         """Return the form that is stored in a row, for the reaper, which has no task code to ask."""

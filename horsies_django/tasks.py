@@ -271,6 +271,17 @@ class HorsiesTask(_GenericTask[P, T]):
         """The task's ``backoff``, or the project's default."""
         return defaults.backoff if self.backoff is None and self.retry_policy is None else self.backoff
 
+    def own_backoff(self, policy: RetryPolicy | None, defaults: DefaultOptions) -> float | Backoff | None:
+        """The ``backoff`` that says the waits in the place of a row's ``policy``; None if the policy says them itself.
+
+        A row holds a policy alone, so what code computes, or what is too short for a policy, is asked of the task; but
+        not for a row that was sent with another policy.
+        """
+        backoff = self.backoff_of(defaults)
+        if isinstance(backoff, RetryPolicy) or policy != self.stored_policy(defaults):
+            return None
+        return backoff
+
     def _retrying(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What a call's options on retries come to: a policy says it all, so that each of the three has its say."""
         given = {name: options[name] for name in _RETRYING if options.get(name) is not None}

@@ -17,6 +17,7 @@ from ..registry import registry
 from ..showing.contents import Contents, as_texts, contents_of, give_values, read, with_texts
 from ..showing.excerpt import LENGTH
 from ..showing.json_text import head, pieces
+from ..showing.policy import policy_in_words
 from .listed import ListedTask, as_text, facts_by_name, orphans_among
 
 #: What is told of an attempt.
@@ -50,6 +51,7 @@ class ShownTask(ListedTask):
         progress: How far its body said it is.
         items: The first calls that were gathered for it, masked, in the order in which they came in.
         attempts: What each run of its body came to, the first first.
+        retries: The retry policy that is in force, in words.
         timeout: Seconds that its body may take. None: as the worker says.
         traceback: Of its error; it does not stand in ``carried["result"]`` as well.
         is_registered: Whether the process that read the row has a task of its name.
@@ -60,6 +62,7 @@ class ShownTask(ListedTask):
     progress: Any
     items: Sequence[Any]
     attempts: Sequence[Mapping[str, Any]]
+    retries: str
     timeout: float | None
     traceback: str
     is_registered: bool
@@ -88,6 +91,7 @@ def shown(rows: TaskQuerySet) -> ShownTask | None:
         progress=task.progress,
         items=[] if task.item_count is None else _items(task, contents),
         attempts=list(task.attempts.order_by("attempt").values(*ATTEMPT)),
+        retries=policy_in_words(task),
         timeout=task.timeout,
         traceback=contents.traceback,
         is_registered=registry.has_task(task.task_name),

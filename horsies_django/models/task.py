@@ -116,6 +116,7 @@ class Task(models.Model):
     )
 
     result = JSONField(_("result"), null=True, blank=True)
+    # Of a task that is tried again, that of its last attempt.
     error_code = models.CharField(_("error code"), max_length=100, null=True, blank=True)
 
     objects = TaskQuerySet.as_manager()
@@ -181,6 +182,8 @@ class Task(models.Model):
                 condition=Q(status__in=sorted(TASK_LIVE_STATES), schedule_id__isnull=False),
                 name="horsies_task_run_of_schedule",
             ),
+            # What failed, and what is tried again: a task that succeeds at once is never in it.
+            models.Index(fields=["id"], condition=Q(error_code__isnull=False), name="horsies_task_error"),
             models.Index(
                 fields=["kept_until"],
                 condition=Q(kept_until__isnull=False),

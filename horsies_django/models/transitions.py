@@ -29,7 +29,7 @@ from ..states import AttemptOutcome, TaskStatus
 from ..unique import UniqueUntil
 from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from ..workflows import door
-from .attempt import TaskAttempt, TaskAttemptQuerySet
+from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, claims_of, error_result
 from .gates import IS_LIMITED, admit_after_commit
 from .interventions import Interventions
@@ -211,7 +211,7 @@ class TaskQuerySet(Interventions):
         self.held(ends, TaskStatus.RUNNING, runner.worker_id)._move(
             lifecycle.FAIL,
             result=FromMap({end.task_id: end.result for end in ends}, models.JSONField()),
-            error_code=FromMap(texts({key: error.code for key, error in errors.items()}), TextField()),
+            error_code=_codes(errors),
             failed_at=Now(),
             kept_until=kept_until(TaskStatus.FAILED, self.db),
         )
@@ -243,16 +243,18 @@ class TaskQuerySet(Interventions):
         verdicts = dict(mine.lock(skip=False).values_list("pk", in_time))
         if again := [end for end in ends if verdicts.get(end.task_id)]:
             rows = self.held(again, TaskStatus.RUNNING, runner.worker_id)
+            errors = {end.task_id: end.error for end in again if end.error}
             self._attempts.record(
                 rows,
                 outcome,
                 will_retry=True,
-                errors={end.task_id: end.error for end in again if end.error},
+                errors=errors,
                 hostname=runner.hostname,
                 pid=runner.pid,
             )
             rows._move(
                 lifecycle.RETRY_LATER,
+                error_code=_codes(errors),
                 retry_count=F("retry_count") + int(is_charged),
                 next_retry_at=due,
                 enqueued_at=due,
@@ -502,6 +504,10 @@ class TaskQuerySet(Interventions):
             result=FromMap(results, models.JSONField()),
             kept_until=kept_until(TaskStatus.EXPIRED, self.db),
         )
+
+
+def _codes(errors: Mapping[UUID, AttemptError]) -> FromMap:
+    return FromMap(texts({key: error.code for key, error in errors.items()}), TextField())
 
 
 def _due_again(ends: Sequence[Ended]) -> FromNow:

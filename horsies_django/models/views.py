@@ -159,7 +159,7 @@ class TaskViews(models.QuerySet["Task"]):
         return self.pending().filter(task_name=task_name, queue_name=queue_name, group_key=key, claim=0)
 
     def overdue(self) -> Self:
-        """PENDING tasks whose ``good_until`` has passed."""
+        """PENDING tasks whose ``good_until`` has passed: they must not begin, and a reaper expires them."""
         return self.pending().filter(good_until__lte=Now())
 
     def stale_claimed(self, threshold: float) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from ..compat import FrameworkTask
 from ..conf import DefaultOptions
@@ -16,16 +16,13 @@ from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, error_result
 from ..models.interventions import INTERNAL
 from ..results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
-from ..retries import ANY_CODE, RetryPolicy
+from ..retries import ANY_CODE, RETRIES_ON_DEMAND, RetryPolicy
 from ..serializers import check_size, clean_text, dumps, encode
 from ..tasks import HorsiesTask
 from .outcome import Outcome
 from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
-
-#: Retries that ``raise Retry()`` gets where nobody has said how many there are to be.
-RETRIES_ON_DEMAND: Final = 2
 
 
 class Unrunnable(Exception):
@@ -162,8 +159,8 @@ def _again_in(
     elif policy is None or not policy.covers(code, raised):
         return None
     if isinstance(task, HorsiesTask):
-        backoff = task.backoff_of(defaults)
-        if not isinstance(backoff, RetryPolicy | None) and policy == task.stored_policy(defaults):
+        backoff = task.own_backoff(policy, defaults)
+        if backoff is not None:
             return _own_backoff(backoff, raised, TaskResult(err=shown), claim)
     return policy.delay(claim.retry_count + 1)
 

@@ -53,7 +53,7 @@ def test_a_list_has_the_tasks_of_a_state(task, state):
 
     assert code == 0
     heads, *rows = out.splitlines()
-    assert heads.split() == ["id", "state", "task", "queue", "priority", "attempt", "when"]
+    assert heads.split() == ["id", "state", "task", "queue", "priority", "attempt", "when", "error"]
     assert [row.split()[:3] for row in rows] == [[str(made[state].pk), state, "tests.jobs.tasks.noop"]]
 
 

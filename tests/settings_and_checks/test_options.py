@@ -8,7 +8,15 @@ from django.core.checks import ERROR
 from django.core.exceptions import ImproperlyConfigured
 
 from horsies_django.compat import task_backends
-from horsies_django.conf import DefaultOptions, Options, QueueOptions, RecoveryOptions, RetentionOptions, WorkerOptions
+from horsies_django.conf import (
+    AdminOptions,
+    DefaultOptions,
+    Options,
+    QueueOptions,
+    RecoveryOptions,
+    RetentionOptions,
+    WorkerOptions,
+)
 from horsies_django.models import Task
 from horsies_django.rates import RATE_ALLOWED
 from tests.jobs import tasks
@@ -110,6 +118,7 @@ RULES = [
         [0, -1, "30", True, NAN, INFINITY],
     ),
     (("defaults",), "retention", QUEUE_DURATION, NO_DURATIONS),
+    (("admin",), "read_only", *switch()),
     (("worker",), "name", "at most 100 letters, digits, '.', '_' or '-'", ["x" * 101, "a b", "a\n", 5, None, "a/b"]),
 ]
 WRONG = [
@@ -168,10 +177,11 @@ def test_a_wrong_value_is_one_error_with_its_path_what_it_is_what_may_be_and_a_h
         (("retention",), RetentionOptions),
         (("worker",), WorkerOptions),
         (("defaults",), DefaultOptions),
+        (("admin",), AdminOptions),
     ],
 )
 def test_the_table_above_has_every_option_there_is(section, kind):
-    sections = {"queues", "recovery", "retention", "worker", "defaults"} if kind is Options else set()
+    sections = {"queues", "recovery", "retention", "worker", "defaults", "admin"} if kind is Options else set()
 
     tested = {option for where, option, *_ in RULES if where == section}
 
@@ -186,6 +196,7 @@ def test_the_table_above_has_every_option_there_is(section, kind):
         (("recovery",), "check_interval", "check_interval_ms"),
         (("retention",), "complete", "completed"),
         (("worker",), "treads", "threads"),
+        (("admin",), "readonly", "read_only"),
     ],
 )
 def test_an_unknown_key_is_one_error_with_the_keys_there_are_and_the_nearest_as_hint(errors, section, key, near):
@@ -225,7 +236,7 @@ def test_each_mistake_in_a_retention_by_state_is_an_error_of_its_own(errors):
     assert len(found) == 4
 
 
-@pytest.mark.parametrize("section", ["queues", "recovery", "worker"])
+@pytest.mark.parametrize("section", ["queues", "recovery", "worker", "admin"])
 @pytest.mark.parametrize("value", [None, [], "x", 5, True], ids=repr)
 def test_a_section_that_is_no_dict_is_one_error(errors, section, value):
     (error,) = errors({section: value})

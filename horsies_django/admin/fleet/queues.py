@@ -24,7 +24,7 @@ from ...models.queue import QueueQuerySet
 from ...operations import acting_as
 from ...queue_rules import COLUMNS
 from ..acting.verbs import Verb
-from ..base import queue_database
+from ..base import is_read_only, queue_database
 from ..links import Links
 from ..schedules.form import JSON_BOX
 from ..workflows.event_form import PayloadField
@@ -120,7 +120,7 @@ class QueueAdmin(LiveAdmin):
         return self._has_right(request, "delete") and may_go
 
     def _has_right(self, request: HttpRequest, name: str) -> bool:
-        return request.user.has_perm(f"horsies_django.{name}_queue")
+        return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_queue")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Return what the form has: a queue is paused by its button, so that no old page of somebody resumes it."""

@@ -11,15 +11,17 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.contrib.admin.views.main import SEARCH_VAR
-from django.db.models import Lookup, Q, QuerySet
+from django.db.models import Lookup, OuterRef, Q, QuerySet, Subquery
 from django.db.models.fields.json import KT
 from django.db.models.lookups import IContains
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...masking import Mask, mask_of
+from ...models import TaskAttempt
 from ...showing.contents import contents_of
 from ...showing.excerpt import with_small_calls
+from ...states import TASK_LIVE_STATES
 from ...walking import grounds
 from ...walking.grounds import Ground
 from ...walking.keys import Key
@@ -107,7 +109,12 @@ def _in_error(text: str) -> Search:
     rows = Q(error_code__icontains=text)
     for value in where:
         rows |= Q(_contains(value, text))
-    return Search(Q(error_code__isnull=False) & rows, grounds.UNHAPPY)
+    # One that is tried again has no result yet: its last attempt tells what went wrong.
+    attempts = TaskAttempt.objects.filter(task=OuterRef("pk")).order_by("-attempt")
+    for column in ("error_message", "exception_class"):
+        of_last = Subquery(attempts.values(column)[:1])
+        rows |= Q(_contains(of_last, text), status__in=sorted(TASK_LIVE_STATES))
+    return Search(Q(error_code__isnull=False) & rows, grounds.WITH_ERROR)
 
 
 def _in_status(text: str) -> Search:

@@ -19,7 +19,7 @@ from ...models import Task
 from ...showing.excerpt import excerpt_of
 from ..moments import when
 from ..readable import progress_bar
-from ..state_words import state_by_asynq, status_badge
+from ..state_words import is_overdue, state_by_asynq, status_badge
 
 #: Characters of an id that a column shows.
 SHORT = 13
@@ -30,8 +30,9 @@ class TaskColumns:
 
     @admin.display(description=_("status"))
     def shown_states(self, task: Task) -> SafeString:
-        """The status, and what asynq calls it, if that is another word."""
-        state = state_by_asynq(task, _now(task))
+        """The status, and what asynq calls it, if that is another word; or that it is overdue."""
+        now = _now(task)
+        state = gettext("overdue") if is_overdue(task, now) else state_by_asynq(task, now)
         if not state:
             return status_badge(task)
         return format_html('{} <span class="horsies-state">{}</span>', status_badge(task), state)

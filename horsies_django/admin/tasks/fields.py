@@ -16,12 +16,13 @@ from ...durations import lasting
 from ...models import Limit, Task, Worker
 from ...retention import LONGEST, retention_of
 from ...showing.contents import contents_of
+from ...showing.policy import policy_in_words
 from ...states import TASK_LIVE_STATES, TaskStatus
 from ..acting.actions import ActingAdmin
 from ..links import Links
 from ..readable import as_json, at, block, masked_json, moment, progress_bar
 from ..schedules.link import schedule_link
-from ..state_words import state_by_asynq, status_badge
+from ..state_words import is_overdue, state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
 from .items import shown_items
 from .unique_words import unique_words
@@ -42,9 +43,11 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("status"))
     def page_status(self, task: Any) -> SafeString:
-        """The status by word and mark, and the state that asynq would call it, if that is another word."""
+        """The status by word and mark, and what asynq would call it, if that is another word; or that it is overdue."""
         state = state_by_asynq(task, task.read_at)
         said = gettext("asynq: %s") % state if state else ""
+        if is_overdue(task, task.read_at):
+            said = gettext("overdue")
         return format_html('{} <span class="quiet">{}</span>', status_badge(task), said)
 
     @admin.display(description=_("error"))
@@ -110,6 +113,13 @@ class TaskFields(ActingAdmin):
         said = gettext("waits for a place") if task.gated else gettext("has a place") if has_place else ""
         return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), said)
 
+    @admin.display(description=_("group"))
+    def page_group(self, task: Task) -> SafeString:
+        """The key that its calls have in common, and whether more of them may join it."""
+        is_open = task.status == TaskStatus.PENDING and task.claim == 0
+        said = gettext("Calls with this key join it until it is first claimed.") if is_open else gettext("closed")
+        return format_html('{} <span class="quiet">{}</span>', task.group_key, said)
+
     @admin.display(description=_("unique"))
     def page_unique(self, task: Any) -> str:
         """Until when no other task may have its key."""
@@ -165,8 +175,12 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("retry policy"))
     def page_policy(self, task: Task) -> SafeString | str:
-        """The retry policy as the row has it."""
-        return as_json(task.retry_policy)
+        """The retry policy in force in words, and as the row has it."""
+        words = policy_in_words(task)
+        if not task.retry_policy:
+            return words
+        folded = '{}<details id="horsies-policy"><summary>{}</summary>{}</details>'
+        return format_html(folded, words, _("As it is stored"), as_json(task.retry_policy))
 
     @admin.display(description=_("metadata"))
     def page_metadata(self, task: Task) -> SafeString | str:

@@ -18,7 +18,7 @@ from horsies_django.printable import one_line
 
 from .flags import count_of, ids_of, which_of
 
-_HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "")
+_HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "")
 
 #: Facts of a task that ``show`` prints by these names, if there is something to say.
 _FACTS: Final = (
@@ -28,6 +28,7 @@ _FACTS: Final = (
     "attempt",
     "retry_count",
     "max_retries",
+    "retries",
     "timeout",
     "sent_at",
     "due_at",
@@ -90,6 +91,7 @@ def _row(task: ListedTask) -> tuple[str, ...]:
         str(task.priority),
         str(task.attempt),
         _when(task),
+        task.error_code or "",
         " ".join(task.call.split()) if task.item_count is None else _group(task),
     )
 
