@@ -118,10 +118,13 @@ class Base(RuleBasedStateMachine):
     def task(self, send: Send) -> HorsiesTask[[], object]:
         codes, delays = send.policy
         good_for = None if send.good_for is None else timedelta(seconds=send.good_for - 1)  # past when its time comes
+        policy: dict[str, Any] = {}  # where none is given, a body may still raise Retry
+        if codes:
+            policy["retry_policy"] = RetryPolicy.fixed(delays, auto_retry_for=codes, jitter=False)
         return jobs.act.with_options(
             run_after=timedelta(seconds=send.delay) if send.delay else None,
             good_until=None if good_for is None else timezone.now() + good_for,
-            retry_policy=RetryPolicy.fixed(delays, auto_retry_for=codes, jitter=False) if codes else None,
+            **policy,
             priority=send.priority,
             queue_name=send.queue,
             unique_key=send.unique_key,

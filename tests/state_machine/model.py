@@ -149,6 +149,7 @@ class Model:
         row.attempts[row.attempt] = (outcome, again, code)
         if again:
             row.retry_count += 1
+            row.error_code = code
             row.enqueued_at = row.next_retry_at = self.now + (delay or 0)
             self.put_back(row)
         else:
