@@ -8,7 +8,7 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.urls import reverse
 
-from horsies_django import Workflow
+from horsies_django import RetryPolicy, Workflow
 from horsies_django.models import Task
 from tests.jobs import tasks
 
@@ -28,8 +28,9 @@ def test_a_task_that_is_tried_again_shows_its_last_error_in_every_list_and_searc
     transactional_db, drain, staff, capsys
 ):
     client = staff("view_task", "view_workflow")
-    again = tasks.fixed.send("again")  # tried again in a second
-    flow = Workflow("again", [tasks.fixed.node(node_id="bad")(key="node")]).start()
+    fails = tasks.fixed.with_options(retry_policy=RetryPolicy.fixed([3600], auto_retry_for=["DOWN"]))
+    again = fails.send("again")
+    flow = Workflow("again", [fails.node(node_id="bad")(key="node")]).start()
     fine = tasks.noop.send()
     call_command("horsies_worker", once=True, verbosity=0)
     node = Task.objects.get(workflow_id=flow.id)
