@@ -25,7 +25,7 @@ from .names import RESERVED, at_module_level, checked_aliases, checked_name, pla
 from .operations import log_operation
 from .option_rules import INHERIT, RETENTION_STATES
 from .registry import registry
-from .retries import ANY_CODE, MAX_INTERVAL, RetryPolicy, is_interval
+from .retries import MAX_INTERVAL, RetryPolicy, is_interval
 from .task_options import Backoff, ConcurrencyKey, Retention, Sensitive, TaskOptions
 from .unique import Unique
 
@@ -249,7 +249,7 @@ class HorsiesTask(_GenericTask[P, T]):
         return mapped(self, over, param, kwargs, options)
 
     def stored_policy(self, defaults: DefaultOptions = NO_DEFAULTS) -> RetryPolicy | None:
-        """The retry policy as a row stores it; a ``backoff`` that only code can compute is approximated.
+        """The retry policy as a row stores it; a ``backoff`` that no policy can have is approximated.
 
         ``defaults`` count for what the task does not say.
         """
@@ -261,11 +261,7 @@ class HorsiesTask(_GenericTask[P, T]):
             return defaults.retry_policy
         backoff = self.backoff_of(defaults)
         attempts = self.max_attempts or defaults.max_attempts or (1 if backoff is None else DEFAULT_ATTEMPTS)
-        if attempts == 1:
-            return None
-        if is_interval(backoff):
-            return RetryPolicy.constant(backoff, max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
-        return RetryPolicy.exponential(max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
+        return None if attempts == 1 else RetryPolicy.standing_for(backoff, attempts - 1)
 
     def backoff_of(self, defaults: DefaultOptions) -> float | RetryPolicy | Backoff | None:
         """The task's ``backoff``, or the project's default."""

@@ -163,7 +163,9 @@ def _again_in(
         return None
     if isinstance(task, HorsiesTask):
         backoff = task.backoff_of(defaults)
-        if not isinstance(backoff, RetryPolicy | None) and policy == task.stored_policy(defaults):
+        # A call may have a policy of its own; how often it is retried says nothing of the delays.
+        is_own = policy == RetryPolicy.standing_for(backoff, policy.max_retries)
+        if is_own and not isinstance(backoff, RetryPolicy | None):
             return _own_backoff(backoff, raised, TaskResult(err=shown), claim)
     return policy.delay(claim.retry_count + 1)
 
