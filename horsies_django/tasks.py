@@ -21,7 +21,7 @@ from .conf import NO_DEFAULTS, DefaultOptions
 from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
-from .names import RESERVED, at_module_level, checked_aliases, checked_name, place_of
+from .names import RESERVED, at_module_level, checked_aliases, checked_name, place_of, raise_if_unfit
 from .operations import log_operation
 from .option_rules import INHERIT, RETENTION_STATES
 from .registry import registry
@@ -104,6 +104,7 @@ class HorsiesTask(_GenericTask[P, T]):
         """
         is_copy = self._given_name is not None
         if not is_copy:
+            raise_if_unfit(self.func)
             given: object = self.name
             name = "" if given is None else checked_name("name", given)
             object.__setattr__(self, "_given_name", name)
