@@ -25,7 +25,7 @@ from .names import RESERVED, at_module_level, checked_aliases, checked_name, pla
 from .operations import log_operation
 from .option_rules import INHERIT, RETENTION_STATES
 from .registry import registry
-from .retries import MAX_INTERVAL, RetryPolicy, is_interval
+from .retries import ANY_CODE, MAX_INTERVAL, RetryPolicy, is_interval
 from .task_options import Backoff, ConcurrencyKey, Retention, Sensitive, TaskOptions
 from .unique import Unique
 
@@ -258,11 +258,16 @@ class HorsiesTask(_GenericTask[P, T]):
             return self.retry_policy
         if isinstance(self.backoff, RetryPolicy):
             return self.backoff
-        if self.max_attempts is None and self.backoff is None and defaults.retry_policy is not None:
-            return defaults.retry_policy
+        general = defaults.retry_policy if self.backoff is None else None
+        if general is not None and self.max_attempts is None:
+            return general
         backoff = self.backoff_of(defaults)
         attempts = self.max_attempts or defaults.max_attempts or (1 if backoff is None else DEFAULT_ATTEMPTS)
-        return None if attempts == 1 else RetryPolicy.standing_for(backoff, attempts - 1)
+        if attempts == 1:
+            return None
+        if general is not None:  # its delays; max_attempts alone is for any failure
+            return replace(general.with_retries(attempts - 1), auto_retry_for=(ANY_CODE,))
+        return RetryPolicy.standing_for(backoff, attempts - 1)
 
     def backoff_of(self, defaults: DefaultOptions) -> float | RetryPolicy | Backoff | None:
         """The task's ``backoff``, or the project's default."""
