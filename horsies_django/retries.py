@@ -145,7 +145,10 @@ class RetryPolicy:
         A number of seconds is brought into the range of a policy. Anything else stands for 2, 4, 8 … seconds.
         """
         if isinstance(backoff, int | float):
-            return cls.constant(min(max(backoff, 1), MAX_INTERVAL), max_retries=retries, auto_retry_for=[ANY_CODE])
+            nearest = min(max(backoff, 1), MAX_INTERVAL)
+            policy = cls.constant(nearest, max_retries=retries, auto_retry_for=[ANY_CODE])
+            # The nearest one has jitter: so it is told from that of a call with this very number.
+            return replace(policy, jitter=nearest != backoff)
         return cls.exponential(max_retries=retries, auto_retry_for=[ANY_CODE])
 
     def with_retries(self, count: int) -> RetryPolicy:
