@@ -193,7 +193,7 @@ class DefaultOptions:
     max_attempts: int | None = _option(None, whole(1, MAX_RETRIES + 1, none="no retries"))
     # Seconds before each retry.
     backoff: float | None = _option(None, seconds(0, MAX_INTERVAL, none="2, 4, 8 … seconds"))
-    # For tasks that say nothing at all of retries; in the place of the two above.
+    # In the place of the two above. A task with max_attempts alone has its delays.
     retry_policy: RetryPolicy | None = _option(None, RETRY_POLICY)
     # Seconds.
     timeout: float | None = _option(None, seconds(0.001, LONGEST_DURATION, none="the worker's task_timeout"))

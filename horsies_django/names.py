@@ -1,4 +1,4 @@
-"""Names of tasks: what they may be, and where the functions are that have them."""
+"""Names of tasks: what they may be, and which functions may have them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import FunctionType
 from typing import Any, Final, ParamSpec, TypeVar
 
-from .compat import FrameworkTask
+from .compat import FrameworkTask, InvalidTask
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,6 +58,19 @@ def place_of(function: Callable[..., Any]) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
     return f"{function.__module__}.{function.__qualname__}{where}"
+
+
+def raise_if_unfit(function: Callable[..., Any]) -> None:
+    """Raise InvalidTask for a task, and for a function whose body a call does not run."""
+    if isinstance(function, FrameworkTask):
+        raise InvalidTask(
+            f"{place_of(function.func)} is a task already; allowed: one @task with all options, or with_options()."
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidTask(
+            f"{place_of(function)} is a generator, whose body a call does not run; allowed: def or async def, without "
+            "yield. To return many values, return a list."
+        )
 
 
 def at_module_level(function: Callable[P, T]) -> Callable[P, T]:

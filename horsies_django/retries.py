@@ -141,6 +141,19 @@ class RetryPolicy:
             jitter=False,
         )
 
+    @classmethod
+    def standing_for(cls, backoff: object, retries: int) -> RetryPolicy:
+        """Return the policy that a row has for a task's ``backoff``: for a crash, where no code of the task is asked.
+
+        A number of seconds is brought into the range of a policy. Anything else stands for 2, 4, 8 … seconds.
+        """
+        if isinstance(backoff, int | float):
+            nearest = min(max(backoff, 1), MAX_INTERVAL)
+            policy = cls.constant(nearest, max_retries=retries, auto_retry_for=[ANY_CODE])
+            # The nearest one has jitter: so it is told from that of a call with this very number.
+            return replace(policy, jitter=nearest != backoff)
+        return cls.exponential(max_retries=retries, auto_retry_for=[ANY_CODE])
+
     def with_retries(self, count: int) -> RetryPolicy:
         """Return the same policy with another number of retries; a fixed one goes on with its last interval."""
         if self.backoff_strategy == "exponential":

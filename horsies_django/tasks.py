@@ -21,7 +21,7 @@ from .conf import NO_DEFAULTS, DefaultOptions
 from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
-from .names import RESERVED, at_module_level, checked_aliases, checked_name, place_of
+from .names import RESERVED, at_module_level, checked_aliases, checked_name, place_of, raise_if_unfit
 from .operations import log_operation
 from .option_rules import INHERIT, RETENTION_STATES
 from .registry import registry
@@ -104,6 +104,7 @@ class HorsiesTask(_GenericTask[P, T]):
         """
         is_copy = self._given_name is not None
         if not is_copy:
+            raise_if_unfit(self.func)
             given: object = self.name
             name = "" if given is None else checked_name("name", given)
             object.__setattr__(self, "_given_name", name)
@@ -249,7 +250,7 @@ class HorsiesTask(_GenericTask[P, T]):
         return mapped(self, over, param, kwargs, options)
 
     def stored_policy(self, defaults: DefaultOptions = NO_DEFAULTS) -> RetryPolicy | None:
-        """The retry policy as a row stores it; a ``backoff`` that only code can compute is approximated.
+        """The retry policy as a row stores it; a ``backoff`` that no policy can have is approximated.
 
         ``defaults`` count for what the task does not say.
         """
@@ -257,15 +258,16 @@ class HorsiesTask(_GenericTask[P, T]):
             return self.retry_policy
         if isinstance(self.backoff, RetryPolicy):
             return self.backoff
-        if self.max_attempts is None and self.backoff is None and defaults.retry_policy is not None:
-            return defaults.retry_policy
+        general = defaults.retry_policy if self.backoff is None else None
+        if general is not None and self.max_attempts is None:
+            return general
         backoff = self.backoff_of(defaults)
         attempts = self.max_attempts or defaults.max_attempts or (1 if backoff is None else DEFAULT_ATTEMPTS)
         if attempts == 1:
             return None
-        if is_interval(backoff):
-            return RetryPolicy.constant(backoff, max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
-        return RetryPolicy.exponential(max_retries=attempts - 1, auto_retry_for=[ANY_CODE])
+        if general is not None:  # its delays; max_attempts alone is for any failure
+            return replace(general.with_retries(attempts - 1), auto_retry_for=(ANY_CODE,))
+        return RetryPolicy.standing_for(backoff, attempts - 1)
 
     def backoff_of(self, defaults: DefaultOptions) -> float | RetryPolicy | Backoff | None:
         """The task's ``backoff``, or the project's default."""
@@ -275,12 +277,12 @@ class HorsiesTask(_GenericTask[P, T]):
         """The ``backoff`` that says the waits in the place of a row's ``policy``; None if the policy says them itself.
 
         A row holds a policy alone, so what code computes, or what is too short for a policy, is asked of the task; but
-        not for a row that was sent with another policy.
+        not for a row that was sent with another policy. How often a call is retried says nothing of the waits.
         """
         backoff = self.backoff_of(defaults)
-        if isinstance(backoff, RetryPolicy) or policy != self.stored_policy(defaults):
+        if policy is None or isinstance(backoff, RetryPolicy):
             return None
-        return backoff
+        return backoff if policy == RetryPolicy.standing_for(backoff, policy.max_retries) else None
 
     def _retrying(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What a call's options on retries come to: a policy says it all, so that each of the three has its say."""

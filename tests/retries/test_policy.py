@@ -350,6 +350,19 @@ def test_a_body_knows_how_many_attempts_it_has_and_whether_one_follows(drain):
     assert (once.value(0), thrice.value(0)) == ([1, 1], [3, 3])
 
 
+def test_s4_26_s4_32_a_call_that_is_tried_more_often_waits_as_its_tasks_own_backoff_says(drain):
+    computed = tasks.choosy.with_options(max_attempts=9).send("choosy")
+    at_once = tasks.flaky.with_options(max_attempts=5).send("at once", fails=4)
+    later = tasks.flaky.with_options(backoff=1).send("later", fails=1)
+
+    drain()  # which waits for nothing
+
+    assert computed.get(0).err.message == "choosy"
+    assert at_once.value(0) == 5
+    row = Task.objects.get(pk=later.id)
+    assert row.enqueued_at - row.attempts.get(attempt=1).finished_at > timedelta(seconds=0.9)
+
+
 def test_s4_30_a_task_that_has_had_its_attempts_is_failed(drain):
     handle = tasks.flaky.send("s4_30", fails=5)
 

@@ -61,11 +61,16 @@ def test_what_a_task_says_counts_option_by_option(defaults, options, retries, in
     assert (row.timeout, row.retention > datetime.timedelta(days=10_000)) == (7, True)
 
 
-@pytest.mark.parametrize(("options", "retries"), [({}, 2), ({"max_attempts": 1}, 0), ({"max_attempts": 7}, 6)])
-def test_a_default_policy_is_for_tasks_that_say_nothing_of_retries(defaults, options, retries):
+def test_s4_27_a_default_policy_sets_the_delays_of_every_task_that_sets_none(defaults):
     defaults(retry_policy=POLICY)
 
-    assert sent(**options).max_retries == retries
+    rows = [sent(), sent(max_attempts=1), sent(max_attempts=5), sent(max_attempts=5, backoff=9)]
+
+    assert [row.max_retries for row in rows] == [2, 0, 4, 4]
+    delays = [(row.retry_policy or {}).get("intervals") for row in rows]
+    assert delays == [[7.0, 8.0], None, [7.0, 8.0, 8.0, 8.0], [9.0]]
+    # max_attempts alone is for any failure.
+    assert [row.retry_policy.get("auto_retry_for") for row in rows] == [["X"], None, ["*"], ["*"]]
 
 
 @pytest.mark.once

@@ -277,6 +277,9 @@ def test_a_retry_policy_of_a_call_stands_for_the_attempts_and_backoff_of_its_tas
         ({"retry_policy": FIXED}, {"max_attempts": 5, "backoff": 5}, 4, [5.0]),
         ({"retry_policy": FIXED}, {"priority": 5}, 2, [7.0, 8.0]),
         ({}, {"max_attempts": 3}, 2, [2.0]),
+        # What no policy can have: it has what is nearest, for a crash (S4-31).
+        ({"backoff": 0.25}, {}, 2, [1.0]),
+        ({"backoff": 200_000}, {}, 2, [86_400.0]),
     ],
     ids=repr,
 )
