@@ -9,7 +9,7 @@ from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.models import Task
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 LIST = "/admin/horsies_django/task/"
 
