@@ -3,7 +3,7 @@
 from .batches.batch import Batch
 from .batches.handle import BatchHandle, BatchProgress
 from .context import TaskContext
-from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, UniqueConflict
+from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
 from .gather import Gather
 from .handle import Progress, TaskHandle, TaskInfo
 from .recovery import reclaim, recover_stuck_workflows
@@ -73,6 +73,7 @@ __all__ = [
     "SuccessPolicy",
     "TaskContext",
     "TaskError",
+    "TaskFailed",
     "TaskHandle",
     "TaskInfo",
     "TaskNode",
@@ -80,6 +81,7 @@ __all__ = [
     "TaskStatus",
     "Unique",
     "UniqueConflict",
+    "WaitTimeout",
     "Weekly",
     "Workflow",
     "WorkflowContext",

@@ -42,6 +42,8 @@ class HorsiesConfig(AppConfig):
 
         guard_logs()
         load_modules()
+        register(checks.check_names)
         register(checks.check_workflows)
         register(checks.check_schedules)
         register(checks.check_modules)
+        register(checks.check_queues)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -10,11 +11,13 @@ from typing import Any, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.functional import cached_property
 
 from . import conf, sending
+from .checks import INSTALL, NOT_INSTALLED, check_backend
 from .compat import (
     BaseTaskBackend,
     FrameworkTask,
@@ -27,6 +30,7 @@ from .compat import (
 )
 from .drafts import Sent
 from .handle import TaskHandle
+from .loading import loading
 from .option_rules import LONGEST_DURATION
 from .rules import problems_of
 from .tasks import HorsiesTask, P, T
@@ -58,14 +62,32 @@ class HorsiesBackend(BaseTaskBackend):
             raise ImproperlyConfigured("\n".join(map(str, self.parsed.problems)))
         return self.parsed.options
 
+    @cached_property
+    def _is_installed(self) -> bool:
+        return apps.is_installed("horsies_django")
+
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Return one message for each mistake in the settings of this backend."""
-        from .checks import check_backend
-
         return check_backend(self.alias, self.parsed)
 
     def validate_task(self, task: FrameworkTask[..., Any]) -> None:
-        """Raise InvalidTask if the backend can't take ``task``; the framework's own rules come first."""
+        """Raise InvalidTask if the backend can't take ``task``; the framework's own rules come first.
+
+        A task that an app's module makes for an unknown queue while Django starts is left to the checks.
+        """
+        if not apps.ready and loading.is_going_on and self._lacks_queue_of(task):
+            loading.note_queue(task, self.queues)
+            return
+        self._validate(task)
+
+    def _lacks_queue_of(self, task: FrameworkTask[..., Any]) -> bool:
+        return bool(self.queues) and isinstance(task.queue_name, str) and task.queue_name not in self.queues
+
+    def _validate(self, task: FrameworkTask[..., Any]) -> None:
+        if apps.ready and not self._is_installed:
+            raise ImproperlyConfigured(f"{NOT_INSTALLED % self.alias} {INSTALL}")
+        if not isinstance(task.priority, int | float) or math.isnan(task.priority):  # the framework would compare it
+            raise TypeError(f"priority is {task.priority!r}; allowed: a whole number from -100 to 100.")
         if not isinstance(task.run_after, datetime | timedelta | None):
             raise InvalidTask(f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on.")
         if isinstance(task.run_after, timedelta):
@@ -126,7 +148,7 @@ class HorsiesBackend(BaseTaskBackend):
 
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Insert many calls in the current transaction; sends no signals."""
-        self.validate_task(task)
+        self._validate(task)
         if isinstance(task, HorsiesTask) and task.unique is not None:
             sent = insert_many_once(self.config, task, calls)
             return [TaskHandle(one.id, backend=self.alias, replayed=not one.is_new) for one in sent]
@@ -152,7 +174,7 @@ class HorsiesBackend(BaseTaskBackend):
         with_row: bool,
         own: Mapping[str, Any] | None = None,
     ) -> Sent:
-        self.validate_task(task)  # again: settings may have changed since the task was made
+        self._validate(task)  # again: settings may have changed since the task was made
         return sending.insert(self.config, task, args, kwargs, with_row=with_row, own=own)
 
     def _announced(self, task: FrameworkTask[..., Any], sent: Sent) -> FrameworkTaskResult[..., Any]:

@@ -20,6 +20,7 @@ from .inserts import Insert
 from .mask import BY_NAME, Mask
 from .registry import registry
 from .retention import stored_retention
+from .retries import NO_RETRIES
 from .serializers import check_size, dumps, encode
 from .tasks import HorsiesTask
 
@@ -154,7 +155,7 @@ class Calls(Callee):
     """Calls of one task."""
 
     def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
-        super().__init__(options, task.func, task.module_path, takes_context=task.takes_context)
+        super().__init__(options, task.func, task.task_name, takes_context=task.takes_context)
         self._task = task
         self._options = options
         self.mask = Mask(sensitive=task.sensitive)
@@ -195,7 +196,8 @@ class Calls(Callee):
         """The values of the row's columns, beside its arguments, that are not the model's defaults."""
         task = self._task
         registry.warn_if_late(self.path)
-        policy = task.stored_policy()
+        defaults = self._options.defaults
+        policy = task.stored_policy(defaults)
         columns = {
             "task_name": self.path,
             "queue_name": task.queue_name,
@@ -204,9 +206,9 @@ class Calls(Callee):
             "rich": self._rich,
             "is_async": inspect.iscoroutinefunction(task.func),
             "max_retries": policy.max_retries if policy else 0,
-            "retry_policy": policy.as_json() if policy else None,
-            "timeout": task.timeout,
-            "retention": stored_retention(task.retention),
+            "retry_policy": policy.as_json() if policy else NO_RETRIES if task.max_attempts == 1 else None,
+            "timeout": defaults.timeout if task.timeout is None else task.timeout,
+            **stored_retention(task.retention, defaults.retention),
             "unique_key": task.unique_key,
             "good_until": task.good_until,
             "metadata": None if task.metadata is None else headers.stored(task.metadata, self._options),

@@ -14,12 +14,18 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.urls import get_resolver
 
-from .conf import Parsed
+from .compat import task_backends
+from .conf import Parsed, QueueOptions, problems_beside
 from .factories import factory_at
 from .tables import database_problem
 
 if TYPE_CHECKING:
+    from .conf import Options
     from .schedules.mistakes import Mistake
+
+#: What is said where the backend is used without its app, by alias, and what helps.
+NOT_INSTALLED: Final = "TASKS['%s'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS."
+INSTALL: Final = "Add 'horsies_django' to INSTALLED_APPS and run migrate."
 
 #: What psycopg's pool holds at most if nobody says otherwise.
 PSYCOPG_POOL_SIZE: Final = 4
@@ -34,14 +40,14 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
             obj=alias,
             id="horsies.E002" if not problem.unknown_key else "horsies.E001",
         )
-        for problem in parsed.problems
+        for problem in (*problems_beside(alias, task_backends.settings.get(alias, {})), *parsed.problems)
     ]
     messages += _check_middleware(alias, parsed.options.middleware)
     if not apps.is_installed("horsies_django"):
         messages.append(
             Error(
-                f"TASKS['{alias}'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS.",
-                hint="Add 'horsies_django' to INSTALLED_APPS and run migrate.",
+                NOT_INSTALLED % alias,
+                hint=INSTALL,
                 obj=alias,
                 id="horsies.E003",
             )
@@ -55,9 +61,26 @@ def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
                 id="horsies.W001",
             )
         )
+    messages += _check_order(alias, parsed.options)
     if parsed.options.database in settings.DATABASES:
         messages += check_database(parsed.options.database, parsed.options.worker.threads)
     return messages
+
+
+def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:
+    """Yield a warning for each queue whose rank or share the workers' order passes over."""
+    for name, queue in options.queues.items():
+        for key, order in (("priority", "strict"), ("weight", "weighted")):
+            value = getattr(queue, key)
+            if value != QueueOptions.__dataclass_fields__[key].default and options.worker.order != order:
+                where = f"TASKS['{alias}']['OPTIONS']"
+                yield checks.Warning(
+                    f"{where}['queues'][{name!r}]['{key}'] is {value!r}, which counts where the workers' order is "
+                    f"{order!r} alone; it is {options.worker.order!r}.",
+                    hint=f"Set {where}['worker']['order'] = {order!r}, or take it out.",
+                    obj=alias,
+                    id="horsies.W010",
+                )
 
 
 def _check_middleware(alias: str, paths: Iterable[str]) -> Iterator[CheckMessage]:
@@ -80,6 +103,13 @@ def check_database(alias: str, threads: int) -> Iterable[CheckMessage]:
         yield from _check_sqlite(alias, config)
         return
     yield from _check_pool(alias, config, threads)
+    if config.get("CONN_MAX_AGE") == 0 and not config.get("OPTIONS", {}).get("pool"):
+        yield checks.Warning(
+            f"DATABASES['{alias}'] has CONN_MAX_AGE = 0: the body of each task that asks the database connects anew.",
+            hint="Set CONN_MAX_AGE = None and CONN_HEALTH_CHECKS = True, or use a pool.",
+            obj=alias,
+            id="horsies.W009",
+        )
     if config.get("CONN_MAX_AGE") != 0 and not config.get("CONN_HEALTH_CHECKS"):
         yield checks.Warning(
             f"DATABASES['{alias}'] keeps its connections and never checks them: after the server was restarted, the "
@@ -122,13 +152,28 @@ def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:
         )
 
 
+def check_names(**kwargs: Any) -> list[CheckMessage]:
+    """Return an error for each text that is a name or an alias of two tasks: a worker would run one for the other."""
+    from .registry import registry
+
+    _load_urlconf()
+    return [
+        Error(
+            f"{name!r} is claimed by {len(claims)} tasks: {'; '.join(map(str, claims))}.",
+            hint="Give each task a name of its own; an old name is an alias of one task.",
+            obj=None,
+            id="horsies.E009",
+        )
+        for name, claims in registry.clashes()
+    ]
+
+
 def check_workflows(**kwargs: Any) -> list[CheckMessage]:
     """Return every mistake of the workflows that have been imported; none of them is started.
 
     Not while the settings of a backend have mistakes, which each workflow would tell again.
     """
     from .backend import HorsiesBackend
-    from .compat import task_backends
     from .workflows.survey import mistakes
 
     backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
@@ -143,7 +188,6 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
     Not while the settings of a backend have mistakes.
     """
     from .backend import HorsiesBackend
-    from .compat import task_backends
     from .schedules.mistakes import mistakes
 
     backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
@@ -152,16 +196,19 @@ def check_schedules(**kwargs: Any) -> list[CheckMessage]:
     return [_of_schedule(mistake) for mistake in mistakes()]
 
 
-def check_modules(**kwargs: Any) -> list[CheckMessage]:
-    """Return a warning for each module that registers tasks and that a worker need not import.
+def check_queues(**kwargs: Any) -> list[CheckMessage]:
+    """Return an error for each task of an app that is for a queue which its backend does not have."""
+    from .loading import loading
 
-    The URLconf is loaded first, for it is what imports views and what they import.
-    """
+    return [Error(str(problem), hint=problem.hint, obj=None, id="horsies.E010") for problem in loading.problems]
+
+
+def check_modules(**kwargs: Any) -> list[CheckMessage]:
+    """Return a warning for each module that registers tasks and that a worker need not import."""
     from .registry import registry
 
-    with suppress(Exception):  # what is wrong with the URLconf is told by Django's own checks
-        get_resolver().url_patterns  # noqa: B018  # to load it is the point
-    modules = {name.rpartition(".")[0] for name in registry.late & registry.tasks.keys()}
+    _load_urlconf()
+    modules = {registry.tasks[name].func.__module__ for name in registry.late & registry.tasks.keys()}
     return [
         checks.Warning(
             f"{name} registers tasks and is imported only after Django has started: a worker may not know them.",
@@ -171,6 +218,12 @@ def check_modules(**kwargs: Any) -> list[CheckMessage]:
         )
         for name in sorted(modules)
     ]
+
+
+def _load_urlconf() -> None:
+    """Load the URLconf, which imports views and what they import: they may register tasks."""
+    with suppress(Exception):  # what is wrong with the URLconf is told by Django's own checks
+        get_resolver().url_patterns  # noqa: B018  # to load it is the point
 
 
 def _of_schedule(mistake: Mistake) -> Error:

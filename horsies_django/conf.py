@@ -14,6 +14,7 @@ from .option_rules import (
     BOOLEAN,
     DURATION_ALLOWED,
     INHERIT,
+    LONGEST_DURATION,
     MAPPER,
     MAX_CONCURRENCY,
     MIDDLEWARE,
@@ -21,17 +22,20 @@ from .option_rules import (
     PRIORITY,
     RATE_LIMIT,
     RETENTION,
+    RETENTION_BY_STATE,
+    RETENTION_STATES,
+    RETRY_POLICY,
     WAIT,
     WEIGHT,
     Rule,
     milliseconds,
     one_of,
-    parse_duration,
     seconds,
     text,
     whole,
 )
 from .rates import Rate
+from .retries import MAX_INTERVAL, MAX_RETRIES, RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +112,20 @@ class RetentionOptions:
         return kept
 
 
-_ENDS: Final = ", ".join(entry.name for entry in fields(RetentionOptions))
+@dataclass(frozen=True, slots=True)
+class _InheritedRetention:
+    """The keys of a ``retention`` that leaves what it does not say to the next level."""
+
+    completed: Any = _option(INHERIT, RETENTION)
+    failed: Any = _option(INHERIT, RETENTION)
+    cancelled: Any = _option(INHERIT, RETENTION)
+    expired: Any = _option(INHERIT, RETENTION)
 
 
-def _queue_retention(value: object) -> Any:
-    if value == INHERIT:
-        return value
-    if not isinstance(value, Mapping):
-        return parse_duration(value)
-    if not value.keys() <= RetentionOptions.__dataclass_fields__.keys():
-        raise ValueError
-    return {state: parse_duration(kept) for state, kept in value.items()}
+def _inherited_retention() -> Any:
+    """By state, as far as it is said; the settings may have a plain value, which is for completed tasks."""
+    metadata = {"rule": RETENTION_BY_STATE, "keys": _InheritedRetention, "default": INHERIT}
+    return field(default_factory=dict, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +140,12 @@ class QueueOptions:
     max_concurrency: int | None = _option(None, MAX_CONCURRENCY)
     # Starts of all workers together.
     rate_limit: Rate | None = _option(None, RATE_LIMIT)
-    # One for every end, or those that differ from the backend's.
-    retention: timedelta | Mapping[str, timedelta | None] | Literal["inherit"] | None = _option(
-        INHERIT, Rule(f"{DURATION_ALLOWED}, or a dict of them for {_ENDS}, or {INHERIT!r}", _queue_retention)
-    )
+    # Of the states that differ from the backend's.
+    retention: Mapping[str, timedelta | None] = _inherited_retention()
 
     def kept(self, state: str, inherited: timedelta | None) -> timedelta | None:
         """How long a task is kept that ended in ``state``, where the backend says ``inherited``; None for ever."""
-        if isinstance(self.retention, Mapping):
-            return self.retention.get(state.lower(), inherited)
-        return inherited if self.retention == INHERIT else self.retention
+        return self.retention.get(state.lower(), inherited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,37 @@ class WorkerOptions:
     scheduler: bool = _option(True, BOOLEAN)
     # Runners share the memory of all that is imported. Not for code that keeps a thread or a socket from its import.
     fork: bool = _option(True, BOOLEAN)
-    name: str = _option("", text("at most 24 letters, digits, '.', '_' or '-'", r"[\w.-]{0,24}"))
+    name: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultOptions:
+    """What counts for a task, one option at a time, that does not say it itself."""
+
+    # None: one attempt, or three where a backoff is said; see RetryPolicy for its delays.
+    max_attempts: int | None = _option(None, whole(1, MAX_RETRIES + 1, none="no retries"))
+    # Seconds before each retry.
+    backoff: float | None = _option(None, seconds(0, MAX_INTERVAL, none="2, 4, 8 … seconds"))
+    # In the place of the two above. A task with max_attempts alone has its delays.
+    retry_policy: RetryPolicy | None = _option(None, RETRY_POLICY)
+    # Seconds.
+    timeout: float | None = _option(None, seconds(0.001, LONGEST_DURATION, none="the worker's task_timeout"))
+    # Of the states that differ from the queue's and the backend's.
+    retention: Mapping[str, timedelta | None] = _inherited_retention()
+
+    def rules_between_keys(self, path: str) -> Iterator[Problem]:
+        """Yield a problem where two keys contradict each other."""
+        if self.retry_policy is not None and (self.max_attempts, self.backoff) != (None, None):
+            hint = "A policy has its own number of retries and its own delays."
+            yield Problem(f"{path}['retry_policy']", self.retry_policy, "beside neither max_attempts nor backoff", hint)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminOptions:
+    """What the admin's pages of the queue offer."""
+
+    # Whether they only show, retry and cancel.
+    read_only: bool = _option(False, BOOLEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +225,8 @@ class Options:
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     worker: WorkerOptions = field(default_factory=WorkerOptions)
+    defaults: DefaultOptions = field(default_factory=DefaultOptions)
+    admin: AdminOptions = field(default_factory=AdminOptions)
     # Exception class, or its dotted path, to error code; a task's own mapper is asked first.
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": MAPPER})
     # Dotted paths; they are imported by who first sends a task, or runs one.
@@ -204,6 +239,22 @@ class Options:
     max_payload_bytes: int | None = _option(16 * 1024 * 1024, whole(1_024, 250_000_000, none="no limit"))
     # Tells the schedules of this project from those of others in one database; the settings' package by default.
     project: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
+
+
+#: Of a project that says nothing.
+NO_DEFAULTS: Final = DefaultOptions()
+
+_SECTIONS: Final[Mapping[str, Any]] = {
+    "recovery": RecoveryOptions,
+    "retention": RetentionOptions,
+    "worker": WorkerOptions,
+    "defaults": DefaultOptions,
+    "admin": AdminOptions,
+}
+
+
+#: What Django reads of a backend's settings.
+_KEYS: Final = dict.fromkeys(("BACKEND", "QUEUES", "OPTIONS"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +272,18 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
     if not isinstance(stored, Mapping):
         return Parsed(Options(), (Problem(root, stored, "a dict", "Give OPTIONS as a dict, or leave it out."),))
     values = _section(Options, stored, root, problems)
-    for name, kind in (("recovery", RecoveryOptions), ("retention", RetentionOptions), ("worker", WorkerOptions)):
-        if name in stored:
+    for name, kind in _SECTIONS.items():
+        if name not in stored:
+            continue
+        if kind is RetentionOptions and not isinstance(stored[name], Mapping):
+            values[name] = _plain_retention(stored[name], f"{root}['{name}']", problems)
+        else:
             values[name] = kind(**_section(kind, stored[name], f"{root}['{name}']", problems))
     if "queues" in stored:
         values["queues"] = dict(_queues(stored["queues"], queues, f"{root}['queues']", problems))
     options = Options(**values)
-    problems += options.recovery.rules_between_keys(f"{root}['recovery']")
+    for name in ("recovery", "defaults"):
+        problems += getattr(options, name).rules_between_keys(f"{root}['{name}']")
     if options.database not in settings.DATABASES:
         problems.append(
             Problem(
@@ -238,6 +294,24 @@ def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
             )
         )
     return Parsed(options, tuple(problems))
+
+
+def problems_beside(alias: str, stored: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong with the settings of ``alias`` beside its OPTIONS; Django takes any key there."""
+    for key, value in stored.items():
+        if key not in _KEYS:
+            hint = _suggest(str(key).upper(), _KEYS) or _hint_of_option(key)
+            yield Problem(f"TASKS['{alias}'][{key!r}]", value, ", ".join(_KEYS), hint, True)
+    names = stored.get("QUEUES", [])
+    if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in names):
+        hint = 'Give a list, like ["default", "emails"]; [] allows any name.'
+        yield Problem(f"TASKS['{alias}']['QUEUES']", names, "a list of names of queues", hint)
+
+
+def _hint_of_option(key: object) -> str:
+    if str(key).lower() in Options.__dataclass_fields__:
+        return f"Put {str(key).lower()!r} into OPTIONS."
+    return "Take it out, or see the page on settings."
 
 
 def worker_option(name: str, value: object) -> Any:
@@ -261,6 +335,16 @@ def _queues(stored: object, known: set[str], path: str, problems: list[Problem])
         yield name, QueueOptions(**_section(QueueOptions, options, f"{path}[{name!r}]", problems))
 
 
+def _plain_retention(value: object, path: str, problems: list[Problem]) -> RetentionOptions:
+    """Read a plain value, which is for completed tasks."""
+    try:
+        return RetentionOptions(completed=RETENTION.parse(value))
+    except ValueError:
+        allowed = f"{DURATION_ALLOWED}, or a dict of them for {', '.join(RETENTION_STATES)}"
+        problems.append(Problem(path, value, allowed, "See the page on settings for its keys."))
+        return RetentionOptions()
+
+
 def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> dict[str, Any]:
     if not isinstance(stored, Mapping):
         problems.append(Problem(path, stored, "a dict", "See the page on settings for its keys."))
@@ -271,6 +355,8 @@ def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> d
         if key not in known:
             hint = _suggest(key, known) or "Take it out, or see the page on settings."
             problems.append(Problem(f"{path}[{key!r}]", value, ", ".join(known), hint, True))
+        elif isinstance(value, Mapping) and (keys := known[key].metadata.get("keys")):
+            values[key] = _section(keys, value, f"{path}[{key!r}]", problems)
         elif rule := known[key].metadata.get("rule"):
             try:
                 values[key] = rule.parse(value)
@@ -281,6 +367,8 @@ def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> d
 
 
 def _default(entry: Field[Any]) -> object:
+    if "default" in entry.metadata:
+        return entry.metadata["default"]
     if callable(entry.default_factory):
         return entry.default_factory()
     return str(entry.default) if isinstance(entry.default, timedelta) else entry.default

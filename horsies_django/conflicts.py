@@ -13,6 +13,7 @@ from . import waking
 from .drafts import Draft, Sent, admit_after_commit
 from .exceptions import PayloadMismatch, UniqueConflict
 from .expressions import FromNow
+from .registry import registry
 from .states import TaskStatus
 from .unique import Unique, UniqueUntil
 
@@ -53,7 +54,10 @@ def instead_of(draft: Draft) -> Sent | None:
 
     rows = Task.objects.using(draft.database)
     if same := rows.filter(pk=draft.id).first() if draft.has_given_id else None:
-        differing = [name for name in _PAYLOAD if not _is_same(draft.values.get(name), getattr(same, name))]
+        sent = {**draft.values}
+        if same.task_name in registry.names_of(sent["task_name"]):
+            sent["task_name"] = same.task_name  # the row is from before the task was renamed
+        differing = [name for name in _PAYLOAD if not _is_same(sent.get(name), getattr(same, name))]
         if differing:
             raise PayloadMismatch(same.pk, differing)
         return Sent(same.pk, same, is_new=False)

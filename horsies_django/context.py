@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 
 from .compat import TaskContext as FrameworkContext
 from .exceptions import TaskRevoked
+from .headers import slot_in
 from .serializers import check_size, clean_text, decode, dumps, encode
 from .states import TaskStatus
 
@@ -38,11 +40,30 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         return self.run.told is not None
 
     @property
+    def max_attempts(self) -> int:
+        """How many attempts the task has at most; a graceful stop and a snooze use none up."""
+        return self.run.claim.max_retries + 1
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether no attempt follows this one if it fails."""
+        return self.run.claim.retry_count >= self.run.claim.max_retries
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """What came along with the task: its metadata, and what the middleware of its sender added."""
         from .worker.chain import metadata_of
 
         return metadata_of(self.run.claim)
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The slot of the schedule that has sent this run, an aware datetime in UTC.
+
+        Each attempt has the same. None for what no schedule has sent, for *run now*, and for gathered calls, which have
+        one run in common.
+        """
+        return slot_in(self.metadata)
 
     @property
     def state(self) -> Any:

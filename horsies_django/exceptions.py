@@ -6,8 +6,10 @@ expired, lost with its worker, or that returned an error as a value raised nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -38,11 +40,38 @@ class TaskFailed(HorsiesError):
     """The task ended without an ok value.
 
     Raised by ``TaskHandle.value()`` and ``TaskResult.unwrap()``; ``error`` is the :class:`~horsies_django.TaskError`.
+    ``__cause__`` is the exception behind it if the body ran in this process, and a handle raised this; else None.
     """
 
     def __init__(self, message: str = "", error: TaskError[Any] | None = None) -> None:
         super().__init__(message)
         self.error = error
+
+    @property
+    def exception_class_path(self) -> str | None:
+        """The dotted name of the class of the exception behind it; None if there was no exception."""
+        exception = None if self.error is None else self.error.exception
+        path = exception.get("type") if isinstance(exception, Mapping) else None  # a row may hold anything
+        return path if isinstance(path, str) else None
+
+    @property
+    def exception_class(self) -> type[BaseException] | None:
+        """The class of that name if this process has imported it already, else None. Imports nothing."""
+        path = self.exception_class_path
+        return None if path is None else _imported_exception(path)
+
+
+class WaitTimeout(HorsiesError, TimeoutError):
+    """The task, or the workflow, had not ended when the caller's time was up; it goes on.
+
+    Raised by ``TaskHandle.value()`` and ``TaskResult.unwrap()``. ``status`` is the last that was read, None if the
+    database has not answered; ``error`` is the :class:`~horsies_django.TaskError`, whose code is ``WAIT_TIMEOUT``.
+    """
+
+    def __init__(self, message: str = "", error: TaskError[Any] | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+        self.status: str | None = (error.data or {}).get("status") if error is not None else None
 
 
 class TaskCancelled(TaskFailed):
@@ -154,14 +183,14 @@ class Retry(_Wish):
 
 
 class Snooze(_Wish):
-    """Raise it in a body to run again after ``seconds``, as if this run had not been: it burns no attempt.
+    """Raise it in a body to run again ``after`` so many seconds, as if this run had not been: it burns no attempt.
 
     Raises ValueError for a bad delay.
     """
 
-    def __init__(self, seconds: float | timedelta) -> None:
-        super().__init__(f"The task snoozes for {seconds} seconds.")
-        self.seconds = _seconds("Snooze()", seconds)
+    def __init__(self, after: float | timedelta) -> None:
+        self.after = _seconds("Snooze(after=)", after)
+        super().__init__(f"The task snoozes for {self.after:g} seconds.")
 
 
 class Discard(_Wish):
@@ -169,6 +198,19 @@ class Discard(_Wish):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "The task gave up.")
+
+
+def _imported_exception(path: str) -> type[BaseException] | None:
+    """Return the exception class of a dotted name if its module is imported, else None.
+
+    A row names it, so no ``__getattr__`` of a module is called, which could import something.
+    """
+    parts = path.split(".")
+    modules = ((sys.modules.get(".".join(parts[:count])), parts[count:]) for count in range(len(parts) - 1, 0, -1))
+    found, names = next(((module, names) for module, names in modules if module is not None), (None, []))
+    for name in names:
+        found = vars(found).get(name) if isinstance(found, ModuleType | type) else None
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 
 def _seconds(where: str, value: object) -> float:

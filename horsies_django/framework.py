@@ -7,16 +7,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from django.core.exceptions import ImproperlyConfigured
+
 from .compat import (
     FrameworkTask,
     FrameworkTaskError,
     FrameworkTaskResult,
+    InvalidTask,
     TaskResultStatus,
     framework_signals,
     task_backends,
     task_finished,
     task_started,
 )
+from .conf import NO_DEFAULTS
 from .exceptions import (
     NotRegistered,
     TaskCancelled,
@@ -27,10 +31,11 @@ from .exceptions import (
     TaskTimedOut,
     WorkerCrashed,
 )
+from .option_rules import INHERIT
 from .registry import registry
 from .results import OperationalCode, OutcomeCode
-from .retention import read_retention
-from .retries import RetryPolicy
+from .retention import read_retention, stored_retention
+from .retries import NO_RETRIES, RetryPolicy
 from .serializers import decode, decode_call
 from .states import AttemptOutcome, TaskStatus
 from .tasks import HorsiesTask
@@ -141,16 +146,33 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
     if isinstance(task, HorsiesTask):
         options["task_id"] = None  # or a repeated enqueue() of it would only find this row again
         # A key that its arguments have made is not one for other arguments, and a debounce sets the time itself.
-        kept = ("good_until", "timeout", "metadata", *(("unique_key",) if task.unique is None else ()))
-        options |= {name: getattr(row, name) for name in kept} | {"retention": read_retention(row.retention)}
+        kept = ("good_until", "metadata", *(("unique_key",) if task.unique is None else ()))
+        options |= {name: getattr(row, name) for name in kept} | _differing(task, row)
         if task.unique is not None and task.unique.delay is not None:
             options["run_after"] = None
-        policy = RetryPolicy.read(row.retry_policy, row.pk)
-        if policy != task.stored_policy():
-            options |= {"retry_policy": policy, "max_attempts": None, "backoff": None}
     for name, value in options.items():
         object.__setattr__(copy, name, value)
     return copy
+
+
+def _differing(task: HorsiesTask[..., Any], row: Task) -> dict[str, Any]:
+    """Return the options of a row that a backend's defaults count for; what these would be anyway is not said."""
+    from .backend import config_of
+
+    try:
+        defaults = config_of(row.backend).defaults
+    except (InvalidTask, ImproperlyConfigured):
+        defaults = NO_DEFAULTS
+    retention = {"retention": row.retention, "retention_by_state": row.retention_by_state}
+    is_default = retention == stored_retention(INHERIT, defaults.retention)
+    options: dict[str, Any] = {
+        "timeout": None if row.timeout == defaults.timeout else row.timeout,
+        "retention": INHERIT if is_default else read_retention(row.retention, row.retention_by_state),
+    }
+    policy, is_single = RetryPolicy.read(row.retry_policy, row.pk), row.retry_policy == NO_RETRIES
+    if policy != task.stored_policy(defaults) or is_single != (task.max_attempts == 1):
+        options |= {"retry_policy": policy, "max_attempts": 1 if is_single else None, "backoff": None}
+    return options
 
 
 def _placeholder(task_name: str) -> FrameworkTask[..., Any]:
@@ -162,7 +184,8 @@ def _placeholder(task_name: str) -> FrameworkTask[..., Any]:
     stand_in: HorsiesTask[..., Any] = object.__new__(HorsiesTask)
     for name, entry in HorsiesTask.__dataclass_fields__.items():
         object.__setattr__(stand_in, name, {} if name == "exception_mapper" else getattr(entry, "default", None))
-    object.__setattr__(stand_in, "func", missing)
+    for name, value in {"func": missing, "name": missing.__name__, "_given_name": task_name}.items():
+        object.__setattr__(stand_in, name, value)
     object.__setattr__(stand_in, "takes_context", False)
     return stand_in
 

@@ -79,7 +79,7 @@ def join(
     if is_dry():
         return [Joined(uuid7(), is_new=False) for _ in given]
     found: dict[int, Joined] = {}
-    group = _Group(options.database, task.module_path, gather, {**checks.columns, **(own or {})})
+    group = _Group(options.database, task.task_name, gather, {**checks.columns, **(own or {})})
     with transaction.atomic(using=options.database):
         for key in sorted(by_key):  # in one order, or two might wait for each other
             places = by_key[key]
@@ -95,9 +95,9 @@ def checked(
     assert task.gather is not None  # or who asks?
     for name in _NOT_SHARED:
         if (value := getattr(task, name)) is not None:
-            raise InvalidTask(f"{name} is {value!r}; allowed: None, for the calls of {task.module_path} are gathered.")
+            raise InvalidTask(f"{name} is {value!r}; allowed: None, for the calls of {task.task_name} are gathered.")
     if args:
-        raise TypeError(f"{task.module_path} takes keyword arguments only, for its calls are gathered.")
+        raise TypeError(f"{task.task_name} takes keyword arguments only, for its calls are gathered.")
     item, key = calls.item(kwargs), _key(calls, task.gather, kwargs)
     if task.run_after is not None:
         _check_it_stays(key, calls, task.gather, item)

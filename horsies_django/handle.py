@@ -11,8 +11,9 @@ from asgiref.sync import sync_to_async
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
-from . import retrieval, waiting
+from . import recent_exceptions, retrieval, waiting
 from .compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from .exceptions import TaskFailed
 from .ids import as_uuid
 from .operations import log_operation
 from .results import RetrievalCode, TaskError, TaskResult
@@ -35,7 +36,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
-    """What a row said when it was read (S4-59)."""
+    """What a row said when it was read (S4-59).
+
+    ``error_code`` is that of the task's error and, while it is tried again, that of its last attempt.
+    """
 
     id: UUID
     name: str
@@ -128,8 +132,9 @@ class TaskHandle(Generic[T]):
         result), ``RESULT_DESERIALIZATION_ERROR`` and, when the database can't be asked, ``BROKER_ERROR``. The first two
         and the last may be otherwise a moment later: the handle doesn't keep them, the next call asks again.
 
-        However many wait, their process asks for all of them at once, every 20 ms at first, every 0.5 s after a while.
-        In a transaction each asks for itself, and waits in vain for a task that the transaction itself has sent.
+        However many wait, their process asks for all of them at once, every 20 ms at first, after a while every 0.5 s
+        (on SQLite 50 ms). In a transaction each asks for itself, and waits in vain for a task that the transaction
+        itself has sent.
         """
         deadline = waiting.deadline_of(timeout)
         return self._final or self._told(waiting.ended(waiting.of_tasks, self._database, self.id, deadline), timeout)
@@ -142,12 +147,15 @@ class TaskHandle(Generic[T]):
         )
 
     def value(self, timeout: float | None = None) -> T:
-        """Return the ok value, or raise :class:`~horsies_django.exceptions.TaskFailed`. See :meth:`get`."""
-        return self.get(timeout).unwrap()
+        """Return the ok value, or raise ``TaskFailed``, or ``WaitTimeout`` (a TimeoutError). See :meth:`get`.
+
+        If the body ran in this process, a ``TaskFailed`` has the body's exception as its ``__cause__``.
+        """
+        return self._unwrapped(self.get(timeout))
 
     async def avalue(self, timeout: float | None = None) -> T:
         """See :meth:`value`."""
-        return (await self.aget(timeout)).unwrap()
+        return self._unwrapped(await self.aget(timeout))
 
     def cancel(self, include_running: bool = False) -> bool:
         """Cancel the task if it has not ended, and has not begun unless asked; return whether it was cancelled."""
@@ -157,6 +165,15 @@ class TaskHandle(Generic[T]):
         """Run a failed, cancelled or expired task again with a fresh budget; return whether it was one (S4-72)."""
         self._final = None
         return self._logged("task.retry", self._rows().retry())
+
+    def _unwrapped(self, result: TaskResult[T, TaskError[Any]]) -> T:
+        try:
+            return result.unwrap()
+        except TaskFailed as failed:
+            cause = recent_exceptions.find(self.id, failed.exception_class_path)
+            if cause is None:
+                raise
+            raise failed from cause
 
     def _logged(self, act: str, count: int) -> bool:
         log_operation(act, count, ids=[self.id])
@@ -191,11 +208,11 @@ class TaskHandle(Generic[T]):
     def _told(self, answer: waiting.Answer[waiting.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
         """Return the result that an answer means, and keep it if it is the task's own."""
         if isinstance(answer, waiting.Silent):
-            return retrieval.timed_out("task", timeout)
+            return retrieval.timed_out("task", timeout, None)
         if not isinstance(answer, waiting.Row):
             return retrieval.nothing(f"task {self.id}", answer)
         if (result := self._kept(answer)) is None:
-            return retrieval.timed_out("task", timeout)
+            return retrieval.timed_out("task", timeout, answer.status)
         self._final = result
         return result
 

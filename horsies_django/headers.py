@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn
 
 from .conf import Options
 from .factories import factory_at
 from .serializers import check_size, dumps, encode
+
+#: The key under which a run that a schedule has sent carries its slot: a claim reads the metadata anyway.
+SCHEDULED_FOR: Final = "horsies.scheduled_for"
+
+
+def of_slot(slot: datetime | None) -> dict[str, Any]:
+    """Return the header of a run for this slot of a schedule; nothing for a run that has none."""
+    return {} if slot is None else {SCHEDULED_FOR: slot.astimezone(UTC).isoformat()}
+
+
+def slot_in(metadata: object) -> datetime | None:
+    """Return the slot that metadata names, in UTC; None if it names none, or what is no aware time."""
+    text = metadata.get(SCHEDULED_FOR) if isinstance(metadata, Mapping) else None
+    try:
+        slot = datetime.fromisoformat(text) if isinstance(text, str) else None
+        return None if slot is None or slot.tzinfo is None else slot.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def stored(metadata: Mapping[str, Any], options: Options) -> dict[str, Any]:

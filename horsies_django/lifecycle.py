@@ -65,9 +65,16 @@ START: Final = _change(
 EXPIRE_CLAIMED: Final = _change(
     "CLAIMED",
     TaskStatus.EXPIRED,
-    "worker",
+    "worker; `pause()` or `cancel()` of its workflow",
     "`TASK_EXPIRED`; the claim is kept; no attempt",
-    "its own claim, `good_until` passed",
+    "the worker's own claim, or the workflow's lock; `good_until` passed",
+)
+HOLD: Final = _change(
+    "CLAIMED",
+    TaskStatus.PENDING,
+    "`pause()` of its workflow",
+    "claim cleared; no attempt; no worker claims it until `resume()`",
+    "`good_until` not passed",
 )
 RELEASE: Final = _change(
     "CLAIMED", TaskStatus.PENDING, "worker that stops, supervisor", "claim cleared; no attempt", "its own claim"
@@ -87,7 +94,11 @@ UNSTART: Final = _change(
     "its own claim, and the body never began",
 )
 COMPLETE: Final = _change(
-    "RUNNING", TaskStatus.COMPLETED, "worker", "`result`, `completed_at`, attempt", "its own claim"
+    "RUNNING",
+    TaskStatus.COMPLETED,
+    "worker",
+    "`result`, `completed_at`, `error_code` cleared, attempt",
+    "its own claim",
 )
 FAIL: Final = _change(
     "RUNNING",
@@ -108,7 +119,7 @@ RETRY_LATER: Final = _change(
     TaskStatus.PENDING,
     "the same",
     "`retry_count` + 1, but for a stop that outlasts `--shutdown-timeout`; `next_retry_at` = `enqueued_at`, claim and "
-    "start cleared, attempt that will retry; the key as above",
+    "start cleared, `error_code` of this attempt, attempt that will retry; the key as above",
     "the same; policy, retries left, next time before `good_until`",
 )
 SNOOZE: Final = _change(
@@ -125,7 +136,13 @@ HAND_BACK: Final = _change(
     "the same, and `unknown_to`",
     "its own claim, the body never began, and another version of the code serves the queue",
 )
-EXPIRE: Final = _change("PENDING", TaskStatus.EXPIRED, "reaper", "`TASK_EXPIRED`; no attempt", "`good_until` passed")
+EXPIRE: Final = _change(
+    "PENDING",
+    TaskStatus.EXPIRED,
+    "reaper, or worker that hands it back",
+    "`TASK_EXPIRED`; no attempt",
+    "`good_until` passed",
+)
 CANCEL: Final = _change("PENDING CLAIMED", TaskStatus.CANCELLED, "anyone", "`TASK_CANCELLED`; no attempt")
 CANCEL_RUNNING: Final = _change(
     "RUNNING",
@@ -148,6 +165,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     CLAIM_AND_START,
     START,
     EXPIRE_CLAIMED,
+    HOLD,
     RELEASE,
     REQUEUE,
     UNSTART,

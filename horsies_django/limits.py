@@ -1,7 +1,7 @@
 """Limits by key: at most so many calls of a task at once, or so many a time, for each customer, say.
 
 ``max_concurrency`` and ``rate_limit`` of ``@task`` are for each ``concurrency_key`` alone; without one, for all calls
-of the task together. The key stands on the row as its scope, by default the task's path, a colon and the text.
+of the task together. The key stands on the row as its scope, by default the task's name, a colon and the text.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def key_of(
     Raises TypeError for a key that is no text, ValueError for one that is empty or too long, and what the task's own
     callable raises.
     """
-    scope, key = task.concurrency_scope or task.module_path, task.concurrency_key
+    scope, key = task.concurrency_scope or task.task_name, task.concurrency_key
     if key is None:
         return scope
     bound = parameters.bound_so_far(args, kwargs)
@@ -71,10 +71,10 @@ def key_of(
     is_hidden = Mask(sensitive=task.sensitive).is_told_by(key, bound)
     shown = MASKED if is_hidden else repr(text)
     if not isinstance(text, str):
-        raise TypeError(f"concurrency_key of {task.module_path} gave {shown}; allowed: a text, or None.")
+        raise TypeError(f"concurrency_key of {task.task_name} gave {shown}; allowed: a text, or None.")
     room = LENGTH - len(scope) - 1
     if not 0 < len(text) <= room or text != clean_text(text):
-        raise ValueError(f"concurrency_key of {task.module_path} gave {shown}; allowed: 1 to {room} characters.")
+        raise ValueError(f"concurrency_key of {task.task_name} gave {shown}; allowed: 1 to {room} characters.")
     if is_hidden:
         return f"{scope[:_SCOPE_SHOWN]}:#{keyed_hash('limit', f'{scope}:{text}')}"
     return f"{scope}:{text}"
@@ -89,7 +89,7 @@ def key_so_far(
     """
     key = task.concurrency_key
     if key is not None and (unknown := sorted(later if callable(key) else later & set(_names_in(key)))):
-        problem = f"concurrency_key of {task.module_path} needs {', '.join(unknown)}, known only when the call begins"
+        problem = f"concurrency_key of {task.task_name} needs {', '.join(unknown)}, known only when the call begins"
         raise ValueError(f"{problem}; allowed: a key of arguments that are given before.")
     return key_of(task, parameters, (), kwargs)
 
@@ -98,7 +98,7 @@ def _formatted(key: str, task: HorsiesTask[..., Any], bound: Mapping[str, Any]) 
     try:
         return key.format_map(bound)
     except (LookupError, AttributeError, TypeError, ValueError) as error:
-        problem = f"concurrency_key of {task.module_path} is {key!r}, which this call can't fill: {error!r}."
+        problem = f"concurrency_key of {task.task_name} is {key!r}, which this call can't fill: {error!r}."
         raise ValueError(problem) from error
 
 

@@ -12,7 +12,7 @@ from django.utils.module_loading import import_string
 
 from .rates import RATE_ALLOWED, Rate
 from .results import RESERVED_CODES
-from .retries import is_code
+from .retries import RetryPolicy, is_code
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d+)\s*([smhdw])")
@@ -24,6 +24,11 @@ DURATION_ALLOWED: Final = 'seconds, a timedelta, a text like "90s", "12h", "7d",
 
 #: What a queue or a call says about its retention if it says nothing.
 INHERIT: Final = "inherit"
+
+#: The states in which a task is kept, as an option names them. A plain value is for the first.
+RETENTION_STATES: Final = ("completed", "failed", "cancelled", "expired")
+
+RETENTION_ALLOWED: Final = f"{DURATION_ALLOWED}, or a dict of them for {', '.join(RETENTION_STATES)}, or {INHERIT!r}"
 
 
 def problems_of_mapper(mapper: Any) -> Iterator[str]:
@@ -50,6 +55,29 @@ def parse_duration(value: object) -> timedelta | None:
     if seconds is not None and 0 <= seconds <= LONGEST_DURATION:
         return timedelta(seconds=seconds)
     raise ValueError(f"{value!r} is not a duration; allowed: {DURATION_ALLOWED}.")
+
+
+def parse_retention(value: object) -> dict[str, timedelta | None]:
+    """Return how long tasks are kept, by state; None is for ever. A state that is not in it is left to the next level.
+
+    A plain value is for completed tasks. Raises ValueError naming the state, the value and what is allowed.
+    """
+    if isinstance(value, str) and value == INHERIT:
+        return {}
+    if not isinstance(value, Mapping):
+        try:
+            return {RETENTION_STATES[0]: parse_duration(value)}
+        except ValueError:
+            raise ValueError(f"{value!r} is not a duration; allowed: {RETENTION_ALLOWED}.") from None
+    kept = {}
+    for state, duration in value.items():
+        if state not in RETENTION_STATES:
+            raise ValueError(f"{state!r} (it has {duration!r}) is not a state; allowed: {', '.join(RETENTION_STATES)}.")
+        try:
+            kept[state] = parse_duration(duration)
+        except ValueError:
+            raise ValueError(f"{state!r} has {duration!r}, not a duration; allowed: {DURATION_ALLOWED}.") from None
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +165,14 @@ def _is_module(value: object) -> bool:
     return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
 
 
+def _retry_policy(value: object) -> RetryPolicy | None:
+    if not isinstance(value, RetryPolicy | None):
+        raise ValueError
+    return value
+
+
 BOOLEAN: Final = one_of(True, False)
+RETRY_POLICY: Final = Rule("a RetryPolicy, or None", _retry_policy)
 MAPPER: Final = Rule(
     "a dict of exception class, or its dotted path, to an error code that is not one of the library's own",
     _exception_mapper,
@@ -145,6 +180,7 @@ MAPPER: Final = Rule(
 MIDDLEWARE: Final = Rule("a list of dotted paths, the outermost first", _middleware)
 MODULES: Final = Rule('a list of dotted names of modules, like "shop.jobs"', _modules)
 RETENTION: Final = Rule(DURATION_ALLOWED, parse_duration)
+RETENTION_BY_STATE: Final = Rule(RETENTION_ALLOWED, parse_retention)
 
 
 def _wait(value: object) -> timedelta | None:

@@ -16,6 +16,7 @@ from .durations import brief
 from .expressions import SecondsUntil
 from .models import Queue, Task
 from .queue_rules import COLUMNS, FOR_EVER, QueueRules
+from .states import TaskStatus
 
 
 def options_of(name: str, database: str | None) -> QueueOptions | None:
@@ -68,9 +69,13 @@ class Standing:
         if rules.retention is not None:
             kept = rules.retention
             yield _("kept for ever") if kept >= FOR_EVER else _("kept for %s") % brief(kept)
+        for state, seconds in (rules.retention_by_state or {}).items():
+            words = {"state": TaskStatus[state.upper()].label, "kept": brief(seconds)}
+            is_for_ever = seconds >= FOR_EVER.total_seconds()
+            yield (_("%(state)s: kept for ever") if is_for_ever else _("%(state)s: kept for %(kept)s")) % words
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as ``horsies_queue list --json`` prints it; ``retention`` is in seconds."""
+        """Return it as ``horsies_queue list --json`` prints it; retentions are in seconds."""
         rules = self.rules
         return {
             "name": self.name,
@@ -80,6 +85,7 @@ class Standing:
             "priority": rules.priority,
             "weight": rules.weight,
             "retention": None if rules.retention is None else rules.retention.total_seconds(),
+            "retention_by_state": rules.retention_by_state,
             "held": self.held,
             "tokens": None if self.tokens is None else int(self.tokens),
         }

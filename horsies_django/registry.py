@@ -10,17 +10,38 @@ import dataclasses
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 from django.apps import apps
 
 from .compat import FrameworkTask
 from .exceptions import NotRegistered
+from .names import is_identifier, name_of, place_of
 
 logger = logging.getLogger("horsies_django")
 
 K = TypeVar("K", bound=type)
+
+
+class ClaimKind(IntEnum):
+    """What a name is to a task that claims it; the lowest goes before the others."""
+
+    NAME = 0
+    ALIAS = 1
+    DOTTED_PATH = 2
+
+
+class NameClaim(NamedTuple):
+    """A task that claims a name, and what the name is to it."""
+
+    task: FrameworkTask[..., Any]
+    kind: ClaimKind
+
+    def __str__(self) -> str:
+        """Return the place of the task, and what the name is to it."""
+        return f"{place_of(self.task.func)}, as its {self.kind.name.lower()}"
 
 
 class Registry:
@@ -33,23 +54,54 @@ class Registry:
     def __init__(self) -> None:
         self.tasks: dict[str, FrameworkTask[..., Any]] = {}
         self.late: set[str] = set()
+        self._claims: dict[str, list[NameClaim]] = {}
         self._types: dict[str, type] = {}
         self._unread: list[tuple[Callable[..., Any], bool]] = []  # functions whose hints have not been looked at
         self._warned: set[str] = set()
         self._lock = threading.RLock()
 
-    def add_task(self, task: FrameworkTask[..., Any], name: str | None = None) -> None:
-        """Register a task under ``name``, by default its dotted path. A copy with other options changes nothing."""
-        name = name or task.module_path
-        known = self.tasks.get(name)
-        if known is not None and known.func is task.func:
-            return
-        if getattr(loaded(name), "func", None) is task.func:
-            return  # it stands for a task of another backend, which find_task() finds
+    def add_task(self, task: FrameworkTask[..., Any], aliases: Iterable[str] = ()) -> None:
+        """Register a task under its name, aliases and the dotted path of its function. To do so again changes nothing.
+
+        A task's own name goes before another's alias, and an alias before the dotted path of a task with a name.
+        """
+        name = name_of(task)
+        claims = [(alias, ClaimKind.ALIAS) for alias in aliases]
+        # What stands for a task of another backend need not be registered: find_task() finds that one.
+        if name in self.tasks or getattr(loaded(name), "func", None) is not task.func:
+            claims.insert(0, (name, ClaimKind.NAME))
+            if is_identifier(task.func):
+                claims.append((task.module_path, ClaimKind.DOTTED_PATH))
         with self._lock:
-            self.note(name, is_new=known is None)
-            self.tasks[name] = task
-            self.read_hints_of(task.func)
+            if sum(self._claim(name, NameClaim(task, kind)) for name, kind in claims):
+                self.read_hints_of(task.func)
+
+    def _claim(self, name: str, claim: NameClaim) -> bool:
+        """Note a claim, and give the name to the strongest claim there is, of equal ones to the latest.
+
+        Returns whether the claim is new.
+        """
+        held, function = self._claims.get(name, []), claim.task.func
+        if name in self.tasks and any(one.task.func is function and one.kind <= claim.kind for one in held):
+            return False
+        held = [*(one for one in held if not _is_made_anew(one.task.func, function)), claim]
+        self._claims[name] = held
+        self.note(name, is_new=name not in self.tasks)
+        self.tasks[name] = min(reversed(held), key=lambda one: one.kind).task
+        return True
+
+    def clashes(self) -> Iterator[tuple[str, Sequence[NameClaim]]]:
+        """Yield each text that is a name or an alias of more than one task, with their claims."""
+        for name, held in sorted(self._claims.items()):
+            if len(meant := [one for one in held if one.kind != ClaimKind.DOTTED_PATH]) > 1:
+                yield name, meant
+
+    def names_of(self, name: str) -> set[str]:
+        """Return every name of the task of that name: rows from before a rename have an old one."""
+        if (task := self.tasks.get(name)) is None:
+            return {name}
+        own = name_of(task)
+        return {name, *(other for other, one in list(self.tasks.items()) if name_of(one) == own)}
 
     def find_task(self, name: str) -> FrameworkTask[..., Any]:
         """Return the task of that name. Raises :class:`NotRegistered` if there is none."""
@@ -80,13 +132,13 @@ class Registry:
 
     def warn_if_late(self, name: str) -> None:
         """Log, once for each name, that a worker may not know a task that is being sent."""
-        if name in self.late and name not in self._warned:
+        if name in self.late and name in self.tasks and name not in self._warned:
             self._warned.add(name)
             logger.warning(
                 "task %s was registered after Django had started: workers may not know it. "
                 "Add %r to OPTIONS['modules'].",
                 name,
-                name.rpartition(".")[0],
+                self.tasks[name].func.__module__,
             )
 
     def read_hints_of(self, function: Callable[..., Any]) -> None:
@@ -150,6 +202,16 @@ def register_type(kind: K, /, *, name: str | None = None) -> K:
     if name is not None:
         registry.add_type(kind, name)
     return kind
+
+
+def _is_made_anew(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Whether a function takes the place of an older one: its module was loaded again, or registers it again.
+
+    Two closures with the same code are two tasks if both are registered while Django starts.
+    """
+    if (old.__module__, old.__qualname__) != (new.__module__, new.__qualname__):
+        return False
+    return old is new or apps.ready or getattr(old, "__code__", None) is not getattr(new, "__code__", None)
 
 
 def path_of(kind: type) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
-from .exceptions import TaskFailed
+from .exceptions import TaskFailed, WaitTimeout
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -148,11 +148,12 @@ class TaskResult(Generic[T, E]):
         return self._err
 
     def unwrap(self) -> T:
-        """Return the ok value, or raise :class:`~horsies_django.exceptions.TaskFailed` with the error."""
+        """Return the ok value, or raise ``TaskFailed`` with the error; ``WaitTimeout`` if a wait for it ran out."""
         if not isinstance(self._ok, _Unset):
             return self._ok
         if isinstance(self._err, TaskError):
-            raise TaskFailed(f"{self._err.error_code}: {self._err.message}", self._err)
+            kind = WaitTimeout if self._err.error_code == RetrievalCode.WAIT_TIMEOUT else TaskFailed
+            raise kind(f"{self._err.error_code}: {self._err.message}", self._err)
         raise TaskFailed(str(self._err))
 
     def __eq__(self, other: object) -> bool:

@@ -41,9 +41,11 @@ def nothing(what: str, answer: Error | None) -> Result:
     return error(OperationalCode.BROKER_ERROR, f"The database can't be asked: {said}.")
 
 
-def timed_out(what: str, timeout: float | None) -> Result:
-    """It had not ended in time."""
-    return error(RetrievalCode.WAIT_TIMEOUT, f"The {what} had not ended after {timeout:g} seconds.")
+def timed_out(what: str, timeout: float | None, status: str | None) -> Result:
+    """It had not ended in time; ``status`` is the last that was read, None if the database has not answered."""
+    last = f"; it was {status}" if status is not None else "; the database has not answered"
+    message = f"The {what} had not ended after {timeout:g} seconds{last}."
+    return TaskResult(err=TaskError(error_code=RetrievalCode.WAIT_TIMEOUT, message=message, data={"status": status}))
 
 
 def ok(value: Any) -> Result:

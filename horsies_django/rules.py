@@ -15,6 +15,7 @@ from . import limits
 from .bounds import DATES_ALLOWED, LONGEST_TIMEOUT, is_in_range
 from .calls import parameters_of
 from .gather import Gather
+from .names import NAME_LENGTH, is_identifier
 from .option_rules import problems_of_mapper
 from .retention import stored_retention
 from .retries import MAX_RETRIES, RetryPolicy
@@ -22,7 +23,6 @@ from .serializers import clean_text
 from .tasks import HorsiesTask
 from .unique_keys import problems_of_unique
 
-_NAME_LENGTH: Final = 255
 QUEUE_LENGTH: Final = 100
 
 
@@ -36,19 +36,20 @@ def problems_of(task: HorsiesTask[..., Any]) -> Iterator[str]:
     yield from _atomicity(task)
     yield from _times(task)
     if task.unique_key is not None and not (_is_key(task.unique_key)):
-        yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to {_NAME_LENGTH} characters."
+        yield f"unique_key is {task.unique_key!r}; allowed: a text of 1 to {NAME_LENGTH} characters."
     yield from problems_of_unique(task)
     if task.task_id is not None and not isinstance(task.task_id, UUID):
         yield f"task_id is {task.task_id!r}; allowed: a UUID, or None."
-    if not task.func.__qualname__.isidentifier():
-        yield f"{task.module_path!r} can't be found by that name; allowed: a module's function, under its own name."
+    if task.task_name == task.module_path and not is_identifier(task.func):
+        allowed = "a module's function, under its own name, or one with a name=… of its own"
+        yield f"{task.module_path!r} can't be found by that name; allowed: {allowed}."
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata is {task.metadata!r}; allowed: a dict, or None."
     yield from _masking(task)
     yield from limits.problems_of(task)
     yield from _gathering(task)
-    if len(task.module_path) > _NAME_LENGTH:
-        yield f"{task.module_path!r} is too long a name; allowed: {_NAME_LENGTH} characters, which is what a row holds."
+    if len(task.task_name) > NAME_LENGTH:
+        yield f"{task.task_name!r} is too long a name; allowed: {NAME_LENGTH} characters, which is what a row holds."
     try:
         stored_retention(task.retention)
     except ValueError as error:
@@ -109,7 +110,7 @@ def _gathering(task: HorsiesTask[..., Any]) -> Iterator[str]:
 
 
 def _is_key(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _NAME_LENGTH and value == clean_text(value)
+    return isinstance(value, str) and 0 < len(value) <= NAME_LENGTH and value == clean_text(value)
 
 
 def _is_sensitive(value: object) -> bool:

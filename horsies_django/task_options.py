@@ -12,6 +12,12 @@ from .unique import Unique
 #: ``(exception, task_result) -> seconds``, or None to give up.
 Backoff = Callable[[BaseException | None, Any], float | None]
 
+#: Seconds, a timedelta, or a text like "7d"; None is for ever.
+Duration = timedelta | float | str | None
+
+#: How long an ended task is kept: of a completed one, or by state; see the page on retention.
+Retention = Duration | Mapping[str, Duration]
+
 #: Names of arguments and of keys in results, or ``(name, value) -> bool``: what people who look are not to see.
 Sensitive = Collection[str] | Callable[[str, Any], bool]
 
@@ -23,6 +29,8 @@ ConcurrencyKey = str | Callable[..., str | None]
 class TaskOptions(TypedDict, total=False):
     """What ``@task`` takes beside ``takes_context``; :class:`~horsies_django.tasks.HorsiesTask` says what each does."""
 
+    name: str | None
+    aliases: Collection[str]
     priority: int
     queue_name: str
     backend: str
@@ -31,7 +39,7 @@ class TaskOptions(TypedDict, total=False):
     retry_policy: RetryPolicy | None
     exception_mapper: Mapping[type[BaseException], str]
     timeout: float | None
-    retention: timedelta | float | str | None
+    retention: Retention
     atomic: bool
     concurrency_key: ConcurrencyKey | None
     concurrency_scope: str | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -17,14 +17,16 @@ from .compat import (
     FrameworkTask,
     InvalidTask,
 )
+from .conf import NO_DEFAULTS, DefaultOptions
 from .context import TaskContext
 from .gather import Gather
 from .ids import as_uuid
+from .names import RESERVED, at_module_level, checked_aliases, checked_name, place_of, raise_if_unfit
 from .operations import log_operation
-from .option_rules import INHERIT
+from .option_rules import INHERIT, RETENTION_STATES
 from .registry import registry
-from .retries import ANY_CODE, RetryPolicy
-from .task_options import Backoff, ConcurrencyKey, Sensitive, TaskOptions
+from .retries import ANY_CODE, MAX_INTERVAL, RetryPolicy, is_interval
+from .task_options import Backoff, ConcurrencyKey, Retention, Sensitive, TaskOptions
 from .unique import Unique
 
 if TYPE_CHECKING:
@@ -69,15 +71,18 @@ class HorsiesTask(_GenericTask[P, T]):
     """A task of this backend: the framework's, with options of ours.
 
     ``func`` and ``call()`` run the function itself, here and now. A task is immutable: ``using()`` and
-    ``with_options()`` give changed copies. Durations are seconds.
+    ``with_options()`` give changed copies. Durations are seconds. ``name`` is that of the function unless one is given;
+    rows have the ``task_name``.
     """
 
+    name: str = None  # type: ignore[assignment]  # __post_init__() sets it where none is given
+    aliases: Collection[str] = field(default=(), hash=False)
     max_attempts: int | None = None
     backoff: float | RetryPolicy | Backoff | None = None
     retry_policy: RetryPolicy | None = None
     exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, hash=False)
     timeout: float | None = None
-    retention: timedelta | float | str | None = INHERIT
+    retention: Retention = field(default=INHERIT, hash=False)
     atomic: bool = False
     concurrency_key: ConcurrencyKey | None = None
     concurrency_scope: str | None = None
@@ -90,32 +95,56 @@ class HorsiesTask(_GenericTask[P, T]):
     good_until: datetime | None = None
     unique_key: str | None = None
     task_id: UUID | None = None
+    _given_name: str | None = field(default=None, repr=False)  # empty if none was given, None until that is known
 
     def __post_init__(self) -> None:
-        """Validate the task, and register it under its dotted path."""
-        FrameworkTask.__post_init__(self)  # super() is the class before it got its slots
-        registry.add_task(self)
+        """Validate the task and register it; a copy keeps the names of the task that it is a copy of.
+
+        Raises ValueError for a name or an alias that no row should hold, InvalidTask for any other bad value.
+        """
+        is_copy = self._given_name is not None
+        if not is_copy:
+            raise_if_unfit(self.func)
+            given: object = self.name
+            name = "" if given is None else checked_name("name", given)
+            object.__setattr__(self, "_given_name", name)
+            object.__setattr__(self, "name", name or getattr(self.func, "__name__", ""))
+            object.__setattr__(self, "aliases", checked_aliases(self.aliases))
+        if isinstance(self.retention, Mapping):  # a dict of its own: columns made of it are used again and again
+            object.__setattr__(self, "retention", dict(self.retention))
+        # The engine's own tasks run on every backend of ours, in the queues of their nodes, whatever TASKS says.
+        if not str(getattr(self.func, "__module__", "")).startswith(RESERVED):
+            FrameworkTask.__post_init__(self)  # super() is the class before it got its slots
+        if not is_copy:
+            registry.add_task(self, self.aliases)
+
+    @property
+    def task_name(self) -> str:
+        """The name that rows have: the one that was given, or the dotted path of the function."""
+        return self._given_name or self.module_path
 
     def with_options(self, **options: Any) -> HorsiesTask[P, T]:
         """Return a copy with other options.
 
         Takes ``good_until``, ``priority``, ``queue_name``, ``run_after``, ``unique``, ``unique_key``, ``task_id``,
-        ``retention``, ``timeout``, ``retry_policy``, ``metadata`` and ``backend``. None clears an option. ``metadata``
-        is added to the task's, entry by entry. ``task_id`` (a UUID or its text) makes a send that can be repeated: the
-        same call again gives the handle of the row there is. Raises TypeError for any other name and InvalidTask for a
-        bad value.
+        ``retention``, ``timeout``, ``retry_policy``, ``max_attempts``, ``backoff``, ``metadata`` and ``backend``. None
+        clears an option; ``retry_policy=None``, as ``max_attempts=1``, means no retries. ``max_attempts`` of a task
+        with a policy leaves the rest of that as it is. ``metadata`` is added to the task's, entry by entry, and so is
+        ``retention``, state by state. ``task_id`` (a UUID or its text) makes a send that can be repeated: the same call
+        again gives the handle of the row there is. Raises TypeError for any other name and InvalidTask for a bad value.
         """
         if unknown := options.keys() - _SEND_OPTIONS:
             raise TypeError(_unknown("with_options()", unknown, _SEND_OPTIONS))
         options |= {
             name: default for name, default in _FRAMEWORK_DEFAULTS.items() if options.get(name, default) is None
         }
-        if options.get("retry_policy") is not None:
-            options |= {"max_attempts": None, "backoff": None}  # it says it all
+        options |= self._retrying(options)
         if options.get("task_id") is not None:
             options["task_id"] = _uuid(options["task_id"])
         if isinstance(self.metadata, Mapping) and isinstance(options.get("metadata"), Mapping):
             options["metadata"] = {**self.metadata, **options["metadata"]}
+        if "retention" in options:
+            options["retention"] = _retention_over(self.retention, options["retention"])
         return replace(self, **options)
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
@@ -148,7 +177,7 @@ class HorsiesTask(_GenericTask[P, T]):
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
         """Cancel the live task that holds ``unique_key``; return whether there was one."""
         is_cancelled = self._horsies().cancel(unique_key, include_running=include_running)
-        log_operation("task.cancel", int(is_cancelled), task=self.module_path)
+        log_operation("task.cancel", int(is_cancelled), task=self.task_name)
         return is_cancelled
 
     async def acancel(self, unique_key: str, *, include_running: bool = False) -> bool:
@@ -220,14 +249,59 @@ class HorsiesTask(_GenericTask[P, T]):
 
         return mapped(self, over, param, kwargs, options)
 
-    def stored_policy(self) -> RetryPolicy | None:
-        """The retry policy as a row stores it; a ``backoff`` that only code can compute is approximated."""
+    def stored_policy(self, defaults: DefaultOptions = NO_DEFAULTS) -> RetryPolicy | None:
+        """The retry policy as a row stores it; a ``backoff`` that no policy can have is approximated.
+
+        ``defaults`` count for what the task does not say.
+        """
         if self.retry_policy is not None:
             return self.retry_policy
         if isinstance(self.backoff, RetryPolicy):
             return self.backoff
-        attempts = self.max_attempts or (1 if self.backoff is None else DEFAULT_ATTEMPTS)
-        return RetryPolicy.exponential(max_retries=attempts - 1, auto_retry_for=[ANY_CODE]) if attempts > 1 else None
+        general = defaults.retry_policy if self.backoff is None else None
+        if general is not None and self.max_attempts is None:
+            return general
+        backoff = self.backoff_of(defaults)
+        attempts = self.max_attempts or defaults.max_attempts or (1 if backoff is None else DEFAULT_ATTEMPTS)
+        if attempts == 1:
+            return None
+        if general is not None:  # its delays; max_attempts alone is for any failure
+            return replace(general.with_retries(attempts - 1), auto_retry_for=(ANY_CODE,))
+        return RetryPolicy.standing_for(backoff, attempts - 1)
+
+    def backoff_of(self, defaults: DefaultOptions) -> float | RetryPolicy | Backoff | None:
+        """The task's ``backoff``, or the project's default."""
+        return defaults.backoff if self.backoff is None and self.retry_policy is None else self.backoff
+
+    def own_backoff(self, policy: RetryPolicy | None, defaults: DefaultOptions) -> float | Backoff | None:
+        """The ``backoff`` that says the waits in the place of a row's ``policy``; None if the policy says them itself.
+
+        A row holds a policy alone, so what code computes, or what is too short for a policy, is asked of the task; but
+        not for a row that was sent with another policy. How often a call is retried says nothing of the waits.
+        """
+        backoff = self.backoff_of(defaults)
+        if policy is None or isinstance(backoff, RetryPolicy):
+            return None
+        return backoff if policy == RetryPolicy.standing_for(backoff, policy.max_retries) else None
+
+    def _retrying(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What a call's options on retries come to: a policy says it all, so that each of the three has its say."""
+        given = {name: options[name] for name in _RETRYING if options.get(name) is not None}
+        policy = self.backoff if isinstance(self.backoff, RetryPolicy) else self.retry_policy
+        if not given:
+            return {**dict.fromkeys(_RETRYING), "max_attempts": 1} if "retry_policy" in options else {}
+        match given:
+            case {"max_attempts": attempts, **rest} if not rest and policy is None:
+                return {}
+            case {"max_attempts": int() as attempts, **rest} if not rest and policy is not None and attempts > 1:
+                given = {"retry_policy": policy.with_retries(attempts - 1)}
+            case {"backoff": backoff, **rest} if not rest and not isinstance(backoff, RetryPolicy):
+                given["max_attempts"] = self.max_attempts if policy is None else policy.max_retries + 1
+        if not isinstance(backoff := given.get("backoff"), RetryPolicy | None) and not is_interval(backoff):
+            raise InvalidTask(
+                f"backoff of a call is {backoff!r}; allowed: 1 to {MAX_INTERVAL:g} seconds or a RetryPolicy."
+            )
+        return {**dict.fromkeys(_RETRYING), **given}
 
     def _later(self, delay_or_eta: float | timedelta | datetime) -> HorsiesTask[P, T]:
         if isinstance(delay_or_eta, int | float) and not isinstance(delay_or_eta, bool):
@@ -253,9 +327,9 @@ class HorsiesTask(_GenericTask[P, T]):
         return backend
 
 
-_OWN_OPTIONS: Final = frozenset(entry.name for entry in fields(HorsiesTask)) - frozenset(
-    entry.name for entry in fields(FrameworkTask)
-)
+_OWN_OPTIONS: Final = frozenset(
+    entry.name for entry in fields(HorsiesTask) if not entry.name.startswith("_")
+) - frozenset(entry.name for entry in fields(FrameworkTask))
 #: What None means for an option that the framework does not let be None.
 _FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
     "priority": DEFAULT_TASK_PRIORITY,
@@ -264,8 +338,10 @@ _FRAMEWORK_DEFAULTS: Final[dict[str, Any]] = {
 }
 _PER_SEND: Final = frozenset({"good_until", "unique_key", "task_id"})
 _DECORATOR_OPTIONS: Final = _OWN_OPTIONS - _PER_SEND
+_RETRYING: Final = frozenset({"retry_policy", "max_attempts", "backoff"})
 _SEND_OPTIONS: Final = frozenset(
-    {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "retry_policy", "metadata", "unique"}
+    {"priority", "queue_name", "run_after", "backend", "retention", "timeout", "metadata", "unique"}
+    | _RETRYING
     | _PER_SEND
 )
 
@@ -275,6 +351,14 @@ def _uuid(value: object) -> UUID:
         return as_uuid(value, "task_id")
     except ValueError as error:
         raise InvalidTask(str(error)) from None
+
+
+def _retention_over(own: Retention, given: Retention) -> Retention:
+    """Return the retention of a call: as given, and the task's own for a state of which that says nothing."""
+    if given == INHERIT or own == INHERIT or not (isinstance(own, Mapping) or isinstance(given, Mapping)):
+        return given
+    both = (kept if isinstance(kept, Mapping) else {RETENTION_STATES[0]: kept} for kept in (own, given))
+    return {state: kept for said in both for state, kept in said.items()}
 
 
 def _unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> str:
@@ -307,6 +391,8 @@ def task(
 ) -> Any:
     """Make a task of a module-level function, with every option on every Django.
 
+    ``name`` is what rows call the task, in the place of the function's dotted path; ``aliases`` are names of rows that
+    it runs as well: those that it had before, dotted paths too.
     ``max_attempts`` alone retries any failure; ``backoff`` is a number of seconds, a :class:`RetryPolicy` or a callable
     ``(exception, task_result) -> seconds | None``; ``retry_policy`` says it all; ``exception_mapper`` gives an
     exception class, and what inherits from it, an error code of yours; ``timeout`` is in seconds; with ``atomic`` the
@@ -314,8 +400,8 @@ def task(
     ``rate_limit`` are for each ``concurrency_key`` (see :mod:`~horsies_django.limits`); ``sensitive`` says which
     arguments and which keys of results are masked where people look (see :mod:`~horsies_django.masking`); ``unique``
     is a :class:`~horsies_django.Unique`, which says which calls are one task; with ``gather``, calls that come close
-    together are handed to one run as a list (see :class:`Gather`). Raises TypeError for an unknown option and
-    InvalidTask for a bad value.
+    together are handed to one run as a list (see :class:`Gather`). Raises TypeError for an unknown option, ValueError
+    for a bad ``name`` or ``aliases`` and InvalidTask for any other bad value.
     """
     if misplaced := options.keys() & (_PER_SEND | {"run_after"}):
         names = ", ".join(sorted(misplaced))
@@ -337,21 +423,24 @@ def task(
     return decorate if function is None else decorate(function)
 
 
-def register_task(
-    function: HorsiesTask[P, T] | Callable[P, T], /, *, name: str | None = None, **options: Unpack[TaskOptions]
-) -> HorsiesTask[P, T]:
+def register_task(function: HorsiesTask[P, T] | Callable[P, T], /, **options: Unpack[TaskOptions]) -> HorsiesTask[P, T]:
     """Register a task, or make one of a function that cannot be decorated, and return it.
 
-    ``name`` is another name under which rows have it, such as the dotted path of a task that has moved. ``options`` are
-    those of :func:`task`, for a function. Raises TypeError for options beside a task, and what :func:`task` raises.
+    ``options`` are those of :func:`task`. A function that another one defines needs a ``name``, and every process that
+    runs its calls has to register it. Of a task, ``name`` is an alias, such as the dotted path of one that has moved.
+    Raises TypeError for other options beside a task, and what :func:`task` raises.
     """
     if isinstance(function, FrameworkTask):
-        if options:
-            raise TypeError(_unknown("register_task() of a task", options, ["name"]))
-        made = function
-    else:
-        made = task(**options)(function)
-    registry.add_task(made)
-    if name is not None:
-        registry.add_task(made, name)
-    return made
+        if unknown := options.keys() - {"name"}:
+            raise TypeError(_unknown("register_task() of a task", unknown, ["name"]))
+        alias = options.get("name")
+        names = [] if alias is None else [checked_name("name", alias)]
+        registry.add_task(function, names)
+        return function
+    if options.get("name") is not None:
+        return task(**options)(at_module_level(function))
+    if "<" in getattr(function, "__qualname__", ""):  # of a closure or a lambda
+        raise InvalidTask(
+            f"{place_of(function)} is not at a module level; allowed: with a name, register_task(…, name=…)."
+        )
+    return task(**options)(function)

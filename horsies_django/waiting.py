@@ -38,6 +38,8 @@ from .states import TASK_TERMINAL_STATES
 #: Seconds between two looks of a room: soon at first and after each newcomer, then less often.
 _FIRST_LOOK: Final = 0.02
 _LONGEST_LOOK: Final = 0.5
+#: The same on SQLite, where nothing tells of ends, and a look is no round trip.
+_LONGEST_LOOK_AT_A_FILE: Final = 0.05
 
 #: Ids that one query asks for.
 _CHUNK: Final = 500
@@ -151,6 +153,7 @@ class _Room:
     leader: _Seat | None = None
     looked_at: float = 0.0
     pace: float = _FIRST_LOOK
+    longest: float = _LONGEST_LOOK
 
     def sit(self, seat: _Seat) -> None:
         with self.lock:
@@ -202,7 +205,7 @@ class _Room:
             due = self.looked_at + max(_FIRST_LOOK, min(self.pace, soonest - self.looked_at))
             if now < due:
                 return _Turn(pause=due - now)
-            self.looked_at, self.pace = now, min(self.pace * 1.5, _LONGEST_LOOK)
+            self.looked_at, self.pace = now, min(self.pace * 1.5, self.longest)
             return _Turn(list(self.seats), now)
 
     def tell(self, turn: _Turn, answers: Mapping[UUID, Any] | Error) -> None:
@@ -219,7 +222,7 @@ class _Room:
 @cache
 def _room_of_process(database: str, read: Reader[Any], pid: int) -> _Room:
     """By process: a fork inherits none of the threads that wait."""
-    return _Room()
+    return _Room(longest=_longest_look(database))
 
 
 _Rooms: TypeAlias = dict[tuple[str, Reader[Any]], _Room]
@@ -229,7 +232,12 @@ _rooms_of_loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Rooms]] = W
 def _room_of_loop(database: str, read: Reader[Any], loop: asyncio.AbstractEventLoop) -> _Room:
     rooms = _rooms_of_loops.setdefault(loop, {})
     # The room must not keep the loop alive, nor wake one that is closed.
-    return rooms.setdefault((database, read), _Room(partial(_pass_on, ref(loop))))
+    made = _Room(partial(_pass_on, ref(loop)), longest=_longest_look(database))
+    return rooms.setdefault((database, read), made)
+
+
+def _longest_look(database: str) -> float:
+    return _LONGEST_LOOK_AT_A_FILE if connections[database].vendor == "sqlite" else _LONGEST_LOOK
 
 
 def _pass_on(loop: ref[asyncio.AbstractEventLoop], action: Callable[[], None]) -> None:

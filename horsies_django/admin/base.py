@@ -43,6 +43,16 @@ def queue_database() -> str | None:
     return backend.parsed.options.database if backend else None
 
 
+def is_read_only() -> bool:
+    """Whether a backend whose tables the pages show leaves them only looking, *Retry* and *Cancel*.
+
+    The backends of one database share its rows, so the strictest of them decides.
+    """
+    database = queue_database()
+    backends = (task_backends[alias] for alias in (own_backends(database) if database else ()))
+    return any(isinstance(backend, HorsiesBackend) and backend.parsed.options.admin.read_only for backend in backends)
+
+
 class BoundedPaginator(AnyPaginator):
     """Counts no further than ``COUNTED`` rows, however many there are."""
 

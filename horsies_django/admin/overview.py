@@ -192,7 +192,7 @@ class OverviewAdmin(ReadOnlyAdmin):
 def _warnings(snapshot: Snapshot, *, sees_queues: bool) -> list[str]:
     """Say what needs somebody; queues are named to those who may see them."""
     said = []
-    waits = any(snapshot.counts[key] for key in ("due", "scheduled", "retrying"))
+    waits = any(snapshot.counts[key] for key in ("due", "scheduled", "aggregating", "retrying"))
     if waits and not snapshot.alive:
         said.append(_("No worker is alive, so nothing is run. Start one: python manage.py horsies_worker"))
     elif snapshot.unserved and sees_queues:

@@ -28,6 +28,11 @@ def status_badge(row: Any) -> SafeString:
     return format_html(badge, row.status.lower(), row.get_status_display())
 
 
+def is_overdue(task: Task, now: datetime) -> bool:
+    """Whether it waits though its deadline has passed, as ``Task.objects.overdue()`` has it."""
+    return task.status == TaskStatus.PENDING and task.good_until is not None and task.good_until <= now
+
+
 def state_by_asynq(task: Task, now: datetime) -> str:
     """Return what asynq's word for the state of a task adds to its status, which tells of a pending one why it waits.
 
@@ -35,8 +40,8 @@ def state_by_asynq(task: Task, now: datetime) -> str:
     """
     if task.status != TaskStatus.PENDING:
         return str(_WORDS.get(task.status, ""))
+    if task.enqueued_at <= now:
+        return gettext("due")
     if task.next_retry_at is not None:
         return gettext("retrying")
-    if task.group_key is not None and task.claim == 0 and task.enqueued_at > now:
-        return gettext("aggregating")
-    return gettext("scheduled") if task.enqueued_at > now else gettext("due")
+    return gettext("aggregating") if task.group_key is not None and task.claim == 0 else gettext("scheduled")

@@ -31,6 +31,21 @@ def counting(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
     return Statement(f"SELECT {json_of.values}(COUNT(*){sums}) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608  # the ORM's
 
 
+def counting_by(rows: QuerySet[Any], column: str, limit: int, **conditions: Q) -> Statement:
+    """Count as :func:`counting` does, for each value of a column: a JSON array of arrays that begin with the value."""
+    json_of = JSON[connections[rows.db].vendor]
+    flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
+    inner = Statement.select(rows.annotate(**flags).values_list(column, *flags)[:limit])
+    sums = "".join(f", COUNT(CASE WHEN counted.{flag} THEN 1 END) AS {flag}" for flag in flags)
+    names = "".join(f", grouped.{flag}" for flag in flags)
+    return Statement(
+        f"SELECT {json_of.rows}({json_of.values}(grouped.{column}, grouped.number{names})) FROM"  # noqa: S608  # the ORM's
+        f" (SELECT counted.{column}, COUNT(*) AS number{sums} FROM ({inner.sql}) AS counted"
+        f" GROUP BY counted.{column}) AS grouped",
+        inner.params,
+    )
+
+
 def saying(expression: Expression, database: str) -> Statement:
     """Say what an expression is that needs no row."""
     sql, params = Task.objects.using(database).query.get_compiler(database).compile(expression)
@@ -54,5 +69,5 @@ def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> S
 
 
 def read(listed: Any) -> list[Any]:
-    """Return what a :func:`listing` has listed or a :func:`counting` has counted."""
+    """Return what a :func:`listing` has listed, or what was counted."""
     return (json.loads(listed) if isinstance(listed, str | bytes) else listed) or []

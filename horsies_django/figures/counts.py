@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -13,10 +13,12 @@ from django.db.models.functions import Now
 
 from .. import postgres
 from ..models import Task
+from ..models.depths import Depths
 from ..models.statements import Statement
-from ..models.views import not_past_deadline
+from ..models.views import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED, not_past_deadline
 from ..states import TaskStatus
-from .asking import counting, read
+from .asking import counting_by, read
+from .crew import Held
 
 #: Rows that are counted one by one at most.
 COUNTED: Final = 10_000
@@ -32,11 +34,11 @@ _RELATIONS: Final = {
 #: What is counted of everything, and what is asked of each row there.
 ALL: Final = "all"
 _CONDITIONS: Final = {
-    "claimable": (ALL, "due", "retrying"),
-    "deferred": (ALL, "retrying", "scheduled"),
-    "latest": (ALL, "retrying", "scheduled"),
+    "claimable": (ALL, "due", "pending"),
+    "deferred": (ALL, "retrying", "scheduled", "aggregating"),
+    "latest": (ALL, "retrying", "scheduled", "aggregating"),
     "late": (ALL, "due"),
-    "gated": (ALL, "due", "retrying"),
+    "gated": (ALL, "due", "pending"),
     "overdue": (ALL,),
     "newest": (ALL, "completed"),
 }
@@ -99,8 +101,10 @@ def _counted(database: str) -> dict[str, Any]:
 def _asked_of_each() -> dict[str, Q]:
     return {
         "due": Q(enqueued_at__lte=Now()) & not_past_deadline(),
-        "retrying": Q(next_retry_at__isnull=False),
-        "scheduled": Q(next_retry_at__isnull=True, enqueued_at__gt=Now()),
+        "pending": Q(enqueued_at__lte=Now()),
+        "retrying": IS_RETRYING,
+        "scheduled": IS_SCHEDULED,
+        "aggregating": IS_AGGREGATING,
         "completed": Q(status=TaskStatus.COMPLETED),
     }
 
@@ -109,7 +113,7 @@ def parts(database: str) -> dict[str, Statement]:
     """Return what has to be asked."""
     conditions = _asked_of_each()
     asked = {
-        name: counting(rows, COUNTED + 1, **{of: conditions[of] for of in _CONDITIONS.get(name, ()) if of != ALL})
+        name: counting_by(rows, "queue_name", COUNTED + 1, **{of: conditions[of] for of in _asked(name) if of != ALL})
         for name, rows in _counted(database).items()
     }
     if connections[database].vendor == "postgresql":
@@ -125,10 +129,11 @@ def of_states(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict[str, 
     claimed, running = (held.get(status, 0) for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING))
     return {
         "due": found.of_claimable("due") + found.of_gated("due") + found.bounded("late", "due"),
-        "scheduled": found.of_deferred("scheduled"),
-        "retrying": found.of_claimable("retrying") + found.of_gated("retrying") + found.of_deferred("retrying"),
         "overdue": found.bounded("overdue"),
-        "pending": found.of_claimable(ALL) + found.of_gated(ALL) + found.of_deferred(ALL),
+        "pending": found.of_claimable("pending") + found.of_gated("pending") + found.bounded("late"),
+        "scheduled": found.of_deferred("scheduled"),
+        "aggregating": found.of_deferred("aggregating"),
+        "retrying": found.of_deferred("retrying"),
         "active": Count(claimed + running),
         "claimed": Count(claimed),
         "running": Count(running),
@@ -139,9 +144,46 @@ def of_states(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict[str, 
     }
 
 
+def of_queues(
+    answers: Mapping[str, Any], names: Iterable[str], holding: Held, due: Depths
+) -> dict[str, dict[str, Count]]:
+    """Return the counts by state of each of these queues; each task is in one of the states.
+
+    They are made of the rows that were counted for all queues together, so with many rows they are lower bounds.
+    """
+    found = _Answers(answers)
+    counts = {}
+    for name in names:
+        pending = found.in_queue(name, "claimable", "pending") + found.in_queue(name, "gated", "pending")
+        pending += found.in_queue(name, "late")
+        if pending.exactness is Exactness.AT_LEAST and due.of(name).due > pending.number:
+            pending = Count(due.of(name).due, Exactness.AT_LEAST)
+        counts[name] = {
+            "pending": pending,
+            "scheduled": found.in_queue(name, "deferred", "scheduled"),
+            "aggregating": found.in_queue(name, "deferred", "aggregating"),
+            "retrying": found.in_queue(name, "deferred", "retrying"),
+            "claimed": Count(holding.states_of_queues[name, TaskStatus.CLAIMED]),
+            "running": Count(holding.states_of_queues[name, TaskStatus.RUNNING]),
+            "completed": found.in_queue(name, "newest", "completed"),
+            **{status.lower(): found.in_queue(name, status) for status in _UNHAPPY},
+        }
+    return counts
+
+
+def _asked(name: str) -> tuple[str, ...]:
+    return _CONDITIONS.get(name, (ALL,))
+
+
 class _Answers:
     def __init__(self, answers: Mapping[str, Any]) -> None:
-        self._numbers = {name: read(answers[name]) for name in (*_CONDITIONS, *_UNHAPPY)}
+        self._of_queues = {
+            name: {queue: numbers for queue, *numbers in read(answers[name])} for name in (*_CONDITIONS, *_UNHAPPY)
+        }
+        self._numbers = {
+            name: [sum(numbers) for numbers in zip(*queues.values(), strict=True)] or [0] * len(_asked(name))
+            for name, queues in self._of_queues.items()
+        }
         self._estimates = {name: answers.get(name) or -1 for name in _RELATIONS}
         self._shares = dict(read(answers.get("shares")))
 
@@ -150,6 +192,12 @@ class _Answers:
         number = self._number(name, condition)
         is_more = self._number(name) > COUNTED
         return Count(min(number, COUNTED), Exactness.AT_LEAST) if is_more else Count(number)
+
+    def in_queue(self, queue: str, name: str, condition: str = ALL) -> Count:
+        """What was counted of one queue, or at least so much."""
+        numbers = self._of_queues[name].get(queue)
+        number = 0 if numbers is None else int(numbers[_asked(name).index(condition)])
+        return Count(number, Exactness.AT_LEAST if self._number(name) > COUNTED else Exactness.EXACT)
 
     def of_claimable(self, condition: str) -> Count:
         """Those that may be claimed as far as they are due, and meet a condition."""
@@ -184,7 +232,7 @@ class _Answers:
         return Count(round(estimated * number / whole), Exactness.ESTIMATE)
 
     def _number(self, name: str, condition: str = ALL) -> int:
-        return int(self._numbers[name][_CONDITIONS.get(name, (ALL,)).index(condition)])
+        return int(self._numbers[name][_asked(name).index(condition)])
 
     def _estimated(self, status: TaskStatus) -> int:
         return round(float(self._shares.get(status.value, 0)) * int(self._estimates["rows"]))

@@ -23,6 +23,7 @@ class Held:
 
     states: Counter[str]
     queues: Counter[str]
+    states_of_queues: Counter[tuple[str, str]]
     workers: Counter[tuple[str, bool]]
 
 
@@ -74,12 +75,13 @@ class Member:
 
 def held(database: str) -> Held:
     """Count what is held, by the index of held rows: there are no more than the workers have slots."""
-    found = Held(Counter(), Counter(), Counter())
+    found = Held(Counter(), Counter(), Counter(), Counter())
     rows = Task.objects.using(database).active().order_by()
     columns = ("status", "queue_name", "claimed_by_worker_id", "is_async")
     for status, queue, worker, is_async, count in rows.values_list(*columns).annotate(Count("pk")):
         found.states[status] += count
         found.queues[queue] += count
+        found.states_of_queues[queue, status] += count
         found.workers[worker or "", is_async] += count
     return found
 

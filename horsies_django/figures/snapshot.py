@@ -45,7 +45,10 @@ LATE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """One queue: whether it is paused, what is due and held there, for how long the oldest waits, how it does."""
+    """One queue: whether it is paused, what is due and held there, for how long the oldest waits, how it does.
+
+    ``counts`` has the states that a task of it may be in, each task in one.
+    """
 
     name: str
     is_paused: bool
@@ -53,6 +56,7 @@ class QueueFigures:
     held: int
     pace: Pace
     standing: Standing
+    counts: Mapping[str, Count]
 
     def as_json(self) -> dict[str, Any]:
         """Return it as ``horsies_status --json`` prints it. Times are seconds."""
@@ -64,6 +68,7 @@ class QueueFigures:
             "due_is_at_least": self.depth.is_more,
             "oldest_waits": self.depth.waits,
             "held": self.held,
+            "counts": {state: count.as_json() for state, count in self.counts.items()},
             "limits": {name: value for name, value in self.standing.as_json().items() if name in _LIMITS},
             "last_hour": {fate: pace.counts[fate] for fate in ("completed", "retried", "failed")},
             "wait_p50": pace.wait_p50,
@@ -134,7 +139,7 @@ def take(options: Options) -> Snapshot:
     holding = held(database)
     minute = int(answers["minute"])
     minutes, hour = last_hour(database, minute)
-    rows = {name: dict(zip(_ROW, row, strict=True)) | {"retention": None} for name, *row in read(answers["queues"])}
+    rows = {name: dict(zip(_ROW, row, strict=True)) for name, *row in read(answers["queues"])}
     due = depths(Task.objects.using(database), also=[*sorted(_configured()), *rows])
     for name, waits in read(answers["latecomers"]):
         due[name] = due.of(name) + Depth(1, False, max(0.0, -waits))
@@ -144,9 +149,10 @@ def take(options: Options) -> Snapshot:
     others = dict.fromkeys([*due, *holding.queues, *sorted(name for name in pace if name)])
     unnamed = [name for name in others if name not in named]
     names = sorted({*named, *islice(unnamed, OTHERS)})
+    by_state = counts.of_queues(answers, names, holding, due)
     return Snapshot(
         counts.of_states(answers, holding.states),
-        tuple(_queues(names, rows, due, holding, pace, database)),
+        tuple(_queues(names, rows, due, holding, pace, by_state, database)),
         due.is_more or len(unnamed) > OTHERS,
         due.waits,
         due.is_searched,
@@ -183,6 +189,7 @@ def _queues(
     due: Depths,
     holding: Held,
     pace: Mapping[str, Pace],
+    by_state: Mapping[str, Mapping[str, Count]],
     database: str,
 ) -> Iterable[QueueFigures]:
     for name in names:
@@ -193,6 +200,7 @@ def _queues(
             holding.queues[name],
             pace.get(name, Pace(Counter())),
             standing_of(name, rows.get(name), holding.queues[name], database),
+            by_state[name],
         )
 
 

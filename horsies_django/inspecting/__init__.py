@@ -15,6 +15,7 @@ from __future__ import annotations
 from .chosen import ByIds, Chosen, Matching
 from .inspector import Inspector, tasks
 from .listed import ListedTask
+from .queues import DeletedQueue, QueueNotEmpty, delete_queue
 from .report import LeftAlone, Report
 from .shown import ShownTask
 from .states import State
@@ -22,12 +23,15 @@ from .states import State
 __all__ = [
     "ByIds",
     "Chosen",
+    "DeletedQueue",
     "Inspector",
     "LeftAlone",
     "ListedTask",
     "Matching",
+    "QueueNotEmpty",
     "Report",
     "ShownTask",
     "State",
+    "delete_queue",
     "tasks",
 ]

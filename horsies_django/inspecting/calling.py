@@ -1,4 +1,4 @@
-"""Sending a task that is named by its path: one of the project's own, and nothing else."""
+"""Sending a task by its name: one of the project's own, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .verbs import Verb
 def send_by_path(
     path: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
 ) -> TaskHandle[Any]:
-    """Send a call of the task at a dotted path, with the options of ``with_options()``. Returns its handle.
+    """Send a call of the task of a name, with the options of ``with_options()``. Returns its handle.
 
     Raises ValueError if there is no such task, and what ``with_options()`` and ``send()`` raise.
     """
@@ -49,7 +49,7 @@ def rewriting(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[
 def task_at(path: str) -> HorsiesTask[..., Any]:
     """Return the registered task of that name. Raises ValueError if there is none; imports nothing."""
     if not isinstance(path, str):
-        raise ValueError(f"There is no task at {path!r}; allowed: the dotted path of a registered task.")
+        raise ValueError(f"There is no task at {path!r}; allowed: the name of a registered task.")
     try:
         task = registry.find_task(path)
     except NotRegistered as error:

@@ -25,17 +25,14 @@ class Facts(NamedTuple):
     enqueued_at: datetime
     next_retry_at: datetime | None
     good_until: datetime | None
+    group_key: str | None
+    claim: int
     now: datetime
 
     @property
     def state(self) -> State | str:
         """What it is at."""
-        return state_of(self.status, self.enqueued_at, self.next_retry_at, self.now)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether its time has come."""
-        return self.enqueued_at <= self.now
+        return state_of(self, self.now)
 
     @property
     def is_too_late(self) -> bool:

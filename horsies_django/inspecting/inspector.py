@@ -143,7 +143,7 @@ class Inspector:
     def enqueue(
         self, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> TaskHandle[Any]:
-        """Send a call of the task at a dotted path, with the options that ``with_options()`` takes.
+        """Send a call of the task of a name, with the options that ``with_options()`` takes.
 
         Only a task of an installed app is sent; nothing else that has a path is called. Raises ValueError if there is
         none, and what ``with_options()`` and ``send()`` raise.

@@ -16,7 +16,7 @@ from ..reasons.reason import options_of
 from ..showing.contents import PARTS
 from ..showing.excerpt import excerpt_of, with_small_calls
 from ..states import TaskStatus
-from .states import State, state_of_row
+from .states import State, state_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class ListedTask:
         call: Its arguments in a line, masked and cut.
         due_at: When it may be, or might have been, claimed.
         group_key: Of a group that still takes calls, the key that they have in common.
+        item_count: The calls that were gathered for it. None: it gathers none.
         ended_at: When it ended. None: it lives.
         seen_at: When it was read. Every time is by the database's clock.
     """
@@ -55,6 +56,7 @@ class ListedTask:
     unique_key: str | None
     limit_key: str | None
     group_key: str | None
+    item_count: int | None
     seen_at: datetime
 
     def as_json(self) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def facts_by_name(row: Any) -> dict[str, Any]:
     return {
         "id": row.pk,
         "task": row.task_name,
-        "state": state_of_row(row, row.seen_at),
+        "state": state_of(row, row.seen_at),
         "queue": row.queue_name,
         "priority": row.priority,
         "backend": row.backend,
@@ -105,6 +107,7 @@ def facts_by_name(row: Any) -> dict[str, Any]:
         "unique_key": row.unique_key,
         "limit_key": row.limit_key,
         "group_key": row.group_key,
+        "item_count": row.item_count,
         "seen_at": row.seen_at,
     }
 

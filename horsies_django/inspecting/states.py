@@ -7,9 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from functools import reduce
 from operator import or_
-from typing import Final
+from typing import Any, Final
 
-from ..models import Task
 from ..models.transitions import TaskQuerySet
 from ..states import TaskStatus
 from ..walking import grounds
@@ -17,9 +16,10 @@ from ..walking.grounds import Ground
 
 
 class State(StrEnum):
-    """What a task is at. Each task is in exactly one; the first three are all of PENDING."""
+    """What a task is at. Each task is in exactly one; the first four are all of PENDING."""
 
     SCHEDULED = "scheduled"
+    AGGREGATING = "aggregating"
     PENDING = "pending"
     RETRYING = "retrying"
     CLAIMED = "claimed"
@@ -31,7 +31,7 @@ class State(StrEnum):
 
 
 #: What has not begun and that no worker holds.
-WAITING: Final = frozenset({State.SCHEDULED, State.PENDING, State.RETRYING})
+WAITING: Final = frozenset({State.SCHEDULED, State.AGGREGATING, State.PENDING, State.RETRYING})
 
 #: What a worker holds.
 HELD: Final = frozenset({State.CLAIMED, State.RUNNING})
@@ -39,19 +39,30 @@ HELD: Final = frozenset({State.CLAIMED, State.RUNNING})
 #: What has ended.
 ENDED: Final = frozenset(State) - WAITING - HELD
 
+#: What asynq calls states that have another name here, or that are two.
+ASYNQ: Final = {
+    "active": HELD,
+    "retry": frozenset({State.RETRYING}),
+    "archived": frozenset({State.FAILED}),
+}
+
+#: Every word that names a state.
+ALLOWED: Final = ", ".join([*State, *ASYNQ])
+
 _GROUNDS: Final = {
     State.SCHEDULED: grounds.DEFERRED,
+    State.AGGREGATING: grounds.DEFERRED,
     State.PENDING: grounds.DUE,
-    State.RETRYING: grounds.PENDING,
+    State.RETRYING: grounds.DEFERRED,
 }
 
 
 def states_of(given: State | str | Iterable[State | str]) -> frozenset[State]:
-    """Read one state or several. Raises ValueError for a text that is none."""
+    """Read one state or several, by our words or asynq's. Raises ValueError for a text that is none."""
     names = [given] if isinstance(given, str) else list(given)
-    if unknown := [name for name in names if name not in set(State)]:
-        raise ValueError(f"status is {', '.join(map(repr, unknown))}; allowed: {', '.join(State)}.")
-    return frozenset(State(name) for name in names)
+    if unknown := [name for name in names if name not in ASYNQ and name not in set(State)]:
+        raise ValueError(f"status is {', '.join(map(repr, unknown))}; allowed: {ALLOWED}.")
+    return frozenset(state for name in names for state in ASYNQ.get(name) or {State(name)})
 
 
 def in_states(rows: TaskQuerySet, states: Iterable[State]) -> TaskQuerySet:
@@ -71,27 +82,26 @@ def ground_of(states: Iterable[State]) -> Ground:
     return grounds.WHOLE
 
 
-def state_of(status: str, enqueued_at: datetime, next_retry_at: datetime | None, now: datetime) -> State | str:
-    """Return the state of a task that was read at ``now``, by the database's clock.
+def state_of(row: Any, now: datetime) -> State | str:
+    """Return the state of a row, or of what was read of it, at ``now`` by the database's clock.
 
     An unknown status, which only a table without its constraint can hold, is returned unchanged.
     """
-    if status != TaskStatus.PENDING:
-        return State(status.lower()) if status in TaskStatus.values else status
-    if next_retry_at is not None:
+    if row.status != TaskStatus.PENDING:
+        return State(row.status.lower()) if row.status in TaskStatus.values else row.status
+    if row.enqueued_at <= now:
+        return State.PENDING
+    if row.next_retry_at is not None:
         return State.RETRYING
-    return State.SCHEDULED if enqueued_at > now else State.PENDING
-
-
-def state_of_row(task: Task, now: datetime) -> State | str:
-    """Return the state of a row that was read at ``now``."""
-    return state_of(task.status, task.enqueued_at, task.next_retry_at, now)
+    return State.AGGREGATING if row.group_key is not None and row.claim == 0 else State.SCHEDULED
 
 
 def _in_state(rows: TaskQuerySet, state: State) -> TaskQuerySet:
     match state:
         case State.SCHEDULED:
             return rows.scheduled()
+        case State.AGGREGATING:
+            return rows.aggregating()
         case State.RETRYING:
             return rows.retrying()
         case State.PENDING:

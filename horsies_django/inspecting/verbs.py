@@ -56,8 +56,6 @@ class Verb:
 
 
 def _can_not_run(facts: Facts) -> str | None:
-    if facts.is_due:
-        return "it is due already"
     if facts.is_step:
         return "it is a step of a workflow, which waits for its time"
     return "its good_until has passed" if facts.is_too_late else None
@@ -71,7 +69,7 @@ def _can_not_delete(facts: Facts) -> str | None:
 
 RUN: Final = Verb(
     name="run",
-    states=frozenset({State.SCHEDULED, State.RETRYING}),
+    states=frozenset({State.SCHEDULED, State.AGGREGATING, State.RETRYING}),
     act=TaskQuerySet.run_now,
     objection=_can_not_run,
 )

@@ -10,14 +10,15 @@ from typing import Self
 from ..expressions import FromNow
 from ..models.transitions import TaskQuerySet
 from ..option_rules import parse_duration
+from ..registry import registry
 from ..walking import grounds
 from ..walking.walk import Walk
-from .states import State, ground_of, in_states, states_of
+from .states import ALLOWED, State, ground_of, in_states, states_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Which:
-    """What tasks are narrowed by. None, and no states: by nothing."""
+    """What tasks are narrowed by. None, and no states: by nothing. ``task`` is any name of a task, an old one too."""
 
     states: frozenset[State] = frozenset()
     queue: str | None = None
@@ -39,7 +40,7 @@ class Which:
                 raise ValueError(f"{name} is {text!r}; allowed: a name.")
         states = frozenset() if status is None else states_of(status)
         if status is not None and not states:
-            raise ValueError(f"status is {status!r}; allowed: one or more of {', '.join(State)}.")
+            raise ValueError(f"status is {status!r}; allowed: one or more of {ALLOWED}.")
         return cls(states=states, queue=queue, task=task, older_than=_age(older_than))
 
     def walk(self, rows: TaskQuerySet) -> Walk:
@@ -54,7 +55,7 @@ class Which:
             rows = rows.filter(queue_name=self.queue)
             ground = ground.of_queue(self.queue)
         if self.task is not None:
-            rows = rows.filter(task_name=self.task)
+            rows = rows.filter(task_name__in=registry.names_of(self.task))
         if self.older_than is not None:
             rows = rows.filter(sent_at__lte=FromNow(-self.older_than.total_seconds()))
         return Walk(rows, ground)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from datetime import timedelta
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -39,6 +40,7 @@ class LoopCommand(QueueCommand, Generic[L]):
     role: ClassVar[str]  # of horsies_<role>
     once_help: ClassVar[str]
     interval_help: ClassVar[str]
+    verbosity = 1
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the three flags."""
@@ -46,9 +48,17 @@ class LoopCommand(QueueCommand, Generic[L]):
         parser.add_argument("--interval", metavar="SECONDS", help=self.interval_help)
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
 
-    def handle(self, *args: Any, once: bool, interval: str | None, backend: str | None, **options: Any) -> None:
+    def handle(
+        self,
+        *args: Any,
+        once: bool,
+        interval: str | float | timedelta | None,
+        backend: str | None,
+        **options: Any,
+    ) -> None:
         """Read the flags, or their variables, and do it. Raises CommandError."""
-        log_to_console(options["verbosity"])
+        self.verbosity = options["verbosity"]
+        log_to_console(self.verbosity)
         command = f"horsies_{self.role}"
         try:
             _, alias = flag_or_variable(command, "backend", backend, str)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any, Final
 
 import environ
+
+from horsies_django.option_rules import parse_duration
 
 _TRUE: Final = environ.Env.BOOLEAN_TRUE_STRINGS
 _FALSE: Final = ("", "0", "false", "no", "off", "n", "f")
@@ -38,13 +41,31 @@ def boolean(text: str) -> bool:
     raise ValueError(text)
 
 
-def positive_seconds(where: str, given: str | None) -> float | None:
+def names_in(given: str | Iterable[str] | None) -> list[str]:
+    """Return the names of a text, between its commas, or of the list that a caller of ``call_command`` gave."""
+    parts = given.split(",") if isinstance(given, str) else given or ()
+    return [name for part in parts if (name := part.strip())]
+
+
+def duration_of(where: str, given: str | float | timedelta) -> timedelta:
+    """Return a duration. Raises ValueError naming where a bad one stands."""
+    is_number = isinstance(given, str) and given.replace(".", "", 1).isdigit()
+    try:
+        found = parse_duration(float(given) if is_number else given)  # type: ignore[arg-type]  # a text then
+    except ValueError:
+        found = None
+    if found is None:
+        raise ValueError(f"{where}: {given!r} is not allowed; allowed: seconds, or a text like 90s, 12h, 7d.")
+    return found
+
+
+def positive_seconds(where: str, given: str | float | timedelta | None) -> float | None:
     """Return a number of seconds, None if none is given. Raises ValueError naming where a bad one stands."""
     if given is None:
         return None
     try:
-        seconds = float(given)
-    except ValueError:
+        seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
+    except (ValueError, TypeError):
         seconds = -1
     if not 0 < seconds < float("inf"):
         raise ValueError(f"{where}: {given!r} is not allowed; allowed: a positive number of seconds.")

@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 
 from .. import postgres
 from ..expressions import Blank, Given, SecondsUntil
-from ..queue_rules import COLUMNS, QueueRules
+from ..queue_rules import RULES, QueueRules
 from .queue import Queue
 from .statements import Selection, Statement
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MOMENT: Final = 30
 
 _NAME: Final = Blank("name")
-_READ: Final = ("name", "paused", *COLUMNS, "tokens")
+_READ: Final = ("name", "paused", *RULES, "tokens")
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
@@ -29,7 +30,10 @@ class Held(Protocol):
 
 
 class ClaimedTask(NamedTuple):
-    """A claimed row, as much of it as running it takes. Its args and kwargs are still JSON text."""
+    """A claimed row, as much of it as running it takes. Its args and kwargs are still JSON text.
+
+    ``begins_by`` is the moment, of this process's monotonic clock, at which its ``good_until`` passes.
+    """
 
     task_id: UUID
     task_name: str
@@ -53,10 +57,23 @@ class ClaimedTask(NamedTuple):
     is_fed: bool
     limit_key: str | None = None
     is_readable: bool = True
+    begins_by: float | None = None
 
     def __repr__(self) -> str:
         # Without what it carries: services for errors collect the repr() of each local variable.
         return f"ClaimedTask({str(self.task_id)!r}, {self.task_name!r}, claim={self.claim}, attempt={self.attempt})"
+
+
+def claims_of(rows: Iterable[Iterable[Any]], asked_at: float) -> list[ClaimedTask]:
+    """Return claims from rows that end with the seconds left until ``good_until`` by the database's clock.
+
+    ``asked_at`` is a moment of the monotonic clock from before the statement was sent. So ``begins_by`` is never later
+    than ``good_until``, however far the clocks are apart and however long the answer took.
+    """
+    claims = [ClaimedTask._make(row) for row in rows]
+    return [
+        claim if claim.begins_by is None else claim._replace(begins_by=asked_at + claim.begins_by) for claim in claims
+    ]
 
 
 @dataclass(frozen=True, slots=True)

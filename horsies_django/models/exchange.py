@@ -7,6 +7,7 @@ ORM once. PostgreSQL carries them out as one statement, its own transaction, in 
 from __future__ import annotations
 
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -20,7 +21,7 @@ from .. import lifecycle, postgres
 from ..expressions import Blank, FromMap, IsAmong, json_array, json_object, spelled
 from ..states import AttemptOutcome, TaskStatus
 from .attempt import TaskAttempt, attempt_columns
-from .claims import ClaimedTask, ClaimLost, Ended, Runner
+from .claims import ClaimedTask, ClaimLost, Ended, Runner, claims_of
 from .course import Course
 from .picks import CANDIDATES, MOST, QUEUE, QUEUES, RANK, ROOM, Pick, among, in_order, of_one_queue, of_queues
 from .statements import Selection, Statement
@@ -147,13 +148,14 @@ class _OneStatement(Exchange):
         return claims
 
     def _say(self, statement: Statement, given: dict[str, Any]) -> list[ClaimedTask]:
+        asked_at = time.monotonic()
         with postgres.preparing_cursor(self._connection) as cursor:
             cursor.execute(statement.sql, statement.filled(given))
             # What only stores has no rows to be waited for: in a pipeline it goes with what comes next.
             rows = self._reader.fetched(cursor) if given[ROOM.name] else []
         if rows and rows[0][-1] != len(rows):
             raise ClaimLost
-        return [ClaimedTask._make(row[:-1]) for row in rows]
+        return claims_of((row[:-1] for row in rows), asked_at)
 
     def _course(self, pick: Pick) -> Course:
         parts = [Selection(rows.lock(), CLAIMED_COLUMNS, ROOM).statement for rows in pick if rows is not None]
@@ -182,11 +184,13 @@ def _shortened(select: str) -> str:
     """Leave out what a SELECT from one table need not say: the names of its columns, and whose columns they are.
 
     The driver takes a statement of more than 4,096 characters apart anew each time it runs, which takes as long as the
-    rest of a claim does on this side.
+    rest of a claim does on this side. In ORDER BY a bare name could be that of a result.
     """
-    head, found, rest = _NAME.sub("", select).partition(f" FROM {_TABLE}")
+    head, found, rest = _NAME.sub("", select).partition(f" FROM {_TABLE} ")
     before, select, columns = head.rpartition("SELECT ")
-    return before + select + columns.replace(f"{_TABLE}.", "") + found + rest
+    condition, order, last = rest.rpartition(" ORDER BY ")
+    columns, condition = (part.replace(f"{_TABLE}.", "") for part in (columns, condition))
+    return before + select + columns + found + condition + order + last
 
 
 class _FourStatements(Exchange):
@@ -224,7 +228,8 @@ class _FourStatements(Exchange):
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
             firsts = [self._firsts.run(given | {QUEUE.name: queue, ROOM.name: rooms[queue]}) for queue in queues]
             pick, given[_PICKED.name] = self._among, self._listed(in_order(*firsts)[:choice])
-        return list(map(ClaimedTask._make, pick.run(given)))
+        asked_at = time.monotonic()
+        return claims_of(pick.run(given), asked_at)
 
     def _listed(self, keys: Iterable[UUID]) -> str:
         return json_array(spelled(keys, self._connection), self._connection)

@@ -14,7 +14,7 @@ from ..operations import log_operation, names_of
 from ..queue_rules import COLUMNS, parse_rules
 from ..rates import TOKENS
 from ..waking import ANY_QUEUE, wake_after_commit
-from .fields import DateTimeField, DurationField
+from .fields import DateTimeField, DurationField, JSONField
 
 #: The rows that say anything but whether a queue is paused: few, and each look of a worker asks whether there are any.
 IS_RULED: Final = (
@@ -34,6 +34,7 @@ _ALLOWED: Final[dict[str, Any]] = {
     "priority": _("Allowed: a whole number from -100 to 100."),
     "weight": _("Allowed: a whole number from 1 to 1000."),
     "retention": _("Allowed: a time from 0 (deleted at once) on."),
+    "retention_by_state": _('Allowed: an object with failed, cancelled or expired: seconds, "30d", 0 or "forever".'),
 }
 
 
@@ -63,8 +64,9 @@ class QueueQuerySet(models.QuerySet["Queue"]):
     def set(self, **rules: object) -> int:
         """Say what holds for these queues in all workers, within a second; return how many there are.
 
-        ``max_concurrency``, ``rate_limit``, ``priority``, ``weight``, ``retention``; None is as the settings say.
-        Raises ValueError naming what is wrong, its value and what is allowed.
+        ``max_concurrency``, ``rate_limit``, ``priority``, ``weight``, ``retention``; None is as the settings say. A
+        plain ``retention`` is for completed tasks, a dict by state says all of it. Raises ValueError naming what is
+        wrong, its value and what is allowed.
 
         >>> Queue.objects.named("emails").set(max_concurrency=5, rate_limit="100/m")  # doctest: +SKIP
         1
@@ -131,7 +133,13 @@ class Queue(models.Model):
         _("retention"),
         null=True,
         blank=True,
-        help_text=_("How long its tasks are kept once they have ended: days hours:minutes:seconds. Empty: as set up."),
+        help_text=_("How long its completed tasks are kept: days hours:minutes:seconds. Empty: as set up."),
+    )
+    retention_by_state = JSONField(
+        _("retention by state"),
+        null=True,
+        blank=True,
+        help_text=_('How long its other tasks are kept, like {"failed": "30d", "cancelled": 0}. Empty: as set up.'),
     )
 
     objects = QueueQuerySet.as_manager()

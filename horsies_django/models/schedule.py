@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from django.core.exceptions import ValidationError
 from django.db import connections, models, transaction
-from django.db.models import Q
+from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..bounds import Range, beyond, clamped, within
 from ..operations import log_operation, names_of
 from ..schedules.choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
-from ..schedules.moments import aware, database_now, stored
+from ..schedules.moments import aware, database_now, project_timezone, stored
 from ..schedules.slots import Slots
 from .fields import DateTimeField, JSONField
 
@@ -29,10 +29,19 @@ MAX_CATCH_UP: Final = 100
 #: What the next run follows from: where one of them changes, it is worked out anew.
 PLANNED_BY: Final = ("timing", "timezone", "start_at", "end_at", "skip_nonexistent", "jitter", "enabled")
 
+#: Of these a row does not keep for which value its next run was worked out, as it does of its timing and time zone.
+CLEARED_BY: Final = frozenset(PLANNED_BY) - {"timing", "timezone"}
+
+#: The timing or the time zone is no longer that of the next run: they were changed past this model, by SQL say. A row
+#: that was planned before it had these columns doesn't tell.
+PLANNED_OTHERWISE: Final = ~Q(planned_timing="") & (~Q(planned_timing=F("timing")) | ~Q(planned_timezone=F("timezone")))
+
 #: What the beat writes: who saves a row for another reason leaves it as it is by now.
 OF_THE_BEAT: Final = (
     "next_run_at",
     "next_slot_at",
+    "planned_timing",
+    "planned_timezone",
     "last_run_at",
     "last_slot_at",
     "last_task_id",
@@ -52,6 +61,15 @@ TICK: Final = timedelta(microseconds=1)
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
     """What an operator, and the beat, may do to schedules."""
+
+    def update(self, **kwargs: Any) -> int:
+        """Update the rows; a next run that would be another with these values is worked out anew by a scheduler."""
+        if "next_run_at" not in kwargs and (changed := kwargs.keys() & CLEARED_BY):
+            is_as_it_was = Q(**{name: kwargs[name] for name in changed})
+            kwargs["next_run_at"] = Case(When(is_as_it_was, then=F("next_run_at")))
+        return super().update(**kwargs)
+
+    update.alters_data = True  # type: ignore[attr-defined]  # templates must not call it
 
     def enable(self) -> int:
         """Let them run again, from their next slot on; return how many were disabled and have a slot left."""
@@ -116,6 +134,10 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         """Those for which no next run is worked out."""
         return self.filter(next_run_at__isnull=True)
 
+    def planned_otherwise(self) -> Self:
+        """Those whose next run was worked out for another timing, or another time zone, than they have now."""
+        return self.next_up().filter(PLANNED_OTHERWISE)
+
     def planned_for(self, run_at: datetime | None) -> Self:
         """Those whose next run is at a moment that was read from a row; None is that of no next run.
 
@@ -147,9 +169,7 @@ class Schedule(models.Model):
 
     name = models.CharField(_("name"), max_length=255, unique=True)
     backend = models.CharField(_("backend"), max_length=64, default="default")
-    task_name = models.CharField(
-        _("task"), max_length=255, null=True, blank=True, help_text=_("The dotted path of the task.")
-    )
+    task_name = models.CharField(_("task"), max_length=255, null=True, blank=True, help_text=_("The name of the task."))
     workflow_name = models.CharField(
         _("workflow"), max_length=255, null=True, blank=True, help_text=_("The definition key of the workflow.")
     )
@@ -160,7 +180,9 @@ class Schedule(models.Model):
     )
 
     timing = models.CharField(_("timing"), max_length=255, help_text=_("Like cron:0 9 * * MON-FRI or every:300."))
-    timezone = models.CharField(_("time zone"), max_length=64, default="UTC", help_text=_("Like Europe/Berlin."))
+    timezone = models.CharField(
+        _("time zone"), max_length=64, default=project_timezone, help_text=_("Like Europe/Berlin.")
+    )
     enabled = models.BooleanField(_("enabled"), default=True)
     disabled_by = models.CharField(
         _("disabled by"), max_length=8, choices=DisabledBy.choices, default="", blank=True, editable=False
@@ -190,6 +212,9 @@ class Schedule(models.Model):
 
     next_run_at = DateTimeField(_("next run"), null=True, blank=True, editable=False)
     next_slot_at = DateTimeField(_("next slot"), null=True, blank=True, editable=False)
+    # For what the next run was worked out: where that is no longer what the row says, it is worked out anew.
+    planned_timing = models.CharField(max_length=255, default="", db_default="", blank=True, editable=False)
+    planned_timezone = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
     last_run_at = DateTimeField(_("last run"), null=True, blank=True, editable=False)
     last_slot_at = DateTimeField(_("last slot"), null=True, blank=True, editable=False)
     last_task_id = models.UUIDField(_("last task"), null=True, blank=True, editable=False)
@@ -215,6 +240,11 @@ class Schedule(models.Model):
         ]
         indexes = [
             models.Index(fields=["backend", "next_run_at"], condition=Q(enabled=True), name="horsies_schedule_next"),
+            models.Index(
+                fields=["backend", "next_run_at"],
+                condition=Q(enabled=True) & PLANNED_OTHERWISE,
+                name="horsies_schedule_replan",
+            ),
             # For the admin: what is not as it should be, and who keeps what, each by name.
             models.Index(fields=["disabled_by", "name"], condition=Q(enabled=False), name="horsies_schedule_disabled"),
             models.Index(fields=["name"], condition=~Q(last_error=""), name="horsies_schedule_failing"),
@@ -315,13 +345,21 @@ class Schedule(models.Model):
         """Set the next run to a slot; None disables it, for there is none left."""
         if slot is None:
             self.enabled, self.disabled_by = False, DisabledBy.END
+        self.planned_timing, self.planned_timezone = self.timing, self.timezone
         self.next_slot_at = stored(slot)
         self.next_run_at = None if slot is None else stored(slots.due_at(slot))
 
     @property
     def planned(self) -> dict[str, Any]:
         """The columns that :meth:`plan` sets, but for those that tell why it is disabled."""
-        return {"next_run_at": self.next_run_at, "next_slot_at": self.next_slot_at}
+        names = ("next_run_at", "next_slot_at", "planned_timing", "planned_timezone")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def is_planned_otherwise(self) -> bool:
+        """Whether its next run was worked out for another timing, or another time zone, than it has now."""
+        planned = self.planned_timing, self.planned_timezone
+        return self.planned_timing != "" and planned != (self.timing, self.timezone)
 
     @property
     def last_run_id(self) -> Any:

@@ -30,7 +30,7 @@ class Task(models.Model):
     """One call of a task. Only the QuerySet's transitions change ``status``."""
 
     id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
-    task_name = models.CharField(_("task"), max_length=255, help_text=_("The dotted path of the task."))
+    task_name = models.CharField(_("task"), max_length=255, help_text=_("The name of the task."))
     queue_name = models.CharField(_("queue"), max_length=100, default="default")
     backend = models.CharField(_("backend"), max_length=64, default="default")
     priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("Higher runs first."))
@@ -67,7 +67,10 @@ class Task(models.Model):
     max_retries = models.PositiveSmallIntegerField(_("max retries"), default=0)
     retry_policy = JSONField(_("retry policy"), null=True, blank=True)
     timeout = models.FloatField(_("timeout"), null=True, blank=True, help_text=_("Seconds."))
-    retention = DurationField(_("retention"), null=True, blank=True)
+    retention = DurationField(_("retention"), null=True, blank=True, help_text=_("Of a success."))
+    retention_by_state = JSONField(
+        _("retention by state"), null=True, blank=True, help_text=_("Of other ends than success, in seconds.")
+    )
     unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
     unique_until = models.CharField(
         _("unique until"), max_length=8, null=True, blank=True, help_text=_("Empty: until it is done.")
@@ -113,6 +116,7 @@ class Task(models.Model):
     )
 
     result = JSONField(_("result"), null=True, blank=True)
+    # Of a task that is tried again, that of its last attempt.
     error_code = models.CharField(_("error code"), max_length=100, null=True, blank=True)
 
     objects = TaskQuerySet.as_manager()
@@ -178,6 +182,8 @@ class Task(models.Model):
                 condition=Q(status__in=sorted(TASK_LIVE_STATES), schedule_id__isnull=False),
                 name="horsies_task_run_of_schedule",
             ),
+            # What failed, and what is tried again: a task that succeeds at once is never in it.
+            models.Index(fields=["id"], condition=Q(error_code__isnull=False), name="horsies_task_error"),
             models.Index(
                 fields=["kept_until"],
                 condition=Q(kept_until__isnull=False),

@@ -8,6 +8,7 @@ worker's id is compared as well: after a failover that has lost commits, two wor
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,7 +20,7 @@ from django.db.models.functions import Cast, Greatest, Now
 
 from .. import lifecycle, signalling
 from ..bounds import RETENTION, date_if_within, within
-from ..expressions import Blank, FromMap, FromNow, integers, texts
+from ..expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
 from ..lifecycle import Change
 from ..results import OperationalCode, OutcomeCode, TaskError
 from ..retention import kept_until
@@ -28,8 +29,8 @@ from ..states import AttemptOutcome, TaskStatus
 from ..unique import UniqueUntil
 from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from ..workflows import door
-from .attempt import TaskAttempt, TaskAttemptQuerySet
-from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, error_result
+from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
+from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, claims_of, error_result
 from .gates import IS_LIMITED, admit_after_commit
 from .interventions import Interventions
 from .picks import RANK, among, in_order
@@ -74,6 +75,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "is_fed",
     "limit_key",
     IS_READABLE,
+    SecondsUntil("good_until"),
 )
 
 #: What the way back from a body writes: a key that is held until the start is held no more, or the update might fail.
@@ -142,8 +144,8 @@ class TaskQuerySet(Interventions):
                 next_up.filter(queue_name=queue).lock().values_list(*RANK)[:room] for queue, room in rooms.items()
             )
             next_up = among(self, Q(pk__in=in_order(*firsts)[:count]))
-        rows = next_up.lock().values_list(*CLAIMED_COLUMNS)[:count]
-        claims = [ClaimedTask(*row) for row in rows]
+        asked_at = time.monotonic()
+        claims = claims_of(next_up.lock().values_list(*CLAIMED_COLUMNS)[:count], asked_at)
         for change, batch, values in (
             (lifecycle.CLAIM_AND_START, claims[:start], taken_by(worker_id) | STARTED),
             (lifecycle.CLAIM, claims[start:], taken_by(worker_id)),
@@ -209,7 +211,7 @@ class TaskQuerySet(Interventions):
         self.held(ends, TaskStatus.RUNNING, runner.worker_id)._move(
             lifecycle.FAIL,
             result=FromMap({end.task_id: end.result for end in ends}, models.JSONField()),
-            error_code=FromMap(texts({key: error.code for key, error in errors.items()}), TextField()),
+            error_code=_codes(errors),
             failed_at=Now(),
             kept_until=kept_until(TaskStatus.FAILED, self.db),
         )
@@ -241,16 +243,18 @@ class TaskQuerySet(Interventions):
         verdicts = dict(mine.lock(skip=False).values_list("pk", in_time))
         if again := [end for end in ends if verdicts.get(end.task_id)]:
             rows = self.held(again, TaskStatus.RUNNING, runner.worker_id)
+            errors = {end.task_id: end.error for end in again if end.error}
             self._attempts.record(
                 rows,
                 outcome,
                 will_retry=True,
-                errors={end.task_id: end.error for end in again if end.error},
+                errors=errors,
                 hostname=runner.hostname,
                 pid=runner.pid,
             )
             rows._move(
                 lifecycle.RETRY_LATER,
+                error_code=_codes(errors),
                 retry_count=F("retry_count") + int(is_charged),
                 next_retry_at=due,
                 enqueued_at=due,
@@ -315,6 +319,28 @@ class TaskQuerySet(Interventions):
     def expire(self) -> int:
         """PENDING → EXPIRED where ``good_until`` has passed (S0-36), no attempt."""
         return self._expire(lifecycle.EXPIRE)
+
+    # What the end, or the pause, of a workflow does.
+
+    def expire_claimed(self) -> int:
+        """CLAIMED → EXPIRED where ``good_until`` has passed: that wins over a paused or cancelled workflow (S1-20)."""
+        return self._expire(lifecycle.EXPIRE_CLAIMED)
+
+    def hold(self) -> int:
+        """CLAIMED → PENDING for tasks of paused workflows, which no worker claims until :meth:`let_go`.
+
+        A held task is gated and has no limit key, so no gate lets it in; its place at its limit is free.
+        """
+        with self.leaving():
+            return self._move(lifecycle.HOLD, deferred=True, gated=True, limit_key=None, **_UNCLAIMED)
+
+    def let_go(self, limit_key: Any = None) -> int:
+        """Let held tasks be claimed again, or wait at the gate of this limit key; return how many."""
+        values = {"limit_key": limit_key, "deferred": limit_key is not None, "gated": limit_key is not None}
+        count = self.held_back().update(**values)
+        if count:
+            wake_after_commit(self.db, ANY_QUEUE)
+        return count
 
     # What a person may do.
 
@@ -478,6 +504,10 @@ class TaskQuerySet(Interventions):
             result=FromMap(results, models.JSONField()),
             kept_until=kept_until(TaskStatus.EXPIRED, self.db),
         )
+
+
+def _codes(errors: Mapping[UUID, AttemptError]) -> FromMap:
+    return FromMap(texts({key: error.code for key, error in errors.items()}), TextField())
 
 
 def _due_again(ends: Sequence[Ended]) -> FromNow:

@@ -45,12 +45,24 @@ HOLDS_ITS_KEY: Final = Q(unique_key__isnull=False) & (
 _GIVEN_UP: Final = [UniqueUntil.STARTED.value, UniqueUntil.RELEASED.value]
 
 
+#: What a PENDING task waits for whose time has not come. No group is open that was ever claimed.
+IS_RETRYING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=False)
+IS_AGGREGATING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True, group_key__isnull=False, claim=0)
+IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
+    Q(group_key__isnull=True) | Q(claim__gt=0)
+)
+
+
 class TaskViews(models.QuerySet["Task"]):
     """Tasks by what is to be done with them. Reads, and changes nothing."""
 
     def pending(self) -> Self:
         """Tasks that wait, due or not."""
         return self.filter(status=TaskStatus.PENDING)
+
+    def claimed(self) -> Self:
+        """Tasks that a worker holds, whether their bodies have begun or not."""
+        return self.filter(IS_HELD)
 
     def due(self) -> Self:
         """Tasks that may be claimed now (S0-35, S4-19)."""
@@ -64,6 +76,10 @@ class TaskViews(models.QuerySet["Task"]):
         """Due tasks for which their limit has no place yet."""
         return self.pending().filter(gated=True)
 
+    def held_back(self) -> Self:
+        """Tasks that a paused workflow holds back: they keep their ids, and go on with it."""
+        return self.gated().filter(limit_key__isnull=True)
+
     def admitted(self) -> Self:
         """Tasks that have a place of their limit."""
         return self.filter(IS_ADMITTED)
@@ -75,15 +91,19 @@ class TaskViews(models.QuerySet["Task"]):
 
     def scheduled(self) -> Self:
         """Tasks that wait for the time they were sent for (S2-02)."""
-        return self.pending().filter(enqueued_at__gt=Now(), next_retry_at__isnull=True)
+        return self.pending().filter(IS_SCHEDULED)
+
+    def aggregating(self) -> Self:
+        """Groups that wait for more calls, as asynq calls that; a group that is due is in line."""
+        return self.pending().filter(IS_AGGREGATING)
 
     def retrying(self) -> Self:
-        """Tasks that wait for another attempt (S2-05)."""
-        return self.pending().filter(next_retry_at__isnull=False)
+        """Tasks that wait for the time of another attempt (S2-05); once that has come they are in line."""
+        return self.pending().filter(IS_RETRYING)
 
     def in_line(self) -> Self:
-        """Tasks that wait for nothing but a worker: what asynq calls pending (S2-03)."""
-        return self.pending().filter(enqueued_at__lte=Now(), next_retry_at__isnull=True)
+        """Tasks that wait for nothing but a worker: what asynq calls pending (S2-03). Retries that are due, too."""
+        return self.pending().filter(enqueued_at__lte=Now())
 
     def active(self) -> Self:
         """Tasks that a worker holds (S2-04)."""
@@ -139,7 +159,7 @@ class TaskViews(models.QuerySet["Task"]):
         return self.pending().filter(task_name=task_name, queue_name=queue_name, group_key=key, claim=0)
 
     def overdue(self) -> Self:
-        """PENDING tasks whose ``good_until`` has passed."""
+        """PENDING tasks whose ``good_until`` has passed: they must not begin, and a reaper expires them."""
         return self.pending().filter(good_until__lte=Now())
 
     def stale_claimed(self, threshold: float) -> Self:

@@ -73,7 +73,7 @@ class Worker(models.Model):
     """One process that claims tasks. Nothing refers to this row: recovery goes by the tasks and their beats alone."""
 
     id = models.CharField(_("id"), primary_key=True, max_length=64)
-    name = models.CharField(_("name"), max_length=24, blank=True)
+    name = models.CharField(_("name"), max_length=100, blank=True)
     hostname = models.CharField(_("hostname"), max_length=255)
     pid = models.PositiveIntegerField(_("process id"))
     backend = models.CharField(_("backend"), max_length=64, default="default")

@@ -94,6 +94,7 @@ class WorkflowTask(models.Model):
     rebuilds = models.PositiveSmallIntegerField(_("rebuilds"), default=0, help_text=_("Of its subworkflow."))
     timeout = models.FloatField(_("timeout"), null=True, blank=True)
     retention = DurationField(_("retention"), null=True, blank=True)
+    retention_by_state = JSONField(_("retention by state"), null=True, blank=True)
     good_until = DateTimeField(_("good until"), null=True, blank=True)
     metadata = JSONField(_("metadata"), null=True, blank=True)
     limit_key = models.CharField(_("limit key"), max_length=255, null=True, blank=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -28,11 +29,19 @@ class Reaper:
     """Runs a pass, waits, runs the next. Of any number of reapers one at a time does, whoever comes first.
 
     A pass is due once none has been for ``interval`` seconds. So a reaper that dies in its turn is missed for no longer
-    than that, and nobody holds a lock.
+    than that, and nobody holds a lock. ``on_pass`` takes a line that says what each pass did; by default it is logged
+    at DEBUG.
     """
 
-    def __init__(self, options: Options, backend: str, interval: float | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        backend: str,
+        interval: float | None = None,
+        on_pass: Callable[[str], None] | None = None,
+    ) -> None:
         self._options = options
+        self._on_pass = on_pass or partial(logger.debug, "%s")
         self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
         self._turn = f"{TURN}:{backend}"[:100]  # each backend has thresholds of its own
         self._id = uuid4().hex
@@ -82,5 +91,11 @@ class Reaper:
             detector.keep_up()
             return not self._stopped.is_set and turns.keep(self._turn, self._id)
 
-        run_pass(self._options, is_mine, detector.probe)
+        reports = run_pass(self._options, is_mine, detector.probe)
+        self._on_pass(f"reaper pass: {words_of(reports)}")
         return self._interval
+
+
+def words_of(reports: Sequence[DutyReport]) -> str:
+    """Return what the duties of one pass did, those that did something."""
+    return "; ".join(str(report) for report in reports if report.count or report.error) or "nothing to do"

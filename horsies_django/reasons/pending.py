@@ -42,7 +42,7 @@ def of_pending(task: Task, now: datetime) -> Iterator[Reason]:
         found.append(_other_version(task, is_due=is_due))
     elif not is_due:
         found.append(_not_due(task))
-    found += [of_gated(task)] if task.gated else []
+    found += [of_gated(task)] if task.gated and task.limit_key is not None else []
     found += _of_queue_and_workers(task, rows, is_due=is_due and not task.gated)
     yield from found or [_nothing(now - task.enqueued_at)]
 

@@ -152,10 +152,14 @@ class Beat:
         """Return the seconds until the next slot; 0 or less if one is due, or is to be worked out."""
         tries_again_in = self._patience.seconds()  # first: one whose time comes meanwhile is among the slots then
         first = self._served.next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
-        seconds, is_unplanned = asked(
-            self._options.database, seconds=Subquery(first), is_unplanned=Exists(self._served.unplanned())
+        seconds, is_unplanned, stale = asked(
+            self._options.database,
+            seconds=Subquery(first),
+            is_unplanned=Exists(self._served.unplanned()),
+            # Not EXISTS: PostgreSQL expects most rows to be such, and would scan the table for the first one.
+            stale=Subquery(self._served.planned_otherwise().values("pk")[:1]),
         )
-        if is_unplanned:
+        if is_unplanned or stale is not None:
             return 0.0
         return min(self._interval if wait is None else float(wait) for wait in (seconds, tries_again_in))
 
@@ -164,10 +168,11 @@ class Beat:
         passed: list[Passed] = []
         left: list[Left] = []
         columns = ("pk", "name", date_if_within("next_run_at"), Now())
-        found = [(rows is due, *row) for rows in (due, unplanned) for row in rows.values_list(*columns)[:BATCH]]
-        for is_due, key, name, run_at, now in found:
+        parts = (self._served.planned_otherwise(), due, unplanned)
+        found = [(rows is unplanned, *row) for rows in parts for row in rows.values_list(*columns)[:BATCH]]
+        for is_unplanned, key, name, run_at, now in found:
             try:
-                if is_due and run_at is None:
+                if run_at is None and not is_unplanned:
                     raise ValueError(f"next_run_at can't be read; allowed: {DATES_ALLOWED}.")
                 for one in pass_due(self._rows, key, run_at, aware(now)):
                     passed.append(one)

@@ -30,7 +30,7 @@ def columns_of(declared: Declared, own: Mapping[str, Any]) -> dict[str, Any]:
         "start_at": stored(own["start_at"]),
         "end_at": stored(own["end_at"]),
         "backend": declared.backend,
-        "task_name": declared.what.module_path if is_task else None,
+        "task_name": declared.what.task_name if is_task else None,
         "workflow_name": None if is_task else declared.what._meta.options.definition_key,
         "timing": declared.when.timing,
         "args": [encode(value, rich=rich, where=f"args[{place}]") for place, value in enumerate(args)],
@@ -42,4 +42,6 @@ def columns_of(declared: Declared, own: Mapping[str, Any]) -> dict[str, Any]:
 def _option(name: str, value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
+    if name == "retention" and isinstance(value, Mapping):
+        value = {state: kept.total_seconds() if isinstance(kept, timedelta) else kept for state, kept in value.items()}
     return encode(value, rich=False, where=f"option {name!r}")

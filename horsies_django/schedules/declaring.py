@@ -6,21 +6,24 @@ import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from ..bounds import DATES_ALLOWED, is_in_range
 from ..compat import FrameworkTask
+from ..task_options import Retention
 from ..tasks import HorsiesTask
 from ..workflows.definition import WorkflowDefinition
+from .moments import project_timezone
 from .patterns import Pattern
 
 if TYPE_CHECKING:
     from ..models import Schedule
 
-#: What a schedule is, beside the options of its calls, and what it is if nothing is said.
+#: What a schedule is, beside the options of its calls, and what it is if nothing is said. None as a time zone is the
+#: project's: settings may be another's when a module is imported.
 _OWN: Final[Mapping[str, Any]] = {
-    "timezone": "UTC",
+    "timezone": None,
     "enabled": True,
     "catch_up": "latest",
     "max_catch_up_runs": 100,
@@ -49,7 +52,7 @@ class ScheduleOptions(TypedDict, total=False):
     queue_name: str
     priority: int
     timeout: float | None
-    retention: timedelta | float | str | None
+    retention: Retention
     metadata: Mapping[str, Any] | None
     unique_key: str | None
     good_for: float | None
@@ -66,6 +69,9 @@ class Declared:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     place: str = ""
+    #: The import of the module that it stands in, and whether it is at the top of that and not in a function.
+    loaded: object = field(default=None, compare=False, repr=False)
+    is_at_top: bool = field(default=False, compare=False, repr=False)
 
     @property
     def backend(self) -> str:
@@ -104,7 +110,10 @@ class Declared:
         """Return the columns of its row. Raises TypeError or ValueError for what a row can't hold."""
         from .columns import columns_of
 
-        return columns_of(self, {**_OWN, **{name: self.options[name] for name in self.options if name in _OWN}})
+        own = {**_OWN, **{name: self.options[name] for name in self.options if name in _OWN}}
+        if own["timezone"] is None:
+            own["timezone"] = project_timezone()
+        return columns_of(self, own)
 
     @property
     def call_options(self) -> dict[str, Any]:
@@ -120,17 +129,23 @@ class Declared:
 
 @dataclass(slots=True)
 class Declarations:
-    """All schedules that have been declared, by where: a module that is imported again replaces its own."""
+    """All schedules that have been declared, by name and line: a module that is imported again replaces its own."""
 
-    by_place: dict[tuple[str, str], Declared] = field(default_factory=dict)
+    by_place: dict[tuple[str, str], list[Declared]] = field(default_factory=dict)
 
     def add(self, declared: Declared) -> None:
         """Note a schedule; two with one name are a mistake, which ``manage.py check`` tells."""
-        self.by_place[str(declared.name), declared.place] = declared
+        known = self.by_place.setdefault((str(declared.name), declared.place), [])
+        if declared.loaded is None or any(other.loaded is not declared.loaded for other in known):
+            known.clear()  # the module is imported again
+        # A loop, or a helper, runs one line for several schedules; a function that is called again declares the same.
+        if declared.is_at_top or declared not in known:
+            known.append(declared)
 
     def __iter__(self) -> Iterator[Declared]:
         """Yield them in the order in which they were declared."""
-        yield from self.by_place.values()
+        for found in self.by_place.values():
+            yield from found
 
 
 declarations = Declarations()
@@ -152,8 +167,18 @@ def schedule(
     are those of :class:`ScheduleOptions`; the page on schedules says what each does.
     """
     caller = sys._getframe(1)
-    place = f"{caller.f_globals.get('__name__', '?')}:{caller.f_lineno}"
-    declared = Declared(name, what, when, args, {} if kwargs is None else kwargs, options, place)
+    declared = Declared(
+        name,
+        what,
+        when,
+        args,
+        {} if kwargs is None else kwargs,
+        options,
+        place=f"{caller.f_globals.get('__name__', '?')}:{caller.f_lineno}",
+        # Each import has a spec of its own; a script has none, and a prompt neither.
+        loaded=caller.f_globals.get("__spec__") or caller.f_globals.get("__file__"),
+        is_at_top=caller.f_code.co_name == "<module>",
+    )
     declarations.add(declared)
     return declared
 

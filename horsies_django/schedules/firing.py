@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from django.db import Error, transaction
+from django.db import Error, OperationalError, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from .. import headers
 from ..backend import HorsiesBackend, config_of
 from ..compat import task_backends
 from ..exceptions import NotRegistered
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from ..models import Schedule
+    from ..models.schedule import ScheduleQuerySet
     from ..models.transitions import TaskQuerySet
     from ..models.workflow import WorkflowQuerySet
 
@@ -98,13 +100,18 @@ def prepare(row: Schedule, now: datetime) -> Prepared:
     return workflow_of(row, now) if row.task_name is None else call_of(row, now)
 
 
-def send(row: Schedule, prepared: Prepared) -> Handle:
-    """Send it in the current transaction and return the handle; the row's columns are not written."""
+def send(row: Schedule, prepared: Prepared, slot: datetime | None = None) -> Handle:
+    """Send it in the current transaction and return the handle; the row's columns are not written.
+
+    What is sent carries the slot that it is for. A gathered run does not: it is for the calls of many.
+    """
     if isinstance(prepared, Workflow):
-        return prepared.start(schedule_id=row.pk)
-    backend = task_backends[row.backend]
+        return prepared.start(schedule_id=row.pk, scheduled_for=slot)
+    backend, task = task_backends[row.backend], prepared.task
     assert isinstance(backend, HorsiesBackend)
-    return backend.send(prepared.task, prepared.args, prepared.kwargs, own={"schedule_id": row.pk})
+    if slot is not None and task.gather is None:
+        task = task.with_options(metadata=headers.of_slot(slot))
+    return backend.send(task, prepared.args, prepared.kwargs, own={"schedule_id": row.pk})
 
 
 def run_now(row: Schedule) -> Handle:
@@ -120,17 +127,36 @@ def run_now(row: Schedule) -> Handle:
             # In the beat's order, first the schedule and then what it sends, or they would wait for each other.
             mine.locked(skip=False).values_list("pk").first()
             handle = send(row, prepared)
-            counted = {"last_run_at": Now(), "run_count": F("run_count") + 1, **last_id(handle)}
-            mine.update(last_error="", updated_at=Now(), **counted)
+            mine.update(last_error="", updated_at=Now(), **noted(handle))
     except Exception as error:
         error.add_note(f"schedule {row.name!r} could not be run")
         raise
     return handle
 
 
+def try_run(rows: ScheduleQuerySet) -> Handle | None:
+    """Send the one schedule of ``rows`` now and return the handle.
+
+    None if there is no such row, or if it can't be sent: then it keeps why in ``last_error``. Raises OperationalError.
+    """
+    try:
+        return next(iter(rows.run_now()), None)
+    except OperationalError:
+        raise
+    except Exception as error:  # noqa: BLE001  # what builds a workflow is a project's own code
+        rows.update(last_error=told(error))
+        return None
+
+
 def last_id(handle: Handle) -> dict[str, Any]:
     """Return the column that keeps what was sent last, with its value."""
     return {"last_workflow_id" if isinstance(handle, WorkflowHandle) else "last_task_id": handle.id}
+
+
+def noted(handle: Handle) -> dict[str, Any]:
+    """Return what a row notes of a send. Where a live run with the same unique key stands in, there is no new run."""
+    counted = {} if handle.replayed else {"last_run_at": Now(), "run_count": F("run_count") + 1}
+    return {**counted, **last_id(handle)}
 
 
 def is_unfinished(row: Schedule) -> bool:

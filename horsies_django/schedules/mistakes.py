@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,14 +29,17 @@ class Mistake:
 
 def mistakes() -> Iterator[Mistake]:
     """Yield every mistake; nothing is sent, and no database is asked."""
-    names = Counter(str(declared.name) for declared in declarations)
+    by_name: dict[str, list[str]] = defaultdict(list)
     for declared in declarations:
+        by_name[str(declared.name)].append(declared.place)
         yield from mistakes_of(declared)
-        if names[str(declared.name)] > 1:
-            places = [other.place for other in declarations if other.name == declared.name]
-            others = " and ".join(place for place in places if place != declared.place)
-            problem = f"the name is that of the one in {others} too; allowed: a name for each."
-            yield Mistake(str(declared.name), declared.place, problem, is_double=True)
+    for name, places in by_name.items():
+        for place in dict.fromkeys(places) if len(places) > 1 else ():
+            if others := " and ".join(dict.fromkeys(other for other in places if other != place)):
+                problem = f"the name is that of the one in {others} too"
+            else:
+                problem = f"this line declares {len(places)} of that name"
+            yield Mistake(name, place, f"{problem}; allowed: a name for each.", is_double=True)
 
 
 def mistakes_of(declared: Declared) -> Iterator[Mistake]:

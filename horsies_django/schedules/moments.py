@@ -11,6 +11,11 @@ from django.db.models.functions import Now
 from django.db.models.sql import Query
 
 
+def project_timezone() -> str:
+    """Return the time zone that a schedule has unless it says otherwise: the project's."""
+    return settings.TIME_ZONE or "UTC"
+
+
 def asked(alias: str, **expressions: Any) -> Sequence[Any]:
     """Return what expressions come to that belong to no table, in one statement."""
     query = Query(None)  # as Django's own constraints ask

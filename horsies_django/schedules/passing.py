@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import F
 from django.db.models.functions import Now
 
 from ..models.schedule import Schedule, ScheduleQuerySet
@@ -64,7 +63,7 @@ def pass_due(rows: ScheduleQuerySet, key: Any, run_at: datetime | None, now: dat
         return
     slots = _readable(row)
     try:
-        if slots is None or run_at is None:
+        if slots is None or run_at is None or row.is_planned_otherwise or not slots.is_within(_planned(row, slots)):
             row.plan(now)
             _write(rows, row, run_at, {"last_error": row.last_error if slots is None else ""})
         else:
@@ -103,10 +102,15 @@ def _readable(row: Schedule) -> Slots | None:
         return None
 
 
+def _planned(row: Schedule, slots: Slots) -> datetime:
+    slot = slots.slot_of(aware(row.next_run_at), aware(row.next_slot_at))
+    assert slot is not None
+    return slot
+
+
 def _due(row: Schedule, slots: Slots, now: datetime) -> tuple[Sequence[datetime], datetime]:
     """Return the slots to be sent now, and the last that is passed with them."""
-    planned = slots.slot_of(aware(row.next_run_at), aware(row.next_slot_at))
-    assert planned is not None
+    planned = _planned(row, slots)
     most = min(row.max_catch_up_runs, MOST_CATCH_UP) if row.catch_up == CatchUp.ALL else 1
     found = slots.missed(planned, now, most)[:SLOTS_OF_A_LOOK]
     is_late = (now - slots.due_at(found[-1])).total_seconds() > MISSED_AFTER
@@ -144,12 +148,14 @@ def _send(
             if fresh.overlap == Overlap.SKIP:
                 return _skip(rows, fresh, slots, slot), fresh
             firing.cancel_previous(fresh)
-        handle = firing.send(fresh, prepared)
-        last = firing.last_id(handle)
-        for name, value in last.items():
+        handle = firing.send(fresh, prepared, slot)
+        for name, value in firing.last_id(handle).items():
             setattr(fresh, name, value)
-        counted = {"last_run_at": Now(), "run_count": F("run_count") + 1, **last}
-        _move(rows, fresh, slots, slot, {"last_error": "", **counted})
+        _move(rows, fresh, slots, slot, {"last_error": "", **firing.noted(handle)})
+    if handle.replayed:
+        stands_in = "schedule %r skips its slot %s: what it would send has the unique key of id=%s"
+        logger.info(stands_in, row.name, slot.isoformat(), handle.id)
+        return Passed(row.name, slot), fresh
     logger.info("schedule %r has sent its slot %s: id=%s", row.name, slot.isoformat(), handle.id)
     return Passed(row.name, slot, handle), fresh
 

@@ -226,6 +226,17 @@ def parse(timing: str) -> Every | Cron:
     return pattern
 
 
+def with_kind(text: str) -> str:
+    """Return a timing as people type it with its kind in front: a bare cron expression is taken for one.
+
+    >>> with_kind("0 9 * * MON-FRI"), with_kind("@daily"), with_kind("every:300")
+    ('cron:0 9 * * MON-FRI', 'cron:@daily', 'every:300')
+    """
+    text = text.strip()
+    is_bare = text.startswith("@") or len(text.split()) in (5, 6)
+    return CRON + text if is_bare and not text.startswith((CRON, EVERY)) else text
+
+
 def _fields(second: int, rest: str) -> str:
     return f"{second} {rest}" if second else rest
 

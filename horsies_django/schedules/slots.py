@@ -72,6 +72,10 @@ class Slots:
         """Return the slot of a planned run; the time itself if somebody has put it elsewhere."""
         return slot if slot is not None and self.due_at(slot) == run_at else run_at
 
+    def is_within(self, moment: datetime) -> bool:
+        """Whether a moment lies in the window of the schedule."""
+        return (self.start_at is None or self.start_at <= moment) and (self.end_at is None or moment <= self.end_at)
+
     def after(self, moment: datetime) -> datetime | None:
         """Return the first slot later than ``moment``; None if there is none before the schedule ends."""
         return next(self._from(moment), None)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from .. import headers
+from .. import gathering, headers
 from ..backend import config_of
 from ..bounds import DATES_ALLOWED, is_in_range
-from ..calls import Calls
+from ..calls import Calls, parameters_of
 from ..compat import InvalidTask, task_backends
 from ..conf import Options
 from ..dry import sends_nothing
@@ -21,7 +21,7 @@ from ..exceptions import InvalidWorkflow, NotRegistered
 from ..registry import registry
 from ..tasks import HorsiesTask
 from .choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
-from .firing import TASK_OPTIONS, WORKFLOW_OPTIONS, call_of, workflow_of
+from .firing import TASK_OPTIONS, WORKFLOW_OPTIONS, Call, call_of, workflow_of
 from .moments import aware
 from .patterns import parse
 from .slots import Slots, zone_of
@@ -124,9 +124,31 @@ def _task_call(row: Schedule, name: str) -> Iterator[Problem]:
     except (InvalidTask, TypeError, ValueError) as error:
         yield "options", _told(error, TASK_OPTIONS)
     else:
-        yield from _reserved_headers(call.task, config_of(row.backend))
+        options = config_of(row.backend)
+        yield from _reserved_headers(call.task, options)
+        if call.task.gather is not None:
+            yield from _gathered_call(row, call, options)
+            return
         column = "args" if row.args and not row.kwargs else "kwargs"
-        yield from _error(column, lambda: Calls.of(call.task, config_of(row.backend)).arguments(call.args, call.kwargs))
+        yield from _error(column, lambda: Calls.of(call.task, options).arguments(call.args, call.kwargs))
+
+
+def _gathered_call(row: Schedule, call: Call, options: Options) -> Iterator[Problem]:
+    """One call that joins others: its arguments are not those of the function, which is handed the list of them."""
+    task, (items, *_) = call.task, parameters_of(call.task.func, call.task.takes_context).own
+    if row.overlap == Overlap.CANCEL_PREVIOUS:
+        allowed = f"'allow' or 'skip', for a run of {task.module_path} has calls of others too"
+        yield "overlap", f"overlap is {row.overlap!r}; allowed: {allowed}."
+    if call.kwargs.keys() == {items}:
+        problem = f"{task.module_path} is handed the list of its calls as {items!r}"
+        yield "kwargs", f"{problem}; allowed: the keyword arguments of one call."
+        return
+    try:
+        gathering.checked(Calls.of(task, options), task, call.args, call.kwargs)
+    except InvalidTask as error:
+        yield "options", str(error)
+    except Exception as error:  # noqa: BLE001  # the key may be a project's own callable
+        yield ("args" if call.args else "kwargs"), str(error) or repr(error)
 
 
 def _reserved_headers(task: HorsiesTask[..., Any], options: Options) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 from django.utils.translation import gettext as _
 
+from ..headers import slot_in
 from ..masking import Mask, mask_of
 from ..models import Task
 from .json_text import pieces
@@ -71,6 +73,11 @@ class Contents:
     def text(self, part: str) -> str:
         """Return all of a value, as JSON that people can read."""
         return "".join(pieces(self.seen(part), self.mask))
+
+    @property
+    def slot(self) -> datetime | None:
+        """The slot of a schedule that it carries; also where its metadata is not to be seen, for this is ours."""
+        return slot_in(self._value("metadata"))
 
     @property
     def error(self) -> dict[str, Any]:

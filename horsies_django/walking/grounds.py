@@ -67,9 +67,10 @@ WHOLE: Final = Ground()
 PENDING: Final = Ground((_LINE, _LATER, _GATED))
 DEFERRED: Final = Ground((_LATER,))
 DUE: Final = Ground((_LINE, _JUST_DUE, _GATED))
-OVERDUE: Final = Ground((_LINE, _JUST_DUE, _GATED, _TOO_LATE))
+OVERDUE: Final = Ground((_TOO_LATE,))
 HELD: Final = Ground((Shelf(IS_HELD, ("claimed_by_worker_id",)),))
-UNHAPPY: Final = Ground(lanes=tuple(Q(status=status) for status in sorted(TASK_RETRYABLE_STATES)))
+#: What ended without success, and what is tried again.
+WITH_ERROR: Final = Ground(lanes=(Q(error_code__isnull=False),))
 
 
 def of_status(status: str) -> Ground:

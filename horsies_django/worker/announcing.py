@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Final
@@ -20,6 +20,7 @@ from ..results import OperationalCode
 from ..signalling import Job, failures, send_failure
 from ..signals import task_retrying
 from ..states import AttemptOutcome, TaskStatus
+from .isolation import isolated
 from .outcome import Outcome
 
 logger = logging.getLogger("horsies_django.worker")
@@ -57,12 +58,20 @@ def running_row(claim: ClaimedTask, database: str) -> Task:
 
 
 class Announcer:
-    """Sends signals of what has been stored, in a thread of its own: receivers must not hold up the pump."""
+    """Sends signals of what has been stored, in a thread of its own: receivers must not hold up the pump.
 
-    def __init__(self, database: str) -> None:
+    Without ``has_thread``, for a database that no other thread can see into, :meth:`send` sends them in the calling
+    thread. ``on_sent`` is called after each job. ``taken`` and ``sent`` count jobs; one thread alone writes each.
+    """
+
+    def __init__(self, database: str, *, has_thread: bool = True, on_sent: Callable[[], None] | None = None) -> None:
         self._database = database
+        self._has_thread = has_thread
+        self._on_sent = on_sent
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self.taken = 0
+        self.sent = 0
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
         """Announce those of ``outcomes`` that were a task's end, or that another attempt follows, once each."""
@@ -75,13 +84,21 @@ class Announcer:
 
     def put(self, job: Job) -> None:
         """Take what sends signals."""
-        if self._thread is None:
+        if self._thread is None and self._has_thread:
             self._thread = threading.Thread(target=self._loop, name="horsies-signals", daemon=True)
             self._thread.start()
+        self.taken += 1
         self._queue.put(job)
+
+    def send(self) -> None:
+        """Send what is waiting in this thread, unless there is one for that."""
+        while not self._has_thread and self.sent < self.taken:
+            if (job := self._queue.get()) is not None:
+                self._send(job)
 
     def close(self, timeout: float) -> None:
         """Send what is waiting, for at most ``timeout`` seconds."""
+        self.send()
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout)
@@ -89,12 +106,22 @@ class Announcer:
     def _loop(self) -> None:
         while (job := self._queue.get()) is not None:
             close_old_connections()
-            try:
-                job()
-            except Exception:
-                logger.exception("signals could not be sent")
+            self._send(job)
             close_old_connections()
         connections.close_all()
+
+    def _send(self, job: Job) -> None:
+        """Send the signals of one job; what a receiver raises changes nothing, be it SystemExit."""
+        try:
+            isolated(job)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not self._has_thread:
+                raise  # the caller's own thread was asked to stop
+            logger.exception("signals could not be sent")
+        finally:
+            self.sent += 1
+            if self._on_sent is not None:
+                self._on_sent()
 
     def _announce(self, outcomes: Sequence[Outcome]) -> None:
         raised = {outcome.claim.task_id: outcome for outcome in outcomes}

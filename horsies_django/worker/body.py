@@ -29,8 +29,8 @@ from ..states import TaskStatus
 from ..tasks import HorsiesTask
 from ..workflows import door, feeding
 from . import announcing, chain, console, joining, verdict, versions
-from .outcome import Outcome
-from .run import Run
+from .outcome import Outcome, Unbegun
+from .run import Run, TooLate
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -42,27 +42,29 @@ class _Call:
     kwargs: dict[str, Any]
 
 
-def run(run: Run) -> Outcome:
-    """Run a body in this thread. Never raises."""
+def run(run: Run) -> Outcome | Unbegun:
+    """Run a body in this thread, if it may still begin. Never raises."""
     call = None
-    run.begin()
     try:
+        run.begin()
         call = _prepare(run)
         announcing.started(run.claim, run.database)
         if isinstance(call.task, HorsiesTask) and call.task.atomic:
             return _run_atomic(run, call)
         return verdict.returned(run, call.task, _value(run, call))
+    except TooLate:
+        return Unbegun(run)
     except BaseException as error:  # noqa: BLE001  # sys.exit() and KeyboardInterrupt of a body end the body, not us
         return _raised(run, call, error)
     finally:
         run.end()
 
 
-async def arun(run: Run) -> Outcome:
-    """Run a body on this event loop. Never raises."""
+async def arun(run: Run) -> Outcome | Unbegun:
+    """Run a body on this event loop, if it may still begin. Never raises."""
     call = None
-    run.begin()
     try:
+        run.begin()
         # What a node, or a group of calls, is given is read from the database.
         is_given = run.claim.workflow_id is not None or run.claim.is_fed
         call = await sync_to_async(_prepare)(run) if is_given else _prepare(run)
@@ -72,11 +74,14 @@ async def arun(run: Run) -> Outcome:
         func = call.task.func
         if not inspect.iscoroutinefunction(func):
             func = sync_to_async(func, thread_sensitive=False)
+        run.require_time()
         if run.options.middleware:
             value = await run.wait_for(_within_chain(run, call, partial(func, *context, *call.args, **call.kwargs)))
         else:
             value = await run.wait_for(func(*context, *call.args, **call.kwargs))
         return verdict.returned(run, call.task, value)
+    except TooLate:
+        return Unbegun(run)
     except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to whoever runs it: us
         if verdict.is_unknown(run, error):
             return await sync_to_async(_raised)(run, call, error)
@@ -101,6 +106,7 @@ def _raised(run: Run, call: _Call | None, error: BaseException) -> Outcome:
 def _value(run: Run, call: _Call) -> Any:
     context = [_context(run)] if call.task.takes_context else []
     is_async = inspect.iscoroutinefunction(call.task.func)
+    run.require_time()  # what the call is given may have taken long to read
     if run.options.middleware and call.task.func is not joining.join:  # which is no body of theirs
         body = partial(call.task.func, *context, *call.args, **call.kwargs)
         if is_async:

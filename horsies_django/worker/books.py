@@ -28,7 +28,7 @@ from ..models.survey import Survey
 from ..models.transitions import TaskQuerySet
 from ..models.unreadable import DATES, NUMBERS
 from ..models.worker import Answer, WorkerQuerySet
-from ..queue_rules import COLUMNS
+from ..queue_rules import RULES
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
 from ..refusals import is_of_the_row, is_refusal, primary_message
@@ -80,6 +80,7 @@ class Lost(NamedTuple):
     task_id: UUID
     claim: int
     workflow_id: UUID | None
+    begins_by: float | None = None
 
 
 C = TypeVar("C", ClaimedTask, Lost)
@@ -162,7 +163,7 @@ class Books:
         if is_ruled and time.monotonic() < self._learn_at:
             return
         self._learn_at = time.monotonic() + LEARNT_FOR
-        rows = Queue.objects.using(self._plan.database).ruled().values("name", *COLUMNS) if is_ruled else ()
+        rows = Queue.objects.using(self._plan.database).ruled().values("name", *RULES) if is_ruled else ()
         is_new = self.shares.learn({row.pop("name"): row for row in rows})
         if is_new and retention.learn(self._plan.database, self.shares.kept):
             self._exchanges.clear()
@@ -258,10 +259,11 @@ class Books:
 
     def delete_fleeting(self, outcomes: Sequence[Outcome]) -> None:
         """Delete tasks that are kept for no time at all (S2-10). Where somebody listens, the reaper does so later."""
-        ended = [one.claim for one in outcomes if one.is_final and not announcing.wants_finished(one.claim)]
-        if retention.may_go_at_once(ended, self._plan.database):
+        ended = [one for one in outcomes if one.is_final and not announcing.wants_finished(one.claim)]
+        ends = ((one.claim, TaskStatus.COMPLETED if one.ended.is_success else TaskStatus.FAILED) for one in ended)
+        if retention.may_go_at_once(ends, self._plan.database):
             with self.transaction():
-                pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[claim.task_id for claim in ended])))
+                pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[one.claim.task_id for one in ended])))
 
     def store_singly(self, ends: Sequence[Ended]) -> None:
         """Write ends one by one after they could not be written together.
@@ -389,6 +391,9 @@ class Books:
         self._give_tokens_back(gone, status)
         tasks = self._tasks()
         (tasks.unstart if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
+        dated = {claim.task_id: claim.begins_by for claim in free if claim.begins_by is not None}
+        if late := [task_id for task_id, begins_by in dated.items() if time.monotonic() >= begins_by]:
+            tasks.filter(pk__in=late).expire()
         door.ended(self._plan.database, [claim.task_id for claim in free if claim.workflow_id is not None])
         wake_after_commit(self._plan.database, ANY_QUEUE)
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]

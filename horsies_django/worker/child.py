@@ -77,7 +77,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     def retire(leaving: Leaving) -> bool:
         return os.write(pipe, f"{leaving}\n".encode()) > 0
 
-    begun.leave(runner.run(orders, worker_id, inbox, retire, begun))
+    begun.leave(runner.run(orders, worker_id, inbox, retire, begun, verbosity=int(verbosity)))
     # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
     logging.shutdown()
     os._exit(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -110,6 +111,31 @@ def log_to_console(verbosity: int) -> None:
         return
     _ours.addHandler(Console())
     _ours.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
+
+
+def announce(message: str, *args: object, verbosity: int) -> None:
+    """Log a line at INFO, and write it to stderr where LOGGING does not let it come to a terminal.
+
+    A process that says nothing at all looks as if it hung. Verbosity 0 asks for that.
+    """
+    logger.info(message, *args, stacklevel=2)
+    if verbosity and not _is_shown():
+        with suppress(OSError, ValueError):  # stderr may be closed
+            sys.stderr.write(f"{one_line(message % args)}\n")
+            sys.stderr.flush()
+
+
+def _is_shown() -> bool:
+    """Whether a handler writes our lines at INFO to stderr or stdout."""
+    record = logging.makeLogRecord({"name": logger.name, "levelno": logging.INFO, "levelname": "INFO"})
+    current: logging.Logger | None = logger if logger.isEnabledFor(logging.INFO) else None
+    while current is not None:
+        for handler in current.handlers:
+            is_stream = isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stderr, sys.stdout)
+            if is_stream and handler.level <= logging.INFO and handler.filter(record):
+                return True
+        current = current.parent if current.propagate else None
+    return False
 
 
 def say(message: str, *args: object, is_last: bool) -> None:

@@ -17,13 +17,14 @@ from django.db import close_old_connections, connections
 
 from ..exceptions import TaskTimeLimit
 from . import body, verdict
+from .isolation import isolated
 from .leftovers import SharedThreads, calling, drop_connections, kept_as_they_are, tidy
-from .outcome import Outcome
+from .outcome import Outcome, Unbegun
 from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
 
-Deliver = Callable[[Outcome], None]
+Deliver = Callable[[Outcome | Unbegun], None]
 
 #: Seconds that an executor's threads get to close their connections.
 CLOSING: Final = 2.0
@@ -33,7 +34,7 @@ BLOCKED: Final = 5.0
 
 
 class Executor(Protocol):
-    """Runs bodies and delivers each one's outcome."""
+    """Runs bodies and delivers each one's outcome, or that it came too late to begin."""
 
     def submit(self, runs: Collection[Run]) -> None:
         """Take bodies, to begin each as soon as a slot is free for it. Nothing here waits."""
@@ -43,6 +44,10 @@ class Executor(Protocol):
 
     def withdraw(self) -> list[Run]:
         """Take back those that have not begun."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no body could begin now, for what was asked of the event loop has not been answered."""
 
     def is_blocked(self) -> bool:
         """Whether nothing can go on here because of one body that does not let go."""
@@ -63,7 +68,6 @@ class ThreadExecutor:
         self._slots = slots
         self._deliver = deliver
         self._waiting: deque[Run] = deque()
-        self._late: deque[Run] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -75,18 +79,14 @@ class ThreadExecutor:
         self._call()
 
     def waiting(self) -> Run | None:
-        for runs in (self._late, self._waiting):
-            with suppress(IndexError):  # a thread may take it in between
-                return runs[0]
-        return None
+        return _first(self._waiting)
 
     def withdraw(self) -> list[Run]:
-        withdrawn: list[Run] = []
-        for runs in (self._late, self._waiting):
-            with suppress(IndexError):
-                while True:
-                    withdrawn.append(runs.pop())
-        return withdrawn
+        return _taken_from(self._waiting)
+
+    @property
+    def is_silent(self) -> bool:
+        return False
 
     def is_blocked(self) -> bool:
         return False
@@ -132,10 +132,7 @@ class ThreadExecutor:
                     break
                 run.is_followed = bool(self._waiting)
                 self._call()
-                if time.monotonic() < run.begins_by:
-                    self._deliver(self._outcome_of(run))
-                else:
-                    self._late.append(run)
+                self._deliver(self._outcome_of(run))
             with self._lock:
                 self._idle += 1
             is_called = self._calls.get()
@@ -143,10 +140,10 @@ class ThreadExecutor:
                 self._idle -= 1
         connections.close_all()
 
-    def _outcome_of(self, run: Run) -> Outcome:
+    def _outcome_of(self, run: Run) -> Outcome | Unbegun:
         try:
             close_old_connections()
-            outcome = body.run(run)
+            outcome = isolated(body.run, run)
             # An interrupt may have come in the middle of an answer of the database.
             drop_connections() if run.told else tidy(run)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
@@ -159,10 +156,14 @@ class LoopExecutor:
 
     Each body has its own thread for the sync code it calls (the ORM, mostly), as a request has under ASGI, so that one
     body's slow query does not hold up the others.
+
+    A body that blocks the loop keeps those that were submitted after it from beginning. They can be withdrawn then, for
+    each is taken from the waiting ones only when it is its turn; the loop is asked then when it goes on.
     """
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
+        self._waiting: deque[Run] = deque()
         self._asked_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bodies: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references only
@@ -175,21 +176,32 @@ class LoopExecutor:
             self._thread.start()
             self._is_up.wait()
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._begin, self._loop, runs)
+        self._waiting.extend(runs)
+        self._loop.call_soon_threadsafe(self._begin, self._loop, len(runs))
 
     def waiting(self) -> Run | None:
-        return None  # each has a slot of its own
+        return _first(self._waiting)
 
     def withdraw(self) -> list[Run]:
-        return []
+        if withdrawn := _taken_from(self._waiting):
+            self._ask()
+        return withdrawn
+
+    @property
+    def is_silent(self) -> bool:
+        return self._asked_at is not None
 
     def is_blocked(self) -> bool:
-        if self._loop is None:
-            return False
+        return time.monotonic() - self._ask() > BLOCKED
+
+    def _ask(self) -> float:
+        """Ask the event loop for an answer, if none is awaited; return since when one is, in monotonic seconds."""
         if (asked_at := self._asked_at) is None:
-            asked_at = self._asked_at = time.monotonic()
-            self._loop.call_soon_threadsafe(self._answer)
-        return time.monotonic() - asked_at > BLOCKED
+            asked_at = time.monotonic()
+            if self._loop is not None:
+                self._asked_at = asked_at
+                self._loop.call_soon_threadsafe(self._answer)
+        return asked_at
 
     def _answer(self) -> None:
         self._asked_at = None
@@ -211,15 +223,20 @@ class LoopExecutor:
                 except (SystemExit, KeyboardInterrupt):  # of a task that a body has started and left behind
                     logger.exception("a coroutine's own task tried to end the event loop; it goes on")
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, runs: Collection[Run]) -> None:
-        for number, run in enumerate(runs, start=1):
-            run.is_followed = number < len(runs)
-            task = loop.create_task(self._run(run))
+    def _begin(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        for _ in range(count):
+            task = loop.create_task(self._run_next())
             self._bodies.add(task)
             task.add_done_callback(self._bodies.discard)
 
-    async def _run(self, run: Run) -> None:
+    async def _run_next(self) -> None:
+        try:
+            run = self._waiting.popleft()
+        except IndexError:
+            return  # it was withdrawn
+        run.is_followed = bool(self._waiting)
         calling.set(run)
+        outcome: Outcome | Unbegun
         try:
             async with ThreadSensitiveContext() as context:
                 outcome = await body.arun(run)
@@ -246,7 +263,7 @@ class InlineExecutor:
                 timer.start()
             try:
                 with kept_as_they_are(run):
-                    outcome = body.run(run)
+                    outcome = isolated(body.run, run)
             finally:
                 timer.cancel()
             self._deliver(outcome)
@@ -257,6 +274,10 @@ class InlineExecutor:
     def withdraw(self) -> list[Run]:
         return []
 
+    @property
+    def is_silent(self) -> bool:
+        return False
+
     def _stop(self, run: Run) -> None:
         run.tell(TaskTimeLimit)
         run.interrupt()
@@ -266,3 +287,17 @@ class InlineExecutor:
 
     def close(self) -> None:
         """There is nothing to let go."""
+
+
+def _first(waiting: deque[Run]) -> Run | None:
+    with suppress(IndexError):  # another thread may take it in between
+        return waiting[0]
+    return None
+
+
+def _taken_from(waiting: deque[Run]) -> list[Run]:
+    withdrawn: list[Run] = []
+    with suppress(IndexError):
+        while True:
+            withdrawn.append(waiting.pop())
+    return withdrawn

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from ..bell import Mailbox
 from ..waking import Freed, Wake
-from .outcome import Outcome
+from .outcome import Outcome, Unbegun
 
 #: A wait shorter than this is exact and hears nothing: a selector counts in whole milliseconds.
 _SHORT: Final = 0.003
@@ -28,7 +28,7 @@ class Word(Enum):
     ABORT = auto()  # hand back what runs, and go
 
 
-Item = Outcome | Word | Wake | Freed
+Item = Outcome | Unbegun | Word | Wake | Freed
 
 
 class Hearing(Protocol):

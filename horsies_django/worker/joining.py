@@ -15,7 +15,7 @@ from ..registry import registry
 from ..tasks import HorsiesTask, task
 
 #: The columns that the group has of a call that opens it.
-_OPENS_WITH: Final = ("backend", "queue_name", "priority", "timeout", "retention", "metadata")
+_OPENS_WITH: Final = ("backend", "queue_name", "priority", "timeout", "retention", "retention_by_state", "metadata")
 
 #: Milliseconds that a slot waits for a group that a sender's transaction holds, and seconds until the next try.
 MOMENT: Final = 100

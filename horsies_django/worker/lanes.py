@@ -12,7 +12,7 @@ from uuid import UUID
 from ..models.claims import ClaimedTask
 from ..models.survey import MOST
 from .ahead import TOO_LONG, Ahead
-from .executors import Executor
+from .executors import BLOCKED, Executor
 from .run import Run
 
 #: Queues from which one claim takes at most; which they are is looked up again and again.
@@ -32,7 +32,7 @@ class Lane:
     It is ``hot`` while there may be more to claim, in ``queues``: a claim that got less than it asked for cools it, a
     wake or a look that found something heats it. What runs is known by task and claim: a task that was taken back and
     claimed anew has two bodies for a while, and each has its own slot. ``watched`` are the runs that have a time limit
-    or were told to stop.
+    or were told to stop, ``dated`` those that have a time to begin by.
     """
 
     is_async: bool
@@ -47,6 +47,7 @@ class Lane:
     knows_not_all: bool = False
     running: dict[tuple[UUID, int], Run] = field(default_factory=dict)
     watched: set[Run] = field(default_factory=set)
+    dated: set[Run] = field(default_factory=set)
     prefetched: deque[ClaimedTask] = field(default_factory=deque)
     moved_at: float = field(default_factory=time.monotonic)
     is_jammed: bool = False
@@ -110,7 +111,9 @@ class Lane:
 
     @property
     def room(self) -> int:
-        """How many tasks could be claimed."""
+        """How many tasks could be claimed: none for an event loop that is blocked."""
+        if self.executor.is_silent:
+            return 0
         ahead = 0 if self.is_jammed else max(self.prefetch, self.ahead.size)
         return max(0, self.free + ahead - len(self.prefetched))
 
@@ -120,12 +123,20 @@ class Lane:
         return next((max(0.0, time.monotonic() - run.began) for run in self.running.values()), 0.0)
 
     @property
+    def is_fed(self) -> bool:
+        """Whether something waits for a slot. A coroutine has one: it waits for the event loop."""
+        return not self.is_async and self.executor.waiting() is not None
+
+    @property
     def gives_back_at(self) -> float:
         """When the first of those that have not begun has waited too long."""
         waiting = self.executor.waiting()
         if waiting is None:
             return float("inf")
-        return waiting.submitted + TOO_LONG if self.free < 0 else waiting.begins_by
+        if self.free < 0:
+            return waiting.submitted + TOO_LONG
+        patience = waiting.submitted + BLOCKED if self.is_async else float("inf")
+        return min([patience, waiting.begins_by, *(run.begins_by for run in self.dated if not run.has_begun)])
 
     def submit(self, runs: Collection[Run]) -> None:
         """Begin these bodies, as soon as there is a slot for each."""
@@ -136,6 +147,8 @@ class Lane:
             self.running[run.task_id, run.claim.claim] = run
             if run.time_limit is not None:
                 self.watched.add(run)
+            if run.claim.begins_by is not None:
+                self.dated.add(run)
         self.executor.submit(runs)
 
     def forget(self, run: Run) -> bool:
@@ -143,16 +156,20 @@ class Lane:
         if self.running.pop((run.task_id, run.claim.claim), None) is None:
             return False
         self.watched.discard(run)
+        self.dated.discard(run)
         self.is_jammed = False
         return True
 
+    def take_back(self, run: Run) -> bool:
+        """Take back, to be given back, what will not begin; return whether it was one of this lane."""
+        if not self.forget(run):
+            return False
+        self.withdrawn.append(run.claim)
+        return True
+
     def withdraw(self) -> list[Run]:
-        """Take back, to be given back, what has not begun."""
-        runs = self.executor.withdraw()
-        for run in runs:
-            self.forget(run)
-        self.withdrawn += [run.claim for run in runs]
-        return runs
+        """Take back, to be given back, all that has not begun."""
+        return [run for run in self.executor.withdraw() if self.take_back(run)]
 
     def stall(self, longest: float) -> bool:
         """Whether what was prefetched has waited too long for a slot; then nothing is, until a body ends."""

@@ -17,6 +17,7 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import postgres
+from .isolation import isolated
 from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
@@ -94,7 +95,7 @@ class SharedThreads(ThreadPoolExecutor):
 
     def _call(self, run: Run | None, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         try:
-            return fn(*args, **kwargs)
+            return isolated(fn, *args, **kwargs)  # loop.run_in_executor() gives it no context of its own
         finally:
             tidy(run)
             for connection in connections.all(initialized_only=True):

@@ -19,6 +19,13 @@ _ENDED: Final = "task %s id=%s name=%s queue=%s attempt=%d duration=%.3fs%s"
 
 
 @dataclass(frozen=True, slots=True)
+class Unbegun:
+    """A body whose turn came when it must not begin any more: its task goes back."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A body that has ended: what to store, and what to say of it."""
 
@@ -56,6 +63,8 @@ class Outcome:
         elif ended.error is None:
             console.say(_ENDED, "snoozes" if again else "completed", *values, is_last=False)
         elif again:
-            logger.warning(_ENDED, "retries", *values)
+            kind = f"{ended.error.exception_class}: " if ended.error.exception_class else ""
+            logger.warning(_ENDED, "retries", *values[:-1], f"{error}{again} why={kind}{ended.error.message}")
+            logger.debug("traceback of task id=%s attempt=%s", claim.task_id, claim.attempt, exc_info=self.exception)
         else:
             logger.error(_ENDED, "failed", *values, exc_info=self.exception)

@@ -15,6 +15,7 @@ from typing import Final
 
 from django.db import Error
 
+from .. import recent_exceptions
 from ..bell import LONGEST_WAIT
 from ..exceptions import TaskRevoked
 from ..models.claims import ClaimedTask, Runner
@@ -28,6 +29,7 @@ from .announcing import Announcer
 from .begun import Begun
 from .books import Books
 from .cadence import Cadence
+from .connection import is_callers_alone
 from .gates import Gates
 from .hints import SOON
 from .inbox import Inbox, Item, Word
@@ -36,7 +38,7 @@ from .leaving import Leaving
 from .listener import Listener
 from .lookout import Lookout
 from .outbox import Outbox
-from .outcome import Outcome
+from .outcome import Outcome, Unbegun
 from .patience import Patience
 from .plan import Plan, Until
 from .run import Run
@@ -85,7 +87,12 @@ class Pump:
         self._retire = retire
         self._begun = begun
         self._books = Books(plan, runner)
-        self._announcer = Announcer(plan.database)
+        self._announcer = Announcer(
+            plan.database,
+            has_thread=not is_callers_alone(plan.database),
+            on_sent=partial(inbox.put, Word.LOOK) if plan.until is Until.DRAINED else None,
+        )
+        self._announced = 0
         self._cadence = Cadence(plan.poll_interval)
         self._outbox = Outbox()
         self._allowance = Allowance(plan, lanes, self._watch)
@@ -163,6 +170,7 @@ class Pump:
         if self._lookout.is_due:
             self._try(self._look)
         console.flush()
+        self._announcer.send()
         self._done = self._is_done() or self._allowance.is_over
         return tick.claimed + len(tick.stored) if tick else 0
 
@@ -212,7 +220,7 @@ class Pump:
 
     def _gathers_until(self) -> float:
         """Until when to let ends come together: no slot waits for a tick as long as there is something ahead of it."""
-        is_fed = any(lane.executor.waiting() for lane in self._lanes) and self._allowance.stop_by is None
+        is_fed = any(lane.is_fed for lane in self._lanes) and self._allowance.stop_by is None
         return self._ticked_at + GATHERING if is_fed else 0.0
 
     def _wait(self) -> float:
@@ -241,16 +249,28 @@ class Pump:
             return True
         if self._is_holding or self._gates:
             return False
+        is_stopping = self._allowance.stop_by is not None
+        if self._plan.until is Until.DRAINED and not is_stopping and self._is_announcing():
+            return False
         if not self._allowance.may_claim:
             return True
         is_waiting = self._plan.until is Until.DRAINED and self._lookout.is_held_back
         looked_in_vain = not self._lookout.is_asked and not is_waiting and not any(lane.hot for lane in self._lanes)
         return self._plan.until is not Until.STOPPED and looked_in_vain
 
+    def _is_announcing(self) -> bool:
+        """Whether receivers of signals still run. If any has run since the last look, another is asked for."""
+        sent = self._announcer.sent  # read once, for the thread counts on
+        if sent != self._announced:
+            self._announced, self._lookout.is_asked = sent, True
+        return sent != self._announcer.taken
+
     def _hear(self, items: Sequence[Item]) -> None:
         for item in items:
             if isinstance(item, Outcome):
                 self._has_ended(item)
+            elif isinstance(item, Unbegun):
+                self._came_too_late(item.run)
             elif isinstance(item, Freed):
                 self._freed(item.queue_name)
             elif isinstance(item, Wake):
@@ -282,6 +302,14 @@ class Pump:
                 lane.ahead.learn(outcome.run.began - outcome.run.submitted, outcome.duration)
         self._freed(outcome.claim.queue_name)
         self._outbox.put(outcome)
+
+    def _came_too_late(self, run: Run) -> None:
+        if not any(lane.take_back(run) for lane in self._lanes):
+            return
+        self._give_place_back(run)
+        if run.told is None:
+            values = run.task_id, run.claim.task_name, run.claim.queue_name
+            logger.warning("task could not begin in time id=%s name=%s queue=%s: it goes back", *values)
 
     def _freed(self, queue_name: str) -> None:
         """Ask for a place in a queue that had none."""
@@ -419,6 +447,8 @@ class Pump:
             if outcome.ended.again_in is not None:
                 self._cadence.due_at(time.monotonic() + outcome.ended.again_in)
             outcome.log()
+            if self._begun is None and outcome.is_final and outcome.exception is not None:
+                recent_exceptions.keep(outcome.run.task_id, outcome.exception)  # its handle may be in this process
         for queue_name in self._books.shares.scarce({outcome.claim.queue_name for outcome in ended}):
             free_after_commit(self._plan.database, queue_name)
         self._listener.ended(outcome.run.task_id for outcome in ended if outcome.is_final)

@@ -24,6 +24,10 @@ from .begun import Place
 COURTESY: Final = 2.0
 
 
+class TooLate(Exception):
+    """The body must not begin any more."""
+
+
 @dataclass(eq=False, slots=True)
 class Run:
     """What the pump, the executor and the body's context share of one body. Times are monotonic, in seconds.
@@ -39,6 +43,7 @@ class Run:
     runner: Runner
     time_limit: float | None = None
     submitted: float = field(default_factory=time.monotonic)
+    begins_by: float = field(init=False)
     began: float = float("inf")
     place: Place | None = None
     is_followed: bool = False  # another body begins right behind it, or is waiting to
@@ -55,6 +60,12 @@ class Run:
     _thread: int | None = None
     _cancel: Callable[[], object] | None = None
     _settled: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Set until when the body may begin: its deadline, and no pause after which a reaper may have its task."""
+        self.begins_by = self.submitted + self.options.recovery.running_stale_threshold_ms / 2_000
+        if self.claim.begins_by is not None:
+            self.begins_by = min(self.begins_by, self.claim.begins_by)
 
     @property
     def task_id(self) -> UUID:
@@ -77,17 +88,20 @@ class Run:
         return float("inf") if self.time_limit is None else self.began + self.time_limit
 
     @property
-    def begins_by(self) -> float:
-        """Until when it may begin: after a longer pause, of a stopped process say, a reaper may have taken its task."""
-        return self.submitted + self.options.recovery.running_stale_threshold_ms / 2_000
-
-    @property
     def has_begun(self) -> bool:
         """Whether the body has begun."""
         return self.began != float("inf")
 
+    def require_time(self) -> None:
+        """Raise :class:`TooLate` if the body must not begin any more."""
+        if time.monotonic() >= self.begins_by:
+            raise TooLate
+
     def begin(self) -> None:
-        """The body begins now, in this thread."""
+        """The body begins now, in this thread. Raises :class:`TooLate`, also if its task was taken back before."""
+        if self.told is TaskRevoked:
+            raise TooLate
+        self.require_time()
         began = time.monotonic()
         if self.place is not None:
             self.place.begin(self.claim, began, math.inf if self.time_limit is None else self.time_limit)

@@ -11,6 +11,7 @@ from ..models.claims import Runner
 from .ahead import Ahead
 from .begun import Begun
 from .connection import is_callers_alone, own_connection
+from .console import announce
 from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
 from .inbox import Inbox
 from .lanes import Lane
@@ -28,11 +29,14 @@ def run(
     inbox: Inbox,
     retire: Callable[[Leaving], bool] = lambda _: False,
     begun: Begun | None = None,
+    *,
+    verbosity: int = 0,
 ) -> Leaving:
     """Work by ``plan`` in this thread until done or told to stop; return why it ended.
 
     ``retire`` tells a supervisor that this runner takes no more work, and why, and returns whether there is one; in
-    ``begun`` the supervisor sees which bodies have begun.
+    ``begun`` the supervisor sees which bodies have begun. That it is ready is logged and, unless ``verbosity`` is 0,
+    comes to stderr however LOGGING is set.
     """
     runner = Runner(worker_id, HOSTNAME, os.getpid())
     with own_logging(), own_connection(plan.database, worker_id, is_busy=True):
@@ -42,13 +46,14 @@ def run(
         if not inline:
             listener.start()
         pump = Pump(plan, runner, inbox, lanes, listener, retire, begun)
-        logger.info(
+        announce(
             "worker ready id=%s pid=%d queues=%s threads=%d async_slots=%d",
             worker_id,
             runner.pid,
             ",".join(plan.queues) or "all",
             plan.threads,
             plan.async_slots,
+            verbosity=verbosity,
         )
         try:
             leaving = pump.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Final
 
@@ -50,10 +51,15 @@ class StallDetector:
             return f"it has stood still for {self._silent:.0f} s, and a body in it is over its time limit"
         return None
 
+    @property
+    def beat_at(self) -> float:
+        """When the supervisor has to beat for the runner, if that has not; infinite until its first beat."""
+        beaten_at = self._begun.last_beat
+        return max(beaten_at + LATE * self._beat_every, self._next_beat) if beaten_at else math.inf
+
     def is_beat_due(self) -> bool:
         """Whether the supervisor has to beat now for the runner, which has not done so in time."""
-        beaten_at = self._begun.last_beat
-        if not beaten_at or time.monotonic() < max(beaten_at + LATE * self._beat_every, self._next_beat):
+        if time.monotonic() < self.beat_at:
             return False
         self._next_beat = time.monotonic() + self._beat_every
         return True

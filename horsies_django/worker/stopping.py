@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..exceptions import TaskRevoked
 from .inbox import Inbox, Word
 from .lanes import Lane
-from .outcome import Outcome
+from .outcome import Outcome, Unbegun
 from .run import Run
 from .watch import INSIST
 
@@ -26,6 +26,8 @@ def stop_bodies(lanes: Sequence[Lane], inbox: Inbox, seconds: float) -> tuple[li
         for item in inbox.take(INSIST):
             if isinstance(item, Outcome):
                 ended.append(item)
+                running.discard(item.run)
+            elif isinstance(item, Unbegun) and any(lane.take_back(item.run) for lane in lanes):
                 running.discard(item.run)
             elif item is Word.ABORT:
                 deadline = time.monotonic()

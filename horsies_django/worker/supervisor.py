@@ -147,6 +147,7 @@ class Supervisor:
 
     def _wait(self) -> float:
         moments = [*self._start_at[:1], *self._unanswered.values(), self._kill_at, self._leave_at]
+        moments += [child.stalls.beat_at for child in self._children]
         return max(0.0, min(min(moments) - time.monotonic(), LONGEST_WAIT))
 
     def _act(self, event: _Event) -> None:
@@ -162,11 +163,10 @@ class Supervisor:
 
     def _mind(self, child: Child) -> None:
         """Kill a runner that stands still or does not stop in time; beat for one that does not itself."""
-        if child.process.returncode is not None:
-            return  # what its bodies have started is being ended
-        if time.monotonic() >= self._kill_at:
+        is_alive = child.process.returncode is None  # else what its bodies have started is being ended
+        if is_alive and time.monotonic() >= self._kill_at:
             child.kill("it did not stop in time")
-        elif why := child.stalls.look():
+        elif is_alive and (why := child.stalls.look()):
             child.kill(why)
         elif child.stalls.is_beat_due():
             self._store.beat(child.worker_id, child.process.pid)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import traceback
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from ..compat import FrameworkTask
+from ..conf import DefaultOptions
 from ..exceptions import LONGEST_DELAY, Discard, NotRegistered, Retry, Snooze, TaskTimeLimit
 from ..hints import return_problem
 from ..masking import mask_of_task
@@ -15,16 +16,13 @@ from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, error_result
 from ..models.interventions import INTERNAL
 from ..results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
-from ..retries import ANY_CODE, RetryPolicy
+from ..retries import ANY_CODE, RETRIES_ON_DEMAND, RetryPolicy
 from ..serializers import check_size, clean_text, dumps, encode
 from ..tasks import HorsiesTask
 from .outcome import Outcome
 from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
-
-#: Retries that ``raise Retry()`` gets in a task without a policy.
-RETRIES_ON_DEMAND: Final = 2
 
 
 class Unrunnable(Exception):
@@ -57,7 +55,7 @@ def raised_by(run: Run, task: FrameworkTask[..., Any] | None, raised: BaseExcept
     if isinstance(raised, Unrunnable):
         return _failed(run, None, raised.code, raised.__cause__ or raised)
     if isinstance(raised, Snooze):
-        return Outcome(run, Ended(run.task_id, run.claim.claim, "null", again_in=raised.seconds))
+        return Outcome(run, Ended(run.task_id, run.claim.claim, "null", again_in=raised.after))
     if isinstance(raised, Discard):
         return _failed(run, task, OutcomeCode.TASK_DISCARDED, raised)
     if isinstance(raised, Retry):
@@ -136,7 +134,7 @@ def _end(
     raised: BaseException | None,
 ) -> Outcome:
     result = dumps({"err": shown.as_json()})
-    again_in = _again_in(run.claim, task, error.code, raised, shown)
+    again_in = _again_in(run.claim, task, error.code, raised, shown, run.options.defaults)
     return Outcome(run, Ended(run.task_id, run.claim.claim, result, error, again_in), raised)
 
 
@@ -146,9 +144,11 @@ def _again_in(
     code: str,
     raised: BaseException | None,
     shown: TaskError[Any],
+    defaults: DefaultOptions,
 ) -> float | None:
     """The seconds until the next attempt; None if there is none (A-133)."""
-    allowed = claim.max_retries or (RETRIES_ON_DEMAND if isinstance(raised, Retry) and not _is_single(task) else 0)
+    is_free_to_ask = isinstance(raised, Retry) and claim.retry_policy is None
+    allowed = claim.max_retries or (RETRIES_ON_DEMAND if is_free_to_ask else 0)
     if isinstance(raised, Discard) or claim.retry_count >= allowed:
         return None
     policy = RetryPolicy.read(claim.retry_policy, claim.task_id)
@@ -156,20 +156,13 @@ def _again_in(
         if raised.after is not None:
             return raised.after
         policy = policy or RetryPolicy.exponential(auto_retry_for=[ANY_CODE])
-    elif policy is None or not policy.covers(code):
+    elif policy is None or not policy.covers(code, raised):
         return None
-    if (
-        isinstance(task, HorsiesTask)
-        and not isinstance(task.backoff, RetryPolicy | None)
-        and policy == task.stored_policy()
-    ):
-        return _own_backoff(task.backoff, raised, TaskResult(err=shown), claim)
+    if isinstance(task, HorsiesTask):
+        backoff = task.own_backoff(policy, defaults)
+        if backoff is not None:
+            return _own_backoff(backoff, raised, TaskResult(err=shown), claim)
     return policy.delay(claim.retry_count + 1)
-
-
-def _is_single(task: FrameworkTask[..., Any] | None) -> bool:
-    """Whether its author has said that there is to be one attempt."""
-    return isinstance(task, HorsiesTask) and task.max_attempts == 1
 
 
 def _own_backoff(

@@ -34,7 +34,7 @@ def work(plan: Plan, verbosity: int = 1, *, owns_process: bool = False) -> int:
     with stop_signals(lambda: inbox.put(next(words, Word.ABORT)), in_order, ABORT_TIMEOUT, owns_process=owns_process):
         leaving = Leaving.SPENT
         while leaving is Leaving.SPENT:  # it takes no more tasks, and there may be more
-            leaving = runner.run(plan, plan.new_worker_id(), inbox)
+            leaving = runner.run(plan, plan.new_worker_id(), inbox, verbosity=verbosity if owns_process else 0)
             if plan.until is not Until.DRAINED:
                 break
     return 1 if leaving is Leaving.FORBIDDEN else 0

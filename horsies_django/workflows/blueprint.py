@@ -26,6 +26,7 @@ TASK_COLUMNS: Final = (
     "retry_policy",
     "timeout",
     "retention",
+    "retention_by_state",
     "good_until",
     "metadata",
 )
@@ -55,6 +56,7 @@ class NodeBlueprint:
     retry_policy: Mapping[str, Any] | None = None
     timeout: float | None = None
     retention: timedelta | None = None
+    retention_by_state: Mapping[str, float] | None = None
     good_until: datetime | None = None
     metadata: Mapping[str, Any] | None = None
     limit_key: str | None = None

@@ -35,6 +35,7 @@ def pause(database: str, key: UUID) -> bool:
         advance = Advance.on(database)
         paused = stopping.pause(advance, [key])
         advance.flush()
+        advance.follow_expired()
         return key in paused
 
 
@@ -55,7 +56,7 @@ def cancel(database: str, key: UUID, *, include_running: bool = False) -> bool:
         is_live = workflow.status not in WORKFLOW_TERMINAL_STATES
         if is_live:
             advance = Advance.on(database)
-            advance.after(stopping.cancel(database, [key]))
+            advance.after(stopping.cancel(advance, [key]))
             advance.finish(stopping.below(database, [key]))  # one with nothing open has not been heard of with that
         return (include_running and _stop_bodies(database, key)) or is_live
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
+from .. import retrieval
 from ..backend import reads_rich
 from ..calls import parameters_of
 from ..compat import FrameworkTask
-from ..results import TaskError, TaskResult
+from ..results import OperationalCode, TaskError, TaskResult
 from ..serializers import decode
 from .context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .states import WorkflowTaskStatus
@@ -109,6 +110,10 @@ def _put(given: dict[str, Any], name: str, source: int | list[int], known: Mappi
 def read(text: str, rich: bool) -> Result:
     """Read a node's result."""
     stored = json.loads(text)
+    if not isinstance(stored, dict) or not stored.keys() & {"ok", "err"}:
+        return retrieval.error(
+            OperationalCode.RESULT_DESERIALIZATION_ERROR, "The stored result of the node can't be read."
+        )
     if "err" in stored:
         return TaskResult(err=TaskError.from_json(stored["err"]))
     return TaskResult(ok=decode(stored["ok"], rich=rich))

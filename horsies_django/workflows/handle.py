@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 from uuid import UUID
 
@@ -34,12 +35,28 @@ _NAMED: Final = 10
 class WorkflowHandle(Generic[T]):
     """One run of a workflow, by its id. Costs no query until asked, and can be rebuilt from the id anywhere.
 
+    Methods that take a node take it as the object, its :class:`~horsies_django.NodeKey` or its id. The handle that
+    ``start()`` returns knows every node object of its workflow. A rebuilt handle knows only those with a ``node_id`` of
+    their own; ``Workflow.key(node)`` returns the key of any other. ``node_ids`` maps node objects to their ids.
+
+    ``replayed`` says that the start which gave this handle inserted nothing: the run was there already, by its
+    ``workflow_id`` or its ``unique_key``.
+
     Raises ValueError for an id that is none, and InvalidTask for a ``backend`` that is none of ours.
     """
 
-    def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> None:
+    def __init__(
+        self,
+        id: UUID | str,
+        *,
+        backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+        node_ids: Mapping[Node[Any], str] | None = None,
+        replayed: bool = False,
+    ) -> None:
         self.id = as_uuid(id)
+        self._node_ids = node_ids or {}
         self.backend = backend
+        self.replayed = replayed
         self._database = config_of(backend).database
         self._final: TaskResult[T, TaskError[Any]] | None = None
 
@@ -51,6 +68,10 @@ class WorkflowHandle(Generic[T]):
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A handle that was pickled is a rebuilt one: node objects are the same in one process only."""
+        return {**self.__dict__, "_node_ids": {}}
 
     def status(self) -> WorkflowStatus | None:
         """Return the status now, None if there is no such workflow."""
@@ -76,19 +97,20 @@ class WorkflowHandle(Generic[T]):
         )
 
     def value(self, timeout: float | None = None) -> T:
-        """Return the ok value, or raise :class:`~horsies_django.exceptions.TaskFailed`. See :meth:`get`."""
+        """Return the ok value, or raise ``TaskFailed``, or ``WaitTimeout`` (a TimeoutError). See :meth:`get`."""
         return self.get(timeout).unwrap()
 
     async def avalue(self, timeout: float | None = None) -> T:
         """See :meth:`value`."""
         return (await self.aget(timeout)).unwrap()
 
-    def tasks(self) -> dict[str, WorkflowTaskStatus]:
-        """Return the status of each node, by id."""
+    def tasks(self, nodes: Iterable[NodeRef[Any]] | None = None) -> dict[str, WorkflowTaskStatus]:
+        """Return the status of each node, by id; of ``nodes`` only, if given. Raises as :meth:`result_for` does."""
         from ..models import WorkflowTask
 
-        nodes = WorkflowTask.objects.using(self._database).filter(workflow=self.id).order_by("task_index")
-        return {node_id: WorkflowTaskStatus(status) for node_id, status in nodes.values_list("node_id", "status")}
+        rows = WorkflowTask.objects.using(self._database).filter(workflow=self.id).order_by("task_index")
+        states = {node_id: WorkflowTaskStatus(status) for node_id, status in rows.values_list("node_id", "status")}
+        return self._only(states, nodes)
 
     @overload
     def result_for(self, node: Node[V] | NodeKey[V]) -> TaskResult[V, TaskError[Any]]: ...
@@ -97,13 +119,17 @@ class WorkflowHandle(Generic[T]):
     def result_for(self, node: NodeRef[Any]) -> TaskResult[Any, TaskError[Any]]:
         """Return a node's result; RESULT_NOT_READY until it has ended.
 
-        Raises KeyError for a node, or a workflow, that is not there, and TypeError for what names no node.
+        Raises KeyError for a node, or a workflow, that is not there, TypeError for what names no node, and ValueError
+        for a node object without an id that this handle knows.
         """
-        return self._result_of(_id_of(node))
+        return self._result_of(self._id_of(node))
 
-    def results(self) -> dict[str, TaskResult[Any, TaskError[Any]]]:
-        """Return the results of the nodes that have ended, by id."""
-        return self._results(completed_at__isnull=False)
+    def results(self, nodes: Iterable[NodeRef[Any]] | None = None) -> dict[str, TaskResult[Any, TaskError[Any]]]:
+        """Return the results of the nodes that have ended, by id; of ``nodes`` only, if given.
+
+        Raises as :meth:`result_for` does.
+        """
+        return self._only(self._results(completed_at__isnull=False), nodes)
 
     def pause(self) -> bool:
         """Begin nothing more until :meth:`resume`; what runs comes to its end. Return whether it was running."""
@@ -136,7 +162,7 @@ class WorkflowHandle(Generic[T]):
         """
         from . import control
 
-        node_id = None if node is None else _id_of(node)
+        node_id = None if node is None else self._id_of(node)
         is_retried = control.retry(self._database, self.id, node_id)
         if not is_retried and node_id is not None and node_id not in self.tasks():
             raise self._no_such_node(node_id)
@@ -162,9 +188,9 @@ class WorkflowHandle(Generic[T]):
         """See :meth:`status`."""
         return await sync_to_async(self.status)()
 
-    async def atasks(self) -> dict[str, WorkflowTaskStatus]:
+    async def atasks(self, nodes: Iterable[NodeRef[Any]] | None = None) -> dict[str, WorkflowTaskStatus]:
         """See :meth:`tasks`."""
-        return await sync_to_async(self.tasks)()
+        return await sync_to_async(self.tasks)(nodes)
 
     @overload
     async def aresult_for(self, node: Node[V] | NodeKey[V]) -> TaskResult[V, TaskError[Any]]: ...
@@ -172,11 +198,11 @@ class WorkflowHandle(Generic[T]):
     async def aresult_for(self, node: str) -> TaskResult[Any, TaskError[Any]]: ...
     async def aresult_for(self, node: NodeRef[Any]) -> TaskResult[Any, TaskError[Any]]:
         """See :meth:`result_for`."""
-        return await sync_to_async(self._result_of)(_id_of(node))
+        return await sync_to_async(self._result_of)(self._id_of(node))
 
-    async def aresults(self) -> dict[str, TaskResult[Any, TaskError[Any]]]:
+    async def aresults(self, nodes: Iterable[NodeRef[Any]] | None = None) -> dict[str, TaskResult[Any, TaskError[Any]]]:
         """See :meth:`results`."""
-        return await sync_to_async(self.results)()
+        return await sync_to_async(self.results)(nodes)
 
     async def apause(self) -> bool:
         """See :meth:`pause`."""
@@ -201,11 +227,11 @@ class WorkflowHandle(Generic[T]):
     def _told(self, answer: waiting.Answer[news.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
         """Return the result that an answer means, and keep it if there will be no other."""
         if isinstance(answer, waiting.Silent):
-            return retrieval.timed_out("workflow", timeout)
+            return retrieval.timed_out("workflow", timeout, None)
         if not isinstance(answer, news.Row):
             return retrieval.nothing(f"workflow {self.id}", answer)
         if not answer.is_final:
-            return retrieval.timed_out("workflow", timeout)
+            return retrieval.timed_out("workflow", timeout, answer.status)
         result = answer.as_result()
         if answer.status == WorkflowStatus.COMPLETED:
             self._final = result
@@ -224,6 +250,18 @@ class WorkflowHandle(Generic[T]):
         rows = nodes.values_list("node_id", Cast("result", TextField()), "backend", "rich")
         return {node_id: _read(text, reads_rich(backend, rich)) for node_id, text, backend, rich in rows}
 
+    def _only(self, found: dict[str, V], nodes: Iterable[NodeRef[Any]] | None) -> dict[str, V]:
+        """Return what was found of these nodes, in their order; one that is there but was not found is left out."""
+        if nodes is None:
+            return found
+        ids = [self._id_of(node) for node in nodes]
+        if missing := [node_id for node_id in ids if node_id not in found]:
+            known = self.tasks()
+            for node_id in missing:
+                if node_id not in known:
+                    raise self._no_such_node(node_id)
+        return {node_id: found[node_id] for node_id in ids if node_id in found}
+
     def _no_such_node(self, node_id: str) -> KeyError:
         known = list(self.tasks())
         if not known and not self._rows().exists():
@@ -231,20 +269,19 @@ class WorkflowHandle(Generic[T]):
         allowed = ", ".join(map(repr, known[:_NAMED])) + (", …" if known[_NAMED:] else "")
         return KeyError(f"There is no node {node_id!r} in workflow {self.id}; there are: {allowed or 'none'}.")
 
+    def _id_of(self, node: NodeRef[Any]) -> str:
+        if isinstance(node, str):
+            return node
+        if isinstance(node, NodeKey):
+            return node.node_id
+        if isinstance(node, Node):
+            return self._node_ids.get(node) or node.key.node_id
+        raise TypeError(f"node is {shown(node)}; allowed: a node, its NodeKey, or its id.")
+
     def _rows(self) -> WorkflowQuerySet:
         from ..models import Workflow
 
         return Workflow.objects.using(self._database).filter(pk=self.id)
-
-
-def _id_of(node: NodeRef[Any]) -> str:
-    if isinstance(node, str):
-        return node
-    if isinstance(node, NodeKey):
-        return node.node_id
-    if isinstance(node, Node):
-        return node.key.node_id
-    raise TypeError(f"node is {shown(node)}; allowed: a node, its NodeKey, or its id.")
 
 
 def _read(text: str | None, rich: bool) -> TaskResult[Any, TaskError[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -28,8 +29,20 @@ class Launched(NamedTuple):
     is_new: bool
 
 
-def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None, schedule_id: int | None = None) -> UUID:
-    """Insert a run in the current transaction and return its id.
+class Started(NamedTuple):
+    """The id of a run, and whether it was inserted now."""
+
+    id: UUID
+    is_new: bool
+
+
+def start(
+    blueprint: WorkflowBlueprint,
+    workflow_id: UUID | None,
+    schedule_id: int | None = None,
+    scheduled_for: datetime | None = None,
+) -> Started:
+    """Insert a run in the current transaction; its nodes carry the slot of a schedule that it was ``scheduled_for``.
 
     The one that is there already under ``workflow_id`` (W-70), or a live one with its ``unique_key``, stands in for it.
     Raises PayloadMismatch if that has another name, what :func:`headers.added` raises, and ValueError if a node's
@@ -37,7 +50,7 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None, schedule_id: i
     """
     key = workflow_id or uuid7()
     if is_dry():
-        return key
+        return Started(key, is_new=True)
     options = config_of(blueprint.backend)
     travelling = headers.added(options) if options.middleware else {}
     for node in blueprint.nodes if options.middleware else ():
@@ -46,6 +59,7 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None, schedule_id: i
         except ValueError as error:
             error.add_note(f"node {node.node_id!r} of workflow {blueprint.name!r} could not be started")
             raise
+    travelling = {**travelling, **headers.of_slot(scheduled_for)}
     launched = launch(options.database, blueprint, key, headers=travelling)
     known = launched.workflow
     if known.name != blueprint.name:
@@ -53,7 +67,7 @@ def start(blueprint: WorkflowBlueprint, workflow_id: UUID | None, schedule_id: i
         raise PayloadMismatch(known.pk, ["name"], f"a workflow {known.name!r} with {by}, which is")
     if launched.is_new and schedule_id is not None:
         Workflow.objects.using(options.database).filter(pk=known.pk).update(schedule_id=schedule_id)
-    return UUID(str(known.pk))
+    return Started(UUID(str(known.pk)), launched.is_new)
 
 
 def launch(

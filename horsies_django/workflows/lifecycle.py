@@ -139,7 +139,7 @@ NODE_CHANGES: Final = (
         WorkflowTaskStatus.READY,
         "`pause()`, also of one above; what would be tried again in a PAUSED workflow",
         "`task` cleared",
-        "its task has not begun, or waits for its next attempt",
+        "its task is PENDING",
     ),
     _node(
         "ENQUEUED RUNNING",

@@ -117,7 +117,7 @@ class TaskNode(CallNode[T_co]):
 
     @property
     def label(self) -> str:
-        return self.task.module_path
+        return self.task.task_name
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from ..retries import RetryPolicy
+from ..task_options import Retention
 from .states import Join
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class TaskNodeOptions(InputOptions, total=False):
     good_until: datetime | None
     retry_policy: RetryPolicy | None
     timeout: float | None
-    retention: timedelta | float | str | None
+    retention: Retention
     metadata: Mapping[str, Any] | None
 
 

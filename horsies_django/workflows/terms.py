@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -121,10 +121,19 @@ class TermsOfNodes:
         columns = {
             "backend": self.alias,
             "rich": self._own.serializer == "rich",
-            "queue_name": DEFAULT_TASK_QUEUE_NAME,
+            "queue_name": self._queue_of_steps(),
             "priority": DEFAULT_TASK_PRIORITY,
         }
         return columns | self._inherited
+
+    def _queue_of_steps(self) -> str:
+        """The queue of a node without a task of its own: one that workers serve, also where none is called default."""
+        known = self._known_queues()
+        return DEFAULT_TASK_QUEUE_NAME if not known or DEFAULT_TASK_QUEUE_NAME in known else min(known)
+
+    def _known_queues(self) -> Collection[str]:
+        """The names in QUEUES of the workflow's backend; none if any name is allowed."""
+        return task_backends[self.alias].queues if self.alias in self._options else ()
 
     def _options_of(self, alias: str) -> Options:
         """Return the options of a backend. Raises InvalidTask if a workflow can't have its rows there."""
@@ -151,7 +160,7 @@ class TermsOfNodes:
             yield "good_until", f"good_until is {shown(good_until)}; allowed: {DATES_ALLOWED}."
 
     def _problem_of_queue(self, name: object) -> str | None:
-        known = task_backends[self.alias].queues if self.alias in self._options else ()
+        known = self._known_queues()
         if not (isinstance(name, str) and 0 < len(name) <= QUEUE_LENGTH):
             return f"queue_name is {shown(name)}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
         if known and name not in known:

@@ -120,17 +120,27 @@ class Workflow(Generic[T]):
         object.__setattr__(copy, "_built", built)
         return copy
 
-    def start(self, workflow_id: UUID | str | None = None, *, schedule_id: int | None = None) -> WorkflowHandle[T]:
+    def start(
+        self,
+        workflow_id: UUID | str | None = None,
+        *,
+        schedule_id: int | None = None,
+        scheduled_for: datetime | None = None,
+    ) -> WorkflowHandle[T]:
         """Start it as part of the current transaction and return its handle (P-01).
 
         With a ``workflow_id`` that is there already, or a ``unique_key`` that a live one has, that run's handle comes
-        back (W-70). Raises PayloadMismatch if it has another name. ``schedule_id`` is that of the schedule's row.
+        back (W-70). Raises PayloadMismatch if it has another name. ``schedule_id`` is that of the schedule's row,
+        ``scheduled_for`` its slot.
         """
         from .handle import WorkflowHandle
         from .launching import start
 
         given = validation.workflow_id(workflow_id, self.name)
-        return WorkflowHandle(start(self.blueprint(), given, schedule_id), backend=self.blueprint().backend)
+        blueprint = self.blueprint()
+        started = start(blueprint, given, schedule_id, scheduled_for)
+        node_ids = dict(zip(self.nodes, self.node_ids, strict=True))
+        return WorkflowHandle(started.id, backend=blueprint.backend, node_ids=node_ids, replayed=not started.is_new)
 
     async def astart(self, workflow_id: UUID | str | None = None) -> WorkflowHandle[T]:
         """See :meth:`start`."""

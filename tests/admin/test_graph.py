@@ -162,6 +162,15 @@ def test_the_state_of_a_box_of_many_is_the_worst_there_is():
     assert (box.began, box.ended) == (START, START + timedelta(seconds=40))
 
 
+def test_the_counts_of_a_map_that_failed_are_no_multiplication():
+    (box,) = folded([node(0, status="FAILED", kind="map", items={"COMPLETED": 3, "FAILED": 2})])
+
+    picture = str(draw([box], lay_out(1, []), Style(address=lambda _: "#", now=None)))
+
+    assert ">2 Failed  ● 3<" in picture
+    assert "✕ 2" not in picture
+
+
 def test_the_critical_path_goes_by_what_ended_last():
     nodes = [
         node(0, began=0, ended=1),

@@ -4,6 +4,7 @@ import pytest
 from django.urls import reverse
 
 from horsies_django.models import Queue, Schedule, Task
+from horsies_django.queue_rules import COLUMNS
 from tests.jobs import tasks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -84,7 +85,7 @@ def test_the_years_that_a_form_takes_are_named(admin_client):
     assert "The year is 9999; allowed: from 1900 to 9997." in preview.content.decode()
 
 
-@pytest.mark.parametrize("name", ["max_concurrency", "rate_limit", "priority", "weight", "retention"])
+@pytest.mark.parametrize("name", [*COLUMNS])
 def test_so_is_a_rule_of_a_queue(admin_client, name):
     for number in HUGE:
         value = f"{number}/s" if name == "rate_limit" else number

@@ -348,6 +348,71 @@ def test_a_superuser_may_do_it(model, verb):
     assert everything() != before
 
 
+# A read-only admin.
+
+
+@pytest.fixture
+def read_only(settings: Any) -> None:
+    settings.TASKS = with_admin(settings.TASKS, "default", {"read_only": True})
+
+
+def with_admin(stored: dict[str, Any], alias: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with these options of the admin for one backend."""
+    backend = stored[alias]
+    return {**stored, alias: {**backend, "OPTIONS": {**backend.get("OPTIONS", {}), "admin": options}}}
+
+
+@each_model
+def test_a_read_only_admin_leaves_a_superuser_looking_retry_and_cancel(read_only, model):
+    rows = made(model)
+    client = browser(is_superuser=True)
+    verbs = getattr(admin.site._registry[model], "verbs", ())
+    left = {verb.name for verb in verbs if verb.name in {"retry", "cancel", "cancel_running"}}
+    before = everything()
+
+    for where in (Place(model, row) for row in rows):
+        pages = [client.get(address) for address in where.pages()]
+        assert {page.status_code for page in pages} == {200}
+        assert Offered(pages[0]).actions == left
+        for offered in map(Offered, pages):
+            assert not offered.submits & {"_save", "_continue", "_addanother"}
+            ours = {address for address in offered.addresses if f"/{APP}/" in address}
+            assert not [address for address in ours if address.endswith(("/add/", "/delete/"))]
+        fitting = {verb.name for verb in verbs if verb.fits(where.row)}
+        assert {verb.name for verb in verbs if where.do(verb) in Offered(pages[-1]).addresses} == left & fitting
+        for verb in (verb for verb in verbs if verb.name not in left):
+            assert do(client, where, verb).status_code == 403
+            do_to_selected(client, where, verb)
+            do_to_selected(client, where, verb, "1")
+        for name in ("change", "delete"):
+            if where.pages()[1:]:
+                forged = {"post": "yes", "name": "other", "_save": "1"}
+                address = where.address(name, object_id=quote(where.row.pk))
+                assert client.post(address, forged).status_code == 403, address
+        if where.pages()[1:]:
+            assert client.get(where.address("add")).status_code == 403
+            assert client.post(where.address("add"), {"name": "other", "timing": "every:60"}).status_code == 403
+    assert everything() == before
+
+    for verb in (verb for verb in verbs if verb.name in left):
+        for where in places(model, verb):
+            assert do(client, where, verb).status_code == 302
+    assert everything() != before or not left
+
+
+def test_the_strictest_backend_of_the_database_that_the_admin_shows_decides(settings):
+    client, plain = browser(is_superuser=True), settings.TASKS
+    other = {**plain["default"], "OPTIONS": {**plain["default"].get("OPTIONS", {})}}
+
+    for database, is_read_only in (("default", True), ("elsewhere", False)):
+        options = {**other["OPTIONS"], "database": database}
+        settings.TASKS = with_admin({**plain, "other": {**other, "OPTIONS": options}}, "other", {"read_only": True})
+
+        answer = client.get(reverse(f"admin:{APP}_queue_add"))
+
+        assert answer.status_code == (403 if is_read_only else 200)
+
+
 # How it is done.
 
 

@@ -285,6 +285,7 @@ def test_who_may_change_a_queue_edits_what_holds_for_it(staff):
         "priority": "-3",
         "weight": "6",
         "retention": "2 00:00:00",
+        "retention_by_state": '{"failed": "30d"}',
     }
 
     response = client.post(reverse("admin:horsies_django_queue_change", args=["~emails"]), given)
@@ -293,7 +294,7 @@ def test_who_may_change_a_queue_edits_what_holds_for_it(staff):
     row = Queue.objects.get(name="emails")
     assert (row.max_concurrency, row.rate_limit, row.priority, row.weight) == (5, "100/m, 10", -3, 6)
     assert rows(client)["emails"]["shown_rules"] == (
-        "0 of 5 run; rate 100/m, 10, 10 may begin now; priority -3; weight 6; kept for 2 d"
+        "0 of 5 run; rate 100/m, 10, 10 may begin now; priority -3; weight 6; kept for 2 d; Failed: kept for 30 d"
     )
 
 
@@ -306,6 +307,7 @@ def test_who_may_change_a_queue_edits_what_holds_for_it(staff):
         ("priority", "101", "Allowed: a whole number from -100 to 100."),
         ("weight", "0", "Allowed: a whole number from 1 to 1000."),
         ("retention", "-1", "Allowed: a time from 0"),
+        ("retention_by_state", '{"fialed": 5}', "Allowed: an object with failed, cancelled or expired"),
     ],
 )
 def test_what_can_not_hold_is_refused_beside_its_field(staff, name, value, words):

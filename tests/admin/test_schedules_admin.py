@@ -192,6 +192,20 @@ def test_a_schedule_made_by_hand_is_planned_and_enabled_by_those_who_may_enable(
     assert row.next_run_at > datetime.now(UTC)
 
 
+def test_a_bare_cron_expression_is_taken_and_previewed_in_the_projects_time_zone(staff, settings):
+    settings.TIME_ZONE = "Asia/Tokyo"
+    client = staff(*RIGHTS)
+    assert 'value="Asia/Tokyo"' in client.get(f"{LIST}add/").content.decode()
+
+    response = client.post(f"{LIST}add/", posted(name="bare", timing=" 0  9 * * * ", kwargs="{}"))
+    assert response.status_code == 302, errors(response)
+    row = Schedule.objects.get()
+    assert (row.timing, row.timezone) == ("cron:0  9 * * *", "Asia/Tokyo")
+    assert len(times(preview(client, timing="@daily"))) == 5
+    told = errors(client.post(f"{LIST}add/", posted(name="x", timing="61 9 * * *")))
+    assert "the minute is '61'" in told["timing"][0]
+
+
 def test_one_added_without_the_right_to_enable_waits_for_somebody_who_has_it(staff):
     client = staff("view_schedule", "add_schedule")
     assert 'name="enabled"' not in client.get(f"{LIST}add/").content.decode()
@@ -624,3 +638,17 @@ def test_with_10_000_schedules_what_is_asked_goes_by_an_index():
     ]
 
     assert [one.explain() for one in asked if "Index" not in one.explain()] == []
+
+
+def test_the_page_of_a_task_says_the_slot_that_it_is_the_run_for(staff):
+    slot = {"horsies.scheduled_for": "2026-01-02T03:04:05+00:00"}
+    run, other = (Task.objects.create(task_name="gone.task", metadata=metadata) for metadata in (slot, {"by": "us"}))
+    client = staff("view_task")
+
+    shown = [
+        client.get(reverse("admin:horsies_django_task_change", args=[task.pk])).content.decode()
+        for task in (run, other)
+    ]
+
+    assert ["field-page_scheduled_for" in html for html in shown] == [True, False]
+    assert "2026-01-02 03:04:05" in shown[0]

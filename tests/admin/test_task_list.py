@@ -138,7 +138,7 @@ def test_old_tasks_that_wait_are_found_behind_any_number_of_others(staff, monkey
     for query in (
         {"state": "due"},
         {"status__exact": "PENDING"},
-        {"trouble": "overdue"},
+        {"trouble": "late"},
         {"queue_name": "nobody", "state": "due"},
     ):
         assert found(client, **query) == {stuck.pk}
@@ -265,6 +265,7 @@ FILTERS = {
     "worker": {"worker": "host-1"},
     "code": {"error_code": "MINE"},
     "retried": {"trouble": "retried"},
+    "late": {"trouble": "late"},
     "overdue": {"trouble": "overdue"},
     "steps": {"kind": "steps"},
     "all": {"kind": "all"},
@@ -295,13 +296,20 @@ def zoo(transactional_db):
     now = base | {"hour"}
     rows = {
         "plain": (make(kwargs={"word": "ä needle 100%_"}), now | {"due"}, {"args", "quote"}),
-        "late": (make("jobs.two", enqueued_at=NOW - timedelta(hours=1)), now | {"due", "overdue", "task"}, {"name"}),
+        "late": (make("jobs.two", enqueued_at=NOW - timedelta(hours=1)), now | {"due", "late", "task"}, {"name"}),
         "past": (make(good_until=NOW - timedelta(minutes=1)), now | {"overdue"}, set()),
         "later": (make(deferred=True, enqueued_at=NOW + timedelta(days=1)), now | {"scheduled"}, set()),
         "again": (
-            make(deferred=True, enqueued_at=NOW + timedelta(days=1), next_retry_at=NOW, attempt=1, retry_count=1),
-            now | {"retrying", "retried"},
-            set(),
+            make(
+                deferred=True,
+                enqueued_at=NOW + timedelta(days=1),
+                next_retry_at=NOW,
+                attempt=1,
+                retry_count=1,
+                error_code="MINE",
+            ),
+            now | {"retrying", "retried", "code"},
+            {"error code"},
         ),
         "runs": (
             make(status="RUNNING", claimed_by_worker_id="host-1", claimed_at=NOW, started_at=NOW, claim=1, attempt=1),

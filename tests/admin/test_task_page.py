@@ -3,9 +3,11 @@
 import json
 import re
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.db.models import Value
 from django.db.models.functions import Now
@@ -335,3 +337,39 @@ def test_what_is_tried_again_tells_what_the_latest_attempt_failed_of(staff):
     html = html_of(staff, row)
 
     assert '<strong>DOWN</strong> <span class="horsies-message">&lt;script&gt;alert(1)&lt;/script&gt; 2</span>' in html
+
+
+def test_the_policy_in_force_is_said_in_words(staff, settings, capsys):
+    stored = settings.TASKS["default"]
+    with_defaults = {**stored, "OPTIONS": {**stored.get("OPTIONS", {}), "defaults": {"max_attempts": 4, "backoff": 90}}}
+    any_error, jitter = "Any error is retried that another attempt can mend.", "Each is longer or shorter by"
+    only_down = "These errors are retried: DOWN."
+    calls = [
+        (tasks.noop, (), "No retries: one attempt. A body that raises Retry is tried again, 2 times at most."),
+        (tasks.noop.with_options(max_attempts=1), (), "No retries: one attempt."),
+        (
+            tasks.noop.with_options(max_attempts=3),
+            (),
+            f"Up to 3 attempts. {any_error} Waits before the retries: 2 s, 4 s. {jitter} up to a quarter.",
+        ),
+        (tasks.fixed, ("a",), f"Up to 3 attempts. {only_down} Waits before the retries: 1 s, 2 s."),
+        (tasks.flaky, ("a", 1), f"Up to 3 attempts. {any_error} There is no wait before a retry."),
+        (tasks.choosy, ("a",), f"Up to 5 attempts. {any_error} The task's own backoff function says how long to wait"),
+        (
+            tasks.choosy.with_options(backoff=60),
+            ("a",),
+            f"Up to 5 attempts. {any_error} Wait before each retry: 60 s.",
+        ),
+    ]
+    sent = [(task.send(*args), words) for task, args, words in calls]
+    settings.TASKS = {**settings.TASKS, "default": with_defaults}
+    sent.append((tasks.noop.send(), f"Up to 4 attempts. {any_error} Wait before each retry: 90 s."))
+    sent.append((tasks.noop.with_options(max_attempts=1).send(), "No retries: one attempt."))
+    settings.TASKS = {**settings.TASKS, "default": stored}
+
+    for handle, words in sent:
+        html = html_of(staff, handle)
+        assert words in unescape(html)
+        assert "As it is stored" in html or words.startswith("No retries")
+        call_command("horsies_task", "show", str(handle.id))
+        assert f"retries: {words}" in capsys.readouterr().out

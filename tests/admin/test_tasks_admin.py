@@ -9,7 +9,7 @@ from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.models import Task
 from tests.jobs import tasks
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 LIST = "/admin/horsies_django/task/"
 
@@ -34,6 +34,11 @@ def test_s4_66_the_list_shows_each_task_with_its_state(staff, drain):
 
     for word in ("Completed", "Failed", "Pending", "tests.jobs.tasks.add", "UNHANDLED_EXCEPTION"):
         assert word in html
+    done, failed, waiting = Task.objects.order_by("pk")
+    for row, ended in ((done, done.completed_at), (failed, failed.failed_at), (waiting, None)):
+        cells = html.split(f'title="{row.pk}"')[0].rpartition("<tr>")[2]
+        assert row.sent_at.isoformat() in cells
+        assert ('class="field-shown_ended">-<' in cells) if ended is None else (ended.isoformat() in cells)
 
 
 def test_the_detail_shows_call_result_traceback_and_every_attempt(staff, drain):
@@ -178,7 +183,7 @@ def test_an_action_does_nothing_by_get(staff):
     assert handle.status() == TaskStatus.PENDING
 
 
-def test_search_finds_by_id_and_by_the_beginning_of_the_name(staff):
+def test_search_finds_by_id_by_the_beginning_of_the_name_and_by_status(staff):
     wanted, other = tasks.add.send(1), tasks.noop.send()
     client = staff("view_task")
 
@@ -188,6 +193,10 @@ def test_search_finds_by_id_and_by_the_beginning_of_the_name(staff):
     assert found(str(wanted.id)) == found(wanted.id.hex) == found("tests.jobs.tasks.a") == {wanted.id}
     assert found("tests.") == {wanted.id, other.id}
     assert found("nothing") == set()
+    other.cancel()
+    assert found("status:cancelled") == found("STATUS: Cancelled") == {other.id}
+    assert found("status:pending") == {wanted.id}
+    assert found("status:nothing") == set()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ def test_an_empty_queue_without_a_worker_has_a_state_too(manage):
     assert process.wait() == 0
     assert "No worker is there" in process.output
     assert "reaper's last pass: never" in process.output
-    assert "\ncompleted      0\n" in process.output
+    assert {"completed 0", "overdue (past good_until) 0"} <= {
+        " ".join(line.split()) for line in process.output.splitlines()
+    }
 
 
 def test_json_is_one_object_with_counts_queues_and_workers(worker, manage):
@@ -38,7 +40,9 @@ def test_json_is_one_object_with_counts_queues_and_workers(worker, manage):
     assert not found["oldest_waits_is_at_least"]
     assert found["counts"]["failed"] == {"count": 0, "exactness": "exact"}
     assert found["workers"][0]["is_alive"]
-    assert {"name", "paused", "due", "oldest_waits", "held", "last_hour", "run_p95"} <= set(found["queues"][0])
+    assert {"name", "paused", "due", "oldest_waits", "held", "counts", "last_hour", "run_p95"} <= set(
+        found["queues"][0]
+    )
 
 
 def test_json_tells_what_has_been_rolled_up(manage, drain):
@@ -83,7 +87,7 @@ def test_a_table_has_a_row_for_each_queue(capsys, drain):
     call_command("horsies_status")
 
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[:2] for line in lines if line[:1] == ["emails"]] == [["emails", "1"]]
+    assert [line[:2] for line in lines if line[:1] == ["emails"]] == [["emails", "1"]] * 2
     assert ["completed", "1"] in lines
 
 

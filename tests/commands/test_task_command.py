@@ -53,7 +53,7 @@ def test_a_list_has_the_tasks_of_a_state(task, state):
 
     assert code == 0
     heads, *rows = out.splitlines()
-    assert heads.split() == ["id", "state", "task", "queue", "priority", "attempt", "when"]
+    assert heads.split() == ["id", "state", "task", "queue", "priority", "attempt", "when", "error"]
     assert [row.split()[:3] for row in rows] == [[str(made[state].pk), state, "tests.jobs.tasks.noop"]]
 
 
@@ -223,7 +223,7 @@ def test_the_question_says_how_many_and_which(task, monkeypatch, capsys):
         (["cancel", "--all"], "--yes, or --dry-run"),
         (["cancel", "nonsense"], "id is 'nonsense'"),
         (["run", "--all", "--status", "running", "--yes"], "run takes"),
-        (["run", "--all", "--status", "archived", "--yes"], "--status is 'archived'"),
+        (["run", "--all", "--status", "dead", "--yes"], "--status is 'dead'"),
         (["list", "--status", ""], "--status is ''"),
         (["list", "--limit", "0"], "--limit: '0'"),
         (["list", "--older-than", "soon"], "--older-than: 'soon'"),
@@ -266,8 +266,9 @@ def test_a_call_is_sent_with_its_options(task, drain):
 @pytest.mark.once
 def test_a_call_may_wait_and_have_limits_of_its_own(task):
     key = str(uuid4())
-    flags = "--queue slow --priority -5 --in 2h --timeout 90s --retries 4 --retention 7d --unique-key k --id"
-    words = ["enqueue", "tests.jobs.tasks.noop", *flags.split(), key]
+    flags = "--queue slow --priority -5 --in 2h --timeout 90s --retries 4 --unique-key k --id"
+    kept = ["--retention", "completed=7d,failed=forever"]
+    words = ["enqueue", "tests.jobs.tasks.noop", *kept, *flags.split(), key]
 
     first, second = task(*words), task(*words)
 
@@ -275,7 +276,7 @@ def test_a_call_may_wait_and_have_limits_of_its_own(task):
     assert second[1] == f"{key} (it was there already)\n"
     row = Task.objects.get()
     assert (row.queue_name, row.priority, row.timeout, row.max_retries) == ("slow", -5, 90.0, 4)
-    assert row.retention.days == 7
+    assert (row.retention.days, row.retention_by_state) == (7, {"failed": 3_153_600_000})
     assert row.enqueued_at > row.sent_at
 
 

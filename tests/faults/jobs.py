@@ -69,6 +69,26 @@ def hog_when_open(key: str, gate: str, seconds: int = FOREVER) -> str:
     return key
 
 
+@task
+def hog_at_once(marker: str, seconds: int) -> None:
+    """Hold the interpreter's lock from the first moment on."""
+    Path(marker).touch()
+    hold_interpreter(seconds)
+
+
+@task
+async def ahog_at_once(marker: str, seconds: int) -> None:
+    Path(marker).touch()
+    hold_interpreter(seconds)
+
+
+@task
+async def ablock(marker: str, gate: str) -> None:
+    """Block the event loop until the gate is open."""
+    Path(marker).touch()
+    wait_for(gate)
+
+
 @task(retry_policy=AGAIN)
 def hold_again(key: str, gate: str, seconds: float = FOREVER) -> str:
     leave(key)

@@ -4,13 +4,16 @@ import os
 import signal
 import time
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 from django.db import transaction
 from django.db.models import Max, Min
+from django.utils import timezone
 
 from horsies_django import TaskStatus
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django.states import TASK_LIVE_STATES
 from tests.chaos.fleet import is_alive
 from tests.conftest import wait_until
 from tests.faults import jobs
@@ -126,7 +129,7 @@ def test_14_a_stopped_runner_is_killed_and_its_unbegun_tasks_go_back_uncharged(w
 
 def test_14_a_supervisor_beats_for_its_runner_so_nobody_judges_its_tasks(worker, manage, gate):
     """Here a body holds the interpreter's lock for longer than the threshold, and other processes reap."""
-    reap = {"TEST_BEAT_MS": "500", "TEST_STALE_MS": "3000", "TEST_CHECK_MS": "200"}
+    reap = {"TEST_BEAT_MS": "200", "TEST_STALE_MS": "3000", "TEST_CHECK_MS": "200"}
     worker("--no-reaper", "--threads", "2", "--stall-timeout", "600", **reap)
     hog = jobs.hog_when_open.send("hog", str(gate), 12)
     runner = pid_of("hog")
@@ -144,7 +147,40 @@ def test_14_a_supervisor_beats_for_its_runner_so_nobody_judges_its_tasks(worker,
     wait_until(has_been_beaten_for_three_thresholds, limit=40)
     assert hog.value(timeout=40) == "hog"
     assert attempts_of(hog) == COMPLETED
+    assert beats.count() > 20, "at the interval that was asked for, and not once a second"
     assert Worker.objects.get().pid == runner
+
+
+@pytest.mark.parametrize(
+    ("hog", "write"),
+    [(jobs.hog_at_once, tasks.write), (jobs.ahog_at_once, tasks.awrite)],
+    ids=["started ahead", "coroutines"],
+)
+def test_tasks_that_never_began_behind_such_a_body_are_not_crashed_and_do_not_begin_late(
+    worker, manage, tmp_path, hog, write
+):
+    """Here the body holds the interpreter's lock for longer than the threshold, and another process reaps."""
+    worker("--no-reaper", "--threads", "1", "--stall-timeout", "600", TEST_BEAT_MS="1000")
+    manage("horsies_reaper", TEST_BEAT_MS="1000", TEST_STALE_MS="2000", TEST_CHECK_MS="200")
+    tasks.noop.send_many({} for _ in range(MANY))
+    wait_until(lambda: Task.objects.completed().count() == MANY, limit=40)
+    marker = tmp_path / "begun"
+    with transaction.atomic():
+        hog.send(str(marker), 9)
+        soon = timezone.now() + timedelta(seconds=4)
+        late = [write.with_options(good_until=soon).send(f"late {number}").id for number in range(20)]
+        behind = [write.send(f"behind {number}").id for number in range(40)]
+    wait_until(marker.exists)
+    print(f"{Task.objects.filter(status=TaskStatus.RUNNING).count()} tasks were RUNNING")
+
+    rows = Task.objects.filter(pk__in=[*late, *behind])
+    wait_until(lambda: not rows.filter(status__in=TASK_LIVE_STATES).exists(), limit=60)
+
+    assert set(rows.filter(pk__in=behind).values_list("status", "attempt")) == {("COMPLETED", 1)}
+    assert set(rows.filter(pk__in=late).values_list("status", "started_at", "attempt")) == {("EXPIRED", None, 0)}
+    assert not TaskAttempt.objects.exclude(attempt=1, outcome="COMPLETED").exists()
+    assert not TaskAttempt.objects.filter(task__in=late).exists()
+    assert Entry.objects.count() == len(behind)
 
 
 def test_14_a_runner_that_was_frozen_with_its_supervisor_goes_on(worker, gate):

@@ -7,8 +7,11 @@ from django.db import connection, transaction
 
 from horsies_django import TaskStatus
 from horsies_django.compat import task_backends
+from horsies_django.expressions import FromNow
 from horsies_django.figures import Count, Exactness, counts, take
 from horsies_django.models import Queue, Task, Worker
+from tests.inspecting.makers import COLUMNS
+from tests.inspecting.makers import make as made
 from tests.jobs import tasks
 from tests.signals import jobs as signalled
 
@@ -59,7 +62,8 @@ def test_each_state_is_counted_in_both_vocabularies(drain):
         "scheduled": 1,
         "retrying": 1,
         "overdue": 1,
-        "pending": 6,
+        "pending": 4,
+        "aggregating": 0,
         "active": 2,
         "claimed": 1,
         "running": 1,
@@ -68,7 +72,7 @@ def test_each_state_is_counted_in_both_vocabularies(drain):
         "cancelled": 1,
         "expired": 1,
     }
-    for state in ("due", "scheduled", "retrying", "overdue", "active", "completed"):
+    for state in ("due", "scheduled", "aggregating", "retrying", "overdue", "active", "completed"):
         assert numbers()[state] == getattr(Task.objects, state)().count(), state
     assert {count.exactness for count in snapshot().counts.values()} == {Exactness.EXACT}
 
@@ -87,7 +91,7 @@ def test_what_is_too_many_to_count_is_marked(monkeypatch):
 
     assert found["cancelled"] == Count(3)
     if connection.vendor == "postgresql":
-        expected = {"pending": 80, "due": 40, "failed": 60, "completed": 100}
+        expected = {"pending": 40, "due": 40, "failed": 60, "completed": 100}
         assert {name: found[name] for name in expected} == {
             name: Count(number, Exactness.ESTIMATE) for name, number in expected.items()
         }
@@ -174,3 +178,29 @@ def test_a_queue_is_unserved_when_nobody_takes_its_tasks_who_is_there_to_stay():
     Worker.objects.filter(pk="w2").request_stop()
 
     assert snapshot().unserved == ("other", "slow")
+
+
+def test_each_queue_tells_its_tasks_by_state_and_the_sum_of_them_is_the_whole():
+    for queue in ("a", "b"):
+        for state in COLUMNS:
+            made(state, queue_name=queue, group_key="k" if state == "aggregating" else None)
+    made("retrying", queue_name="b", enqueued_at=FromNow(-5), next_retry_at=FromNow(-5))
+
+    found = snapshot()
+    queues = {queue.name: queue.counts for queue in found.queues}
+
+    assert queues["a"] == dict.fromkeys(COLUMNS, Count(1))
+    assert queues["b"] == dict.fromkeys(COLUMNS, Count(1)) | {"pending": Count(2)}
+    assert {state: found.counts[state].number for state in COLUMNS} == dict.fromkeys(COLUMNS, 2) | {"pending": 3}
+
+
+def test_of_a_queue_too_are_no_more_rows_counted_than_of_all(monkeypatch):
+    monkeypatch.setattr(counts, "COUNTED", 10)
+    make(15, queue_name="first")
+    make(12, queue_name="second")
+    make(3, queue_name="second", status="FAILED", failed_at=now())
+
+    queues = {queue.name: queue.counts for queue in snapshot().queues}
+
+    assert str(queues["second"]["pending"]) == "12+"  # by its depth
+    assert queues["second"]["failed"] == Count(3)

@@ -243,5 +243,15 @@ def taking_nothing():
     """Take nothing, to be decorated wrongly."""
 
 
+def yields():
+    """Yield, to be decorated wrongly."""
+    yield 1
+
+
+async def ayields():
+    """Yield, to be decorated wrongly."""
+    yield 1
+
+
 def takes_a(context, a):
     """Take the context, to be decorated rightly."""

@@ -79,6 +79,7 @@ VARIANTS = {
     "a policy": lambda: jobs.add.with_options(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["*"])),
     "metadata": lambda: jobs.add.with_options(metadata={"team": "mail"}),
     "a retention": lambda: jobs.add.with_options(retention="7d"),
+    "a retention by state": lambda: jobs.add.with_options(retention={"completed": None, "failed": 60}),
     "another's task": lambda: jobs.plain,
 }
 

@@ -1,12 +1,13 @@
 """Which tasks are refused, in the framework's own words, where they are made and where they are enqueued."""
 
+import functools
 from datetime import datetime, timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
-from horsies_django import task
+from horsies_django import register_task, task
 from horsies_django.compat import InvalidTask, default_task_backend
 from horsies_django.models import Task
 from tests.framework import jobs
@@ -63,9 +64,22 @@ def test_a_priority_that_the_framework_takes_is_stored(priority):
     assert Task.objects.get(pk=result.id).priority == priority
 
 
-def test_a_priority_that_is_no_number_is_a_type_error():
-    with pytest.raises(TypeError):
-        jobs.add.using(priority="5")
+@pytest.mark.parametrize("priority", ["5", None, float("nan")], ids=repr)
+def test_a_priority_that_is_no_number_is_a_type_error_that_says_what_is_allowed(priority):
+    with pytest.raises(TypeError, match=rf"^priority is {priority!r}; allowed: a whole number from -100 to 100\.$"):
+        task(priority=priority)(jobs.taking_nothing)
+
+
+@pytest.mark.parametrize("func", [jobs.yields, jobs.ayields], ids=["generator", "async generator"])
+def test_s4_11_a_generator_is_no_task_for_a_call_of_it_runs_nothing(func):
+    for make in (task, functools.partial(register_task, name="a name")):
+        with pytest.raises(InvalidTask, match=rf"{func.__name__} \(.*\) is a generator, .* allowed: def or async def"):
+            make(func)
+
+
+def test_s4_11_a_task_is_not_decorated_once_more():
+    with pytest.raises(InvalidTask, match=r"jobs\.add \(.*\) is a task already; allowed: one @task with all options"):
+        task(priority=5)(jobs.add)
 
 
 def test_run_after_has_to_know_its_time_zone():

@@ -14,6 +14,13 @@ HELD = {"claimed_by_worker_id": "w", "claimed_at": Now(), "claim": 1}
 #: What makes a task of each state.
 COLUMNS = {
     "scheduled": {"enqueued_at": FromNow(3_600), "deferred": True},
+    "aggregating": {
+        "enqueued_at": FromNow(3_600),
+        "deferred": True,
+        "group_key": "customer-7",
+        "item_count": 2,
+        "is_fed": True,
+    },
     "pending": {},
     "retrying": {
         "enqueued_at": FromNow(3_600),
@@ -38,7 +45,10 @@ def some(count: int, state: str, **columns) -> list:
     """The ids of that many tasks in that state, the oldest first."""
     values = {"task_name": "tests.jobs.tasks.noop", **COLUMNS[state], **columns}
     keys = uuid7s(count)
-    Task.objects.bulk_create([Task(id=key, **values) for key in keys], batch_size=400)
+    rows = [Task(id=key, **values) for key in keys]
+    for number, row in enumerate(rows):
+        row.group_key = row.group_key and f"customer-{number}"  # one open group each
+    Task.objects.bulk_create(rows, batch_size=400)
     return keys
 
 

@@ -66,9 +66,9 @@ def test_all_of_the_states_that_a_verb_takes_are_done_and_no_others(name):
 def test_without_states_a_verb_means_those_that_it_is_for():
     one_of_each()
 
-    assert tasks().matching().run().done == 2
+    assert tasks().matching().run().done == 3
     assert tasks().matching().delete().done == 4
-    assert {task.state for task in tasks().list()} == {State.PENDING, State.RETRYING, State.CLAIMED, State.RUNNING}
+    assert {task.state for task in tasks().list()} == {State.PENDING, State.CLAIMED, State.RUNNING}
 
 
 def test_nothing_is_done_on_a_dry_run():
@@ -134,7 +134,7 @@ def test_a_task_that_is_due_or_too_late_is_not_run():
 
     report = tasks().run(due.pk, late.pk)
 
-    assert [left.why for left in report.left_alone] == ["it is due already", "its good_until has passed"]
+    assert [left.why for left in report.left_alone] == ["it is pending", "its good_until has passed"]
 
 
 def test_a_step_of_a_workflow_is_not_run():
@@ -152,7 +152,7 @@ def test_an_open_group_that_is_run_takes_no_more_calls(drain):
 
     assert first.value(5) == [{"customer_id": 1, "text": "x"}]
     assert second.id != first.id
-    assert tasks().matching(status="scheduled").delete().done == 1
+    assert tasks().matching(status="aggregating").delete().done == 1
 
 
 def test_a_unique_key_that_another_has_is_told_of():
@@ -255,7 +255,7 @@ def test_a_task_whose_backend_lacks_the_queue_is_left(settings):
 
 @pytest.mark.once
 def test_a_verb_that_takes_none_of_the_states_is_refused():
-    with pytest.raises(ValueError, match="run takes retrying, scheduled"):
+    with pytest.raises(ValueError, match="run takes aggregating, retrying, scheduled"):
         tasks().matching(status="completed").run()
 
 

@@ -11,6 +11,7 @@ from horsies_django.expressions import FromNow
 from horsies_django.inspecting import State, tasks
 from horsies_django.models import Heartbeat, Task
 from horsies_django.walking import walk
+from tests.gathering import jobs as gathering
 from tests.inspecting.makers import COLUMNS, make, one_of_each, some
 from tests.jobs import tasks as jobs
 
@@ -31,11 +32,34 @@ def test_each_task_is_in_exactly_one_state(state):
     assert found.state is state
 
 
-def test_a_retry_that_is_due_is_still_a_retry():
-    late = make("retrying", enqueued_at=FromNow(-5), next_retry_at=FromNow(-5))
+def test_a_retry_or_a_group_that_is_due_is_pending():
+    retry = make("retrying", enqueued_at=FromNow(-5), next_retry_at=FromNow(-5))
+    group = make("aggregating", enqueued_at=FromNow(-5))
 
-    assert ids(tasks().list(status="retrying")) == [late.pk]
-    assert tasks().list(status="pending") == []
+    assert ids(tasks().list(status="pending")) == [group.pk, retry.pk]
+    assert tasks().list(status=["retrying", "aggregating", "scheduled"]) == []
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("word", "states"), [("archived", ["failed"]), ("active", ["claimed", "running"]), ("retry", ["retrying"])]
+)
+def test_asynqs_words_are_taken_too(word, states):
+    made = one_of_each()
+
+    assert ids(tasks().list(status=word)) == sorted((made[state].pk for state in states), reverse=True)
+
+
+def test_a_group_can_be_looked_into_and_what_is_sensitive_in_its_calls_is_masked():
+    handle = gathering.mail.send(customer_id=7, text="open")
+    gathering.mail.send(customer_id=7, text="again", password="secret")
+
+    (listed,) = tasks().list(status="aggregating")
+    shown = tasks().show(handle.id)
+
+    assert (listed.item_count, listed.group_key) == (2, "customer-7")
+    assert [call["text"] for call in shown.items] == ["open", "again"]
+    assert "secret" not in str(shown.as_json())
 
 
 def test_what_is_due_and_not_in_line_yet_is_pending():
@@ -169,7 +193,7 @@ def test_one_backend_sees_its_own_tasks_only():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"status": "archived"}, "allowed: scheduled, pending"),
+        ({"status": "dead"}, "allowed: scheduled, aggregating, pending"),
         ({"status": []}, "status is"),
         ({"limit": 0}, "limit is 0"),
         ({"limit": "3"}, "limit is '3'"),

@@ -6,9 +6,10 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from horsies_django import RetryPolicy, TaskStatus
-from horsies_django.models import Task
+from horsies_django import RetryPolicy, TaskStatus, Workflow, WorkflowStatus
+from horsies_django.models import Task, TaskAttempt
 from tests.conftest import wait_until
+from tests.faults import jobs
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
@@ -60,6 +61,28 @@ def test_scenario_29_s0_23_s0_37_s1_28_a_claimed_task_whose_deadline_passes_is_e
     assert (row.claimed_at, row.claimed_by_worker_id) == (claimed.claimed_at, claimed.claimed_by_worker_id)
     assert (row.started_at, row.attempt, row.attempts.count()) == (None, 0, 0)
     assert not Entry.objects.filter(key="late").exists()
+
+
+def test_coroutines_behind_one_that_blocks_the_loop_expire_in_time_and_never_begin(worker, gate, tmp_path):
+    worker(TEST_CHECK_MS="200")
+    soon = timezone.now() + timedelta(seconds=2)
+    with transaction.atomic():  # one claim takes them all
+        jobs.ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
+        late = [tasks.awrite.with_options(good_until=soon).send(f"late {number}").id for number in range(20)]
+        behind = tasks.awrite.send("behind")
+        workflow = Workflow("late", [tasks.awrite.node(good_until=soon)(key="late node")]).start()
+
+    rows = Task.objects.filter(pk__in=late)
+    wait_until(lambda: rows.filter(status=TaskStatus.EXPIRED).count() == len(late))
+    wait_until(lambda: workflow.status() == WorkflowStatus.FAILED)
+    wait_until((tmp_path / "begun").exists)
+    assert not Entry.objects.exists()
+    gate.touch()
+
+    assert behind.value(timeout=20) == "behind"
+    assert list(Entry.objects.values_list("key", flat=True)) == ["behind"]
+    assert set(rows.values_list("started_at", "attempt")) == {(None, 0)}
+    assert not TaskAttempt.objects.filter(task__in=late).exists()
 
 
 def test_scenario_30_a_retry_that_would_come_too_late_fails_with_the_bodys_own_error_at_once(worker):

@@ -222,7 +222,7 @@ def test_s1_13_s1_23_s1_24e_a_retry_writes_its_count_and_its_time_and_lets_go_of
     written = changes(handle, lambda: Task.objects.retry_later([end], RUNNER))
 
     assert written.keys() == {
-        *("status", "retry_count", "next_retry_at", "enqueued_at", "deferred"),
+        *("status", "retry_count", "next_retry_at", "enqueued_at", "deferred", "error_code"),
         *("claimed_at", "claimed_by_worker_id", "started_at"),
     }
     assert (written["status"], written["retry_count"]) == (TaskStatus.PENDING, 1)
@@ -240,7 +240,7 @@ def test_s0_21_s1_32_s2_13_s2_14_s4_61_failing_goes_round_until_the_retries_are_
         call_command("horsies_worker", once=True, verbosity=0)
         row = row_of(handle)
         assert Task.objects.retrying().filter(retry_count=number).exists()
-        assert (row["status"], row["failed_at"], row["error_code"]) == (TaskStatus.PENDING, None, None)
+        assert (row["status"], row["failed_at"], row["error_code"]) == (TaskStatus.PENDING, None, "DOWN")
         assert row["enqueued_at"] == row["next_retry_at"]
         Task.objects.update(enqueued_at=timezone.now() - timedelta(seconds=1))  # its time has come
     call_command("horsies_worker", once=True, verbosity=0)

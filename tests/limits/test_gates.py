@@ -344,7 +344,7 @@ def test_a_limit_that_is_idle_for_a_day_is_forgotten_and_one_in_use_is_not():
     complete([one for one in claim() if one.limit_key != TWO + "b"])
     long_ago = timezone.now() - timedelta(days=2)
     Limit.objects.update(admitted_at=long_ago)
-    Limit.objects.filter(rate__isnull=False).update(tokens=-1e9)
+    Limit.objects.filter(rate__isnull=False).update(rate="1/60d", tokens=0.0)
 
     run_pass(Options())
 

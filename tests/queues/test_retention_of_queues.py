@@ -22,8 +22,9 @@ def kept():
 
 def test_the_row_of_a_queue_wins_over_the_settings_and_a_task_over_the_row(drain):
     Queue.objects.named("short").set(retention="1h")
-    Queue.objects.named("ever").set(retention="forever")
-    for queue in ("short", "ever", "other"):
+    Queue.objects.named("ever").set(retention={"completed": "forever", "failed": None})
+    Queue.objects.named("brief").set(retention={"failed": "2h"})
+    for queue in ("short", "ever", "brief", "other"):
         tasks.add.using(queue_name=queue).send(1)
         tasks.fail.using(queue_name=queue).send()
     tasks.noop.with_options(queue_name="own", retention="2h").send()
@@ -34,9 +35,11 @@ def test_the_row_of_a_queue_wins_over_the_settings_and_a_task_over_the_row(drain
     day = timedelta(days=1).total_seconds()
     assert kept() == {
         ("short", "COMPLETED"): 3_600,
-        ("short", "FAILED"): 3_600,
+        ("short", "FAILED"): 30 * day,
         ("ever", "COMPLETED"): None,
         ("ever", "FAILED"): None,
+        ("brief", "COMPLETED"): 7 * day,
+        ("brief", "FAILED"): 7_200,
         ("other", "COMPLETED"): 7 * day,
         ("other", "FAILED"): 30 * day,
         ("own", "COMPLETED"): 7_200,
@@ -44,7 +47,7 @@ def test_the_row_of_a_queue_wins_over_the_settings_and_a_task_over_the_row(drain
 
 
 def test_0_deletes_at_once_and_cancelled_tasks_go_by_the_row_too(drain):
-    Queue.objects.named("fleeting").set(retention=0)
+    Queue.objects.named("fleeting").set(retention={"completed": 0, "cancelled": 0})
     tasks.add.using(queue_name="fleeting").send(1)
     drain()
     assert not Task.objects.exists()

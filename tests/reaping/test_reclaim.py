@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.core.management import call_command
 
 from horsies_django import RetryPolicy, TaskStatus, reclaim
 from horsies_django.models import Task
@@ -42,6 +43,12 @@ def test_s4_40_without_budget_it_fails():
     assert reclaim(60) == 1
     row.refresh_from_db()
     assert (row.status, row.error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
+
+
+def test_s4_38_a_worker_takes_back_before_it_claims():
+    WORK["requeued stale claims"](1)
+    call_command("horsies_worker", once=True, verbosity=0)
+    assert Task.objects.get().status == TaskStatus.COMPLETED
 
 
 def test_s4_37_what_is_younger_is_left_alone():

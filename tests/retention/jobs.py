@@ -1,6 +1,6 @@
 """Tasks that are kept in different ways."""
 
-from horsies_django import RetryPolicy, task
+from horsies_django import task
 
 
 @task
@@ -11,11 +11,6 @@ def plain() -> str:
 @task
 def failing():
     raise ValueError("no luck")
-
-
-@task(retry_policy=RetryPolicy.fixed([3_600], auto_retry_for=["*"]))
-def failing_for_now():
-    raise ValueError("no luck, for an hour")
 
 
 @task(retention=0)
@@ -36,3 +31,10 @@ def two_hours() -> str:
 @task(retention=0, atomic=True)
 def fleeting_atomic() -> str:
     return "gone"
+
+
+@task(retention={"completed": "2h", "failed": "3h"})
+def by_state(fails: bool) -> str:
+    if fails:
+        raise ValueError("no luck")
+    return "kept by how it ends"

@@ -15,7 +15,6 @@ from horsies_django.reaper.batches import Refused
 from horsies_django.reaper.pruning import past_keeping, prune_heartbeats, prune_tasks
 from tests.conftest import wait_until
 from tests.jobs import tasks
-from tests.retention import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -261,30 +260,6 @@ def test_a_beat_that_still_counts_is_kept(settings):
     handle = tasks.noop.send()
     beat(Task.objects.get(pk=handle.id), timedelta(minutes=90))
     assert prune_heartbeats(options(), Refused()).done == 0
-
-
-# Asynq's states.
-
-
-def test_s2_02_to_s2_07_the_states_that_asynq_knows(drain):
-    scheduled = tasks.noop.schedule(3_600)
-    due = tasks.noop.send()
-    retrying = jobs.failing_for_now.send()
-    done, dead = jobs.plain.send(), jobs.failing.send()
-    Task.objects.filter(pk__in=[due.id]).update(queue_name="elsewhere")
-    drain(exclude_queues="elsewhere")
-    views = {
-        "scheduled": scheduled,
-        "due": due,
-        "retrying": retrying,
-        "completed": done,
-        "archived": dead,
-    }
-    for view, handle in views.items():
-        assert getattr(Task.objects, view)().get().pk == handle.id, view
-    with transaction.atomic():
-        Task.objects.claim("w", start=1)
-    assert Task.objects.active().get().pk == due.id
 
 
 @pytest.mark.slow

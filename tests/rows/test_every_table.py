@@ -203,6 +203,7 @@ def _schedule() -> None:
 def _show_everything(model: type[models.Model], client: Any) -> None:
     _call("horsies_status")
     _call("horsies_task", "list")
+    _call("horsies_schedule", "list")
     _call("horsies_prune", "--dry-run")
     assert client.get("/admin/").status_code == 200
     if model in admin.site._registry:

@@ -102,7 +102,7 @@ def test_the_reaper_fails_what_no_claim_comes_upon(which, write):
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no time that is out of its range")
-def test_the_reaper_fails_a_run_that_it_can_not_recover_and_recovers_its_neighbours(write):
+def test_the_reaper_fails_a_run_that_it_can_not_recover_and_recovers_its_neighbours(write, request):
     hostile, good = (tasks.noop.send().id for _ in range(2))
     with transaction.atomic():
         Task.objects.all().claim("gone", start=2)
@@ -113,7 +113,9 @@ def test_the_reaper_fails_a_run_that_it_can_not_recover_and_recovers_its_neighbo
 
     codes = dict(Task.objects.values_list("pk", "error_code"))
     assert codes[good] == OperationalCode.WORKER_CRASHED
-    assert codes[hostile] == OperationalCode.WORKER_ROW_UNREADABLE
+    # Without a constraint nothing refuses the row: what a failure is kept for is not in that column.
+    is_refused = "older than the constraints" in request.node.name
+    assert codes[hostile] == (OperationalCode.WORKER_ROW_UNREADABLE if is_refused else OperationalCode.WORKER_CRASHED)
     assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.FAILED}
 
 

@@ -233,6 +233,13 @@ async def ahold(key: str, gate: str) -> str:
     return key
 
 
+@task(takes_context=True, max_attempts=3, backoff=0)
+def succeeds_at_last(context) -> list:
+    if not context.is_last_attempt:
+        raise RuntimeError("not yet")
+    return [context.attempt, context.max_attempts]
+
+
 # Bodies that are cancelled.
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horsies_django import task
+from horsies_django import RetryPolicy, task
 from horsies_django.compat import InvalidTask, task_backends
 from horsies_django.models import Task, TaskAttempt
 from tests.running import jobs
@@ -121,3 +121,36 @@ def test_a_mapper_that_can_not_be_is_one_error_with_its_key_value_and_what_is_al
 def test_a_tasks_mapper_that_can_not_be_is_refused_when_the_task_is_made(kind):
     with pytest.raises(InvalidTask, match="exception_mapper"):
         task(exception_mapper=WRONG[kind])(jobs.leave)
+
+
+@pytest.mark.parametrize(
+    ("listed", "name", "is_retried"),
+    [
+        (jobs.DeepTrouble, "deep", True),
+        (jobs.Trouble, "deep", True),
+        (Exception, "deep", True),
+        (jobs.DeepTrouble, "trouble", False),
+    ],
+)
+def test_a_policy_that_lists_a_class_retries_what_inherits_from_it_and_says_why(
+    drain, caplog, listed, name, is_retried
+):
+    policy = RetryPolicy.fixed([60], auto_retry_for=["OTHER", listed])
+    handle = jobs.plain.with_options(retry_policy=policy).send(name)
+
+    with caplog.at_level("DEBUG", logger="horsies_django.worker"):
+        drain()
+
+    assert handle.status() == ("PENDING" if is_retried else "FAILED")
+    assert (f"why=tests.running.jobs.{jobs.RAISED[name].__name__}: plain" in caplog.text) is is_retried
+    assert "Traceback" in caplog.text
+
+
+def test_no_class_covers_what_another_attempt_can_not_mend():
+    policy = RetryPolicy.fixed([60], auto_retry_for=[Exception])
+
+    assert policy.auto_retry_for == ("builtins.Exception",)
+    assert policy.covers("UNHANDLED_EXCEPTION", ValueError())
+    assert not policy.covers("WORKER_SERIALIZATION_ERROR", ValueError())
+    assert not policy.covers("UNHANDLED_EXCEPTION", KeyboardInterrupt())
+    assert not policy.covers("WORKER_CRASHED")

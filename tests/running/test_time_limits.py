@@ -160,7 +160,7 @@ def test_s4_28_scenario_12_a_timeout_is_retried_where_the_policy_lists_it(drain,
     drain()
 
     row = Task.objects.get(pk=handle.id)
-    assert (row.status, row.retry_count, row.error_code) == (TaskStatus.PENDING, 1, None)
+    assert (row.status, row.retry_count, row.error_code) == (TaskStatus.PENDING, 1, "TASK_TIMEOUT")
     attempt = row.attempts.get()
     assert (attempt.outcome, attempt.error_code, attempt.will_retry) == ("FAILED", "TASK_TIMEOUT", True)
     Task.objects.update(enqueued_at=timezone.now(), timeout=30)  # its time has come, and it has time

@@ -60,6 +60,19 @@ def test_without_a_policy_there_are_two_retries(drain, body):
     assert attempts(handle) == [failed(n, "TASK_RETRY", n < 3) for n in (1, 2, 3)]
 
 
+def test_a_call_that_has_one_attempt_has_no_retry_either(drain):
+    thrice = jobs.wishes_retry_in_40
+    handles = [
+        body.with_options(**options).send(**arguments)
+        for body, arguments in ((jobs.wishes_retry, {"key": "key"}), (thrice, {}))
+        for options in ({"max_attempts": 1}, {"retry_policy": None})
+    ]
+
+    drain()
+
+    assert [attempts(handle) for handle in handles] == [[failed(1, "TASK_RETRY", False)]] * 4
+
+
 def test_the_message_is_kept(drain):
     handle = jobs.wishes_retry.send("key")
 
@@ -283,7 +296,7 @@ BAD = [-1, -0.001, float("nan"), float("inf"), 366 * 86_400, 10**400, True, "5",
 def test_a_delay_that_can_not_be_is_refused_where_it_is_raised(value):
     with pytest.raises(ValueError, match=r"Retry\(after=\) got .* allowed: seconds from 0 to a year"):
         Retry(after=value)
-    with pytest.raises(ValueError, match=r"Snooze\(\) got .* allowed: seconds from 0 to a year"):
+    with pytest.raises(ValueError, match=r"Snooze\(after=\) got .* allowed: seconds from 0 to a year"):
         Snooze(value)
 
 
@@ -300,6 +313,6 @@ def test_a_body_with_a_bad_delay_fails_of_its_mistake(drain):
 @pytest.mark.django_db(transaction=False)
 def test_the_limits_of_a_delay_are_allowed():
     assert (Retry().after, Retry(after=0).after, Retry(after=timedelta(minutes=1)).after) == (None, 0.0, 60.0)
-    assert (Snooze(0).seconds, Snooze(timedelta(days=365)).seconds) == (0.0, 31_536_000.0)
+    assert (Snooze(0).after, Snooze(after=timedelta(days=365)).after) == (0.0, 31_536_000.0)
     assert str(Retry()) == "The task asked for another attempt."
     assert str(Discard()) == "The task gave up."

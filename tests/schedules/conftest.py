@@ -17,7 +17,7 @@ from tests.schedules import jobs  # noqa: F401  # the workflow that rows name
 @pytest.fixture(autouse=True)
 def _own_declarations():
     """Forget what a test declares."""
-    before = dict(declarations.by_place)
+    before = {key: list(found) for key, found in declarations.by_place.items()}
     declarations.by_place.clear()
     yield
     declarations.by_place.clear()

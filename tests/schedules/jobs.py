@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import DatabaseError, connection
 
-from horsies_django import RetryPolicy, Unique, Workflow, WorkflowDefinition, task
+from horsies_django import Gather, RetryPolicy, TaskContext, Unique, Workflow, WorkflowDefinition, task
 
 
 @task(timeout=30, priority=3, retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["*"]))
@@ -17,6 +17,27 @@ def report(day: str = "today", copies: int = 1) -> str:
 
 @task(unique=Unique(on_conflict="raise"))
 def alone() -> None: ...
+
+
+@task(gather=Gather("all", max_size=2, max_delay=3_600))
+def collect(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return items
+
+
+@task(takes_context=True)
+def slot(context: TaskContext) -> str | None:
+    return None if context.scheduled_for is None else context.scheduled_for.isoformat()
+
+
+class Slotted(WorkflowDefinition[Any]):
+    """One node, which says its slot."""
+
+    @classmethod
+    def build_with(cls) -> Workflow[Any]:
+        return Workflow("slotted", [slot.node()()], unique_key="slotted")
+
+    class Meta:
+        definition_key = "tests.schedules.slotted"
 
 
 class Import(WorkflowDefinition[Any]):

@@ -10,13 +10,16 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
+from horsies_django import Every, schedule
 from horsies_django.backend import config_of
+from horsies_django.checks import check_schedules
 from horsies_django.models import Schedule, Task, Workflow
 from horsies_django.models.transitions import DEADLOCK
 from horsies_django.schedules import firing, passing, patience
 from horsies_django.schedules.beat import Beat
 from horsies_django.schedules.moments import database_now
 from tests.conftest import wait_until
+from tests.schedules import jobs
 from tests.schedules.conftest import make, put_back
 from tests.schedules.jobs import Asking, report
 
@@ -50,7 +53,11 @@ def test_the_first_run_waits_for_the_next_slot_c_05(beat):
 
 @pytest.mark.django_db
 def test_a_scheduled_fire_has_the_retry_policy_and_the_timeout_of_its_task_q_04_c_13_scenario_69(beat):
-    make(task=REPORT, kwargs={"copies": 2}, options={"priority": 7, "good_for": 60, "retention": 3600})
+    make(
+        task=REPORT,
+        kwargs={"copies": 2},
+        options={"priority": 7, "good_for": 60, "retention": {"completed": 3600, "failed": "2h"}},
+    )
     put_back(10)
 
     beat.run_once()
@@ -58,6 +65,7 @@ def test_a_scheduled_fire_has_the_retry_policy_and_the_timeout_of_its_task_q_04_
     sent, direct = Task.objects.get(), Task.objects.get(pk=report.send().id)
     assert (sent.max_retries, sent.retry_policy, sent.timeout) == (direct.max_retries, direct.retry_policy, 30)
     assert (sent.priority, sent.kwargs, sent.retention) == (7, {"copies": 2}, timedelta(hours=1))
+    assert sent.retention_by_state == {"failed": 7_200}
     assert 50 < (sent.good_until - sent.sent_at).total_seconds() < 70
 
 
@@ -136,8 +144,8 @@ def test_a_schedule_past_its_end_is_disabled_s4_52(beat):
     assert Schedule.objects.get().disabled_by == "END"
 
     make("t", timing="every:3600", end_at=database_now("default") + timedelta(minutes=90))
-    put_back(10, name="t")
     Schedule.objects.filter(name="t").update(end_at=database_now("default") + timedelta(minutes=30))
+    put_back(10, name="t")
     beat.run_once()
 
     row = Schedule.objects.get(name="t")
@@ -494,14 +502,120 @@ def test_a_due_slot_is_sent_within_a_second_q_07(monkeypatch):
 
 
 @pytest.mark.django_db
-def test_a_slot_whose_unique_key_a_live_task_holds_is_passed_and_sends_nothing_new(beat):
+def test_a_slot_whose_unique_key_a_live_run_holds_is_skipped_and_not_counted(beat):
     make(options={"unique_key": "alone"})
-    for _ in range(2):
-        put_back(10)
-        beat.run_once()
+    Schedule.objects.create(name="w", timing="every:3600", workflow_name="tests.schedules.slotted")
+    put_back(10)
+    assert [one.handle is not None for one in beat.run_once().passed] == [True, True]
+    ran_at = list(Schedule.objects.values_list("last_run_at", flat=True))
 
-    row = Schedule.objects.get()
-    assert (Task.objects.get().pk, row.last_error) == (row.last_task_id, "")
+    put_back(10)
+    assert [(one.handle, one.error) for one in beat.run_once().passed] == [(None, ""), (None, "")]
+    handles = Schedule.objects.all().run_now()
+
+    assert [handle.replayed for handle in handles] == [True, True]
+    assert list(Schedule.objects.values_list("run_count", "last_error")) == [(1, ""), (1, "")]
+    assert list(Schedule.objects.values_list("last_run_at", flat=True)) == ran_at
+    assert [row.last_run_id for row in Schedule.objects.order_by("pk")] == [handle.id for handle in handles]
+
+
+def test_each_run_knows_its_slot_and_what_no_schedule_has_sent_has_none(beat, drain):
+    make("missed", task="tests.schedules.jobs.slot", catch_up="all", options={"metadata": {"by": "us"}})
+    Schedule.objects.create(name="flow", timing="every:3600", workflow_name="tests.schedules.slotted")
+    put_back(6 * 3_600 + 60, name="missed")
+    put_back(60, name="flow")
+    passed = beat.run_once().passed
+    others = [*Schedule.objects.filter(name="missed").run_now(), jobs.slot.send()]
+
+    drain()
+
+    slots = {one.slot: one.handle.value(0) for one in passed if one.schedule == "missed"}
+    assert len(slots) == 7
+    assert all(value == slot.isoformat() for slot, value in slots.items())
+    (flow,) = (one for one in passed if one.schedule == "flow")
+    assert Task.objects.get(workflow_id=flow.handle.id).result == {"ok": flow.slot.isoformat()}
+    assert [handle.value(0) for handle in others] == [None, None]
+    assert {task.metadata["by"] for task in Task.objects.filter(schedule_id__isnull=False)} == {"us"}
+
+
+def test_a_task_whose_calls_are_gathered_is_handed_a_call_for_each_slot(beat, drain):
+    schedule("all", jobs.collect, Every(seconds=1), kwargs={"value": 1})
+    assert check_schedules() == []
+    beat.sync()
+
+    for _ in range(2):
+        put_back(1)
+        assert beat.run_once().left == ()
+    drain()
+
+    row, task = Schedule.objects.get(), Task.objects.get()
+    assert task.result == {"ok": [{"value": 1}, {"value": 1}]}
+    assert (row.run_count, row.last_error, row.last_task_id, task.schedule_id) == (2, "", task.pk, row.pk)
+
+
+def _by_sql(**values):
+    columns = ", ".join(f"{name} = %s" for name in values)
+    given = [Schedule._meta.get_field(name).get_db_prep_save(value, connection) for name, value in values.items()]
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE horsies_schedules SET {columns}", given)
+
+
+def _by_queryset(**values):
+    assert Schedule.objects.update(**values) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("change", [_by_sql, _by_queryset])
+def test_a_timing_that_is_changed_past_the_model_has_its_next_run_worked_out_anew(beat, change):
+    row = make(timing="cron:0 0 29 2 *", timezone="UTC")
+    assert beat.run_once().passed == ()
+
+    change(timing="every:60")
+    assert beat.run_once().passed == ()
+    row.refresh_from_db()
+    assert 55 < (row.next_run_at - database_now("default")).total_seconds() <= 60
+    assert (row.planned_timing, row.planned_timezone) == ("every:60", "UTC")
+
+    change(timing="cron:30 12 * * *")
+    assert beat.run_once().passed == ()
+    change(timezone="Asia/Kolkata")
+    assert beat.run_once().passed == ()
+    row.refresh_from_db()
+    assert (row.next_run_at.hour, row.next_run_at.minute) == (7, 0)
+
+    put_back(10)  # due, when its timing changes
+    change(timing="cron:0 0 29 2 *")
+    assert beat.run_once().passed == ()
+    assert not Task.objects.exists()
+    planned = Schedule.objects.get().next_run_at
+    change(timing="cron:0 0 29 2 *")
+    with CaptureQueriesContext(connection) as captured:
+        beat.run_once()
+    assert (Schedule.objects.get().next_run_at, len(captured)) == (planned, 1)
+
+
+@pytest.mark.django_db
+def test_a_window_that_is_changed_past_the_model_is_kept_to(beat):
+    now = database_now("default")
+    row = make(timing="every:60", start_at=now + timedelta(days=300))
+    Schedule.objects.update(start_at=now - timedelta(seconds=30))
+    beat.run_once()
+    row.refresh_from_db()
+    assert (row.next_run_at - now).total_seconds() <= 60
+
+    Schedule.objects.update(enabled=False)
+    put_back(3_600)
+    Schedule.objects.update(enabled=True)  # what passed meanwhile is not made up for
+    assert beat.run_once().passed == ()
+    put_back(5)
+    Schedule.objects.update(jitter=0.0, end_at=None)  # as it was
+    assert len(beat.run_once().passed) == 1
+
+    put_back(5)
+    _by_sql(end_at=now - timedelta(days=1), start_at=None)
+    assert beat.run_once().passed == ()
+    row.refresh_from_db()
+    assert (row.enabled, row.disabled_by, row.run_count) == (False, "END", 1)
 
 
 @pytest.mark.django_db

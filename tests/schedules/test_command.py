@@ -12,7 +12,7 @@ from horsies_django.models import Schedule, Task
 from horsies_django.schedules import beat, passing
 from horsies_django.schedules.moments import database_now
 from tests.conftest import wait_until
-from tests.jobs.tasks import noop
+from tests.jobs.tasks import add, noop
 from tests.schedules.conftest import make, put_back
 
 
@@ -51,6 +51,22 @@ def test_once_sends_all_that_is_due_however_much_it_is_s4_54(capsys, monkeypatch
     assert f"{slots + 1 + rows} sent" in capsys.readouterr().out
     assert Task.objects.count() == slots + 1 + rows
     assert not Schedule.objects.filter(next_run_at__lte=FromNow(0)).exists()
+
+
+def test_a_scheduler_sends_and_runs_nothing_and_a_worker_without_one_runs_what_it_sent(drain):
+    schedule("declared", add, Every(hours=1), (1,), {"b": 4}, queue_name="emails")
+    call_command("horsies_scheduler", once=True)
+    assert not Task.objects.exists()  # the first run waits for its slot
+    put_back(10)
+
+    call_command("horsies_scheduler", once=True)
+    sent = Task.objects.get()
+    assert (sent.status, sent.task_name, sent.queue_name) == ("PENDING", "tests.jobs.tasks.add", "emails")
+
+    drain(no_scheduler=True)
+    sent.refresh_from_db()
+    assert (sent.status, sent.result) == ("COMPLETED", {"ok": 5})
+    assert Task.objects.count() == 1
 
 
 @pytest.mark.django_db

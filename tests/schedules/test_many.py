@@ -56,6 +56,9 @@ def test_ten_thousand_schedules_are_no_trouble_q_07(beat):
             Schedule(
                 name=f"s{number}",
                 timing="every:86400",
+                timezone="UTC",
+                planned_timing="every:86400",
+                planned_timezone="UTC",
                 task_name="tests.jobs.tasks.noop",
                 next_run_at=now + timedelta(seconds=3_600 + number),
             )
@@ -68,6 +71,8 @@ def test_ten_thousand_schedules_are_no_trouble_q_07(beat):
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE horsies_schedules")
         assert "horsies_schedule_next" in first.explain()
+        stale = Schedule.objects.served("default", "tests").planned_otherwise().values("pk")[:1]
+        assert "horsies_schedule_replan" in stale.explain()
     with CaptureQueriesContext(connection) as captured:
         idle = [beat.run_once() for _ in range(3)]
     assert len(captured) == 3

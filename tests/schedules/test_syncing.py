@@ -1,5 +1,6 @@
 """What code declares: mistakes, and how it becomes rows."""
 
+import importlib
 from datetime import timedelta
 
 import pytest
@@ -9,10 +10,10 @@ from horsies_django.checks import check_schedules
 from horsies_django.compat import BaseTaskBackend
 from horsies_django.models import Schedule
 from horsies_django.schedules.declaring import declarations
-from horsies_django.schedules.moments import database_now
+from horsies_django.schedules.moments import aware, database_now
 from tests.jobs.tasks import add, noop
 from tests.schedules.conftest import make, utc
-from tests.schedules.jobs import Import, report
+from tests.schedules.jobs import Import, collect, report
 
 
 def redeclared(*args, **kwargs):
@@ -46,15 +47,75 @@ def test_every_mistake_is_told_at_once_and_duplicate_names_too_q_02():
 
 
 @pytest.mark.once
+def test_two_of_one_name_from_one_line_are_told_and_an_import_anew_is_not(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "declaring_twice.py").write_text(
+        "from horsies_django import Every, schedule\n"
+        "from tests.jobs.tasks import noop\n"
+        "def declare(name, hours): schedule(name, noop, Every(hours=hours))\n"
+        "for hours in (1, 1): schedule('loop', noop, Every(hours=hours))\n"
+        "declare('helper', 1)\n"
+        "declare('helper', 2)\n"
+        "schedule('once', noop, Every(hours=1))\n"
+    )
+
+    module = importlib.import_module("declaring_twice")
+    first = check_schedules()
+    importlib.reload(module)
+
+    assert sorted(message.msg for message in first) == [
+        "schedule 'helper' (declaring_twice:3): this line declares 2 of that name; allowed: a name for each.",
+        "schedule 'loop' (declaring_twice:4): this line declares 2 of that name; allowed: a name for each.",
+    ]
+    assert [message.id for message in first] == ["horsies.E006"] * 2
+    assert check_schedules() == first
+
+
+@pytest.mark.once
+def test_what_a_gathered_task_can_not_be_sent_with_is_told():
+    schedule("a", collect, Every(hours=1), kwargs={"items": [{"value": 1}]})
+    schedule("b", collect, Every(hours=1), (1,))
+    schedule("c", collect, Every(hours=1), kwargs={"value": 1}, unique_key="c")
+    schedule("d", collect, Every(hours=1), kwargs={"value": 1}, overlap="cancel_previous")
+
+    texts = [message.msg for message in check_schedules()]
+
+    said = ("the keyword arguments of one call", "keyword arguments only", "unique_key is 'c'", "'allow' or 'skip'")
+    assert [words in text for words, text in zip(said, texts, strict=True)] == [True] * 4
+
+
+def test_a_schedule_goes_by_the_projects_time_zone_unless_it_says_otherwise_c_03(beat, settings):
+    settings.TIME_ZONE = "Asia/Tokyo"
+    schedule("ours", noop, Cron("0 9 * * *"))
+    schedule("theirs", noop, Cron("0 9 * * *"), timezone="UTC")
+
+    beat.sync()
+    make("by hand", timing="cron:0 9 * * *")
+
+    rows = {row.name: (row.timezone, aware(row.next_run_at).hour) for row in Schedule.objects.all()}
+    assert rows == {"ours": ("Asia/Tokyo", 0), "theirs": ("UTC", 9), "by hand": ("Asia/Tokyo", 0)}
+
+
+@pytest.mark.once
 def test_nothing_is_wrong_with_what_is_right():
-    schedule("a", report, Every(minutes=5), ("monday",), {"copies": 2}, queue_name="mail", retention=timedelta(days=1))
+    schedule(
+        "a",
+        report,
+        Every(minutes=5),
+        ("monday",),
+        {"copies": 2},
+        queue_name="mail",
+        retention={"failed": timedelta(days=1)},
+    )
     schedule("b", Import, Cron("0 9 * * MON-FRI"), kwargs={"day": "friday"}, timezone="Europe/Berlin")
 
     assert check_schedules() == []
 
 
 def test_what_code_declares_becomes_rows_s4_46_s4_55(beat):
-    schedule("a", report, Every(minutes=5), ("monday",), queue_name="mail", retention=timedelta(days=1), jitter=2)
+    schedule(
+        "a", report, Every(minutes=5), ("monday",), queue_name="mail", retention={"failed": timedelta(days=1)}, jitter=2
+    )
     schedule("b", Import, Cron("0 9 * * *"), timezone="Europe/Berlin", enabled=False)
 
     assert beat.sync().created == 2
@@ -67,7 +128,7 @@ def test_what_code_declares_becomes_rows_s4_46_s4_55(beat):
         ["monday"],
         "tests",
     )
-    assert (a.options, a.jitter) == ({"queue_name": "mail", "retention": 86_400.0}, 2)
+    assert (a.options, a.jitter) == ({"queue_name": "mail", "retention": {"failed": 86_400.0}}, 2)
     assert a.next_run_at > database_now("default")
     assert (b.workflow_name, b.enabled, b.disabled_by) == ("tests.schedules.import", False, "CODE")
 

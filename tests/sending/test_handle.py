@@ -1,5 +1,6 @@
 """A handle on a task: its state, its result, and that asking never raises for how the task came out."""
 
+import sys
 import threading
 import time
 import uuid
@@ -11,7 +12,7 @@ from django.db import connection
 from django.utils import timezone
 
 from horsies_django import TaskError, TaskHandle, TaskResult, TaskStatus
-from horsies_django.exceptions import TaskFailed
+from horsies_django.exceptions import TaskFailed, WaitTimeout
 from horsies_django.handle import Progress
 from horsies_django.models import Task
 from tests.conftest import wait_until
@@ -48,6 +49,7 @@ def test_s4_62_a_task_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(ge
 
     assert result.err.error_code == "WAIT_TIMEOUT"
     assert f"{timeout:g} seconds" in result.err.message
+    assert result.err.data == {"status": "PENDING"}
     assert handle.status() == TaskStatus.PENDING
 
 
@@ -167,7 +169,7 @@ def test_s4_64_a_task_that_failed_gives_its_error_and_value_raises_it(drain):
     error = handle.get().err
     with pytest.raises(TaskFailed, match="UNHANDLED_EXCEPTION: no luck") as caught:
         handle.value()
-    with pytest.raises(TaskFailed, match="UNHANDLED_EXCEPTION: no luck"):
+    with pytest.raises(TaskFailed, match="UNHANDLED_EXCEPTION: no luck") as awaited:
         async_to_sync(TaskHandle(handle.id).avalue)()
 
     assert isinstance(error, TaskError)
@@ -175,17 +177,47 @@ def test_s4_64_a_task_that_failed_gives_its_error_and_value_raises_it(drain):
     assert error.exception["type"] == "builtins.ValueError"
     assert 'raise ValueError("no luck")' in error.exception["traceback"]
     assert caught.value.error == error
+    causes = [caught.value.__cause__, awaited.value.__cause__]
+    assert [type(cause) for cause in causes] == [ValueError, ValueError]  # for the body ran in this process
+    assert (caught.value.exception_class, caught.value.exception_class_path) == (ValueError, "builtins.ValueError")
+
+
+@pytest.mark.once
+@pytest.mark.django_db
+def test_the_class_of_a_failures_exception_is_found_without_an_import():
+    classes = {
+        "horsies_django.exceptions.TaskFailed": TaskFailed,
+        "tests.sending.jobs.Outer.Inner": None,  # no exception
+        "tests.sending.jobs.triple.func": None,
+        "this.Zen": None,  # this module prints when it is imported, and nothing has imported it
+        "nothing": None,
+        "": None,
+        5: None,
+    }
+    found = {}
+    for path in classes:
+        stored = {"error_code": "UNHANDLED_EXCEPTION", "exception": {"type": path, "message": "", "traceback": ""}}
+        failed = ended(status="FAILED", completed_at=None, failed_at=timezone.now(), result={"err": stored})
+        with pytest.raises(TaskFailed) as caught:
+            failed.value(0)
+        assert caught.value.__cause__ is None
+        found[path] = caught.value.exception_class
+
+    assert found == classes
+    assert "this" not in sys.modules
 
 
 @pytest.mark.django_db
-def test_value_raises_for_what_get_tells_as_an_error():
+def test_value_raises_a_timeout_with_the_last_status_or_what_get_tells_as_an_error():
     handle = jobs.triple.send(1)
 
-    with pytest.raises(TaskFailed) as waited:
+    with pytest.raises(TimeoutError) as waited:
         handle.value(0)
     with pytest.raises(TaskFailed) as missed:
         TaskHandle(uuid.uuid4()).value()
 
+    assert type(waited.value) is WaitTimeout
+    assert (waited.value.status, waited.value.error.data) == ("PENDING", {"status": "PENDING"})
     assert (waited.value.error.error_code, missed.value.error.error_code) == ("WAIT_TIMEOUT", "TASK_NOT_FOUND")
 
 

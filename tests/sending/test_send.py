@@ -5,13 +5,17 @@ import datetime
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, connection, transaction
+from django.db.models.signals import post_save
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django import RetryPolicy, TaskHandle, TaskStatus
+from horsies_django import RetryPolicy, TaskHandle, TaskStatus, task
 from horsies_django.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt
+from tests.jobs.models import Entry
 from tests.sending import jobs
+
+FIXED = RetryPolicy.fixed([7, 8], auto_retry_for=["X"], jitter=False)
 
 
 def statements(captured):
@@ -113,6 +117,28 @@ def test_what_was_rolled_back_is_not_run_and_what_was_committed_is(drain):
 
     assert kept.value(0) == "kept"
     assert lost.status() is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_signal_handler_sends_is_stored_as_it_returns_and_shares_the_fate_of_what_it_is_about():
+    stored = []
+
+    def when_saved(instance, **kwargs):
+        handle = jobs.identity.send(instance.pk)
+        stored.append((handle.id, handle.status()))
+
+    post_save.connect(when_saved, Entry)
+    try:
+        with transaction.atomic():
+            kept = Entry.objects.create(key="kept")
+        with transaction.atomic():
+            Entry.objects.create(key="lost")
+            transaction.set_rollback(True)
+    finally:
+        post_save.disconnect(when_saved, Entry)
+
+    assert [status for _, status in stored] == [TaskStatus.PENDING] * 2
+    assert list(Task.objects.values_list("pk", "args")) == [(stored[0][0], [kept.pk])]
 
 
 # What it costs.
@@ -233,7 +259,47 @@ def test_a_retry_policy_of_a_call_stands_for_the_attempts_and_backoff_of_its_tas
     assert (tasks_own.max_retries, tasks_own.retry_policy["auto_retry_for"]) == (3, ["*"])
 
 
-@pytest.mark.parametrize("name", ["eta", "delay", "good_untill", "func", "takes_context", "max_attempts"])
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("own", "of_call", "retries", "intervals"),
+    [
+        ({"max_attempts": 4}, {"max_attempts": 7}, 6, [2.0]),
+        ({"max_attempts": 4}, {"max_attempts": 1}, 0, None),
+        ({"max_attempts": 4}, {"retry_policy": None}, 0, None),
+        ({"backoff": 5}, {"retry_policy": None}, 0, None),
+        ({"max_attempts": 4, "backoff": 5}, {"max_attempts": 2}, 1, [5.0]),
+        ({"max_attempts": 4}, {"backoff": 5}, 3, [5.0]),
+        ({"retry_policy": FIXED}, {"max_attempts": 1}, 0, None),
+        ({"retry_policy": FIXED}, {"max_attempts": 2}, 1, [7.0]),
+        ({"retry_policy": FIXED}, {"max_attempts": 5}, 4, [7.0, 8.0, 8.0, 8.0]),
+        ({"backoff": FIXED}, {"max_attempts": 2}, 1, [7.0]),
+        ({"retry_policy": FIXED}, {"backoff": 5}, 2, [5.0]),
+        ({"retry_policy": FIXED}, {"max_attempts": 5, "backoff": 5}, 4, [5.0]),
+        ({"retry_policy": FIXED}, {"priority": 5}, 2, [7.0, 8.0]),
+        ({}, {"max_attempts": 3}, 2, [2.0]),
+        # What no policy can have: it has what is nearest, for a crash (S4-31).
+        ({"backoff": 0.25}, {}, 2, [1.0]),
+        ({"backoff": 200_000}, {}, 2, [86_400.0]),
+    ],
+    ids=repr,
+)
+def test_a_call_says_how_often_it_is_tried(own, of_call, retries, intervals):
+    job = task(**own)(jobs.triple.func)
+
+    job.with_options(**of_call).send(1)
+
+    row = Task.objects.get()
+    assert row.max_retries == retries
+    assert (row.retry_policy or {}).get("intervals") == intervals
+
+
+@pytest.mark.parametrize("options", [{"max_attempts": 0}, {"max_attempts": "3"}, {"backoff": 0}, {"backoff": max}])
+def test_bad_attempts_and_a_bad_backoff_of_a_call_are_named(options):
+    with pytest.raises(InvalidTask, match=f"{next(iter(options))} (of a call )?is "):
+        jobs.triple.with_options(**options)
+
+
+@pytest.mark.parametrize("name", ["eta", "delay", "good_untill", "func", "takes_context"])
 def test_with_options_names_an_option_that_it_does_not_know_and_those_it_does(name):
     with pytest.raises(TypeError) as caught:
         jobs.triple.with_options(**{name: 1})

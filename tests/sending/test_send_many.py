@@ -240,7 +240,7 @@ OPTIONS = st.fixed_dictionaries(
         "good_until": st.datetimes(
             datetime.datetime(2041, 1, 1), datetime.datetime(9997, 12, 31), timezones=st.just(datetime.UTC)
         ),
-        "retention": st.sampled_from([None, 0, 3_600, "7d", "inherit"]),
+        "retention": st.sampled_from([None, 0, 3_600, "7d", "inherit", {"completed": 0, "failed": "7d"}]),
         "timeout": st.floats(0.5, 1e6),
         "metadata": st.dictionaries(st.text("ab%"), st.integers() | st.text("%'\\é")),
         "retry_policy": st.just(RetryPolicy.fixed([60, 120], auto_retry_for=["DOWN", "50 %"])),

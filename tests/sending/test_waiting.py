@@ -126,6 +126,19 @@ def test_scenario_55_those_who_wait_for_one_task_are_told_together(asked):
     assert codes(waiters) == ["TASK_CANCELLED"] * 20
 
 
+@pytest.mark.once
+def test_on_sqlite_which_tells_of_no_ends_a_long_wait_goes_on_looking_often(asked):
+    if connection.vendor != "sqlite":
+        return
+    handle = jobs.triple.send(1)
+    waiter = Waiter(handle, 60)
+
+    wait_until(lambda: len(asked) > 20, 5)  # each half second, that would be seven
+
+    handle.cancel()
+    assert codes([waiter]) == ["TASK_CANCELLED"]
+
+
 # Whoever leads may leave.
 
 

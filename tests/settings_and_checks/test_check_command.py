@@ -2,8 +2,12 @@
 
 import pytest
 
-from horsies_django.compat import task_backends
+from horsies_django import Workflow, sleep
+from horsies_django.compat import InvalidTask, task_backends
+from horsies_django.models import Task
 from tests.conftest import Process
+from tests.jobs import tasks
+from tests.settings_and_checks import alone
 
 FOLDER = "tests.settings_and_checks"
 
@@ -85,6 +89,62 @@ def test_check_says_so_if_the_app_is_not_installed(check):
     assert status == 1
     assert "(horsies.E003)" in output
     assert "HINT: Add 'horsies_django' to INSTALLED_APPS and run migrate." in output
+
+
+def test_check_says_so_if_the_urlconf_is_the_first_to_import_a_task(check):
+    status, output = check("late_and_not_installed")
+
+    assert status == 1
+    assert "TASKS['default'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS." in output
+
+
+def test_check_names_wrong_queues_of_tasks_keys_beside_options_and_ranks_that_no_order_heeds(check):
+    status, output = check("careless")
+
+    assert status == 1
+    assert "Traceback" not in output
+    for words in (
+        "(horsies.E010) queue_name of tests.settings_and_checks.lost_queues.tasks.mistyped is 'emials'; allowed: "
+        "the QUEUES of TASKS['default'], default, emails.",
+        "(horsies.E010) queue_name of tests.settings_and_checks.lost_queues.tasks.unknown is 'reports'; allowed: ",
+        "Did you mean 'emails'?",
+        "(horsies.E001) TASKS['default']['QUEUE'] is not an option; allowed: BACKEND, QUEUES, OPTIONS.",
+        "Did you mean 'QUEUES'?",
+        "(horsies.E001) TASKS['default']['retention'] is not an option",
+        "Put 'retention' into OPTIONS.",
+        "(horsies.E002) TASKS['second']['QUEUES'] is 'default'; allowed: a list of names of queues.",
+        "(horsies.W010) TASKS['default']['OPTIONS']['queues']['emails']['priority'] is 5, which counts where the "
+        "workers' order is 'strict' alone; it is 'weighted'.",
+    ):
+        assert output.count(words) == 1, (words, output)
+    assert output.count("(horsies.") == 6
+
+
+def test_a_project_needs_neither_the_admin_nor_a_queue_that_is_called_default(settings, manage):
+    settings.TASKS = alone.TASKS
+    handle = Workflow("to be woken", [sleep(0)]).start()
+    assert set(Task.objects.values_list("queue_name", flat=True)) == {"alarms"}
+
+    worker = manage("horsies_worker", "--drain", DJANGO_SETTINGS_MODULE=f"{FOLDER}.alone")
+
+    assert worker.wait() == 0, worker.output
+    assert handle.status() == "COMPLETED"
+
+
+def test_check_warns_of_connections_that_are_made_for_each_task(check):
+    status, output = check("plain_postgres")
+
+    assert status == 0
+    assert output.count("(horsies.W009) DATABASES['default'] has CONN_MAX_AGE = 0") == 1
+
+
+def test_to_send_a_task_for_an_unknown_queue_is_an_error_all_the_same(settings):
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["default"]}}
+    task = tasks.noop.using(queue_name="default")
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["emails"]}}
+
+    with pytest.raises(InvalidTask, match="default"):
+        task.send()
 
 
 def test_the_tests_own_settings_have_no_mistake():

@@ -8,7 +8,15 @@ from django.core.checks import ERROR
 from django.core.exceptions import ImproperlyConfigured
 
 from horsies_django.compat import task_backends
-from horsies_django.conf import Options, QueueOptions, RecoveryOptions, RetentionOptions, WorkerOptions
+from horsies_django.conf import (
+    AdminOptions,
+    DefaultOptions,
+    Options,
+    QueueOptions,
+    RecoveryOptions,
+    RetentionOptions,
+    WorkerOptions,
+)
 from horsies_django.models import Task
 from horsies_django.rates import RATE_ALLOWED
 from tests.jobs import tasks
@@ -95,7 +103,23 @@ RULES = [
     (("worker",), "reaper", *switch()),
     (("worker",), "scheduler", *switch()),
     (("worker",), "fork", *switch()),
-    (("worker",), "name", "at most 24 letters, digits, '.', '_' or '-'", ["x" * 25, "a b", "a\n", 5, None, "a/b"]),
+    (("defaults",), "max_attempts", *whole(1, 1_000, ", or None (no retries)")),
+    (
+        ("defaults",),
+        "backoff",
+        "0 to 86400 (seconds), or None (2, 4, 8 … seconds)",
+        [-1, 86_401, "5", True, NAN, INFINITY],
+    ),
+    (("defaults",), "retry_policy", "a RetryPolicy, or None", [3, {}, "fixed"]),
+    (
+        ("defaults",),
+        "timeout",
+        "0.001 to 3.1536e+09 (seconds), or None (the worker's task_timeout)",
+        [0, -1, "30", True, NAN, INFINITY],
+    ),
+    (("defaults",), "retention", QUEUE_DURATION, NO_DURATIONS),
+    (("admin",), "read_only", *switch()),
+    (("worker",), "name", "at most 100 letters, digits, '.', '_' or '-'", ["x" * 101, "a b", "a\n", 5, None, "a/b"]),
 ]
 WRONG = [
     pytest.param(section, option, allowed, value, id=f"{'.'.join([*section, option])}={str(value)[:30]!r}")
@@ -152,10 +176,12 @@ def test_a_wrong_value_is_one_error_with_its_path_what_it_is_what_may_be_and_a_h
         (("recovery",), RecoveryOptions),
         (("retention",), RetentionOptions),
         (("worker",), WorkerOptions),
+        (("defaults",), DefaultOptions),
+        (("admin",), AdminOptions),
     ],
 )
 def test_the_table_above_has_every_option_there_is(section, kind):
-    sections = {"queues", "recovery", "retention", "worker"} if kind is Options else set()
+    sections = {"queues", "recovery", "retention", "worker", "defaults", "admin"} if kind is Options else set()
 
     tested = {option for where, option, *_ in RULES if where == section}
 
@@ -170,6 +196,7 @@ def test_the_table_above_has_every_option_there_is(section, kind):
         (("recovery",), "check_interval", "check_interval_ms"),
         (("retention",), "complete", "completed"),
         (("worker",), "treads", "threads"),
+        (("admin",), "readonly", "read_only"),
     ],
 )
 def test_an_unknown_key_is_one_error_with_the_keys_there_are_and_the_nearest_as_hint(errors, section, key, near):
@@ -189,7 +216,27 @@ def test_an_unknown_key_that_is_near_to_none_has_a_hint_too(errors, key):
     assert error.hint
 
 
-@pytest.mark.parametrize("section", ["queues", "recovery", "retention", "worker"])
+@pytest.mark.parametrize("value", [[], "x", -5, True], ids=repr)
+def test_a_retention_that_is_neither_a_duration_nor_a_dict_is_one_error(errors, value):
+    (error,) = errors({"retention": value})
+
+    allowed = QUEUE_DURATION.removesuffix(", or 'inherit'")
+    assert error.msg == f"{path_of(('retention',))} is {value!r}; allowed: {allowed}."
+
+
+def test_each_mistake_in_a_retention_by_state_is_an_error_of_its_own(errors):
+    wrong = {"failed": "soon", "fialed": 5}
+
+    found = errors({"queues": {"emails": {"retention": wrong}}, "defaults": {"retention": wrong}})
+
+    for section in (("queues", "emails", "retention"), ("defaults", "retention")):
+        bad, unknown = (next(one for one in found if path_of(section, key) in one.msg) for key in wrong)
+        assert bad.msg == f"{path_of(section, 'failed')} is 'soon'; allowed: {DURATION}."
+        assert (unknown.id, unknown.hint) == ("horsies.E001", "Did you mean 'failed'?")
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("section", ["queues", "recovery", "worker", "admin"])
 @pytest.mark.parametrize("value", [None, [], "x", 5, True], ids=repr)
 def test_a_section_that_is_no_dict_is_one_error(errors, section, value):
     (error,) = errors({section: value})
@@ -401,10 +448,10 @@ def test_the_other_defaults(configured):
     ids=str,
 )
 def test_a_duration_can_be_said_in_several_ways(configured, said, meant):
-    config = configured({"retention": {"completed": said}, "queues": {"default": {"retention": said}}})
+    config = configured({"retention": said, "queues": {"default": {"retention": said}}})
 
-    assert config.retention.completed == meant
-    assert config.queues["default"].retention == meant
+    assert config.retention == RetentionOptions(completed=meant)
+    assert config.queues["default"].retention == {"completed": meant}
 
 
 @pytest.mark.django_db

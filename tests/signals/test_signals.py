@@ -1,5 +1,7 @@
 """Retry, expiry, cancel and crash: who tells of them, when, and that nobody pays for what nobody hears."""
 
+import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -82,6 +84,26 @@ def test_a_snooze_is_no_retry(drain, heard):
     drain()
 
     assert heard == []
+
+
+@pytest.mark.once
+def test_a_drain_waits_for_receivers_and_runs_what_they_send_whatever_they_raise(drain):
+    sent = []
+
+    def send_another(sender, task_result, **facts):
+        if len(sent) < 3:
+            time.sleep(0.2)  # a slow receiver: a drain that did not wait for it would have found nothing and left
+            sent.append(jobs.succeed.send())
+            sys.exit("from a receiver")
+
+    signals.task_finished.connect(send_another)
+    try:
+        jobs.succeed.send()
+        drain()
+    finally:
+        signals.task_finished.disconnect(send_another)
+
+    assert [handle.status() for handle in sent] == [TaskStatus.COMPLETED] * 3
 
 
 # Expiry.

@@ -22,7 +22,8 @@ from horsies_django.tasks import HorsiesTask
 from horsies_django.worker import body
 from horsies_django.worker.ahead import Ahead
 from horsies_django.worker.books import Books, latest
-from horsies_django.worker.executors import Executor
+from horsies_django.worker.executors import InlineExecutor
+from horsies_django.worker.inbox import Inbox
 from horsies_django.worker.lanes import Lane
 from horsies_django.worker.plan import Plan
 from horsies_django.worker.run import Run
@@ -105,7 +106,7 @@ class Base(RuleBasedStateMachine):
         return Runner(worker, "host", 1)
 
     def lane(self, slots: int, prefetch: int) -> Lane:
-        return Lane(False, slots, prefetch, executor=cast("Executor", None), ahead=Ahead(slots, 0))
+        return Lane(False, slots, prefetch, executor=InlineExecutor(Inbox().put), ahead=Ahead(slots, 0))
 
     def run_of(self, taken: Taken) -> Run:
         return Run(taken.claim, self.plan.options, self.runner(taken.worker))
@@ -117,10 +118,13 @@ class Base(RuleBasedStateMachine):
     def task(self, send: Send) -> HorsiesTask[[], object]:
         codes, delays = send.policy
         good_for = None if send.good_for is None else timedelta(seconds=send.good_for - 1)  # past when its time comes
+        policy: dict[str, Any] = {}  # where none is given, a body may still raise Retry
+        if codes:
+            policy["retry_policy"] = RetryPolicy.fixed(delays, auto_retry_for=codes, jitter=False)
         return jobs.act.with_options(
             run_after=timedelta(seconds=send.delay) if send.delay else None,
             good_until=None if good_for is None else timezone.now() + good_for,
-            retry_policy=RetryPolicy.fixed(delays, auto_retry_for=codes, jitter=False) if codes else None,
+            **policy,
             priority=send.priority,
             queue_name=send.queue,
             unique_key=send.unique_key,

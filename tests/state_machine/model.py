@@ -149,6 +149,7 @@ class Model:
         row.attempts[row.attempt] = (outcome, again, code)
         if again:
             row.retry_count += 1
+            row.error_code = code
             row.enqueued_at = row.next_retry_at = self.now + (delay or 0)
             self.put_back(row)
         else:
@@ -156,7 +157,9 @@ class Model:
 
     def finish(self, row: Row, status: str, code: str | None) -> None:
         row.status, row.error_code, row.ended_at, row.has_result = status, code, self.now, True
-        kept = row.retention if row.retention != "inherit" else (7 if status == "COMPLETED" else 30) * DAY
+        kept = 30 * DAY
+        if status == "COMPLETED":
+            kept = row.retention if row.retention != "inherit" else 7 * DAY
         row.kept_until = self.now + kept if isinstance(kept, int) else None
 
     # Recovery

@@ -63,7 +63,7 @@ def _expected(row: Row) -> dict[str, Any]:
         "error_code": row.error_code,
         "unique_key": row.unique_key,
         "result": kind if row.has_result else None,
-        "error_in_result": row.error_code,
+        "error_in_result": row.error_code if row.has_result else None,
         "attempts": row.attempts,
     }
 

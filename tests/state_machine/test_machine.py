@@ -21,6 +21,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.once
 def test_s0_s1_scenarios_17_19_28_rows_and_model_agree_after_every_step() -> None:
     run_state_machine_as_test(TaskMachine, settings=settings(SETTINGS, max_examples=10, stateful_step_count=40))
 

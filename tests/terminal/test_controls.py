@@ -128,6 +128,7 @@ def test_a_schedule_that_is_passed_is_told_without_controls(caplog):
         next_slot_at=due,
     )
 
+    assert is_plain(printed("horsies_schedule", "list"))
     assert is_plain(printed("horsies_scheduler", once=True, verbosity=0))
 
 

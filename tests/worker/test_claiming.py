@@ -8,6 +8,8 @@ from django.utils import timezone
 
 from horsies_django import TaskStatus
 from horsies_django.models import Queue, Task
+from horsies_django.models.claims import Runner
+from horsies_django.models.exchange import exchange_of
 from horsies_django.worker.lanes import MOST_QUEUES
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -70,22 +72,39 @@ def test_s0_19_s4_19_what_is_not_due_is_not_claimed():
     assert [claimed.task_id for claimed in claim()] == [due.id]
 
 
-def test_1_two_claims_at_once_share_no_row():
+def test_1_two_claims_at_once_share_no_row_and_do_not_wait_for_each_other():
     if connection.vendor == "sqlite":
-        return  # one writer at a time: the next test has two processes
-    tasks.noop.send_many({} for _ in range(10))
+        return  # one writer at a time: chaos has many processes
+    handles = tasks.noop.send_many({} for _ in range(15))
+    ids, runner = [handle.id for handle in handles], Runner("b", "host", 1)
     other = connection.copy()
     try:
         with transaction.atomic():
-            mine = {claimed.task_id for claimed in Task.objects.claim("a", start=5)}
-            with other.cursor() as cursor:
-                cursor.execute("SELECT id FROM horsies_tasks WHERE status = 'PENDING' FOR UPDATE SKIP LOCKED")
-                theirs = {row[0] for row in cursor.fetchall()}
+            mine = [claimed.task_id for claimed in Task.objects.claim("a", start=5)]
+            with other.cursor() as cursor:  # another process that is in the middle of its claim
+                cursor.execute("BEGIN")
+                cursor.execute("SELECT id FROM horsies_tasks WHERE id = ANY(%s) FOR UPDATE", [ids[5:10]])
+                connection.cursor().execute("SET LOCAL lock_timeout = '5s'")
+                more = [claimed.task_id for claimed in Task.objects.claim("a", start=3)]
+                busy = exchange_of(Task.objects.all(), runner, is_async=False).run([], 10, ["default"])
     finally:
         other.close()
 
-    assert len(mine) == len(theirs) == 5
-    assert not mine & theirs
+    assert (mine, more) == (ids[:5], ids[10:13])
+    assert [claimed.task_id for claimed in busy] == ids[13:]
+
+
+def test_a_claim_that_comes_second_gets_nothing_and_leaves_the_first_as_it_is():
+    handle = tasks.noop.send()
+    with transaction.atomic():
+        (first,) = Task.objects.claim("a", start=1)
+    before = Task.objects.filter(pk=handle.id).values().get()
+
+    with transaction.atomic():
+        second = Task.objects.claim("b", start=1)
+
+    assert (first.task_id, list(second)) == (handle.id, [])
+    assert Task.objects.filter(pk=handle.id).values().get() == before
 
 
 def test_a_worker_serves_the_queues_it_was_told_to(drain):

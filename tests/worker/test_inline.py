@@ -1,14 +1,17 @@
 """A worker in the calling process, inside the transaction of a test."""
 
 import os
+import threading
 
 import pytest
 from django.core.management import call_command
 from django.test import TestCase
 
 from horsies_django import TaskStatus
+from horsies_django.signals import task_cancelled, task_finished, task_retrying
 from tests.jobs import tasks
 from tests.jobs.models import Entry
+from tests.signals import jobs as signal_jobs
 
 
 class InsideATestCase(TestCase):
@@ -23,6 +26,42 @@ class InsideATestCase(TestCase):
         assert handle.status() == coroutine.status() == TaskStatus.COMPLETED
         assert failed.get(0).err.error_code == "UNHANDLED_EXCEPTION"
         assert set(Entry.objects.values_list("key", flat=True)) == {"inline", "coroutine"}
+
+    def test_receivers_of_signals_are_called_in_the_drain_and_what_they_send_is_run(self):
+        received, sent = [], []
+
+        def send_another(sender, task_result, signal, **facts):
+            received.append((signal, task_result.id, threading.current_thread()))
+            if signal is task_finished and len(sent) < 2:
+                sent.append(tasks.write.send(f"after {len(sent)}"))
+
+        for signal in (task_finished, task_retrying):
+            signal.connect(send_another)
+            self.addCleanup(signal.disconnect, send_another)
+        first, failing = tasks.noop.send(), signal_jobs.fail.send()
+
+        call_command("horsies_worker", drain=True, verbosity=0)
+
+        here, ended = threading.current_thread(), [first, *sent]
+        expected = {(task_retrying, str(failing.id), here), *((task_finished, str(one.id), here) for one in ended)}
+        assert (set(received), len(received)) == (expected, 4)
+        assert set(Entry.objects.values_list("key", flat=True)) == {"after 0", "after 1"}
+
+    def test_a_signal_that_waits_for_the_commit_comes_with_the_callbacks_that_a_test_captures(self):
+        received = []
+
+        def receive(sender, task_result, **facts):
+            received.append(task_result.id)
+
+        task_cancelled.connect(receive)
+        self.addCleanup(task_cancelled.disconnect, receive)
+        handle = tasks.noop.send()
+
+        with self.captureOnCommitCallbacks(execute=True):
+            handle.cancel()
+            assert received == []
+
+        assert received == [str(handle.id)]
 
     def test_once_runs_one_claim(self):
         handles = [tasks.noop.send(), tasks.noop.send()]

@@ -24,7 +24,7 @@ def test_s0_20_a_retry_goes_back_to_pending_with_its_next_time(drain):
     drain()
 
     row = Task.objects.get(pk=handle.id)
-    assert (row.status, row.retry_count, row.attempt, row.error_code) == (TaskStatus.PENDING, 1, 1, None)
+    assert (row.status, row.retry_count, row.attempt, row.error_code) == (TaskStatus.PENDING, 1, 1, "DOWN")
     assert row.enqueued_at == row.next_retry_at
     assert (row.claimed_at, row.claimed_by_worker_id, row.started_at, row.result) == (None, None, None, None)
     attempt = row.attempts.get()

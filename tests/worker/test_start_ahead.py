@@ -5,12 +5,14 @@ import signal
 from statistics import median
 
 import pytest
+from django.db import transaction
 from django.db.models import F, IntegerField
 from django.db.models.functions import Cast
 
 from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt
 from tests.conftest import wait_until
+from tests.faults.jobs import ablock
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 
@@ -89,6 +91,43 @@ def test_a_stop_gives_back_what_has_not_begun(worker, gate):
     assert held.status() == TaskStatus.COMPLETED
     # Of those before it some may have been given back too, if the thread stood still.
     assert TaskAttempt.objects.count() == Task.objects.completed().count()
+
+
+def test_a_stop_gives_back_coroutines_that_wait_for_a_blocked_loop_also_without_a_supervisor(manage, gate, tmp_path):
+    with transaction.atomic():
+        blocker = ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
+        behind = [tasks.awrite.send("behind").id for _ in range(20)]
+    process = manage("horsies_worker", "--drain", "--no-reaper", "--shutdown-timeout", "30")
+    wait_until(lambda: (tmp_path / "begun").exists() and running().count() == 21)
+
+    process.signal(signal.SIGTERM)
+    waiting = Task.objects.pending().filter(pk__in=behind, attempt=0, claimed_by_worker_id=None, started_at=None)
+    wait_until(lambda: waiting.count() == 20, limit=25)
+    gate.touch()
+
+    assert process.wait(20) == 0
+    assert blocker.status() == TaskStatus.COMPLETED
+    assert not Entry.objects.exists()
+
+
+@pytest.mark.slow
+def test_coroutines_behind_a_blocked_loop_go_to_other_workers_until_it_goes_on(worker, gate, tmp_path):
+    with transaction.atomic():  # one claim takes them all
+        blocker = ablock.with_options(priority=1).send(str(tmp_path / "begun"), str(gate))
+        behind = [tasks.awrite.send("behind") for _ in range(5)]
+    worker()
+    wait_until(lambda: (tmp_path / "begun").exists() and running().count() == 6)
+    other = worker()
+
+    assert [handle.value(timeout=20) for handle in behind] == ["behind"] * 5
+    assert tasks.awrite.send("later").value(timeout=20) == "later"
+    other.stop()
+    last = tasks.awrite.send("last")
+    assert blocker.status() == TaskStatus.RUNNING
+    assert not TaskAttempt.objects.exclude(attempt=1, outcome="COMPLETED").exists()
+    gate.touch()
+
+    assert (blocker.get(20).is_ok(), last.value(timeout=20)) == (True, "last")
 
 
 def test_a_dead_runners_tasks_whose_bodies_had_not_begun_burn_no_attempt(worker):

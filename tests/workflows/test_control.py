@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from horsies_django import Join, RetryPolicy, Workflow, wait_for_event
 from horsies_django.models import Task, WorkflowTask
@@ -228,6 +228,17 @@ def test_w_44_a_cancel_skips_what_has_not_begun(drain):
     assert row.cancelled_at is not None
     assert open_tasks() == 0
     assert contradictions(handle) == []
+
+
+def test_a_cancel_cancels_the_tasks_that_wait_and_those_that_a_worker_has_claimed(transactional_db):
+    handle = Workflow("cancel", [bodies.give.node()(), bodies.give.node()()]).start()
+    with transaction.atomic():
+        assert Task.objects.claim("w", start=0, prefetch=1)
+
+    assert handle.cancel()
+
+    rows = Task.objects.values_list("status", "error_code", "attempts", "completed_at", "failed_at")
+    assert list(rows) == [("CANCELLED", "TASK_CANCELLED", None, None, None)] * 2
 
 
 def test_w_44_what_runs_comes_to_its_end_and_nothing_follows(drain):

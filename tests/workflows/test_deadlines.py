@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
-from horsies_django import Workflow, wait_for_event
+from horsies_django import OnError, Workflow, wait_for_event
 from horsies_django.compat import task_backends
-from horsies_django.models import Task
+from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper import run_pass
 from horsies_django.states import TASK_TERMINAL_STATES
@@ -38,6 +39,50 @@ def test_s0_39_s1_31_w_17_a_node_that_was_not_begun_in_time_fails(drain):
     assert codes(handle) == {"late": "TASK_EXPIRED", "after": None}
     assert value(handle, "after") == "err TASK_EXPIRED"
     assert times("late") == 0
+    assert str(handle.status()) == "FAILED"
+    assert contradictions(handle) == []
+
+
+@pytest.mark.parametrize("how", ["pause", "cancel", "on_error"])
+def test_s1_20_a_claimed_node_past_its_deadline_expires_as_its_workflow_stops_and_another_keeps_its_task(drain, how):
+    late = bodies.try_.node(node_id="late", good_until=timezone.now() + SOON)(key="late")
+    other = bodies.try_.node(node_id="other")(key="other")
+    after = bodies.judge.node(node_id="after", waits_for=[other], allow_failed_deps=True)(outcome=late.result)
+    failing = [bodies.fail.node(node_id="failing")()] if how == "on_error" else []
+    handle = Workflow("claimed", [late, other, after, *failing], on_error=OnError.PAUSE).start()
+    with transaction.atomic():
+        nodes = WorkflowTask.objects.filter(node_id__in=["late", "other"]).values("task_id")
+        claims = Task.objects.filter(pk__in=nodes).claim("worker", start=0, prefetch=2)
+    tasks = {task.kwargs["key"]: task for task in Task.objects.filter(pk__in=[claim.task_id for claim in claims])}
+    Task.objects.filter(pk=tasks["late"].pk).update(good_until=timezone.now() - SOON)
+
+    if how == "on_error":
+        drain()
+    else:
+        assert getattr(handle, how)()
+
+    for task in tasks.values():
+        task.refresh_from_db()
+    assert (tasks["late"].status, tasks["late"].error_code) == ("EXPIRED", "TASK_EXPIRED")
+    assert tasks["late"].claimed_by_worker_id == "worker"
+    assert tasks["late"].result["err"]["data"] == {"task_id": str(tasks["late"].pk), "worker_id": "worker"}
+    assert codes(handle)["late"] == "TASK_EXPIRED"
+    assert tasks["other"].status == ("CANCELLED" if how == "cancel" else "PENDING")
+    assert contradictions(handle) == []
+    with transaction.atomic():
+        assert Task.objects.start(claims, "worker") == set()
+    drain()
+    reap()
+    assert times("other") == 0
+    if how == "cancel":
+        return
+    assert tasks["other"].claimed_by_worker_id is None
+    assert handle.resume()
+    drain()
+    tasks["other"].refresh_from_db()
+    assert (tasks["other"].status, times("other"), times("late")) == ("COMPLETED", 1, 0)
+    assert WorkflowTask.objects.get(node_id="other").task_id == tasks["other"].pk
+    assert value(handle, "after") == "err TASK_EXPIRED"
     assert str(handle.status()) == "FAILED"
     assert contradictions(handle) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import time
 from datetime import timedelta
@@ -494,6 +495,28 @@ def test_w_72_a_node_that_is_not_there_is_named(drain):
             ask(7)
     assert handle.status() == "FAILED"
     assert not gone.retry()
+
+
+def test_a_handle_takes_the_node_objects_that_its_workflow_was_given(drain):
+    plain, named = bodies.give.node()(value=1), bodies.give.node(node_id="named")(value=2)
+    workflow = Workflow("objects", [plain, named])
+    handle = ran(workflow, drain)
+
+    assert [handle.result_for(node).ok for node in (plain, named)] == [1, 2]
+    assert async_to_sync(handle.aresult_for)(plain).ok == 1
+    assert {key: result.ok for key, result in handle.results([plain]).items()} == {"objects:0": 1}
+    assert handle.tasks([named, plain]) == {"named": "COMPLETED", "objects:0": "COMPLETED"}
+    assert not handle.retry(plain)
+    for rebuilt in (WorkflowHandle(handle.id), pickle.loads(pickle.dumps(handle))):
+        assert rebuilt.result_for(workflow.key(plain)).ok == rebuilt.result_for("objects:0").ok == 1
+        assert rebuilt.result_for(named).ok == 2
+        with pytest.raises(ValueError, match="has no node_id of its own"):
+            rebuilt.result_for(plain)
+    with pytest.raises(ValueError, match="has no node_id of its own"):
+        handle.result_for(bodies.give.node()())
+    for ask in (handle.results, handle.tasks):
+        with pytest.raises(KeyError, match="There is no node 'nope'"):
+            ask([plain, "nope"])
 
 
 def test_p_08_the_name_of_an_event_is_judged():

@@ -113,7 +113,7 @@ def test_a_node_has_the_columns_that_a_send_has():
         "queue_name": "fast",
         "priority": -3,
         "timeout": 5,
-        "retention": "7d",
+        "retention": {"completed": "7d", "failed": 0},
         "metadata": {"team": "a"},
         "good_until": TOMORROW,
         "retry_policy": RetryPolicy.exponential(auto_retry_for=["DOWN"]),
@@ -124,7 +124,7 @@ def test_a_node_has_the_columns_that_a_send_has():
         node = last(task.node(**own)(url="x"))
         for column in (
             *("task_name", "backend", "queue_name", "priority", "is_async", "rich", "max_retries"),
-            *("timeout", "retention", "good_until", "metadata"),
+            *("timeout", "retention", "retention_by_state", "good_until", "metadata"),
         ):
             assert getattr(node, column) == getattr(row, column), column
         assert json.loads(node.kwargs) == row.kwargs

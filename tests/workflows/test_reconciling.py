@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from django.db.models import JSONField, Value
 from django.utils import timezone
 
 import horsies_django
@@ -28,6 +29,13 @@ ENDS = [
     ({"status": "CANCELLED", "result": None, "error_code": None}, "TASK_CANCELLED"),
     ({"status": "COMPLETED", "result": None}, "RESULT_NOT_AVAILABLE"),
     ({"status": "EXPIRED", "result": None, "error_code": None}, "TASK_EXPIRED"),
+    # By the stored result, and not by column and status.
+    ({"status": "COMPLETED", "result": {"err": ERROR}}, "NO"),
+    ({"status": "FAILED", "result": {"ok": 5}, "error_code": "NO"}, None),
+    *(
+        ({"status": "COMPLETED", "result": garbage}, "RESULT_DESERIALIZATION_ERROR")
+        for garbage in ({}, "ok", ["ok"], 7, Value(None, JSONField()), {"err": "NO"}, {"ok": 5, "err": {}})
+    ),
 ]
 
 
@@ -54,6 +62,19 @@ def test_s3_12_s3_14_s3_15_a_node_is_told_of_the_end_of_its_task(drain, end, cod
     assert times("second") == (0 if code else 1)
     assert str(handle.status()) == ("FAILED" if code else "COMPLETED")
     assert contradictions(handle) == []
+
+
+def test_s3_14_garbage_in_a_source_fails_its_node_and_not_the_one_that_takes_its_value(drain):
+    source = bodies.give.node(node_id="source")()
+    taker = bodies.judge.node(node_id="taker", allow_failed_deps=True)(outcome=source.result)
+    handle = Workflow("garbage", [source, taker]).start()
+    end_unheard("source", status="COMPLETED", result={"nothing": 1})
+
+    recover_stuck_workflows()
+    drain()
+
+    assert codes(handle) == {"source": "RESULT_DESERIALIZATION_ERROR", "taker": None}
+    assert handle.result_for("taker").ok == "err RESULT_DESERIALIZATION_ERROR"
 
 
 def test_s3_16_it_goes_the_way_of_every_end(drain):

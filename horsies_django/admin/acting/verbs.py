@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.admin.models import CHANGE
 from django.contrib.admin.utils import label_for_field
@@ -14,8 +14,14 @@ from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import ngettext
 
+from ..base import is_read_only
+
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
+
+
+#: The permissions whose verbs a read-only admin has.
+LEFT_BY_READ_ONLY: Final = frozenset({"retry", "cancel"})
 
 
 def always(row: Any) -> bool:
@@ -99,7 +105,9 @@ class Verb:
         return str(self.label)
 
     def is_allowed(self, request: HttpRequest, model: type[Model]) -> bool:
-        """Whether this user may do it."""
+        """Whether this user may do it here."""
+        if self.right not in LEFT_BY_READ_ONLY and is_read_only():
+            return False
         options = model._meta
         return request.user.has_perm(f"{options.app_label}.{self.right}_{options.model_name}")
 

@@ -9,8 +9,8 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model, QuerySet
-from django.forms import ModelForm
+from django.db.models import JSONField, Model, QuerySet
+from django.forms import ModelForm, Textarea
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
@@ -24,8 +24,10 @@ from ...models.queue import QueueQuerySet
 from ...operations import acting_as
 from ...queue_rules import COLUMNS
 from ..acting.verbs import Verb
-from ..base import queue_database
+from ..base import is_read_only, queue_database
 from ..links import Links
+from ..schedules.form import JSON_BOX
+from ..workflows.event_form import PayloadField
 from .live import LiveAdmin, live
 from .places import figures_of, give_figures, known_queues, unsaved
 
@@ -86,6 +88,7 @@ class QueueAdmin(LiveAdmin):
 
     verbs = (PAUSE, RESUME)
     form = QueueForm
+    formfield_overrides = {JSONField: {"form_class": PayloadField, "widget": Textarea(attrs=JSON_BOX)}}
     list_display = (
         "name",
         "shown_state",
@@ -117,7 +120,7 @@ class QueueAdmin(LiveAdmin):
         return self._has_right(request, "delete") and may_go
 
     def _has_right(self, request: HttpRequest, name: str) -> bool:
-        return request.user.has_perm(f"horsies_django.{name}_queue")
+        return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_queue")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Return what the form has: a queue is paused by its button, so that no old page of somebody resumes it."""
@@ -132,6 +135,8 @@ class QueueAdmin(LiveAdmin):
         """Write where the workers read, wherever the routers would send it, and no more than was edited."""
         if change:  # somebody may have deleted the row since
             edited = {name: getattr(obj, name) for name in COLUMNS if name in form.changed_data}
+            if "retention" in edited:  # a retention of None would take the other column with it
+                edited["retention_by_state"] = obj.retention_by_state
             with acting_as(request.user.get_username(), "admin"):
                 QueueQuerySet(Queue, using=queue_database()).named(obj.name).set(**edited)
         else:

@@ -45,8 +45,13 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def marked(counts: Mapping[str, int]) -> str:
-    """Return how many are in each state, by marks."""
-    return "  ".join(f"{MARKS[state]} {grouped(counts[state])}" for state in STATES if counts.get(state))
+    """Return how many are in each state, by marks; how many failed in words, first.
+
+    The mark of a failure between two numbers would read as a multiplication: "● 3  ✕ 2".
+    """
+    failed = [f"{grouped(counts['FAILED'])} {word_of('FAILED')}"] if counts.get("FAILED") else []
+    others = [f"{MARKS[state]} {grouped(counts[state])}" for state in STATES if state != "FAILED" and counts.get(state)]
+    return "  ".join([*failed, *others])
 
 
 def cut(text: str, cells: int) -> str:

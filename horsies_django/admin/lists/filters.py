@@ -14,6 +14,8 @@ from ...compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...expressions import FromNow
 from ...models import Queue, Worker
 from ...models.interventions import INTERNAL
+from ...models.views import not_past_deadline
+from ...registry import registry
 from ...results import ContractCode, OperationalCode, OutcomeCode
 from ...states import TaskStatus
 from ...walking import grounds
@@ -26,8 +28,8 @@ from .search import is_id
 #: Choices that a filter offers at most; there is the search for others.
 OFFERED: Final = 30
 
-#: Seconds after which a task that could have begun is overdue.
-OVERDUE: Final = 60
+#: Seconds after which a task that could have begun has waited long.
+LONG: Final = 60
 
 
 class Filter(admin.SimpleListFilter):
@@ -131,7 +133,8 @@ class StateFilter(Filter):
     parameter_name = "state"
     _GROUNDS: Final = {
         "scheduled": grounds.DEFERRED,
-        "retrying": grounds.PENDING,
+        "aggregating": grounds.DEFERRED,
+        "retrying": grounds.DEFERRED,
         "due": grounds.DUE,
         "active": grounds.HELD,
         "archived": grounds.of_status(TaskStatus.FAILED),
@@ -142,6 +145,7 @@ class StateFilter(Filter):
         """Return the states."""
         return [
             ("scheduled", _("scheduled")),
+            ("aggregating", _("aggregating")),
             ("retrying", _("retrying")),
             ("due", _("due")),
             ("active", _("active")),
@@ -212,6 +216,10 @@ class TaskFilter(FoldedFilter):
         names = task_names()
         return self.with_asked(request, names if len(names) <= OFFERED else set())
 
+    def condition(self, chosen: str) -> Q:
+        """Return what is true of its rows; those from before it was renamed have an old name."""
+        return Q(task_name__in=registry.names_of(chosen))
+
 
 class PriorityFilter(Filter):
     """By priority, as far as it matters to whoever looks."""
@@ -258,8 +266,8 @@ class ErrorFilter(FoldedFilter):
 
     @property
     def ground(self) -> Ground:
-        """Only what ended without success has a code."""
-        return grounds.UNHAPPY if self.chosen else grounds.WHOLE
+        """What has a code has an index."""
+        return grounds.WITH_ERROR if self.chosen else grounds.WHOLE
 
 
 class TroubleFilter(Filter):
@@ -270,16 +278,26 @@ class TroubleFilter(Filter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return what there is."""
-        return [("retried", _("retried")), ("overdue", _("overdue"))]
+        return [
+            ("retried", _("retried")),
+            ("late", _("due for more than a minute")),
+            ("overdue", _("overdue (past their deadline)")),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep what is in this trouble; what is overdue is said in one place."""
+        if self.chosen == "overdue" and not self.is_unknown:
+            rows: QuerySet[Any] = queryset.overdue()  # type: ignore[attr-defined]  # tasks have it
+            return rows
+        return super().queryset(request, queryset)
 
     def condition(self, chosen: str) -> Q:
-        """Overdue is also what may not begin any more."""
+        """Return what is true of the rows."""
         if chosen == "retried":
             return Q(attempt__gt=1) | Q(retry_count__gt=0)
-        late = Q(enqueued_at__lt=FromNow(-OVERDUE)) | Q(good_until__lt=FromNow(0))
-        return late & Q(status=TaskStatus.PENDING)
+        return Q(not_past_deadline(), status=TaskStatus.PENDING, enqueued_at__lt=FromNow(-LONG))
 
     @property
     def ground(self) -> Ground:
         """What has not begun is pending."""
-        return grounds.OVERDUE if self.chosen == "overdue" else grounds.WHOLE
+        return {"late": grounds.DUE, "overdue": grounds.OVERDUE}.get(self.chosen or "", grounds.WHOLE)

@@ -12,7 +12,7 @@ from ...tasks import HorsiesTask
 
 def task_names() -> set[str]:
     """Return the names of the tasks that were registered as Django started; the engine's are left out."""
-    return {path for task in _tasks() if not (path := task.module_path).startswith(INTERNAL)}
+    return {name for task in _tasks() if not (name := task.task_name).startswith(INTERNAL)}
 
 
 def error_codes() -> set[str]:

@@ -11,24 +11,26 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.contrib.admin.views.main import SEARCH_VAR
-from django.db.models import Lookup, Q, QuerySet
+from django.db.models import Lookup, OuterRef, Q, QuerySet, Subquery
 from django.db.models.fields.json import KT
 from django.db.models.lookups import IContains
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...masking import Mask, mask_of
+from ...models import TaskAttempt
 from ...showing.contents import contents_of
 from ...showing.excerpt import with_small_calls
+from ...states import TASK_LIVE_STATES
 from ...walking import grounds
 from ...walking.grounds import Ground
 from ...walking.keys import Key
 from ...walking.walk import PAGE, Bounds, Sift
 
 HELP: Final = _(
-    "An id; a part of a task's name; args:text for what is in the arguments; error:text for what is in the code or the "
-    "message of an error. A page looks through 50,000 tasks or more, of arguments through fewer, and says where it "
-    "stopped."
+    "An id; a part of a task's name; status:failed for the tasks of a status; args:text for what is in the arguments; "
+    "error:text for what is in the code or the message of an error. A page looks through 50,000 tasks or more, of "
+    "arguments through fewer, and says where it stopped."
 )
 
 #: Bytes, as they are stored, up to which arguments are searched.
@@ -107,10 +109,19 @@ def _in_error(text: str) -> Search:
     rows = Q(error_code__icontains=text)
     for value in where:
         rows |= Q(_contains(value, text))
-    return Search(Q(error_code__isnull=False) & rows, grounds.UNHAPPY)
+    # One that is tried again has no result yet: its last attempt tells what went wrong.
+    attempts = TaskAttempt.objects.filter(task=OuterRef("pk")).order_by("-attempt")
+    for column in ("error_message", "exception_class"):
+        of_last = Subquery(attempts.values(column)[:1])
+        rows |= Q(_contains(of_last, text), status__in=sorted(TASK_LIVE_STATES))
+    return Search(Q(error_code__isnull=False) & rows, grounds.WITH_ERROR)
 
 
-_QUALIFIERS: Final = {"args": _in_args, "error": _in_error}
+def _in_status(text: str) -> Search:
+    return Search(Q(status=text.upper()), grounds.of_status(text.upper()))
+
+
+_QUALIFIERS: Final = {"args": _in_args, "error": _in_error, "status": _in_status}
 
 
 def _contains(value: Any, text: str) -> Lookup[Any]:

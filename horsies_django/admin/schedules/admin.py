@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 
 from ...expressions import SecondsUntil
 from ...models import Schedule
-from ..base import queue_database
+from ..base import is_read_only, queue_database
 from ..lists.search import is_unreadable
 from ..workflows.event_form import PayloadField
 from .filters import SourceFilter, StateFilter, TroubleFilter
@@ -67,7 +67,7 @@ class ScheduleAdmin(SchedulePage):
         return self._has_right(request, "delete") and may_go
 
     def _has_right(self, request: HttpRequest, name: str) -> bool:
-        return request.user.has_perm(f"horsies_django.{name}_schedule")
+        return not is_read_only() and request.user.has_perm(f"horsies_django.{name}_schedule")
 
     def report(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
         """Say what was done, and how many were left alone: here that is no matter of a status."""
@@ -108,6 +108,12 @@ class ScheduleAdmin(SchedulePage):
         if obj is None and ENABLE.is_allowed(request, self.model):
             fieldsets[-1][1]["fields"] += ("enabled",)
         return fieldsets
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """Leave out what to type where nothing is typed."""
+        if obj is not None and not self.has_change_permission(request, obj):
+            kwargs["help_texts"] = dict.fromkeys(("task_name", "workflow_name", "timing", "timezone"), "")
+        return super().get_form(request, obj, change=change, **kwargs)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Offer the backends that are ours."""

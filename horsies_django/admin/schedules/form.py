@@ -14,6 +14,7 @@ from ...compat import task_backends
 from ...models import Schedule
 from ...models.interventions import INTERNAL
 from ...registry import registry as known
+from ...schedules.patterns import with_kind
 from ...tasks import HorsiesTask
 from ...workflows.registry import registry
 from ..base import queue_database
@@ -40,6 +41,10 @@ class ScheduleForm(AnyModelForm):
             if name in self.fields:
                 self.fields[name].widget = OfferingInput(attrs={"class": "vTextField", "spellcheck": "false"})
                 self.fields[name].widget.offered = sorted(names())
+        if "timezone" in self.fields:
+            self.fields["timezone"].show_hidden_initial = False  # which Django sets, as the default is a callable
+        if "timing" in self.fields:
+            self.fields["timing"].help_text = _("Like 0 9 * * MON-FRI, as in cron, or every:300, in seconds.")
         for name in ("start_at", "end_at"):
             if name in self.fields:
                 _name_both_parts(self.fields[name])
@@ -52,6 +57,10 @@ class ScheduleForm(AnyModelForm):
             told = _("%(name)s is no task of this project; allowed: one that stands in a module of tasks.")
             raise forms.ValidationError(told, params={"name": name}, code="unknown")
         return name or None
+
+    def clean_timing(self) -> str:
+        """Take a bare cron expression too."""
+        return with_kind(self.cleaned_data["timing"])
 
     def clean_workflow_name(self) -> str | None:
         """Nothing is no workflow."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from django.contrib import admin
@@ -26,7 +26,7 @@ from ..readable import as_json
 from .columns import ScheduleColumns, moment_of
 from .history import history_of
 from .preview import NAMES, Preview, preview_of, preview_of_typed
-from .states import is_late, state_of
+from .states import is_gone, is_late, state_of
 
 #: The place of the fields that say when, among the fieldsets: the next runs stand below them.
 WHEN_AT: Final = 1
@@ -97,7 +97,7 @@ class SchedulePage(ScheduleColumns):
     def _about(self, request: HttpRequest, schedule: Any) -> dict[str, Any]:
         return {
             "summary": self._summary(schedule),
-            "notices": list(_notices(schedule)),
+            "notices": list(_notices(schedule, [verb.label for verb in self.allowed_verbs(request)])),
             "history": history_of(schedule.pk, queue_database(), Links(self.admin_site, request)),
         }
 
@@ -136,11 +136,18 @@ def _mask_of(schedule: Schedule) -> Mask:
     return mask_of(schedule.task_name) if schedule.task_name else Mask()
 
 
-def _notices(schedule: Any) -> Iterator[tuple[str, str]]:
-    """Yield what needs somebody, and what somebody has to know who came to edit it, each with its level."""
-    if schedule.source:
-        where = gettext("It stands in the code of %(source)s: change it there. Here it is enabled, disabled and run.")
-        yield "info", where % {"source": schedule.source}
+def _notices(schedule: Any, verbs: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield what needs somebody, and what somebody has to know who came to edit it, each with its level.
+
+    ``verbs`` are the labels of what this user may do to it.
+    """
+    if is_gone(schedule):
+        gone = gettext("It is gone from the code of %(source)s, and runs no more by itself.")
+        yield "info", gone % {"source": schedule.source}
+    elif schedule.source:
+        where = gettext("It stands in the code of %(source)s: change it there.") % {"source": schedule.source}
+        allowed = gettext("Allowed here: %s.") % ", ".join(map(str, verbs)) if verbs else ""
+        yield "info", f"{where} {allowed}".rstrip()
     if is_late(schedule):
         late = gettext("It is due, and nobody has sent it. Start a worker without --no-scheduler, or %(command)s")
         yield "warning", late % {"command": "python manage.py horsies_scheduler"}

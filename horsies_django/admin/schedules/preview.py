@@ -15,6 +15,7 @@ from django.utils.formats import date_format
 from django.utils.safestring import SafeString
 
 from ...models import Schedule
+from ...schedules.patterns import with_kind
 from ..moments import validate_date, when
 from .words import words_of
 
@@ -63,6 +64,7 @@ def preview_of_typed(typed: QueryDict, schedule: Schedule, now: datetime) -> Pre
     if not form.is_valid():
         return Preview(errors=tuple(_lines(form.errors)))
     values = form.cleaned_data | {"jitter": form.cleaned_data["jitter"] or 0.0}
+    values["timing"] = with_kind(values["timing"])
     if not values["timing"]:
         return Preview()
     if any(getattr(schedule, name) != value for name, value in values.items()):

@@ -25,9 +25,13 @@ def state_of(schedule: Any) -> SafeString:
     if schedule.enabled:
         return format_html('<span class="horsies-alive">{}</span>', _("enabled"))
     kind = "silent" if schedule.disabled_by == DisabledBy.TIMING else "paused"
-    is_gone = schedule.disabled_by == DisabledBy.CODE and schedule.declared_enabled is None
-    words = _("gone from the code") if is_gone else DISABLED.get(schedule.disabled_by) or _("disabled")
+    words = _("gone from the code") if is_gone(schedule) else DISABLED.get(schedule.disabled_by) or _("disabled")
     return format_html('<span class="horsies-{}">{}</span>', kind, words)
+
+
+def is_gone(schedule: Any) -> bool:
+    """Whether code has declared it once and does so no more."""
+    return bool(schedule.disabled_by == DisabledBy.CODE and schedule.declared_enabled is None)
 
 
 def is_late(schedule: Any) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.db import OperationalError
 from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ...models.schedule import ScheduleQuerySet
 from ...schedules.choices import DisabledBy
-from ...schedules.firing import told
+from ...schedules.firing import try_run
 from ..acting.verbs import Verb
 
 #: Errors that are told at once.
@@ -20,17 +19,8 @@ _TOLD: Final = 3
 
 def _run(rows: ScheduleQuerySet) -> int:
     """Send each of them; what can't be sent keeps why, and stops no other."""
-    return sum(_is_run(rows.rows().filter(pk=key)) for key in rows.order_by("pk").values_list("pk", flat=True))
-
-
-def _is_run(row: ScheduleQuerySet) -> bool:
-    try:
-        return bool(row.run_now())
-    except OperationalError:
-        raise
-    except Exception as error:  # noqa: BLE001  # what builds a workflow is a project's own code
-        row.update(last_error=told(error))
-        return False
+    keys = rows.order_by("pk").values_list("pk", flat=True)
+    return sum(try_run(rows.rows().filter(pk=key)) is not None for key in keys)
 
 
 def _why_not_run(rows: QuerySet[Any]) -> str:

@@ -50,6 +50,9 @@ class TaskAdmin(TaskColumns, TaskPage):
         "shown_progress",
         "shown_worker",
         "shown_workflow",
+        "shown_sent",
+        "shown_ended",
+        "shown_id",
     )
     list_display_links = ("shown_name",)
     change_list_template = "admin/horsies_django/walking_change_list.html"

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
 from ...durations import lasting
 from ...models import Heartbeat, Task, TaskAttempt, Worker
@@ -26,9 +27,10 @@ MESSAGE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ShownAttempt:
-    """An attempt as a page has it."""
+    """An attempt as a page has it. ``again`` says in words whether another one followed."""
 
     row: TaskAttempt
+    again: str
     started: str
     finished: str
     waited: str
@@ -63,10 +65,10 @@ def latest_attempts(task: Task) -> list[TaskAttempt]:
 
 def error_of(task: Task) -> tuple[str, str]:
     """Return the code and the message of a task's error; of one that is tried again, those of its latest attempt."""
-    if task.error_code:
+    if task.error_code and task.finished_at is not None:
         return task.error_code, str(contents_of(task).error.get("message") or "")
     latest = latest_attempts(task)[-1:]
-    return (latest[0].error_code or "-", latest[0].error_message) if latest else ("-", "")
+    return (latest[0].error_code or "-", latest[0].error_message) if latest else (task.error_code or "-", "")
 
 
 def own_traceback(task: Task) -> str:
@@ -79,16 +81,26 @@ def shown_attempts(task: Task, links: Links) -> list[ShownAttempt]:
     """Return the latest attempts of a task for its page, the latest first. What the page's top says is not repeated."""
     attempts = latest_attempts(task)
     starts = [task.sent_at, *(attempt.finished_at for attempt in attempts)]
-    shown = [_shown(attempt, since, links) for attempt, since in zip(attempts, starts, strict=False)]
+    shown = [_shown(task, attempt, since, links) for attempt, since in zip(attempts, starts, strict=False)]
     if shown and len(shown[-1].message) <= MESSAGE and shown[-1].message == error_of(task)[1]:
         shown[-1] = replace(shown[-1], message="")
     return shown[::-1]
 
 
-def _shown(attempt: TaskAttempt, since: datetime, links: Links) -> ShownAttempt:
+def _again(task: Task, attempt: TaskAttempt) -> str:
+    """Say whether it was tried again: what ended the task meanwhile, as cancelling does, may have been first."""
+    if not attempt.will_retry:
+        return ""
+    if task.attempt > attempt.attempt:
+        return _("was tried again")
+    return _("is to be tried again") if task.finished_at is None else _("was to be tried again")
+
+
+def _shown(task: Task, attempt: TaskAttempt, since: datetime, links: Links) -> ShownAttempt:
     is_after_others = attempt.attempt > 1 and since > attempt.started_at
     return ShownAttempt(
         attempt,
+        _again(task, attempt),
         at(attempt.started_at),
         at(attempt.finished_at),
         "-" if is_after_others else lasting(attempt.started_at - since),

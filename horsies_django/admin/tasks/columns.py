@@ -19,7 +19,7 @@ from ...models import Task
 from ...showing.excerpt import excerpt_of
 from ..moments import when
 from ..readable import progress_bar
-from ..state_words import state_by_asynq, status_badge
+from ..state_words import is_overdue, state_by_asynq, status_badge
 
 #: Characters of an id that a column shows.
 SHORT = 13
@@ -30,8 +30,9 @@ class TaskColumns:
 
     @admin.display(description=_("status"))
     def shown_states(self, task: Task) -> SafeString:
-        """The status, and what asynq calls it, if that is another word."""
-        state = state_by_asynq(task, _now(task))
+        """The status, and what asynq calls it, if that is another word; or that it is overdue."""
+        now = _now(task)
+        state = gettext("overdue") if is_overdue(task, now) else state_by_asynq(task, now)
         if not state:
             return status_badge(task)
         return format_html('{} <span class="horsies-state">{}</span>', status_badge(task), state)
@@ -68,6 +69,21 @@ class TaskColumns:
     def shown_run(self, task: Task) -> str:
         """From when it began until it ended, or until now."""
         return _span(task, task.started_at, task.finished_at)
+
+    @admin.display(description=_("sent at"))
+    def shown_sent(self, task: Task) -> SafeString:
+        """When it was sent."""
+        return when(task.sent_at, _now(task))
+
+    @admin.display(description=_("finished at"))
+    def shown_ended(self, task: Task) -> SafeString | str:
+        """When it ended, however that was."""
+        return "-" if task.finished_at is None else when(task.finished_at, _now(task))
+
+    @admin.display(description=_("id"))
+    def shown_id(self, task: Task) -> SafeString:
+        """The end of its id: the beginnings of neighbours are the same."""
+        return format_html('<span title="{}">{}</span>', task.pk, _short(str(task.pk)))
 
     @admin.display(description=_("progress"))
     def shown_progress(self, task: Task) -> SafeString | str:

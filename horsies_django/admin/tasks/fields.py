@@ -14,13 +14,15 @@ from django.utils.translation import gettext_lazy as _
 
 from ...durations import lasting
 from ...models import Limit, Task, Worker
+from ...retention import LONGEST, retention_of
 from ...showing.contents import contents_of
-from ...states import TASK_LIVE_STATES
+from ...showing.policy import policy_in_words
+from ...states import TASK_LIVE_STATES, TaskStatus
 from ..acting.actions import ActingAdmin
 from ..links import Links
-from ..readable import as_json, block, masked_json, moment, progress_bar
+from ..readable import as_json, at, block, masked_json, moment, progress_bar
 from ..schedules.link import schedule_link
-from ..state_words import state_by_asynq, status_badge
+from ..state_words import is_overdue, state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
 from .items import shown_items
 from .unique_words import unique_words
@@ -41,9 +43,11 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("status"))
     def page_status(self, task: Any) -> SafeString:
-        """The status by word and mark, and the state that asynq would call it, if that is another word."""
+        """The status by word and mark, and what asynq would call it, if that is another word; or that it is overdue."""
         state = state_by_asynq(task, task.read_at)
         said = gettext("asynq: %s") % state if state else ""
+        if is_overdue(task, task.read_at):
+            said = gettext("overdue")
         return format_html('{} <span class="quiet">{}</span>', status_badge(task), said)
 
     @admin.display(description=_("error"))
@@ -92,8 +96,13 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("retention"))
     def page_retention(self, task: Task) -> str:
-        """How long it is kept, if its sender has said so."""
-        return lasting(task.retention)
+        """How long it is kept, by how it ends, if its sender has said so."""
+        kept = retention_of(task.retention, task.retention_by_state).items()
+        words = [
+            f"{TaskStatus[state.upper()].label}: {gettext('for ever') if duration >= LONGEST else lasting(duration)}"
+            for state, duration in kept
+        ]
+        return "; ".join(words) or "-"
 
     @admin.display(description=_("limit"))
     def page_limit_key(self, task: Any) -> SafeString | str:
@@ -103,6 +112,13 @@ class TaskFields(ActingAdmin):
         has_place = not task.deferred and task.status in TASK_LIVE_STATES
         said = gettext("waits for a place") if task.gated else gettext("has a place") if has_place else ""
         return format_html('{} <span class="quiet">{}</span>', _links(task).to(Limit, task.limit_key), said)
+
+    @admin.display(description=_("group"))
+    def page_group(self, task: Task) -> SafeString:
+        """The key that its calls have in common, and whether more of them may join it."""
+        is_open = task.status == TaskStatus.PENDING and task.claim == 0
+        said = gettext("Calls with this key join it until it is first claimed.") if is_open else gettext("closed")
+        return format_html('{} <span class="quiet">{}</span>', task.group_key, said)
 
     @admin.display(description=_("unique"))
     def page_unique(self, task: Any) -> str:
@@ -118,6 +134,11 @@ class TaskFields(ActingAdmin):
     def page_schedule(self, task: Any) -> SafeString | str:
         """The schedule that has sent it."""
         return schedule_link(task.schedule_id, task._state.db, _links(task))
+
+    @admin.display(description=_("scheduled for"))
+    def page_scheduled_for(self, task: Task) -> str:
+        """The slot of the schedule that it is the run for."""
+        return at(contents_of(task).slot, exactly=False)
 
     @admin.display(description=_("progress"))
     def page_progress(self, task: Task) -> SafeString | str:
@@ -154,8 +175,12 @@ class TaskFields(ActingAdmin):
 
     @admin.display(description=_("retry policy"))
     def page_policy(self, task: Task) -> SafeString | str:
-        """The retry policy as the row has it."""
-        return as_json(task.retry_policy)
+        """The retry policy in force in words, and as the row has it."""
+        words = policy_in_words(task)
+        if not task.retry_policy:
+            return words
+        folded = '{}<details id="horsies-policy"><summary>{}</summary>{}</details>'
+        return format_html(folded, words, _("As it is stored"), as_json(task.retry_policy))
 
     @admin.display(description=_("metadata"))
     def page_metadata(self, task: Task) -> SafeString | str:

@@ -14,6 +14,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...inspecting.states import State, state_of
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
 from ...showing.contents import PARTS, contents_of, with_texts
 from ...states import TaskStatus
@@ -30,14 +31,22 @@ LIVE: Final = "horsies-live"
 #: Columns that the page shows under another name.
 _COLUMNS: Final = {
     "worker": "claimed_by_worker_id",
-    "policy": "retry_policy",
     "schedule": "schedule_id",
     "unique": "unique_key",
     "items": "item_count",
+    "group": "group_key",
 }
 
 #: What the task is.
-WHAT: Final = ("page_name", "page_queue", "page_priority", "page_attempts", "page_worker", "page_schedule")
+WHAT: Final = (
+    "page_name",
+    "page_queue",
+    "page_priority",
+    "page_attempts",
+    "page_worker",
+    "page_schedule",
+    "page_scheduled_for",
+)
 
 
 class TaskPage(TaskFields):
@@ -68,7 +77,7 @@ class TaskPage(TaskFields):
                 "classes": (LIVE,),
                 "fields": (
                     ("id", "backend", "page_kind", "page_claim", "page_timeout", "page_retention"),
-                    ("unique_key", "page_unique", "group_key", "page_limit_key"),
+                    ("unique_key", "page_unique", "page_group", "page_limit_key"),
                     "page_policy",
                     "page_metadata",
                     "page_checkpoint",
@@ -108,9 +117,15 @@ class TaskPage(TaskFields):
         if column in PARTS:
             return contents_of(task).is_filled(column)
         if column == "error":
-            return bool(task.error_code or task.retry_count)
+            return bool(task.error_code or (task.retry_count and task.finished_at is None))
         if column == "traceback":
             return bool(own_traceback(task))
+        if column == "policy":  # there is always something to say of it
+            return True
+        if column == "next_retry_at":  # the row keeps it once the attempt has begun
+            return bool(state_of(task, task.read_at) == State.RETRYING)
+        if column == "scheduled_for":
+            return contents_of(task).slot is not None
         value = getattr(task, _COLUMNS.get(column, column), True)
         return value is not None and value != ""
 

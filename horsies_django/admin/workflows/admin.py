@@ -98,6 +98,17 @@ class WorkflowAdmin(ActingAdmin):
         """Return every field that a page shows."""
         return flatten_fieldsets(self.fieldsets)
 
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave out what is said of subworkflows alone, and that one was replaced, where it is not so."""
+        untrue = set[str]()
+        if obj is not None:
+            untrue |= set() if obj.depth else {"root_id", "depth"}
+            untrue |= set() if obj.is_replaced else {"is_replaced"}
+        return [
+            (title, {**options, "fields": _without(options["fields"], untrue)})
+            for title, options in super().get_fieldsets(request, obj)
+        ]
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the large columns where they are until a page shows them; add the database's clock."""
         rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now()).defer(*_LARGE)
@@ -258,6 +269,12 @@ class WorkflowAdmin(ActingAdmin):
     def shown_policy(self, workflow: Workflow) -> SafeString | str:
         """Its success policy, as it is stored: nodes by their places."""
         return as_json(workflow.success_policy)
+
+
+def _without(lines: Any, names: set[str]) -> list[Any]:
+    """Return the lines of a fieldset without these fields."""
+    kept = [line if isinstance(line, str) else tuple(name for name in line if name not in names) for line in lines]
+    return [line for line in kept if line and line not in names]
 
 
 def _masked(workflow: Workflow, name: str, value: Any) -> SafeString | str:

@@ -36,6 +36,7 @@ _LISTED: Final = (
     "event_name",
     "rebuilds",
     "task__status",
+    "task__error_code",
     "task__attempt",
     "task__max_retries",
     "task__started_at",

@@ -39,6 +39,10 @@ class PayloadField(forms.JSONField):
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(str(error)) from error
 
+    def prepare_value(self, value: Any) -> Any:
+        """Show nothing as an empty box, not as ``null``."""
+        return "" if value is None else super().prepare_value(value)
+
     def bound_data(self, data: Any, initial: Any) -> Any:
         """Show it as it was typed: what was read of it may not be writable again."""
         return None if data is None else InvalidJSONInput(data)

@@ -84,7 +84,7 @@ class Teller:
             why=why(self._workflow, row),
             waits_for=tuple((source, self._labels.get(source, f"#{source}")) for source in sources[:_NAMED]),
             more=max(0, len(sources) - _NAMED),
-            error_code=row["error_code"] or "",
+            error_code=row["error_code"] or (row["task__error_code"] if row["completed_at"] is None else "") or "",
             is_conditional=row["run_when"] is not None or row["skip_when"] is not None,
             retry=self._retry(row["task_index"]) if self._retry and _is_bad(row) and row["task_index"] >= 0 else "",
         )

@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...models import Workflow
+from ...states import TaskStatus
 from ...workflows.states import WORKFLOW_TERMINAL_STATES, Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ..readable import at
 
@@ -55,15 +56,17 @@ def _join(node: Mapping[str, Any]) -> str:
 
 
 def _enqueued(workflow: Workflow, node: Mapping[str, Any]) -> str:
+    if workflow.status == WorkflowStatus.PAUSED and node["task__gated"]:
+        return _("Would begin, but the workflow is paused.")
     if node["kind"] == NodeKind.SLEEP:
         return _("Sleeps until %s.") % at(node["until"], exactly=False)
     if (node["run_when"] or node["skip_when"]) and not node["is_decided"]:
         return _("A worker is to ask its condition.")
-    if node["task__next_retry_at"]:
-        return _("Its task is tried again at %s.") % at(node["task__next_retry_at"], exactly=False)
+    if again := _again(workflow, node):
+        return again
     if node["kind"] == NodeKind.SUBWORKFLOW:
         return _("A worker is to build its subworkflow.")
-    return _("Its task waits for a place.") if node["task__gated"] else _("Its task waits for a worker.")
+    return _waits(node)
 
 
 def _running(workflow: Workflow, node: Mapping[str, Any]) -> str:
@@ -75,6 +78,18 @@ def _running(workflow: Workflow, node: Mapping[str, Any]) -> str:
         return _("Its items run.")
     if node["kind"] == NodeKind.SUBWORKFLOW:
         return _("Its subworkflow runs.")
-    if node["task__next_retry_at"] and node["task__status"] == "PENDING":
-        return _("Its task is tried again at %s.") % at(node["task__next_retry_at"], exactly=False)
+    if node["task__status"] == TaskStatus.PENDING:
+        return _again(workflow, node) or _waits(node)
     return ""
+
+
+def _again(workflow: Any, node: Mapping[str, Any]) -> str:
+    """Say when its task is tried again; nothing once that time has come."""
+    due = node["task__next_retry_at"]
+    if due is None or node["task__status"] != TaskStatus.PENDING or due <= workflow.now:
+        return ""
+    return _("Its task is tried again at %s.") % at(due, exactly=False)
+
+
+def _waits(node: Mapping[str, Any]) -> str:
+    return _("Its task waits for a place.") if node["task__gated"] else _("Its task waits for a worker.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -9,10 +10,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
 from horsies_django.management.base import QueueCommand
-from horsies_django.management.variables import flag_or_variable
+from horsies_django.management.variables import duration_of, flag_or_variable
 from horsies_django.models import Task, Workflow
 from horsies_django.operations import log_operation
-from horsies_django.option_rules import parse_duration
 from horsies_django.reaper.by_hand import prune, prune_older_than
 from horsies_django.states import TASK_TERMINAL_STATES, TaskStatus
 from horsies_django.tables import check_tables
@@ -70,23 +70,19 @@ class Command(QueueCommand):
         self.stdout.write(f"heartbeats {verb}: {pruned.heartbeats}")
 
 
-def _given(flag: str, value: str | None) -> tuple[str, str | None]:
+def _given(flag: str, value: Any) -> tuple[str, Any]:
     return flag_or_variable(COMMAND, flag, value, str)
 
 
-def _age(where: str, given: str | None) -> timedelta | None:
-    if given is None:
-        return None
-    try:
-        return parse_duration(float(given) if given.replace(".", "", 1).isdigit() else given)
-    except ValueError:
-        raise ValueError(f"{where}: {given!r} is not allowed; allowed: seconds, or a text like 90s, 12h, 7d.") from None
+def _age(where: str, given: str | float | timedelta | None) -> timedelta | None:
+    return None if given is None else duration_of(where, given)
 
 
-def _states(where: str, given: str | None) -> frozenset[TaskStatus]:
+def _states(where: str, given: str | Iterable[str] | None) -> frozenset[TaskStatus]:
     if given is None:
         return TASK_TERMINAL_STATES
-    names = [name.strip().lower() for name in given.split(",")]
-    if any(name not in _STATES for name in names):  # nothing is no state either: it must not mean all of them
+    names = [name.strip().lower() for name in (given.split(",") if isinstance(given, str) else given)]
+    # Nothing is no state either: it must not mean all of them.
+    if not names or any(name not in _STATES for name in names):
         raise ValueError(f"{where}: {given!r} is not allowed; allowed: {', '.join(_STATES)}.")
     return frozenset(TaskStatus(name.upper()) for name in names)

@@ -13,13 +13,15 @@ from django.db import DatabaseError
 
 from horsies_django.backend import HorsiesBackend
 from horsies_django.compat import DEFAULT_TASK_QUEUE_NAME
+from horsies_django.inspecting import QueueNotEmpty, delete_queue
 from horsies_django.management.base import QueueCommand
+from horsies_django.management.tasks.flags import retention_of
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Queue
 from horsies_django.models.queue import QueueQuerySet
 from horsies_django.option_rules import INHERIT
 from horsies_django.printable import one_line
-from horsies_django.queue_rules import COLUMNS, parse_rules
+from horsies_django.queue_rules import parse_rules
 from horsies_django.queue_words import standings
 from horsies_django.tables import check_tables
 from horsies_django.worker.connection import own_connection
@@ -33,32 +35,39 @@ _FLAGS: Final = {
     "rate_limit": ("RATE", "So many of its tasks begin a time, like 100/m, or '100/m, 10' with a burst; or none."),
     "priority": ("N", "Its rank where the workers' order is strict."),
     "weight": ("N", "Its share where the workers' order is weighted."),
-    "retention": ("DURATION", 'How long its ended tasks are kept: seconds, a text like "7d", or forever.'),
+    "retention": (
+        "DURATION",
+        'How long its completed tasks are kept: seconds, a text like "7d", or forever; or by state: '
+        "completed=1d,failed=30d.",
+    ),
 }
 
 
 class Command(QueueCommand):
-    """Pauses and resumes queues, sets their limits, and tells of them."""
+    """Pauses, resumes and deletes queues, sets their limits, and tells of them."""
 
     help = (
-        "Pause queues, resume them, set what holds for them, or list them. Workers obey within a second; what runs "
-        "goes on. What is set here wins over the settings, column by column; 'inherit' is as the settings say. "
-        "--backend also reads HORSIES_QUEUE_BACKEND; a flag wins. Exit status: 0 done, also if it was so already; 1 "
-        "the database or its tables are not to be had; 2 wrong usage."
+        "Pause queues, resume them, set what holds for them, list them, or delete them. Workers obey within a second; "
+        "what runs goes on. What is set here wins over the settings, column by column; 'inherit' is as the settings "
+        "say. --backend also reads HORSIES_QUEUE_BACKEND; a flag wins. Exit status: 0 done, also if it was so already; "
+        "1 a queue can't be deleted, or the database or its tables are not to be had; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
-        verbs = parser.add_subparsers(dest="verb", required=True, metavar="pause|resume|set|list")
+        verbs = parser.add_subparsers(dest="verb", required=True, metavar="pause|resume|set|list|delete")
         for verb, text in (
             ("pause", "Let workers claim nothing from these queues."),
             ("resume", "Let workers claim from these queues again."),
             ("set", "Say what holds for these queues."),
+            ("delete", "Delete these queues: their tasks that have ended, and what is set for them."),
         ):
             said = verbs.add_parser(verb, help=text, description=text)
             said.add_argument("names", nargs="+", metavar="QUEUE")
             said.add_argument("--json", action="store_true", help="Print one JSON object.")
             said.add_argument("--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default).")
+            if verb == "delete":
+                said.add_argument("--force", action="store_true", help="Delete tasks that wait, too.")
             if verb == "set":
                 for name, (metavar, help_text) in _FLAGS.items():
                     said.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help_text)
@@ -71,15 +80,18 @@ class Command(QueueCommand):
         try:
             _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
             backend = horsies_backend(alias or "default")
-            names = _names(options.get("names") or (), backend)
+            names = _names(options.get("names") or (), backend, may_be_gone=verb == "delete")
             rules = _rules(options) if verb == "set" else {}
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from error
         try:
             check_tables(backend.config.database)
             with own_connection(backend.config.database, "queue"):
-                self._do(verb, names, rules, backend, is_json=options["json"])
-        except (ImproperlyConfigured, DatabaseError) as error:
+                if verb == "delete":
+                    self._delete(names, backend, force=options["force"], is_json=options["json"])
+                else:
+                    self._do(verb, names, rules, backend, is_json=options["json"])
+        except (QueueNotEmpty, ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
     def _do(
@@ -95,6 +107,17 @@ class Command(QueueCommand):
             return
         for name, is_changed in changed.items():
             self.stdout.write(one_line((done if is_changed else undone) % name))
+
+    def _delete(self, names: Sequence[str], backend: HorsiesBackend, *, force: bool, is_json: bool) -> None:
+        for name in names:
+            deleted = delete_queue(name, backend.config.database, force=force)
+            if is_json:
+                self.stdout.write(json.dumps(deleted.as_json()))
+                continue
+            row = " and what was set for it" if deleted.had_row else ""
+            self.stdout.write(one_line(f"The queue {name}: deleted {deleted.tasks} tasks{row}."))
+            if name in backend.queues:
+                self.stdout.write(one_line(f"The queue {name} is in QUEUES, so tasks may still be sent to it."))
 
     def _list(self, backend: HorsiesBackend, *, is_json: bool) -> None:
         known = standings(backend.config.database, set(backend.queues) or {DEFAULT_TASK_QUEUE_NAME})
@@ -120,25 +143,29 @@ def _verb(verb: str, rules: dict[str, Any]) -> tuple[Callable[[QueueQuerySet], i
 
 def _rules(options: dict[str, Any]) -> dict[str, Any]:
     """Return what is to be set. Raises ValueError naming the flag, its value and what is allowed."""
-    given = {name: options[name] for name in COLUMNS if options[name] is not None}
+    given = {name: options[name] for name in _FLAGS if options[name] is not None}
     if not given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in _FLAGS)
         raise ValueError(f"There is nothing to set; allowed: {flags}.")
     try:
-        return parse_rules({name: _read(text) for name, text in given.items()})
+        return parse_rules({name: _read(name, text) for name, text in given.items()})
     except ValueError as error:
         raise ValueError(str(error).replace("or None (as", f"or {INHERIT!r} (as")) from None
 
 
-def _read(text: str) -> object:
+def _read(name: str, text: Any) -> object:
+    if not isinstance(text, str):
+        return text
     if text == INHERIT:
         return None
+    if name == "retention" and "=" in text:
+        return retention_of(text)
     return int(text) if text.lstrip("-").isdigit() else text
 
 
-def _names(names: Sequence[str], backend: HorsiesBackend) -> list[str]:
+def _names(names: Sequence[str], backend: HorsiesBackend, *, may_be_gone: bool) -> list[str]:
     for name in names:
-        if backend.queues and name not in backend.queues:
+        if not may_be_gone and backend.queues and name not in backend.queues:
             known = ", ".join(sorted(backend.queues))
             raise ValueError(f"There is no queue {name!r} in TASKS[{backend.alias!r}]; its QUEUES are {known}.")
         if not 0 < len(name) <= 100 or "\0" in name:

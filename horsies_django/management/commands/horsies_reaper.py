@@ -6,6 +6,7 @@ from django.core.management.base import CommandError
 
 from horsies_django.conf import Options
 from horsies_django.management.looping import LoopCommand
+from horsies_django.printable import one_line
 from horsies_django.reaper.loop import Reaper
 
 
@@ -15,13 +16,21 @@ class Command(LoopCommand[Reaper]):
     role = "reaper"
     help = (
         "Recover tasks of dead workers and expire overdue ones. Workers do so too; any number of reapers is safe. "
-        "--interval and --backend also read HORSIES_REAPER_INTERVAL and HORSIES_REAPER_BACKEND; a flag wins."
+        "--interval and --backend also read HORSIES_REAPER_INTERVAL and HORSIES_REAPER_BACKEND; a flag wins. With "
+        "-v 2 it prints a line for each pass."
     )
     once_help = "Run one pass, print what each duty did, and exit."
     interval_help = "Between two passes (default: check_interval_ms)."
 
     def loop(self, options: Options, backend: str, interval: float | None) -> Reaper:
-        return Reaper(options, backend, interval)
+        if self.verbosity < 2:
+            return Reaper(options, backend, interval)
+        return Reaper(options, backend, interval, on_pass=self._say)
+
+    def _say(self, line: str) -> None:
+        """Print it, however LOGGING is set, and at once: a service manager reads it through a pipe."""
+        self.stdout.write(one_line(line))
+        self.stdout.flush()
 
     def once(self, loop: Reaper) -> None:
         reports = loop.run_once()

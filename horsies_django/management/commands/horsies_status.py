@@ -27,16 +27,19 @@ COMMAND: Final = "horsies_status"
 _QUEUE: Final = ("queue", "due", "oldest waits", "held", "completed/h", "failed/h", "wait p95", "run p95", "")
 _WORKER: Final = ("worker", "host", "pid", "held/slots", "last beat", "")
 
+#: What is printed for the name of a count that could be taken for another.
+_WORDS: Final = {"overdue": "overdue (past good_until)"}
+
 
 class Command(QueueCommand):
     """Prints how the queue stands: counts by state, queues, workers, and for how long the oldest due task waits."""
 
     help = (
-        "Print how the queue stands: tasks by state, each queue with what is due there and for how long the oldest "
-        "has waited, workers and their load, workflows in progress, the reaper's last pass. The admin's overview shows "
-        "the same. Large numbers are estimates (≈) or lower bounds (+). It changes nothing and is quick on millions "
-        "of tasks. --backend also reads HORSIES_STATUS_BACKEND; a flag wins. Exit status: 0 printed, whatever the "
-        "state; 1 the database or its tables are not to be had; 2 wrong usage."
+        "Print how the queue stands: tasks by state, each queue with what is due there, for how long the oldest has "
+        "waited, and its tasks by state, workers and their load, workflows in progress, the reaper's last pass. The "
+        "admin's overview shows the same. Large numbers are estimates (≈) or lower bounds (+). It changes nothing and "
+        "is quick on millions of tasks. --backend also reads HORSIES_STATUS_BACKEND; a flag wins. Exit status: 0 "
+        "printed, whatever the state; 1 the database or its tables are not to be had; 2 wrong usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -63,9 +66,14 @@ class Command(QueueCommand):
 
 
 def _lines(snapshot: Snapshot) -> Iterable[str]:
-    yield from table(("state", "tasks"), [(name, str(count)) for name, count in snapshot.counts.items()], 1)
+    states = [(_WORDS.get(name, name), str(count)) for name, count in snapshot.counts.items()]
+    yield from table(("state", "tasks"), states, 1)
     yield ""
     yield from table(_QUEUE, [_queue_row(queue) for queue in snapshot.queues], 1)
+    yield ""
+    if names := list(next((queue.counts for queue in snapshot.queues), ())):
+        rows = [(queue.name, *(str(queue.counts[name]) for name in names)) for queue in snapshot.queues]
+        yield from table(("queue", *names), rows, 1)
     if snapshot.is_more_queues:
         yield "There are more queues: listed are those of the settings, those that have a row, and the first others."
     yield ""

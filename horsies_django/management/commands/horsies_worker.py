@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -12,12 +13,15 @@ from django.core.management.base import CommandError, CommandParser
 
 from horsies_django.conf import WorkerOptions, worker_option
 from horsies_django.management.base import QueueCommand
-from horsies_django.management.variables import boolean, flag_or_variable
+from horsies_django.management.variables import boolean, flag_or_variable, names_in
 from horsies_django.worker.console import log_to_console
 from horsies_django.worker.plan import Plan, Until
 from horsies_django.worker.work import work
 
 COMMAND: Final = "horsies_worker"
+
+#: In place of names of queues: all of them.
+ALL: Final = "*"
 
 #: Flag, metavar and help of what a flag, then an environment variable, then the settings may say.
 _TUNABLE: Final[dict[str, tuple[type, str, str]]] = {
@@ -62,7 +66,7 @@ class Command(QueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--queues", metavar="A,B", help="Serve these queues only (default: QUEUES).")
+        parser.add_argument("--queues", metavar="A,B", help="Serve these queues only; '*': all (default: QUEUES).")
         parser.add_argument("--exclude-queues", metavar="A,B", help="Serve all but these queues.")
         parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
         for name, (kind, metavar, text) in _TUNABLE.items():
@@ -78,10 +82,11 @@ class Command(QueueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         log_to_console(options["verbosity"])
         try:
+            queues = names_in(_variable("queues", options["queues"]))
             plan = Plan.of(
                 _variable("backend", options["backend"]) or "default",
-                queues=_names(_variable("queues", options["queues"])),
-                exclude_queues=_names(_variable("exclude-queues", options["exclude_queues"])),
+                queues=[] if ALL in queues else queues,
+                exclude_queues=names_in(_variable("exclude-queues", options["exclude_queues"])),
                 until=_until(options),
                 **dict(_chosen(options)),
             )
@@ -105,7 +110,7 @@ def _chosen(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, (kind, _, _) in _TUNABLE.items():
         where, value = flag_or_variable(COMMAND, name.replace("_", "-"), options.get(name), kind)
         if value is not None:
-            yield name, _judged(where, name, value)
+            yield name, _judged(where, name, value.total_seconds() if isinstance(value, timedelta) else value)
     for name in _SWITCHES:
         where, off = flag_or_variable(COMMAND, f"no-{name}", options.get(f"no_{name}"), boolean)
         if off is not None:
@@ -119,16 +124,11 @@ def _judged(where: str, name: str, value: Any) -> Any:
         raise ValueError(f"{where}: {error}.") from error
 
 
-def _variable(flag: str, given: str | None) -> str | None:
-    _, value = flag_or_variable(COMMAND, flag, given, str)
-    return None if value is None else str(value)
+def _variable(flag: str, given: Any) -> Any:
+    return flag_or_variable(COMMAND, flag, given, str)[1]
 
 
 def _until(options: dict[str, Any]) -> Until:
     if options["once"]:
         return Until.ONE_CLAIM
     return Until.DRAINED if options["drain"] else Until.STOPPED
-
-
-def _names(text: str | None) -> list[str]:
-    return [name for part in (text or "").split(",") if (name := part.strip())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,10 +13,10 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
 from horsies_django.ids import as_uuid
-from horsies_django.inspecting import State
 from horsies_django.inspecting.inspector import PAGE
+from horsies_django.inspecting.states import ALLOWED
 from horsies_django.inspecting.which import Which
-from horsies_django.option_rules import parse_duration
+from horsies_django.management.variables import duration_of
 
 #: Stands for the ids on standard input.
 STDIN: Final = "-"
@@ -30,9 +30,9 @@ def add_common(parser: CommandParser) -> None:
 
 def add_filters(parser: CommandParser) -> None:
     """Add what tasks are narrowed by."""
-    parser.add_argument("--status", metavar="A,B", help=f"Only what is in these states: {', '.join(State)}.")
+    parser.add_argument("--status", metavar="A,B", help=f"Only what is in these states: {ALLOWED}.")
     parser.add_argument("--queue", metavar="NAME", help="Only what is in this queue.")
-    parser.add_argument("--task", metavar="PATH", help="Only calls of the task at this dotted path.")
+    parser.add_argument("--task", metavar="NAME", help="Only calls of the task of this name, old names of it included.")
     parser.add_argument("--older-than", metavar="DURATION", help='Only what was sent so long ago: "90s", "12h", "7d".')
 
 
@@ -58,7 +58,8 @@ def add_acting(parser: CommandParser) -> None:
 def which_of(options: dict[str, Any]) -> Which:
     """Return what the filters say. Raises ValueError naming the flag."""
     given = options["status"]
-    status = None if given is None else [name.strip().lower() for name in given.split(",")]
+    named = given.split(",") if isinstance(given, str) else given
+    status = None if named is None else [name.strip().lower() for name in named]
     age = options["older_than"]
     try:
         return Which.of(
@@ -75,35 +76,41 @@ def ids_of(given: list[str]) -> list[UUID]:
     """Return the ids that were given, those on standard input in the place of -. Raises ValueError for what is none."""
     texts: list[str] = []
     for text in given:
-        texts += sys.stdin.read().split() if text == STDIN else [text]
+        texts += sys.stdin.read().split() if text == STDIN else [str(text)]
     return [as_uuid(text) for text in texts]
 
 
-def count_of(flag: str, text: str | None) -> int | None:
+def count_of(flag: str, given: str | int | None) -> int | None:
     """Return a number from 1 on. Raises ValueError naming the flag."""
-    if text is None:
+    if given is None:
         return None
+    text = str(given)
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError(f"{flag}: {text!r} is not allowed; allowed: a whole number from 1 on.")
+        raise ValueError(f"{flag}: {given!r} is not allowed; allowed: a whole number from 1 on.")
     return int(text)
 
 
-def duration_of(flag: str, text: str) -> timedelta:
-    """Return a duration. Raises ValueError naming the flag."""
-    try:
-        found = parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text)
-    except ValueError:
-        found = None
-    if found is None:
-        raise ValueError(f"{flag}: {text!r} is not allowed; allowed: seconds, or a text like 90s, 12h, 7d.")
-    return found
+def retention_of(text: Any) -> Any:
+    """Return the option ``retention``: one duration, or by state as in ``completed=1d,failed=forever``, unchecked."""
+    if not isinstance(text, str):
+        return text
+    if "=" not in text:
+        return _kept(text)
+    pairs = (part.partition("=") for part in text.split(","))
+    return {state.strip().lower(): _kept(kept.strip()) for state, _, kept in pairs}
 
 
-def moment_of(flag: str, text: str) -> datetime:
+def _kept(text: str) -> float | str | None:
+    if text == "forever":
+        return None
+    return float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else text
+
+
+def moment_of(flag: str, text: str | datetime) -> datetime:
     """Return a moment; without a zone of its own it is in the project's. Raises ValueError naming the flag."""
     try:
-        moment = parse_datetime(text)
-    except ValueError:
+        moment = text if isinstance(text, datetime) else parse_datetime(text)
+    except (ValueError, TypeError):
         moment = None
     if moment is None:
         raise ValueError(f"{flag}: {text!r} is not allowed; allowed: a time like 2026-12-24T18:00+01:00.")

@@ -18,7 +18,7 @@ from horsies_django.printable import one_line
 
 from .flags import count_of, ids_of, which_of
 
-_HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "")
+_HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "")
 
 #: Facts of a task that ``show`` prints by these names, if there is something to say.
 _FACTS: Final = (
@@ -28,6 +28,7 @@ _FACTS: Final = (
     "attempt",
     "retry_count",
     "max_retries",
+    "retries",
     "timeout",
     "sent_at",
     "due_at",
@@ -39,6 +40,7 @@ _FACTS: Final = (
     "unique_key",
     "limit_key",
     "group_key",
+    "item_count",
     "error_code",
     "progress",
 )
@@ -89,8 +91,14 @@ def _row(task: ListedTask) -> tuple[str, ...]:
         str(task.priority),
         str(task.attempt),
         _when(task),
-        " ".join(task.call.split()),
+        task.error_code or "",
+        " ".join(task.call.split()) if task.item_count is None else _group(task),
     )
+
+
+def _group(task: ListedTask) -> str:
+    key = "" if task.group_key is None else f"{task.group_key}: "
+    return f"{key}{task.item_count} call{'' if task.item_count == 1 else 's'}"
 
 
 def _state(task: ListedTask) -> str:
@@ -132,6 +140,10 @@ def _told(task: ShownTask) -> Iterator[str]:
     yield from (f"  {name}: {value}" for name, value in facts.items() if value is not None)
     for name, value in task.carried.items():
         yield f"  {name}: {json.dumps(value, ensure_ascii=False)}"
+    for position, call in enumerate(task.items):
+        yield f"  call {position}: {json.dumps(call, ensure_ascii=False)}"
+    if (task.item_count or 0) > len(task.items):
+        yield f"  the first {len(task.items)} of {task.item_count} calls"
     for attempt in task.attempts:
         said = " ".join(str(attempt[name]) for name in ("error_code", "error_message") if attempt[name])
         again = ", to be tried again" if attempt["will_retry"] else ""

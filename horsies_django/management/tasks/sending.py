@@ -8,14 +8,15 @@ from typing import Any
 from django.core.management.base import CommandParser, OutputWrapper
 
 from horsies_django.inspecting import Inspector
+from horsies_django.management.variables import duration_of
 from horsies_django.retries import ANY_CODE, RetryPolicy
 
-from .flags import duration_of, moment_of
+from .flags import moment_of, retention_of
 
 
 def add_sending(parser: CommandParser) -> None:
     """Add what a call is made of."""
-    parser.add_argument("path", metavar="PATH", help="The dotted path of a task in an installed app.")
+    parser.add_argument("path", metavar="NAME", help="The name of a registered task.")
     parser.add_argument("--args", metavar="JSON", dest="positional", default="[]", help="Arguments: a JSON array.")
     parser.add_argument(
         "--kwargs", metavar="JSON", dest="named", default="{}", help="Arguments by name: a JSON object."
@@ -27,7 +28,11 @@ def add_sending(parser: CommandParser) -> None:
     when.add_argument("--at", metavar="TIME", help="Not before this time: 2026-12-24T18:00+01:00.")
     parser.add_argument("--good-until", metavar="TIME", help="It expires if it has not begun by then.")
     parser.add_argument("--timeout", metavar="DURATION", help="How long its body may take.")
-    parser.add_argument("--retention", metavar="DURATION", help="How long it is kept once it has ended.")
+    parser.add_argument(
+        "--retention",
+        metavar="DURATION",
+        help='How long it is kept once it has completed: "7d", forever; or by state: completed=1d,failed=30d.',
+    )
     parser.add_argument("--retries", metavar="N", help="Retry any failure so often, after growing delays.")
     parser.add_argument("--unique-key", metavar="KEY", help="Not if a live task has this key.")
     parser.add_argument("--id", metavar="UUID", help="Its id: the same call again sends nothing.")
@@ -50,12 +55,12 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "run_after": _run_after(given),
         "good_until": given["good_until"] and moment_of("--good-until", given["good_until"]),
         "timeout": given["timeout"] and duration_of("--timeout", given["timeout"]).total_seconds(),
-        "retention": given["retention"] and duration_of("--retention", given["retention"]),
         "retry_policy": _policy(_number("--retries", given["retries"])),
         "unique_key": given["unique_key"],
         "task_id": given["id"],
     }
-    return {name: value for name, value in read.items() if value is not None}
+    kept = {} if given["retention"] is None else {"retention": retention_of(given["retention"])}
+    return kept | {name: value for name, value in read.items() if value is not None}
 
 
 def _run_after(given: dict[str, Any]) -> Any:
@@ -70,7 +75,9 @@ def _policy(retries: int | None) -> RetryPolicy | None:
     return RetryPolicy.exponential(max_retries=retries, auto_retry_for=[ANY_CODE])
 
 
-def _json(flag: str, text: str, kind: type[Any]) -> Any:
+def _json(flag: str, text: str | list[Any] | dict[str, Any], kind: type[Any]) -> Any:
+    if not isinstance(text, str):
+        return text
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -81,7 +88,7 @@ def _json(flag: str, text: str, kind: type[Any]) -> Any:
     return found
 
 
-def _number(flag: str, text: str | None) -> int | None:
+def _number(flag: str, text: str | int | None) -> int | None:
     if text is None:
         return None
     try:

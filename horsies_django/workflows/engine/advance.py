@@ -42,8 +42,8 @@ class Advance(Turn):
             (keys,) = self.ask(self._left(ids))
         if keys:
             some = self.nodes.filter(pk__in=[key for (key,) in keys])
-            stopping.abandon(self.nodes, some)
-            ends += stopping.drop(self.nodes, some)
+            stopping.abandon(self, some)
+            ends += stopping.drop(self, some)
         self.after(ends, ready)
 
     def _left(self, ids: Collection[UUID]) -> Question:
@@ -80,6 +80,13 @@ class Advance(Turn):
             self.count(finished)
             ends = [*skipped, *begun, *finished]
         self.flush()
+        self.follow_expired()
+
+    def follow_expired(self) -> None:
+        """End the nodes of the tasks that have expired as their workflows were stopped."""
+        if expired := self.expired.copy():
+            self.expired.clear()
+            self.after_tasks(expired)
 
     def _that_may_begin(self, keys: Collection[int]) -> list[Node]:
         rows = self.nodes.filter(among(self.database, keys), status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import models
 from django.db.models import Case, Exists, OuterRef, Q, Subquery, TextField, Value, When
-from django.db.models.functions import Cast, Coalesce, Now
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
+from django.db.models.functions import Cast, Coalesce, Left, Now
 
 from ...models import Task, Workflow
 from ...results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
@@ -21,11 +22,14 @@ from .nodes import BEGUN, IS_UNDECIDED, NodeRows, Settled, among
 if TYPE_CHECKING:
     from .turn import Turn
 
+#: The length of the column of error codes.
+_CODE_LENGTH: Final = 100
+
 _ENDED: Final = sorted(TASK_TERMINAL_STATES)
 
-#: A success without a result is none (S3-15).
+#: Whether the stored result of a task, and not its status, says that it succeeded (S3-14, S3-15).
 _IS_OK: Final = models.ExpressionWrapper(
-    Q(task__status=TaskStatus.COMPLETED, task__result__isnull=False), models.BooleanField()
+    Q(task__result__ok__isnull=False, task__result__err__isnull=True), models.BooleanField()
 )
 
 #: What the task has said that looked at a node's conditions, and how its workflow is then.
@@ -120,8 +124,19 @@ def _fail(nodes: NodeRows, keys: Collection[int]) -> None:
         )
     )
     codes = Case(*(When(status=status, then=Value(str(code))) for status, code in _CODES.items()))
-    known = Subquery(task.annotate(known=Coalesce("result", lacking)).values("known"))
-    code = Subquery(task.annotate(code=Coalesce("error_code", codes)).values("code"))
+    unreadable = OperationalCode.RESULT_DESERIALIZATION_ERROR
+    garbage = Value(err(unreadable, "The stored result of the task can't be read."), models.JSONField())
+    has_code = When(result__err__error_code__isnull=False, then="result")
+    stored = Left(KeyTextTransform("error_code", KeyTransform("err", "result")), _CODE_LENGTH)
+    result = Case(When(result__isnull=True, then=lacking), has_code, default=garbage, output_field=models.JSONField())
+    named = Case(
+        When(result__isnull=True, then=Coalesce("error_code", codes)),
+        When(result__err__error_code__isnull=False, then=stored),
+        default=Value(str(unreadable)),
+        output_field=models.CharField(),
+    )
+    known = Subquery(task.annotate(known=result).values("known"))
+    code = Subquery(task.annotate(code=named).values("code"))
     _open(nodes, keys).update(status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=known, error_code=code)
 
 

@@ -168,7 +168,7 @@ def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapp
         if not Workflow.objects.using(database).lock([root], skip=True) or not which.filter(pk=key).exists():
             return False
         advance = Advance.on(database)
-        advance.after(stopping.cancel(database, [key], WorkflowStatus.EXPIRED, error))
+        advance.after(stopping.cancel(advance, [key], WorkflowStatus.EXPIRED, error))
         advance.finish(stopping.below(database, [key]))
         return True
 

@@ -16,7 +16,7 @@ from ..states import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, Wo
 from . import beginning, ending
 from .advance import Advance
 from .nodes import Node, NodeRows, Settled, among, read
-from .stopping import below
+from .stopping import below, let_go
 
 _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
@@ -42,6 +42,7 @@ def _runs_above(database: str, workflow: Workflow) -> bool:
 
 def reconsider(database: str, keys: Collection[UUID]) -> int:
     """Decide every node of these running workflows that waits; return how many began or were skipped."""
+    let_go(database, keys)
     advance = Advance.on(database)
     waiting = advance.nodes.filter(
         workflow__in=keys,

@@ -18,7 +18,7 @@ from ...retention import workflow_kept_until
 from ...states import TaskStatus
 from ..codes import STOPPED_BY
 from ..states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
-from . import ending
+from . import ending, limiting
 from .nodes import BEGUN, NodeRows, Settled, among
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ def left_over(nodes: NodeRows, task_ids: Collection[UUID]) -> NodeRows:
     return mine.filter(task__status__in=_NOT_BEGUN, workflow__status__in=states)
 
 
-def abandon(nodes: NodeRows, some: NodeRows) -> None:
-    """Take back the tasks of ``some`` nodes of paused workflows that have not begun: their nodes are READY again.
+def abandon(turn: Turn, some: NodeRows) -> None:
+    """Take back the tasks of ``some`` nodes of paused workflows that have not begun.
 
     A task that somebody has locked for longer than a moment is left to that.
     """
     paused = _not_begun(some).filter(workflow__status=WorkflowStatus.PAUSED)
-    _take_back(nodes, paused.values_list("task_id", "pk"), WorkflowTaskStatus.READY)
+    _put_back(turn, paused.values_list("task_id", "pk"))
 
 
 def _not_begun(some: NodeRows) -> NodeRows:
@@ -51,10 +51,11 @@ def _not_begun(some: NodeRows) -> NodeRows:
     return some.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN)
 
 
-def drop(nodes: NodeRows, some: NodeRows) -> list[Settled]:
+def drop(turn: Turn, some: NodeRows) -> list[Settled]:
     """Skip those of ``some`` nodes whose workflow was ended while they ran, and whose tasks are to run once more."""
+    nodes = turn.nodes
     late = _not_begun(some).filter(workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES))
-    taken = _take_back(nodes, late.values_list("task_id", "pk"), WorkflowTaskStatus.SKIPPED)
+    taken = _take_back(turn, late.values_list("task_id", "pk"))
     rows = nodes.filter(among(nodes.db, taken))
     columns = ("pk", "workflow_id", "task_index", "dependents", "map_index")
     skipped = [
@@ -65,37 +66,95 @@ def drop(nodes: NodeRows, some: NodeRows) -> list[Settled]:
     return skipped
 
 
-def _take_back(nodes: NodeRows, rows: Iterable[tuple[Any, int]], status: WorkflowTaskStatus) -> list[int]:
-    """Cancel tasks that have not begun, each given with its node; return the nodes."""
+def _take_back(turn: Turn, rows: Iterable[tuple[Any, int]]) -> list[int]:
+    """Cancel tasks that have not begun, each given with its node; return the nodes.
+
+    A claimed one whose deadline has passed expires instead, and so does its node, as the turn follows it (S1-20).
+    """
     pairs = dict(rows)
-    if not pairs:
-        return []
-    tasks = Task.objects.using(nodes.db)
-    free = _locked(nodes.db, pairs)
-    tasks.filter(among(nodes.db, free)).cancel_quietly()
-    keys = [pairs[task_id] for task_id in free]
-    if status == WorkflowTaskStatus.READY:
-        nodes.filter(among(nodes.db, keys)).update(status=status, task_id=None)
-    return keys
+    free = _locked(turn.database, pairs)
+    gone = _expire(turn, _claimed(free))
+    cancelled = [task_id for task_id in free if task_id not in gone]
+    if cancelled:
+        Task.objects.using(turn.database).filter(among(turn.database, cancelled)).cancel_quietly()
+    return [pairs[task_id] for task_id in cancelled]
 
 
-def _locked(database: str, task_ids: Collection[UUID]) -> list[UUID]:
-    """Lock those of these tasks that have not begun, and return which.
+def _put_back(turn: Turn, rows: Iterable[tuple[Any, int]]) -> None:
+    """Take back the tasks of nodes of paused workflows that have not begun, each given with its node.
+
+    Those that nobody has claimed are cancelled, and their nodes READY: they get new tasks. A claimed one is PENDING
+    again and held back, with its id; or it expires, if its deadline has passed (S1-20).
+    """
+    pairs = dict(rows)
+    free = _locked(turn.database, pairs)
+    tasks = Task.objects.using(turn.database)
+    if claimed := _claimed(free):
+        _expire(turn, claimed)
+        tasks.filter(among(turn.database, claimed)).hold()
+    if waiting := [task_id for task_id, status in free.items() if status == TaskStatus.PENDING]:
+        tasks.filter(among(turn.database, waiting)).cancel_quietly()
+        rows_of = turn.nodes.filter(among(turn.database, [pairs[task_id] for task_id in waiting]))
+        rows_of.update(status=WorkflowTaskStatus.READY, task_id=None)
+
+
+def _claimed(statuses: Mapping[UUID, str]) -> list[UUID]:
+    return [task_id for task_id, status in statuses.items() if status == TaskStatus.CLAIMED]
+
+
+def _expire(turn: Turn, claimed: Collection[UUID]) -> set[UUID]:
+    """Expire those of these claimed tasks whose deadline has passed; return which. The turn follows that later."""
+    if not claimed:
+        return set()
+    tasks = Task.objects.using(turn.database).filter(among(turn.database, claimed))
+    if not tasks.filter(status=TaskStatus.CLAIMED).expire_claimed():
+        return set()
+    expired = set(tasks.filter(status=TaskStatus.EXPIRED).values_list("pk", flat=True))
+    turn.expired.update(expired)
+    return expired
+
+
+def let_go(database: str, keys: Collection[UUID]) -> None:
+    """Let the tasks be claimed that the pause of these workflows, which run again, has held back."""
+    tasks = Task.objects.using(database)
+    nodes = WorkflowTask.objects.using(database).filter(workflow__status=WorkflowStatus.RUNNING, status__in=BEGUN)
+    mine = nodes.filter(among(database, keys, "workflow"), task__in=tasks.held_back())
+    limited: dict[tuple[str, str], list[UUID]] = defaultdict(list)
+    free: list[UUID] = []
+    columns = ("task_id", "limit_key", "task_name", "task__task_name")
+    for task_id, limit_key, path, called in mine.values_list(*columns):
+        if task_id is None:
+            continue
+        if limit_key is None or path != called:  # a step of the engine has no limit
+            free.append(task_id)
+        else:
+            limited[limit_key, path].append(task_id)
+    if free:
+        tasks.filter(among(database, free)).let_go()
+    for (limit_key, _), task_ids in limited.items():
+        tasks.filter(among(database, task_ids)).let_go(limit_key)
+    limiting.let_in_after_commit(database, limited)
+
+
+def _locked(database: str, task_ids: Collection[UUID]) -> dict[UUID, str]:
+    """Lock those of these tasks that have not begun, and return how they stand.
 
     One that somebody has locked is being claimed, as a rule, and has begun a moment later; or its time has just come,
     or there is room for it at its gate, and then it has not.
     """
+    if not task_ids:
+        return {}
     waiting = Task.objects.using(database).filter(status__in=_NOT_BEGUN)
-    free = list(waiting.filter(among(database, task_ids)).lock().values_list("pk", flat=True))
+    free = dict(waiting.filter(among(database, task_ids)).lock().values_list("pk", "status"))
     rest = waiting.filter(among(database, set(task_ids).difference(free)))
     if len(free) < len(task_ids) and rest.exists():
         try:
             with transaction.atomic(using=database), postgres.waiting_for_locks(connections[database], MOMENT):
-                free += rest.lock(skip=False).values_list("pk", flat=True)
+                free |= dict(rest.lock(skip=False).values_list("pk", "status"))
         except OperationalError as error:
             if not postgres.is_lock_timeout(error):
                 raise
-            free += rest.lock().values_list("pk", flat=True)
+            free |= dict(rest.lock().values_list("pk", "status"))
     return free
 
 
@@ -116,13 +175,13 @@ def pause(turn: Turn, roots: Collection[UUID]) -> list[UUID]:
         mine = _not_begun(turn.nodes.filter(among(database, keys, "workflow")))
         turn.ask_later(
             turn.phrases.read(mine, "task_id", "pk"),
-            lambda rows: _take_back(turn.nodes, rows, WorkflowTaskStatus.READY),
+            lambda rows: _put_back(turn, rows),
         )
     return keys
 
 
 def cancel(
-    database: str,
+    turn: Turn,
     roots: Collection[UUID],
     status: WorkflowStatus = WorkflowStatus.CANCELLED,
     error: Mapping[str, Any] | None = None,
@@ -131,6 +190,7 @@ def cancel(
 
     As CANCELLED, or EXPIRED when their time is over (P-09); ``error`` says why, if that is not clear from the rows.
     """
+    database = turn.database
     workflows = Workflow.objects.using(database)
     live = workflows.filter(pk__in=below(database, roots)).exclude(status__in=sorted(WORKFLOW_TERMINAL_STATES))
     keys = list(live.values_list("pk", flat=True))
@@ -139,7 +199,7 @@ def cancel(
     tell_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
-    taken = _take_back(nodes, _not_begun(mine).values_list("task_id", "pk"), WorkflowTaskStatus.SKIPPED)
+    taken = _take_back(turn, _not_begun(mine).values_list("task_id", "pk"))
     waits = Q(status__in=[WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY])
     children = workflows.filter(parent=OuterRef("pk"), is_replaced=False)
     untasked = Q(~Exists(children), status__in=BEGUN, task__isnull=True)

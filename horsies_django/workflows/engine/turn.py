@@ -111,6 +111,8 @@ class Turn:
     parents: dict[int, Parent | None] = field(default_factory=dict)
     events: dict[UUID, dict[str, str]] = field(default_factory=dict)
     results: dict[Place, tuple[str, bool]] = field(default_factory=dict)
+    #: Tasks that have expired as their workflows were stopped, and whose nodes are still to follow.
+    expired: set[UUID] = field(default_factory=set)
 
     # What is to be written.
     _closed: Counter[UUID] = field(default_factory=Counter)

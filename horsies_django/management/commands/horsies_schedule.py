@@ -1,0 +1,208 @@
+"""``manage.py horsies_schedule``."""
+
+from __future__ import annotations
+
+import json
+from argparse import SUPPRESS
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError, CommandParser
+from django.db import DatabaseError
+from django.db.models.functions import Now
+
+from horsies_django.durations import from_now
+from horsies_django.management.base import QueueCommand
+from horsies_django.management.layout import table
+from horsies_django.management.variables import flag_or_variable
+from horsies_django.models import Schedule
+from horsies_django.models.schedule import ScheduleQuerySet
+from horsies_django.printable import one_line
+from horsies_django.schedules.choices import DisabledBy
+from horsies_django.schedules.declaring import declarations
+from horsies_django.schedules.firing import try_run
+from horsies_django.schedules.moments import aware, database_now
+from horsies_django.tables import check_tables
+from horsies_django.worker.connection import own_connection
+from horsies_django.worker.plan import horsies_backend
+
+COMMAND: Final = "horsies_schedule"
+
+_HEADS: Final = ("name", "state", "next run", "last run", "timing", "time zone", "sends", "runs", "")
+
+#: What each verb does, for its help.
+_VERBS: Final = {
+    "run": "Send these schedules once now, enabled or not. Their next runs stay when they are.",
+    "enable": "Let these schedules run again, from their next slot on.",
+    "disable": "Let these schedules run no more. What was sent goes on.",
+}
+
+#: The same once it is done.
+_DONE: Final = {"run": "run", "enable": "enabled", "disable": "disabled"}
+
+#: Columns that are listed, in JSON under their own names; without what may be sensitive.
+_COLUMNS: Final = (
+    "name",
+    "backend",
+    "task_name",
+    "workflow_name",
+    "timing",
+    "timezone",
+    "enabled",
+    "disabled_by",
+    "source",
+    "next_run_at",
+    "last_run_at",
+    "last_slot_at",
+    "last_task_id",
+    "last_workflow_id",
+    "run_count",
+    "last_error",
+)
+
+
+class Command(QueueCommand):
+    """Lists schedules, runs them now, enables and disables them."""
+
+    help = (
+        "List schedules, run them now, enable or disable them. A scheduler has to have written those of the code into "
+        "rows: every worker is one, and so is horsies_scheduler --once. --backend also reads HORSIES_SCHEDULE_BACKEND; "
+        "a flag wins. Exit status: 0 done, also if it was so already; 1 one could not be run or enabled, or the "
+        "database or its tables are not to be had; 2 wrong usage, also a name that no schedule has: then nothing is "
+        "done."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        of_backend: Any = {"metavar": "ALIAS", "help": "A key of TASKS (default: default)."}
+        parser.add_argument("--backend", **of_backend)
+        verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|run|enable|disable")
+        text = "Print every schedule of the backend, by name: its state, its runs, and when it is due."
+        listing = verbs.add_parser("list", help=text, description=text)
+        listing.add_argument("--json", action="store_true", help="Print one JSON object; times are ISO 8601, in UTC.")
+        parsers = [listing]
+        for verb, text in _VERBS.items():
+            acting = verbs.add_parser(verb, help=text, description=text)
+            acting.add_argument("names", nargs="+", metavar="NAME", help="Schedules, by their names.")
+            parsers.append(acting)
+        for below in parsers:
+            below.add_argument(
+                "--backend", metavar="ALIAS", default=SUPPRESS, help="A key of TASKS (default: default)."
+            )
+
+    def handle(self, *args: Any, verb: str, **options: Any) -> None:
+        try:
+            _, alias = flag_or_variable(COMMAND, "backend", options["backend"], str)
+            backend = horsies_backend(alias or "default")
+            database = backend.config.database
+        except (ValueError, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=2) from error
+        try:
+            check_tables(database)
+            with own_connection(database, "schedule"):
+                rows = Schedule.objects.using(database)
+                if verb == "list":
+                    self._list(rows.filter(backend=backend.alias), is_json=options["json"])
+                else:
+                    self._act(verb, rows, list(dict.fromkeys(options["names"])), backend.alias)
+        except (ImproperlyConfigured, DatabaseError) as error:
+            raise CommandError(str(error)) from error
+
+    def _list(self, rows: ScheduleQuerySet, *, is_json: bool) -> None:
+        found = list(rows.order_by("name").only(*_COLUMNS).annotate(read_at=Now()))
+        if is_json:
+            self.stdout.write(json.dumps({"schedules": [_as_json(row) for row in found]}, indent=2))
+        elif not found:
+            self.stdout.write("There are no schedules.")
+        else:
+            for line in table(_HEADS, [_cells(row) for row in found], 7):
+                self.stdout.write(line)
+
+    def _act(self, verb: str, rows: ScheduleQuerySet, names: Sequence[str], alias: str) -> None:
+        if problems := list(_unknown(rows, names, alias)):
+            raise CommandError(" ".join(problems), returncode=2)
+        act = {"run": _run, "enable": _enable, "disable": _disable}[verb]
+        failed = 0
+        for name in names:
+            is_done, said = act(rows.filter(name=name))
+            failed += not is_done
+            (self.stdout if is_done else self.stderr).write(one_line(f"The schedule {name} {said}"))
+        if failed:
+            raise CommandError(f"{failed} of {len(names)} could not be {_DONE[verb]}.", returncode=1)
+
+
+def _unknown(rows: ScheduleQuerySet, names: Sequence[str], alias: str) -> Iterator[str]:
+    """Yield a sentence for each name that no schedule of the backend has."""
+    backends = dict(rows.filter(name__in=names).values_list("name", "backend"))
+    for name in names:
+        if name not in backends:
+            yield f"There is no schedule {name!r}.{_hint(rows, name, alias)}"
+        elif backends[name] != alias:
+            yield f"The schedule {name!r} is one of the backend {backends[name]!r}: give --backend {backends[name]}."
+
+
+def _hint(rows: ScheduleQuerySet, name: str, alias: str) -> str:
+    if any(declared.name == name and declared.backend == alias for declared in declarations):
+        return " The code declares it, but no scheduler has written its row yet: horsies_scheduler --once does."
+    near = get_close_matches(name, list(rows.filter(backend=alias).values_list("name", flat=True)), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _run(row: ScheduleQuerySet) -> tuple[bool, str]:
+    handle = try_run(row)
+    if handle is None:
+        return False, f"could not be run: {row.values_list('last_error', flat=True).first() or 'it is gone'}"
+    if handle.replayed:
+        return True, f"has sent nothing new: id={handle.id} has its unique key."
+    return True, f"has sent id={handle.id}."
+
+
+def _enable(row: ScheduleQuerySet) -> tuple[bool, str]:
+    if row.enable():
+        return True, "is enabled."
+    found = row.first()
+    if found is not None and found.enabled:
+        return True, "is enabled already."
+    if found is None:
+        return False, "could not be enabled: it is gone."
+    found.enabled = True
+    found.plan(database_now(row.db))
+    is_unreadable = found.disabled_by == DisabledBy.TIMING
+    return (
+        False,
+        f"could not be enabled: {found.last_error if is_unreadable else 'it has no slot left before its end.'}",
+    )
+
+
+def _disable(row: ScheduleQuerySet) -> tuple[bool, str]:
+    return True, "is disabled." if row.disable() else "is disabled already."
+
+
+def _as_json(row: Schedule) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in _COLUMNS}
+    for name in ("next_run_at", "last_run_at", "last_slot_at"):
+        moment = aware(values[name])
+        values[name] = None if moment is None else moment.isoformat()
+    for name in ("last_task_id", "last_workflow_id"):
+        values[name] = None if values[name] is None else str(values[name])
+    return values
+
+
+def _cells(row: Any) -> tuple[str, ...]:
+    by = f" ({row.disabled_by.lower()})" if row.disabled_by else ""
+    return (
+        row.name,
+        "enabled" if row.enabled else f"disabled{by}",
+        *(_when(moment, row.read_at) for moment in (row.next_run_at if row.enabled else None, row.last_run_at)),
+        row.timing,
+        row.timezone,
+        row.task_name or row.workflow_name,
+        str(row.run_count),
+        row.last_error,
+    )
+
+
+def _when(moment: datetime | None, now: datetime) -> str:
+    return "-" if moment is None else from_now((aware(now) - aware(moment)).total_seconds())

@@ -1,0 +1,10 @@
+"""A project whose LOGGING keeps our lines to a file."""
+
+from tests.settings import *  # noqa: F403
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"nowhere": {"class": "logging.NullHandler"}},
+    "root": {"handlers": ["nowhere"], "level": "WARNING"},
+}

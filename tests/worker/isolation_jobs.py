@@ -1,0 +1,76 @@
+"""Tasks that leave state behind, and tasks that report what they find."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+
+from django.core.cache import caches
+from django.urls import set_script_prefix
+from django.utils import timezone, translation
+
+from horsies_django import task
+from horsies_django.compat import task_backends
+from tests.jobs.tasks import noop
+
+tenant: ContextVar[str] = ContextVar("tenant", default="none")
+
+
+def found():
+    """What a body may have left here."""
+    return [tenant.get(), translation.get_language(), timezone.get_current_timezone_name()]
+
+
+def change():
+    """Set all of it and restore nothing."""
+    tenant.set("acme")
+    translation.activate("de")
+    timezone.activate("Asia/Tokyo")
+    set_script_prefix("/acme/")
+
+
+@task
+def leave():
+    change()
+
+
+@task(atomic=True, takes_context=True)
+def leave_atomically(context):
+    change()
+
+
+@task(takes_context=True)
+async def aleave(context):
+    """Change what the coroutine has, and what a thread has that coroutines share."""
+    change()
+    await asyncio.get_running_loop().run_in_executor(None, change)
+
+
+@task
+async def aleave_and_fail():
+    change()
+    raise ValueError("no luck")
+
+
+@task
+def report():
+    return [found()]
+
+
+@task(atomic=True, takes_context=True)
+def report_atomically(context):
+    return [found()]
+
+
+@task
+async def areport():
+    """Report what the coroutine has, and the threads that coroutines share."""
+    shared = [await asyncio.get_running_loop().run_in_executor(None, found) for _ in range(3)]
+    return [found(), await asyncio.to_thread(found), *shared]
+
+
+@task
+def identities():
+    """Use a cache and a task backend; report which objects they are."""
+    caches["default"].get("key")
+    return [id(caches["default"]), id(task_backends["default"]), noop.send().replayed]
