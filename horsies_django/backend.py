@@ -86,7 +86,8 @@ class HorsiesBackend(BaseTaskBackend):
     def _validate(self, task: FrameworkTask[..., Any]) -> None:
         if apps.ready and not self._is_installed:
             raise ImproperlyConfigured(f"{NOT_INSTALLED % self.alias} {INSTALL}")
-        if not isinstance(task.priority, int | float) or math.isnan(task.priority):  # the framework would compare it
+        is_nan = isinstance(task.priority, float) and math.isnan(task.priority)
+        if is_nan or not isinstance(task.priority, int | float):  # the framework would compare it
             raise TypeError(f"priority is {task.priority!r}; allowed: a whole number from -100 to 100.")
         if not isinstance(task.run_after, datetime | timedelta | None):
             raise InvalidTask(f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on.")

@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from django.db import transaction
+
 from tests.chaos.cluster import ROOT
+from tests.conftest import wait_until
 
 #: Seconds for which a runner may outlive its supervisor: one that is starting notices when it has started, which takes
 #: a busy machine that long.
@@ -41,6 +44,21 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """Stop processes while none of them holds SQLite's write lock. At the end the living go on, the last first."""
+    with transaction.atomic():
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: all(state(pid) == "T" for pid in pids), what="the processes stand still")
+    try:
+        yield
+    finally:
+        for pid in reversed(pids):
+            if is_alive(pid):
+                os.kill(pid, signal.SIGCONT)
 
 
 @dataclass

@@ -1,9 +1,6 @@
 """Runners that stand still: a body holds the interpreter's lock, or a signal has stopped the process."""
 
-import os
-import signal
 import time
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -14,7 +11,7 @@ from django.utils import timezone
 from horsies_django import TaskStatus
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.states import TASK_LIVE_STATES
-from tests.chaos.fleet import is_alive
+from tests.chaos.fleet import is_alive, stopped
 from tests.conftest import wait_until
 from tests.faults import jobs
 from tests.jobs import tasks
@@ -50,19 +47,6 @@ def pass_time(seconds):
     """Let time pass, where time is what is tried."""
     over = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() > over)
-
-
-@contextmanager
-def stopped(*pids):
-    """Stop processes; those that are still there go on in the end."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            if is_alive(pid):
-                os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("body", [jobs.hog, jobs.backtrack])

@@ -48,7 +48,7 @@ def test_a_function_with_a_context_may_be_a_task_either_way():
     assert (with_context.takes_context, without.takes_context) == (True, False)
 
 
-@pytest.mark.parametrize("priority", [-101, 101, 1.5, 10**6, float("inf"), float("-inf")])
+@pytest.mark.parametrize("priority", [-101, 101, 1.5, 10**6, 10**400, float("inf"), float("-inf")])
 def test_a_priority_is_a_whole_number_from_minus_100_to_100(priority):
     with pytest.raises(InvalidTask, match=OUT_OF_RANGE):
         task(priority=priority)(jobs.taking_nothing)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from horsies_django import TaskStatus
-from horsies_django.models import Task, Worker
+from horsies_django import TaskStatus, Workflow, WorkflowStatus
+from horsies_django.models import Task, Worker, WorkflowTask
 from horsies_django.states import TASK_LIVE_STATES
-from tests.chaos.fleet import is_alive
+from tests.chaos.fleet import is_alive, stopped
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -141,6 +141,24 @@ def test_scenario_10_a_second_sigterm_ends_at_once_and_hands_back_what_was_in_ha
     assert not Worker.objects.exists()
 
 
+@pytest.mark.slow
+def test_s3_13_a_node_whose_worker_is_killed_fails_and_its_workflow_ends(worker, manage, tmp_path):
+    doomed = worker("--no-reaper", **QUICK)
+    held = tasks.hold.node(node_id="held")(key="held", gate=str(tmp_path / "gate"))
+    handle = Workflow("killed", [held, tasks.write.node(node_id="after", waits_for=[held])(key="after")]).start()
+    runner = pid_of("held")
+
+    os.killpg(doomed.process.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(runner))
+    grow_old()
+    assert manage("horsies_reaper", "--once").wait(60) == 0
+
+    codes = {node.node_id: node.result["err"]["error_code"] for node in WorkflowTask.objects.all()}
+    assert codes == {"held": "WORKER_CRASHED", "after": "UPSTREAM_SKIPPED"}
+    assert handle.status() == WorkflowStatus.FAILED
+    assert not Task.objects.filter(status__in=TASK_LIVE_STATES).exists()
+
+
 def test_scenario_8_sigterm_is_heard_whatever_thread_of_the_supervisor_it_comes_to(worker):
     """The kernel may give it to any thread, and does so after a SIGCONT. Python handles it once the main one wakes."""
     process = worker()
@@ -159,17 +177,12 @@ def test_scenario_15_a_worker_that_comes_back_from_a_long_pause_does_not_overwri
     paused = worker("--shutdown-timeout", "5", **QUICK)
     handle = jobs.hold_again.send("again", str(gates[0]))
     runner = pid_of("again")
-    for pid in (paused.process.pid, runner):
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped(paused.process.pid, runner):
         Task.objects.filter(pk=handle.id).update(args=["again", str(gates[1])])
         grow_old()
         worker(**QUICK)
         second = pid_of("again", 2)
         gates[0].touch()
-    finally:
-        for pid in (runner, paused.process.pid):
-            os.kill(pid, signal.SIGCONT)
     paused.signal(signal.SIGTERM)
 
     assert paused.wait(20) == 0, "its body has ended and its result was offered"

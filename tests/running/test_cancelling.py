@@ -1,7 +1,6 @@
 """Cancelling tasks in each state."""
 
 import os
-import signal
 import time
 
 import pytest
@@ -10,6 +9,7 @@ from django.db import transaction
 
 from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt, Worker
+from tests.chaos.fleet import stopped
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
 from tests.jobs.tasks import write
@@ -308,13 +308,10 @@ def test_bodies_whose_tasks_a_reaper_has_taken_away_are_told(worker, tmp_path):
     pid = entry("lost began").pid
     assert entry("retried began").pid == pid
 
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped(pid):
         grow_old()
         assert lost.get(timeout=20).err.error_code == "WORKER_CRASHED"
         wait_until(lambda: retried.status() == TaskStatus.PENDING)
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
     entry("lost TaskRevoked")
     entry("lost cleaned up")
