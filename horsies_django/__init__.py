@@ -2,29 +2,14 @@
 
 from .batches.batch import Batch
 from .batches.handle import BatchHandle, BatchProgress
-from .context import TaskContext
-from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
-from .gather import Gather
-from .handle import Progress, TaskHandle, TaskInfo
-from .recovery import reclaim, recover_stuck_workflows
-from .registry import register_type
-from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
-from .retries import RetryPolicy
-from .schedules.declaring import schedule
-from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
-from .states import TASK_TERMINAL_STATES, TaskStatus
-from .tasks import HorsiesTask, register_task, task
-from .unique import Unique
-from .workflows.builders import workflow_builder
-from .workflows.conditions import register_condition
-from .workflows.context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
-from .workflows.definition import WorkflowDefinition
-from .workflows.flow import together
-from .workflows.handle import WorkflowHandle
-from .workflows.making import sleep, wait_for_event
-from .workflows.nodes import EventNode, MapNode, Node, NodeKey, SleepNode, SubWorkflowNode, TaskNode
-from .workflows.policies import SuccessCase, SuccessPolicy
-from .workflows.states import (
+from .core.exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
+from .core.grouping_policy import Gather
+from .core.registry import register_type
+from .core.results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
+from .core.retry import RetryPolicy
+from .core.status import TASK_TERMINAL_STATES, TaskStatus
+from .core.unique import Unique
+from .core.workflow_status import (
     WORKFLOW_TASK_TERMINAL_STATES,
     WORKFLOW_TERMINAL_STATES,
     Join,
@@ -32,6 +17,21 @@ from .workflows.states import (
     WorkflowStatus,
     WorkflowTaskStatus,
 )
+from .enqueue.context import TaskContext
+from .enqueue.handle import Progress, TaskHandle, TaskInfo
+from .enqueue.task import HorsiesTask, register_task, task
+from .reaper.recovery import reclaim, recover_stuck_workflows
+from .schedules.declaring import schedule
+from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
+from .workflows.builders import workflow_builder
+from .workflows.conditions import register_condition
+from .workflows.context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
+from .workflows.definition import WorkflowDefinition
+from .workflows.flow import together
+from .workflows.handle import WorkflowHandle
+from .workflows.node_factories import sleep, wait_for_event
+from .workflows.nodes import EventNode, MapNode, Node, NodeKey, SleepNode, SubWorkflowNode, TaskNode
+from .workflows.policies import SuccessCase, SuccessPolicy
 from .workflows.workflow import Workflow
 
 __version__ = "0.1.0"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.core.checks import register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.utils.module_loading import module_has_submodule
 from django.utils.translation import gettext_lazy as _
 
 
@@ -25,7 +29,7 @@ class HorsiesConfig(AppConfig):
         try:
             connections[DEFAULT_DB_ALIAS]  # loads the driver and does not connect
         except ImproperlyConfigured as error:
-            from .tables import check_database
+            from .db.check_migrated import check_database
 
             try:
                 check_database(DEFAULT_DB_ALIAS)
@@ -36,9 +40,9 @@ class HorsiesConfig(AppConfig):
 
     def ready(self) -> None:
         """Import the task framework, which Django itself does not: its checks would be skipped in silence."""
-        from . import checks, compat  # noqa: F401  # to import them is the point
-        from .loading import load_modules
-        from .printable import guard_logs
+        from . import checks
+        from .core import compat  # noqa: F401  # to import them is the point
+        from .core.printable import guard_logs
 
         guard_logs()
         load_modules()
@@ -47,3 +51,70 @@ class HorsiesConfig(AppConfig):
         register(checks.check_schedules)
         register(checks.check_modules)
         register(checks.check_queues)
+
+
+#: Modules of each app that are imported.
+OF_APPS: Final = ("tasks", "workflows")
+
+
+def load_modules() -> None:
+    """Import ``tasks.py`` and ``workflows.py`` of each app, and the modules of each backend's ``OPTIONS["modules"]``.
+
+    Raises ImproperlyConfigured, naming the module, for one that does not exist or that calls ``sys.exit()``; another
+    error of a module is raised as it is, with a note that names the module.
+    """
+    from .core.loading import loading
+    from .workflows import internal  # noqa: F401  # the tasks of the engine itself
+
+    loading.is_going_on = True
+    try:
+        _import_modules()
+    finally:
+        loading.is_going_on = False
+
+
+def _import_modules() -> None:
+    for name, why in _modules():
+        try:
+            import_module(name)
+        except SystemExit as error:
+            raise ImproperlyConfigured(
+                f"{name} called sys.exit({error.code!r}) while it was imported ({why})."
+            ) from error
+        except Exception as error:
+            error.add_note(f"horsies_django imports {name} when Django starts ({why}).")
+            raise
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    """Yield the name of each module, and why it is imported."""
+    from .core.compat import task_backends
+
+    for config in apps.get_app_configs():
+        for name in OF_APPS:
+            if config.module is not None and module_has_submodule(config.module, name):
+                yield f"{config.name}.{name}", f"{config.name!r} is in INSTALLED_APPS"
+    for alias, stored in task_backends.settings.items():
+        if isinstance(stored.get("OPTIONS"), dict) and stored["OPTIONS"].get("modules"):
+            yield from _modules_of(alias)
+
+
+def _modules_of(alias: str) -> Iterator[tuple[str, str]]:
+    from .core.compat import task_backends
+    from .enqueue.backend import HorsiesBackend
+
+    backend = task_backends[alias]
+    if not isinstance(backend, HorsiesBackend):
+        return
+    for name in backend.parsed.options.modules:
+        where = f"TASKS[{alias!r}]['OPTIONS']['modules']"
+        if not _is_found(name):
+            raise ImproperlyConfigured(f"{where} has {name!r}; there is no such module.")
+        yield name, f"it is in {where}"
+
+
+def _is_found(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of a package that it would be in
+        return False

@@ -1,30 +1,17 @@
 """The signals of a task's life: the framework's three, and four of ours.
 
-The sender is the class of the task's backend. All have ``task_result``, the framework's result of the task as its row
-is when the signal is sent, which is after the commit: somebody may have changed it since. Each is sent at most once:
-who is killed between the commit and the signal sends none. What a receiver raises is logged and changes nothing.
-
-- ``task_enqueued``, ``task_started``, ``task_finished``: see ``django.tasks.signals``.
-- ``task_retrying``: an attempt failed and another will follow. ``error`` is its :class:`~horsies_django.TaskError`,
-  ``next_retry_at`` when the next one is due; None if that has begun meanwhile.
-- ``task_crashed``: an attempt was lost with its worker. ``error`` likewise; ``will_retry`` says whether
-  ``task_retrying`` comes beside it, or ``task_finished``.
-- ``task_expired``: ``good_until`` passed before the body began.
-- ``task_cancelled``: it was cancelled. Its body may run on for a moment, or to its end.
+:mod:`horsies_django.core.signals` says when each is sent, and with what.
 """
 
-from __future__ import annotations
-
-from typing import Final
-
-from django.dispatch import Signal
-
-from .compat import task_enqueued, task_finished, task_started
-
-task_retrying: Final = Signal()
-task_crashed: Final = Signal()
-task_expired: Final = Signal()
-task_cancelled: Final = Signal()
+from .core.signals import (
+    task_cancelled,
+    task_crashed,
+    task_enqueued,
+    task_expired,
+    task_finished,
+    task_retrying,
+    task_started,
+)
 
 __all__ = [
     "task_cancelled",

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from horsies_django.bell import Mailbox, Stop
+from horsies_django.core.sync import Mailbox, Stop
 
 pytestmark = pytest.mark.once
 

@@ -29,18 +29,17 @@ from horsies_django import (
     WorkflowHandle,
     WorkflowStatus,
     WorkflowTaskStatus,
-    conf,
-    lifecycle,
 )
+from horsies_django.core import lifecycle, options
+from horsies_django.core.schedule_enums import CatchUp, Overlap
 from horsies_django.reaper.duties import DUTIES
-from horsies_django.schedules.choices import CatchUp, Overlap
 from horsies_django.schedules.declaring import ScheduleOptions
 from horsies_django.workflows import lifecycle as of_workflows
 from horsies_django.workflows.codes import WorkflowCode
+from horsies_django.workflows.errors import MistakeCode
 from horsies_django.workflows.lifecycle import NODE_CHANGES, WORKFLOW_CHANGES
 from horsies_django.workflows.meta import DefinitionOptions
-from horsies_django.workflows.mistakes import MistakeCode
-from horsies_django.workflows.options import TaskNodeOptions
+from horsies_django.workflows.node_option_types import TaskNodeOptions
 from horsies_django.workflows.registry import registry
 from horsies_django.workflows.workflow import WorkflowKeywords
 from tests.conftest import ROOT
@@ -54,7 +53,9 @@ def test_python_in_a_page_is_python(page):
         ast.parse(block)
 
 
-@pytest.mark.parametrize("kind", [conf.RecoveryOptions, conf.RetentionOptions, conf.WorkerOptions, conf.Options])
+@pytest.mark.parametrize(
+    "kind", [options.RecoveryOptions, options.RetentionOptions, options.WorkerOptions, options.Options]
+)
 def test_the_settings_page_has_every_option_with_its_default(kind):
     for entry in dataclasses.fields(kind):
         line, *_ = [line for line in PAGES["settings"].splitlines() if re.match(rf"\| [^|]*`{entry.name}`", line)]
@@ -121,7 +122,7 @@ def test_the_page_of_what_a_workflow_does_has_every_state_join_and_code():
 
 def test_the_page_of_recovery_has_every_duty_and_every_option_with_its_default():
     assert all(f"| `{duty}` |" in PAGES["recovery"] for duty in DUTIES)
-    for entry in dataclasses.fields(conf.RecoveryOptions):
+    for entry in dataclasses.fields(options.RecoveryOptions):
         if entry.name != "heartbeat_retention_hours":
             assert f"| `{entry.name}` | `{entry.default!r}` |" in PAGES["recovery"]
 

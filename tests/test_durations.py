@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 
-from horsies_django import durations
+from horsies_django.core import durations
 
 
 def test_the_examples_give_what_they_say():

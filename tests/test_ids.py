@@ -8,7 +8,7 @@ from threading import Barrier, Lock
 
 import pytest
 
-from horsies_django.ids import uuid7, uuid7s
+from horsies_django.core.ids import uuid7, uuid7s
 from horsies_django.models import Task
 
 

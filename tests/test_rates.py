@@ -1,6 +1,6 @@
 import pytest
 
-from horsies_django.rates import Rate
+from horsies_django.core.rates import Rate
 
 pytestmark = pytest.mark.once
 

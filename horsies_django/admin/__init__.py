@@ -3,13 +3,13 @@
 from django.contrib import admin
 
 from ..models import Heartbeat, Limit, Overview, Queue, Schedule, Task, Worker, Workflow
-from .fleet.heartbeats import HeartbeatAdmin
-from .fleet.limits import LimitAdmin
-from .fleet.queues import QueueAdmin
-from .fleet.workers import WorkerAdmin
 from .overview import OverviewAdmin
 from .schedules.admin import ScheduleAdmin
 from .tasks.admin import TaskAdmin
+from .workers_queues.heartbeats import HeartbeatAdmin
+from .workers_queues.limits import LimitAdmin
+from .workers_queues.queues import QueueAdmin
+from .workers_queues.workers import WorkerAdmin
 from .workflows.admin import WorkflowAdmin
 
 

@@ -12,9 +12,9 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 
-from ..backend import HorsiesBackend
-from ..compat import task_backends
-from ..walking.extent import COUNTED
+from ..core.compat import task_backends
+from ..enqueue.backend import HorsiesBackend
+from ..ops.keyset.estimate import COUNTED
 
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]

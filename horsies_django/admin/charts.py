@@ -18,7 +18,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..figures.history import COMPLETED, FAILED, FATES, RETRIED, Bar
+from ..ops.metrics.history import COMPLETED, FAILED, FATES, RETRIED, Bar
 
 #: The picture's own units. It is stretched to the width that there is.
 HEIGHT: Final = 100

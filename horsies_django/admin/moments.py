@@ -13,9 +13,9 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext_lazy as _
 
-from ..durations import from_now
+from ..core.durations import from_now
 from .base import queue_database
-from .readable import at
+from .formatting import at
 
 #: The years that a form takes.
 FIRST_YEAR: Final = 1900

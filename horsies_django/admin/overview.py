@@ -15,14 +15,14 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..conf import Options
-from ..durations import from_now
-from ..figures import Count, Exactness, Snapshot, take
-from ..figures.flows import Flow, in_progress
-from ..figures.history import failing_most, last_week, together
-from ..figures.schedules import due_next
+from ..core.durations import from_now
+from ..core.options import Options
+from ..core.schedule_enums import DisabledBy
 from ..models import Queue, Schedule, Task, Worker, Workflow
-from ..schedules.choices import DisabledBy
+from ..ops.metrics import Count, Exactness, Snapshot, take
+from ..ops.metrics.history import failing_most, last_week, together
+from ..ops.metrics.schedules import due_next
+from ..ops.metrics.workflows import Flow, in_progress
 from .base import ReadOnlyAdmin, own_backend, own_backends
 from .charts import Chart
 from .links import may_look

@@ -11,8 +11,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..core.status import TaskStatus
 from ..models import Task
-from ..states import TaskStatus
 
 #: Of a task that has completed asynq says the same, so there is nothing to add.
 _WORDS: Final[Mapping[str, Any]] = {

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from asgiref.sync import sync_to_async
 
-from ..backend import config_of
-from ..compat import DEFAULT_TASK_BACKEND_ALIAS
-from ..dry import is_dry
-from ..ids import uuid7
-from ..serializers import clean_text
+from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
+from ..core.dry_run import is_dry
+from ..core.ids import uuid7
+from ..core.serialization import clean_text
+from ..enqueue.backend import config_of
 from ..workflows.nodes import NodeKey
 from ..workflows.validation import NAME_LENGTH
 from .calls import CallsOfBatch, Columns, many

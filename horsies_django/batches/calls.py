@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from .. import headers
-from ..backend import config_of
-from ..calls import Calls
-from ..compat import InvalidTask
-from ..tasks import HorsiesTask
+from ..core import headers
+from ..core.compat import InvalidTask
+from ..core.workflow_status import Join
+from ..enqueue.backend import config_of
+from ..enqueue.call_builder import Calls
+from ..enqueue.task import HorsiesTask
 from ..workflows.blueprint import CALL_COLUMNS
-from ..workflows.mistakes import shown
+from ..workflows.errors import shown
+from ..workflows.node_options import Terms, TermsOfNodes
 from ..workflows.nodes import MapNode, TaskNode
-from ..workflows.states import Join
-from ..workflows.terms import Terms, TermsOfNodes
 
 #: Parameters that a batch fills in, if a call does not.
 BATCH_ID: Final = "batch_id"

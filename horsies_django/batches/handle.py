@@ -9,11 +9,11 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from ..compat import DEFAULT_TASK_BACKEND_ALIAS
-from ..dry import is_dry
+from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
+from ..core.dry_run import is_dry
+from ..core.workflow_status import WorkflowTaskStatus
 from ..workflows.handle import WorkflowHandle
 from ..workflows.nodes import NodeKey
-from ..workflows.states import WorkflowTaskStatus
 from .calls import CallsOfBatch, Columns, many
 
 

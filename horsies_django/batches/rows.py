@@ -10,13 +10,13 @@ from django.db import transaction
 from django.db.models import Count, F
 from django.db.models.functions import Now
 
-from ..exceptions import BatchEnded
+from ..core.exceptions import BatchEnded
+from ..core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ..models import Workflow, WorkflowTask
 from ..workflows.control import locked
-from ..workflows.engine import beginning, inserting, limiting
+from ..workflows.engine import insert_rows, limits, start_nodes
 from ..workflows.engine.advance import Advance
 from ..workflows.engine.nodes import NodeRows, read
-from ..workflows.states import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from .calls import Columns
 
 #: The node that stands for all calls, and its place.
@@ -56,15 +56,15 @@ def start(
                 _step(callback, NodeKind.TASK, waits_for=[HEAD_INDEX], allow_failed_deps=runs_anyway, **columns)
             )
         nodes = [{"workflow_id": batch_id, "task_index": index, **node} for index, node in enumerate(nodes)]
-        inserting.insert(database, nodes)
-        limiting.let_in_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
+        insert_rows.insert(database, nodes)
+        limits.let_in_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
         advance = Advance.on(database)
         head_rows = advance.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX)
         head_rows.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())
         if calls:
             _append(advance, batch_id, calls, first=0, index=1 + len(callbacks))
         else:
-            advance.after(beginning.collect(advance, read(head_rows)))
+            advance.after(start_nodes.collect(advance, read(head_rows)))
 
 
 def add(database: str, batch_id: UUID, calls: Sequence[Columns]) -> list[str]:
@@ -105,7 +105,7 @@ def _append(advance: Advance, batch_id: UUID, calls: Sequence[Columns], *, first
         }
         for place, call in enumerate(calls)
     ]
-    inserting.insert(database, rows)
+    insert_rows.insert(database, rows)
     Workflow.objects.using(database).filter(pk=batch_id).update(
         node_count=F("node_count") + count, open_count=F("open_count") + count
     )

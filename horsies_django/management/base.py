@@ -6,12 +6,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, OutputWrapper
 
-from horsies_django.operations import acting_as, system_user
-from horsies_django.printable import PrintableOutput
+from horsies_django.core.operations import acting_as, system_user
+from horsies_django.core.printable import PrintableOutput
 
 
 class QueueCommand(BaseCommand):
-    """A command whose output, errors too, passes through :class:`~horsies_django.printable.PrintableOutput`."""
+    """A command whose output, errors too, passes through :class:`~horsies_django.core.printable.PrintableOutput`."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Django gives a command its outputs when it is made, and others when it is called from Python."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from horsies_django.printable import one_line
+from horsies_django.core.printable import one_line
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> Iterable[str]:

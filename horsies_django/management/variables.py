@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import environ
 
-from horsies_django.option_rules import parse_duration
+from horsies_django.core.option_parsers import parse_duration
 
 _TRUE: Final = environ.Env.BOOLEAN_TRUE_STRINGS
 _FALSE: Final = ("", "0", "false", "no", "off", "n", "f")

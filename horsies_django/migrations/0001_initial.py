@@ -2,7 +2,7 @@
 
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import horsies_django.ids
+import horsies_django.core.ids
 from django.db import migrations, models
 
 
@@ -63,7 +63,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Task',
             fields=[
-                ('id', models.UUIDField(default=horsies_django.ids.uuid7, editable=False, primary_key=True, serialize=False, verbose_name='id')),
+                ('id', models.UUIDField(default=horsies_django.core.ids.uuid7, editable=False, primary_key=True, serialize=False, verbose_name='id')),
                 ('task_name', models.CharField(help_text='The dotted path of the task.', max_length=255, verbose_name='task')),
                 ('queue_name', models.CharField(default='default', max_length=100, verbose_name='queue')),
                 ('backend', models.CharField(default='default', max_length=64, verbose_name='backend')),

@@ -2,7 +2,7 @@
 
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import horsies_django.ids
+import horsies_django.core.ids
 from django.db import migrations, models
 
 
@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Workflow',
             fields=[
-                ('id', models.UUIDField(default=horsies_django.ids.uuid7, editable=False, primary_key=True, serialize=False, verbose_name='id')),
+                ('id', models.UUIDField(default=horsies_django.core.ids.uuid7, editable=False, primary_key=True, serialize=False, verbose_name='id')),
                 ('name', models.CharField(max_length=255, verbose_name='name')),
                 ('definition_key', models.CharField(blank=True, max_length=255, null=True, verbose_name='definition')),
                 ('backend', models.CharField(default='default', max_length=64, verbose_name='backend')),

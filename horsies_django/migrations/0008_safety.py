@@ -4,7 +4,7 @@ import datetime
 
 from django.db import migrations, models
 
-from ..bounds import RETENTION, TIMEOUT, beyond, clamped
+from ..core.bounds import RETENTION, TIMEOUT, beyond, clamped
 
 #: The columns that get bounds, by model: dates, and numbers with their ranges.
 BOUNDED = {

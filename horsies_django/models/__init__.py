@@ -2,6 +2,7 @@
 
 from .attempt import TaskAttempt
 from .heartbeat import Heartbeat
+from .lease import Turn
 from .limit import Limit
 from .overview import Overview
 from .queue import Queue
@@ -9,7 +10,6 @@ from .rollup import Mark, Rollup
 from .schedule import Schedule
 from .task import Task
 from .task_item import TaskItem
-from .turn import Turn
 from .worker import Worker
 from .workflow import Workflow
 from .workflow_event import WorkflowEvent

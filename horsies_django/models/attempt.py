@@ -12,10 +12,10 @@ from django.db.models import F, TextField, Value
 from django.db.models.functions import Coalesce, Greatest, Now
 from django.utils.translation import gettext_lazy as _
 
-from ..expressions import FromMap, texts
-from ..states import AttemptOutcome
+from ..core.status import AttemptOutcome
+from ..db.expressions import FromMap, texts
+from ..db.statements import Statement
 from .fields import DateTimeField
-from .statements import Statement
 
 if TYPE_CHECKING:
     from .task import Task

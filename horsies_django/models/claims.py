@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from ..results import TaskError
-from ..serializers import dumps
+from ..core.results import TaskError
+from ..core.serialization import dumps
 from .attempt import AttemptError
 
 

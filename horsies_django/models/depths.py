@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from django.db import connections
 from django.db.models import CharField, Expression, SmallIntegerField
 
-from ..expressions import Blank, Given, SecondsUntil
-from .statements import Statement
-from .survey import NAME, Here, jumping
+from ..db.expressions import Blank, Given, SecondsUntil
+from ..db.statements import Statement
+from .claim.scan import NAME, Here, jumping
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet

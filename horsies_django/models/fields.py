@@ -15,7 +15,7 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql.compiler import SQLCompiler
 
-from ..bounds import RETENTION, Range, bounds_of_dates
+from ..core.bounds import RETENTION, Range, bounds_of_dates
 
 __all__ = ["DateTimeField", "DurationField", "JSONField", "texts_in"]
 

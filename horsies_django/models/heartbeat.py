@@ -9,9 +9,9 @@ from django.db.models import F, Value
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..states import BeatRole
+from ..core.status import BeatRole
+from ..db.statements import Statement
 from .fields import DateTimeField
-from .statements import Statement
 
 if TYPE_CHECKING:
     from .task import Task

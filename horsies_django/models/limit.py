@@ -13,10 +13,10 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import Bounds, within
-from ..expressions import FromNow
-from ..limits import LENGTH, Terms
-from ..rates import TOKENS, Rate
+from ..core.bounds import Bounds, within
+from ..core.rates import TOKENS, Rate
+from ..db.expressions import FromNow
+from ..enqueue.limits import LENGTH, Terms
 from .fields import DateTimeField
 
 if TYPE_CHECKING:

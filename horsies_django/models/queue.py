@@ -9,11 +9,11 @@ from django.db import DEFAULT_DB_ALIAS, connections, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import RETENTION, Bounds, within
-from ..operations import log_operation, names_of
-from ..queue_rules import COLUMNS, parse_rules
-from ..rates import TOKENS
-from ..waking import ANY_QUEUE, wake_after_commit
+from ..core.bounds import RETENTION, Bounds, within
+from ..core.operations import log_operation, names_of
+from ..core.queue_policy import COLUMNS, parse_rules
+from ..core.rates import TOKENS
+from ..db.notifications import ANY_QUEUE, wake_after_commit
 from .fields import DateTimeField, DurationField, JSONField
 
 #: The rows that say anything but whether a queue is paused: few, and each look of a worker asks whether there are any.

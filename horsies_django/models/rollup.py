@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from ..states import AttemptOutcome
+from ..core.status import AttemptOutcome
 from .fields import DateTimeField, JSONField
 
 
@@ -25,7 +25,7 @@ MINUTES: Final = {Span.MINUTE: 1, Span.HOUR: 60}
 
 
 def start_of(minute: int) -> datetime:
-    """Return the time of a :class:`~horsies_django.expressions.MinuteOf`, as Django has the times of a column."""
+    """Return the time of a :class:`~horsies_django.db.expressions.MinuteOf`, as Django has the times of a column."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
     return moment if settings.USE_TZ else moment.replace(tzinfo=None)
 

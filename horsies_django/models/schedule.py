@@ -13,15 +13,15 @@ from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import Range, beyond, clamped, within
-from ..operations import log_operation, names_of
-from ..schedules.choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
-from ..schedules.moments import aware, database_now, project_timezone, stored
+from ..core.bounds import Range, beyond, clamped, within
+from ..core.operations import log_operation, names_of
+from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
+from ..schedules.clock import aware, database_now, project_timezone, stored
 from ..schedules.slots import Slots
 from .fields import DateTimeField, JSONField
 
 if TYPE_CHECKING:
-    from ..schedules.firing import Handle
+    from ..schedules.dispatch import Handle
 
 #: Runs that are made up for at most, unless a schedule says otherwise.
 MAX_CATCH_UP: Final = 100
@@ -115,7 +115,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
 
         Raises what a send raises, with a note that names the schedule; those before it are sent.
         """
-        from ..schedules.firing import run_now
+        from ..schedules.dispatch import run_now
 
         handles: list[Handle] = []
         names = names_of(self)

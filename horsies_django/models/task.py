@@ -9,13 +9,13 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
-from ..ids import uuid7
-from ..states import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
+from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
+from ..core.ids import uuid7
+from ..core.status import TASK_LIVE_STATES, TASK_TERMINAL_STATES, TaskStatus
 from .fields import DateTimeField, DurationField, JSONField
+from .filters import HOLDS_ITS_KEY, IS_ADMITTED, IS_HELD
 from .transitions import TaskQuerySet
 from .unreadable import conditions
-from .views import HOLDS_ITS_KEY, IS_ADMITTED, IS_HELD
 
 # Rows in these states have to tell when they came there.
 _ENDED_AT = {

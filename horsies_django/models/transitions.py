@@ -18,24 +18,25 @@ from django.db import IntegrityError, OperationalError, connections, models, tra
 from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Cast, Greatest, Now
 
-from .. import lifecycle, signalling
-from ..bounds import RETENTION, date_if_within, within
-from ..expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
-from ..lifecycle import Change
-from ..results import OperationalCode, OutcomeCode, TaskError
-from ..retention import kept_until
-from ..signals import task_cancelled, task_expired
-from ..states import AttemptOutcome, TaskStatus
-from ..unique import UniqueUntil
-from ..waking import ANY_QUEUE, revoke_after_commit, wake_after_commit
-from ..workflows import door
+from ..core import lifecycle
+from ..core.bounds import RETENTION, date_if_within, within
+from ..core.lifecycle import Change
+from ..core.results import OperationalCode, OutcomeCode, TaskError
+from ..core.signals import task_cancelled, task_expired
+from ..core.status import AttemptOutcome, TaskStatus
+from ..core.unique import UniqueUntil
+from ..db.expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
+from ..db.notifications import ANY_QUEUE, revoke_after_commit, wake_after_commit
+from ..enqueue import send_signals
+from ..enqueue.retention import kept_until
+from ..workflows import gateway
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
+from .claim.query import RANK, among, in_order
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, claims_of, error_result
-from .gates import IS_LIMITED, admit_after_commit
-from .interventions import Interventions
-from .picks import RANK, among, in_order
+from .filters import not_past_deadline
+from .operator_actions import Interventions
+from .release_blocked import IS_LIMITED, admit_after_commit
 from .unreadable import IS_READABLE, results_of, values_in_range
-from .views import not_past_deadline
 
 #: Rows that one statement of a reaper's duty changes at most.
 BATCH: Final = 500
@@ -303,7 +304,7 @@ class TaskQuerySet(Interventions):
         page is to show it, and the database to take it.
         """
         rows = self.filter(lifecycle.FAIL_UNREADABLE.is_possible)
-        with transaction.atomic(using=self.db), door.following(rows), rows.leaving():
+        with transaction.atomic(using=self.db), gateway.following(rows), rows.leaving():
             results = results_of(rows.order_by().lock(skip=False), why)
             found = self.rows().filter(pk__in=results)
             if not found.filter(lifecycle.FAIL_UNREADABLE.is_possible).update(**values_in_range(self.model)):
@@ -354,7 +355,7 @@ class TaskQuerySet(Interventions):
             possible |= lifecycle.CANCEL_RUNNING.is_possible
         # In one statement: a task that begins between two of them would slip through.
         rows = self.filter(possible)
-        with door.following(rows), rows.leaving():
+        with gateway.following(rows), rows.leaving():
             count = self._insist(lambda: rows._cancel(possible))
         if count and include_running:
             revoke_after_commit(self.db)
@@ -369,7 +370,7 @@ class TaskQuerySet(Interventions):
 
     def _cancel(self, possible: Q) -> int:
         """Cancel these, which are in states where that is possible. Where somebody listens, batch by batch."""
-        if not signalling.is_heard(task_cancelled):
+        if not send_signals.is_heard(task_cancelled):
             return self.update(status=lifecycle.CANCEL.target, **self._cancelled())
         with transaction.atomic(using=self.db):
             # Who is to be told has to be known, so the rows are locked first.
@@ -378,7 +379,7 @@ class TaskQuerySet(Interventions):
             for start in range(0, len(keys), BATCH):
                 batch = rows.filter(pk__in=keys[start : start + BATCH])
                 batch.update(status=lifecycle.CANCEL.target, **self._cancelled())
-            signalling.ended_after_commit(task_cancelled, self.db, keys)
+            send_signals.ended_after_commit(task_cancelled, self.db, keys)
         return len(keys)
 
     def _cancelled(self) -> dict[str, Any]:
@@ -397,7 +398,7 @@ class TaskQuerySet(Interventions):
         """
         dead = self.filter(lifecycle.REVIVE.is_possible)
         limited = dead.limit_keys()
-        count = door.retry(dead.filter(workflow_id__isnull=False))
+        count = gateway.retry(dead.filter(workflow_id__isnull=False))
         dead = dead.filter(workflow_id__isnull=True)
         count += dead.keyless_again()._revive()
         keys = dead.first_to_hold_again()
@@ -496,7 +497,7 @@ class TaskQuerySet(Interventions):
         }
         if not results:
             return 0
-        signalling.ended_after_commit(task_expired, self.db, list(results))
+        send_signals.ended_after_commit(task_expired, self.db, list(results))
         return self.filter(pk__in=results)._move(
             change,
             expired_at=Now(),

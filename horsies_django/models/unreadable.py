@@ -17,10 +17,10 @@ from django.db.models import Case, F, Func, Q, Value, When
 from django.db.models.functions import Cast
 from django.db.models.sql.compiler import SQLCompiler
 
-from ..bounds import RETENTION, TIMEOUT, Range, beyond, bounds_of_dates, clamped, within
-from ..results import OperationalCode
-from ..serializers import clean_text
-from ..states import TaskStatus
+from ..core.bounds import RETENTION, TIMEOUT, Range, beyond, bounds_of_dates, clamped, within
+from ..core.results import OperationalCode
+from ..core.serialization import clean_text
+from ..core.status import TaskStatus
 from .claims import error_result
 
 if TYPE_CHECKING:

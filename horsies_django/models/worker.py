@@ -9,9 +9,9 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..expressions import FromNow
-from ..operations import log_operation, names_of
-from ..waking import dismiss_after_commit
+from ..core.operations import log_operation, names_of
+from ..db.expressions import FromNow
+from ..db.notifications import dismiss_after_commit
 from .fields import DateTimeField, JSONField, texts_in
 
 

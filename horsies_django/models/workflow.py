@@ -11,9 +11,9 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import Bounds, within
-from ..ids import uuid7
-from ..workflows.states import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
+from ..core.bounds import Bounds, within
+from ..core.ids import uuid7
+from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, OnError, WorkflowStatus
 from .fields import DateTimeField, JSONField
 
 _LIVE = sorted(set(WorkflowStatus) - WORKFLOW_TERMINAL_STATES)

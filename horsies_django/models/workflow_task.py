@@ -9,8 +9,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..bounds import RETENTION, TIMEOUT, Bounds, within
-from ..workflows.states import Join, NodeKind, WorkflowTaskStatus
+from ..core.bounds import RETENTION, TIMEOUT, Bounds, within
+from ..core.workflow_status import Join, NodeKind, WorkflowTaskStatus
 from .fields import DateTimeField, DurationField, JSONField
 
 BOUNDS: Final[Bounds] = (["good_until"], {"timeout": TIMEOUT, "retention": RETENTION})

@@ -10,8 +10,8 @@ from uuid import UUID
 from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import QuerySet
 
+from ..db.errors import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_out_of_range, sqlstate
 from ..models.transitions import BATCH, TaskQuerySet
-from ..refusals import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_out_of_range, sqlstate
 
 logger = logging.getLogger("horsies_django.reaper")
 

@@ -10,18 +10,18 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from .. import signalling
-from ..expressions import SecondsUntil
+from ..core.results import OperationalCode, OutcomeCode
+from ..core.retry import RetryPolicy
+from ..core.status import AttemptOutcome, TaskStatus
+from ..db.expressions import SecondsUntil
+from ..db.notifications import ANY_QUEUE, wake_after_commit
+from ..enqueue import send_signals
 from ..models import Worker
 from ..models.attempt import AttemptError
 from ..models.claims import Ended, Runner, error_result
-from ..models.gates import admit_after_commit
+from ..models.release_blocked import admit_after_commit
 from ..models.transitions import TaskQuerySet
-from ..results import OperationalCode, OutcomeCode
-from ..retries import RetryPolicy
-from ..states import AttemptOutcome, TaskStatus
-from ..waking import ANY_QUEUE, wake_after_commit
-from ..workflows import door
+from ..workflows import gateway
 from .batches import Batch, Refused, all_batches, fail_unreadable, one_batch
 
 logger = logging.getLogger("horsies_django.reaper")
@@ -113,7 +113,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
         SecondsUntil("started_at"),
         "limit_key",
     )
-    tasks, nodes = door.free(tasks)
+    tasks, nodes = gateway.free(tasks)
     lost = [Lost(*row) for row in tasks.lock().values_list(*columns)]
     for worker_id, unstarted in _by_worker(one for one in lost if one.status == TaskStatus.CLAIMED):
         tasks.rows().release(unstarted, worker_id)
@@ -137,10 +137,10 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
             tasks.rows().retry_later(ends, runner, outcome, is_charged=is_charged)
         else:
             tasks.rows().fail(ends, runner, outcome)
-    door.ended(tasks.db, nodes)
+    gateway.ended(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
     admit_after_commit(tasks.db, [one.limit_key for one in lost])
-    signalling.lost_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
+    send_signals.lost_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
     return len(lost)
 
 

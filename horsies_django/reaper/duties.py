@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ..conf import Options
-from ..models import Limit, Task, gates
+from ..core.options import Options
+from ..db.check_migrated import raise_if_forbidden
+from ..db.notifications import ANY_QUEUE, wake_after_commit
+from ..models import Limit, Task, release_blocked
 from ..models.transitions import TaskQuerySet
 from ..models.unreadable import IS_OUT_OF_REACH
-from ..tables import raise_if_forbidden
-from ..waking import ANY_QUEUE, wake_after_commit
-from ..workflows import door
+from ..workflows import gateway
 from .batches import Batch, Refused, all_batches, fail_unreadable, one_batch
 from .crashed import recover_batch
 from .pruning import forget_workers, prune_heartbeats, prune_tasks, prune_workflows
-from .rolling import forget_rollups, roll_up
-from .stuck import expire_paused_workflows, expire_workflows, repair_workflows
+from .rollup import forget_rollups, roll_up
+from .workflow_jobs import expire_paused_workflows, expire_workflows, repair_workflows
 
 logger = logging.getLogger("horsies_django.reaper")
 
@@ -74,7 +74,7 @@ def fail_out_of_reach(options: Options, refused: Refused) -> Batch:
 
 def open_gates(options: Options, refused: Refused) -> Batch:
     """Tasks come in for which a limit has had room since somebody died who should have let them in."""
-    count = gates.sweep(options.database)
+    count = release_blocked.sweep(options.database)
     return Batch(count, count)
 
 
@@ -95,10 +95,10 @@ def _requeue(stale: TaskQuerySet) -> int:
 
 
 def _expire(overdue: TaskQuerySet) -> int:
-    free, nodes = door.free(overdue)
+    free, nodes = gateway.free(overdue)
     keys = list(free.lock().values_list("pk", flat=True))
     count = overdue.rows().filter(pk__in=keys).expire()
-    door.ended(overdue.db, nodes)
+    gateway.ended(overdue.db, nodes)
     return count
 
 

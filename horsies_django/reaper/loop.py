@@ -10,11 +10,11 @@ from uuid import uuid4
 
 from django.db import Error, close_old_connections, connections
 
-from ..bell import Stop
-from ..conf import Options
+from ..core.options import Options
+from ..core.sync import Stop
+from ..db.check_migrated import raise_if_forbidden
+from ..db.errors import is_outage
 from ..models import Turn
-from ..refusals import is_outage
-from ..tables import raise_if_forbidden
 from .duties import DutyReport, run_pass
 from .outages import OutageDetector
 

@@ -11,9 +11,9 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.functions import Now
 
-from ..conf import Options, RecoveryOptions
+from ..core.options import Options, RecoveryOptions
+from ..core.status import BeatRole
 from ..models import Heartbeat, Task, Turn, Worker
-from ..states import BeatRole
 
 logger = logging.getLogger("horsies_django.reaper")
 

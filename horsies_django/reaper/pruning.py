@@ -9,13 +9,13 @@ from uuid import UUID
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.db.models.functions import Now
 
-from ..conf import Options
-from ..expressions import FromNow
+from ..core.options import Options
+from ..core.status import TASK_TERMINAL_STATES
+from ..core.unique import UniqueUntil
+from ..db.expressions import FromNow
 from ..models import Heartbeat, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
 from ..models.transitions import BATCH, TaskQuerySet
 from ..models.workflow import WorkflowQuerySet
-from ..states import TASK_TERMINAL_STATES
-from ..unique import UniqueUntil
 from .batches import Batch, Refused, one_batch
 
 #: Workflows, each with all below it, that are deleted in one transaction at most, and their nodes in one statement.

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..backend import config_of
-from ..serializers import encode
-from ..tasks import HorsiesTask
-from .moments import stored
+from ..core.serialization import encode
+from ..enqueue.backend import config_of
+from ..enqueue.task import HorsiesTask
+from .clock import stored
 
 if TYPE_CHECKING:
     from .declaring import Declared

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
-from ..bounds import DATES_ALLOWED, is_in_range
-from ..compat import FrameworkTask
-from ..task_options import Retention
-from ..tasks import HorsiesTask
+from ..core.bounds import DATES_ALLOWED, is_in_range
+from ..core.compat import FrameworkTask
+from ..core.task_options import Retention
+from ..enqueue.task import HorsiesTask
 from ..workflows.definition import WorkflowDefinition
-from .moments import project_timezone
+from .clock import project_timezone
 from .patterns import Pattern
 
 if TYPE_CHECKING:

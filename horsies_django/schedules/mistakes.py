@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..backend import HorsiesBackend
-from ..compat import InvalidTask, task_backends
+from ..core.compat import InvalidTask, task_backends
+from ..enqueue.backend import HorsiesBackend
 from .declaring import Declared, declarations
 from .validation import problems_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-from ..conf import Options
+from ..core.options import Options
 
 
 def project_of(options: Options) -> str:

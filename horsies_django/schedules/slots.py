@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 
 from croniter.croniter import CroniterBadDateError
 
+from .clock import aware
 from .cron import iterator
-from .moments import aware
 from .patterns import Cron, Every, parse
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from django.db.models.functions import Now
 
-from ..conf import Options
+from ..core.options import Options
+from ..core.schedule_enums import DisabledBy
 from ..models.schedule import PLANNED_BY, Schedule, ScheduleQuerySet
-from .choices import DisabledBy
+from .clock import aware, database_now
 from .declaring import Declared, declarations
 from .mistakes import mistakes_of
-from .moments import aware, database_now
 from .project import project_of
 
 logger = logging.getLogger("horsies_django.scheduler")

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from .. import gathering, headers
-from ..backend import config_of
-from ..bounds import DATES_ALLOWED, is_in_range
-from ..calls import Calls, parameters_of
-from ..compat import InvalidTask, task_backends
-from ..conf import Options
-from ..dry import sends_nothing
-from ..exceptions import InvalidWorkflow, NotRegistered
-from ..registry import registry
-from ..tasks import HorsiesTask
-from .choices import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
-from .firing import TASK_OPTIONS, WORKFLOW_OPTIONS, Call, call_of, workflow_of
-from .moments import aware
+from ..core import headers
+from ..core.bounds import DATES_ALLOWED, is_in_range
+from ..core.compat import InvalidTask, task_backends
+from ..core.dry_run import sends_nothing
+from ..core.exceptions import InvalidWorkflow, NotRegistered
+from ..core.options import Options
+from ..core.registry import registry
+from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
+from ..enqueue import grouping
+from ..enqueue.backend import config_of
+from ..enqueue.call_builder import Calls, parameters_of
+from ..enqueue.task import HorsiesTask
+from .clock import aware
+from .dispatch import TASK_OPTIONS, WORKFLOW_OPTIONS, Call, call_of, workflow_of
 from .patterns import parse
 from .slots import Slots, zone_of
 
@@ -144,7 +145,7 @@ def _gathered_call(row: Schedule, call: Call, options: Options) -> Iterator[Prob
         yield "kwargs", f"{problem}; allowed: the keyword arguments of one call."
         return
     try:
-        gathering.checked(Calls.of(task, options), task, call.args, call.kwargs)
+        grouping.checked(Calls.of(task, options), task, call.args, call.kwargs)
     except InvalidTask as error:
         yield "options", str(error)
     except Exception as error:  # noqa: BLE001  # the key may be a project's own callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from django import template
 from django.utils.formats import number_format
 
-from ..durations import brief
-from ..figures import Count, Exactness
+from ..core.durations import brief
+from ..ops.metrics import Count, Exactness
 
 register = template.Library()
 register.filter("brief", brief)

@@ -20,8 +20,8 @@ import django
 from django.apps import apps
 
 if TYPE_CHECKING:
-    from .begun import Begun
-    from .inbox import Inbox
+    from .commands import Inbox
+    from .started_registry import Begun
 
 #: Exit status of a runner whose supervisor is gone. How others have ended, their supervisor reads from shared memory:
 #: a body may end the process with any status.
@@ -49,12 +49,12 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from django.db import connections
 
     from . import runner
-    from .begun import Begun
+    from .commands import Inbox, Word
+    from .config import Plan
     from .console import log_to_console
+    from .exit_reason import Leaving
     from .forks import mind_forks
-    from .inbox import Inbox, Word
-    from .leaving import Leaving
-    from .plan import Plan
+    from .started_registry import Begun
 
     log_to_console(int(verbosity))
     mind_forks()
@@ -109,7 +109,7 @@ class _Voice:
 
 def _obey(voice: _Voice, inbox: Inbox, begun: Begun) -> None:
     """Pass on what the supervisor says, and show it meanwhile that this interpreter runs."""
-    from .inbox import Word
+    from .commands import Word
     from .stalls import PULSE
 
     while True:

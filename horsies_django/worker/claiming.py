@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from django.db import OperationalError, transaction
 
-from .. import postgres
+from ..db import postgres
 from ..models import Queue
-from ..models.admission import Admitted, spend
+from ..models.claim.complete_and_claim import Exchange
 from ..models.claims import ClaimedTask, Ended
-from ..models.exchange import Exchange
+from ..models.queue_limiter import Admitted, spend
 from ..models.transitions import TaskQuerySet
-from .lanes import Lane
-from .shares import Shares
+from .selector import Shares
+from .slots import Lane
 
 #: Claims so many tasks of some queues, and of each of them no more than stands there.
 Take = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]

@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from .. import postgres
+from ..db import postgres
 
 #: Seconds that a pump waits for SQLite's single writer before it counts as an error.
 SQLITE_TIMEOUT: Final = 30

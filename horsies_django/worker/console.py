@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final, TextIO
 
-from ..printable import OneLine, one_line
+from ..core.printable import OneLine, one_line
 
 logger = logging.getLogger("horsies_django.worker")
 

@@ -15,12 +15,12 @@ from typing import Final, Protocol
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
-from ..exceptions import TaskTimeLimit
-from . import body, verdict
+from ..core.exceptions import TaskTimeLimit
+from . import result_mapping, run_body
+from .execution import Run
+from .execution_result import Outcome, Unbegun
 from .isolation import isolated
 from .leftovers import SharedThreads, calling, drop_connections, kept_as_they_are, tidy
-from .outcome import Outcome, Unbegun
-from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -143,11 +143,11 @@ class ThreadExecutor:
     def _outcome_of(self, run: Run) -> Outcome | Unbegun:
         try:
             close_old_connections()
-            outcome = isolated(body.run, run)
+            outcome = isolated(run_body.run, run)
             # An interrupt may have come in the middle of an answer of the database.
             drop_connections() if run.told else tidy(run)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
-            return verdict.broken(run, error)
+            return result_mapping.broken(run, error)
         return outcome
 
 
@@ -239,11 +239,11 @@ class LoopExecutor:
         outcome: Outcome | Unbegun
         try:
             async with ThreadSensitiveContext() as context:
-                outcome = await body.arun(run)
+                outcome = await run_body.arun(run)
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
                     await sync_to_async(tidy)(run, close=True)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
-            outcome = verdict.broken(run, error)
+            outcome = result_mapping.broken(run, error)
         self._deliver(outcome)
 
 
@@ -263,7 +263,7 @@ class InlineExecutor:
                 timer.start()
             try:
                 with kept_as_they_are(run):
-                    outcome = isolated(body.run, run)
+                    outcome = isolated(run_body.run, run)
             finally:
                 timer.cancel()
             self._deliver(outcome)

@@ -9,7 +9,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from django.core.cache import caches
 
-from ..compat import task_backends
+from ..core.compat import task_backends
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .. import postgres
+from ..db import postgres
+from .execution import Run
 from .isolation import isolated
-from .run import Run
 
 logger = logging.getLogger("horsies_django.worker")
 

@@ -9,12 +9,12 @@ from uuid import UUID
 
 from django.db import Error
 
-from .. import ends, postgres
-from ..waking import DISMISSED, FREED, LONGEST_NAME, REVOKED, Freed, Wake
+from ..db import completions, postgres
+from ..db.notifications import DISMISSED, FREED, LONGEST_NAME, REVOKED, Freed, Wake
+from .commands import Inbox, Item, Word
+from .completion_notifier import Teller
+from .config import Plan
 from .hints import Hints
-from .inbox import Inbox, Item, Word
-from .plan import Plan
-from .telling import Teller
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -52,12 +52,12 @@ class Listener:
         if postgres.can_listen(self._plan.database):
             self._line = postgres.OwnLine(self._plan.database, postgres.CHANNEL)
             self._inbox.attend(self)
-            ends.appoint(self._plan.database, self._teller)
+            completions.appoint(self._plan.database, self._teller)
 
     def stop(self) -> None:
         """Hear nothing, and tell nobody any more."""
         self._inbox.ignore()
-        ends.dismiss(self._plan.database, self._teller)
+        completions.dismiss(self._plan.database, self._teller)
         self._teller.close()
 
     def ended(self, keys: Iterable[UUID]) -> None:

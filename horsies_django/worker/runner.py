@@ -6,19 +6,19 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
-from ..framework import own_logging
+from ..enqueue.django_result import own_logging
 from ..models.claims import Runner
-from .ahead import Ahead
-from .begun import Begun
+from .commands import Inbox
+from .config import HOSTNAME, Plan
 from .connection import is_callers_alone, own_connection
 from .console import announce
 from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
-from .inbox import Inbox
-from .lanes import Lane
-from .leaving import Leaving
+from .exit_reason import Leaving
 from .listener import Listener
-from .plan import HOSTNAME, Plan
-from .pump import Pump
+from .producer import Pump
+from .slots import Lane
+from .start_ahead import Ahead
+from .started_registry import Begun
 
 logger = logging.getLogger("horsies_django.worker")
 

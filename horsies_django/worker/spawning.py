@@ -14,11 +14,11 @@ from django.conf import settings
 from django.core.cache import caches
 from django.db import connections
 
-from .begun import Begun, new_memory
-from .inbox import Word
-from .nursery import Forked, Nursery
-from .plan import Plan
+from .commands import Word
+from .config import Plan
+from .forkserver import Forked, Nursery
 from .stalls import StallDetector
+from .started_registry import Begun, new_memory
 
 logger = logging.getLogger("horsies_django.worker")
 

@@ -6,9 +6,9 @@ import math
 import time
 from typing import Final
 
-from ..bell import LONGEST_WAIT
-from .begun import Begun
-from .plan import Plan
+from ..core.sync import LONGEST_WAIT
+from .config import Plan
+from .started_registry import Begun
 
 #: Seconds between two pulses of a runner.
 PULSE: Final = 1.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ..exceptions import TaskRevoked
-from .inbox import Inbox, Word
-from .lanes import Lane
-from .outcome import Outcome, Unbegun
-from .run import Run
-from .watch import INSIST
+from ..core.exceptions import TaskRevoked
+from .commands import Inbox, Word
+from .execution import Run
+from .execution_result import Outcome, Unbegun
+from .slots import Lane
+from .watchdog import INSIST
 
 
 def stop_bodies(lanes: Sequence[Lane], inbox: Inbox, seconds: float) -> tuple[list[Outcome], set[Run]]:

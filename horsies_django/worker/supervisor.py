@@ -19,16 +19,16 @@ from typing import Final, TypeAlias
 
 from django.conf import settings
 
-from ..bell import LONGEST_WAIT, Mailbox
-from ..framework import own_logging
+from ..core.sync import LONGEST_WAIT, Mailbox
+from ..db.check_migrated import MissingPrivilege
+from ..enqueue.django_result import own_logging
 from ..reaper.loop import Reaper
-from ..schedules.beat import Beat
-from ..tables import MissingPrivilege
+from ..schedules.scheduler import Beat
+from .commands import Word
+from .config import Plan, Until
 from .connection import own_connection
+from .exit_reason import Leaving
 from .groups import end_group
-from .inbox import Word
-from .leaving import Leaving
-from .plan import Plan, Until
 from .spawning import Child, Spawner
 from .supervisor_store import Dead, SupervisorStore
 

@@ -11,15 +11,15 @@ from typing import Final
 
 from django.db import Error, connections
 
-from ..bell import Mailbox
+from ..core.status import BeatRole, TaskStatus
+from ..core.sync import Mailbox
+from ..db.errors import lacks_privilege
+from ..enqueue.send_signals import handing_over
 from ..models import Heartbeat, Task, Worker
 from ..reaper.crashed import Evidence, recover_all
-from ..refusals import lacks_privilege
-from ..signalling import handing_over
-from ..states import BeatRole, TaskStatus
-from .announcing import Announcer
+from .config import HOSTNAME, Plan
 from .connection import own_connection
-from .plan import HOSTNAME, Plan
+from .signal_dispatcher import Announcer
 
 logger = logging.getLogger("horsies_django.worker")
 

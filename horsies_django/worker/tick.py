@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ..models.claims import ClaimedTask
-from .lanes import Lane
-from .outcome import Outcome
+from .execution_result import Outcome
+from .slots import Lane
 
 
 @dataclass(slots=True)

@@ -11,16 +11,16 @@ from dataclasses import fields
 from typing import Any, Final
 
 from .. import __version__
-from ..conf import Options
+from ..core.options import Options
+from ..core.registry import registry
+from ..core.serialization import dumps
+from ..db.pause_on_outage import waiting_for_database
 from ..models import Task, Worker
 from ..models.claims import Ended
-from ..outages import waiting_for_database
-from ..registry import registry
-from ..serializers import dumps
 from ..workflows.conditions import conditions_of
 from ..workflows.registry import registry as workflows
-from .outcome import Outcome
-from .run import Run
+from .execution import Run
+from .execution_result import Outcome
 
 logger = logging.getLogger("horsies_django.worker")
 

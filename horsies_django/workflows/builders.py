@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
-from ..registry import registry as names
+from ..core.registry import registry as names
 from .registry import registry
 from .workflow import Workflow
 

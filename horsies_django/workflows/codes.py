@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from .states import WorkflowStatus
+from ..core.workflow_status import WorkflowStatus
 
 
 class WorkflowCode(StrEnum):

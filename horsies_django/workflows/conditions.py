@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
-from ..exceptions import NotRegistered
-from ..hints import hints_of
-from ..registry import loaded
+from ..core.exceptions import NotRegistered
+from ..core.registry import loaded
+from ..core.type_check import hints_of
 from .context import WorkflowContext
-from .mistakes import shown
+from .errors import shown
 
 F = TypeVar("F")
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 from uuid import UUID
 
-from ..results import TaskError, TaskResult
+from ..core.results import TaskError, TaskResult
+from ..core.workflow_status import WorkflowStatus
 from .nodes import Node, NodeKey, NodeRef
-from .states import WorkflowStatus
 
 T = TypeVar("T")
 

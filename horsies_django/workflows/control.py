@@ -9,13 +9,13 @@ from uuid import UUID
 
 from django.db import connections, transaction
 
-from ..backend import config_of
+from ..core.serialization import check_size, dumps, encode
+from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
+from ..enqueue.backend import config_of
 from ..models import Task, Workflow, WorkflowEvent, WorkflowTask
-from ..serializers import check_size, dumps, encode
-from .engine import beginning, resuming, retrying, stopping
+from .engine import cancel_pause, resume_workflow, retry_nodes, start_nodes
 from .engine.advance import Advance
 from .engine.nodes import BEGUN, among
-from .states import WORKFLOW_TERMINAL_STATES
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def pause(database: str, key: UUID) -> bool:
     """RUNNING → PAUSED, with all below it (W-42); return whether it was running."""
     with locked(database, key):
         advance = Advance.on(database)
-        paused = stopping.pause(advance, [key])
+        paused = cancel_pause.pause(advance, [key])
         advance.flush()
         advance.follow_expired()
         return key in paused
@@ -42,7 +42,7 @@ def pause(database: str, key: UUID) -> bool:
 def resume(database: str, key: UUID) -> bool:
     """PAUSED → RUNNING (W-43); return whether it was paused, and nothing above it is."""
     with locked(database, key):
-        return resuming.resume(database, key)
+        return resume_workflow.resume(database, key)
 
 
 def cancel(database: str, key: UUID, *, include_running: bool = False) -> bool:
@@ -56,15 +56,15 @@ def cancel(database: str, key: UUID, *, include_running: bool = False) -> bool:
         is_live = workflow.status not in WORKFLOW_TERMINAL_STATES
         if is_live:
             advance = Advance.on(database)
-            advance.after(stopping.cancel(advance, [key]))
-            advance.finish(stopping.below(database, [key]))  # one with nothing open has not been heard of with that
+            advance.after(cancel_pause.cancel(advance, [key]))
+            advance.finish(cancel_pause.below(database, [key]))  # one with nothing open has not been heard of with that
         return (include_running and _stop_bodies(database, key)) or is_live
 
 
 def _stop_bodies(database: str, key: UUID) -> bool:
     """Cancel the tasks that a workflow and all below it still have; return whether there were any."""
     nodes = WorkflowTask.objects.using(database).filter(
-        workflow__in=stopping.below(database, [key]), status__in=BEGUN, task__isnull=False
+        workflow__in=cancel_pause.below(database, [key]), status__in=BEGUN, task__isnull=False
     )
     tasks = list(nodes.values_list("task_id", flat=True))
     return Task.objects.using(database).filter(among(database, tasks)).cancel(include_running=True) > 0
@@ -73,7 +73,7 @@ def _stop_bodies(database: str, key: UUID) -> bool:
 def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
     """Run failed and skipped nodes of a workflow again (P-06); return whether there were such, and that may be."""
     with locked(database, key):
-        return retrying.retry(database, key, node_id)
+        return retry_nodes.retry(database, key, node_id)
 
 
 def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
@@ -92,10 +92,10 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
             workflow=workflow, name=name, defaults={"payload": payload}
         )
         advance = Advance.on(database)
-        ends = beginning.waiting_for(advance.nodes, key, name)
+        ends = start_nodes.waiting_for(advance.nodes, key, name)
         timers = advance.nodes.filter(pk__in=[end.pk for end in ends], task_id__isnull=False)
         timer_ids = list(timers.values_list("task_id", flat=True))
-        advance.after(beginning.happened(advance, [(end, text) for end in ends]))
+        advance.after(start_nodes.happened(advance, [(end, text) for end in ends]))
         tasks = Task.objects.using(database)
         free = tasks.filter(pk__in=timer_ids).lock().values_list("pk", flat=True)
         tasks.filter(pk__in=list(free)).cancel_quietly()

@@ -7,18 +7,18 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
 
-from ..exceptions import InvalidWorkflow
-from ..registry import registry as names
-from .circles import building
+from ..core.exceptions import InvalidWorkflow
+from ..core.registry import registry as names
 from .conditions import register_those_of
+from .errors import Flaw, MistakeCode, Mistakes, shown
 from .flow import Part
 from .inputs import value_kinds
-from .kinds import clash, given, words
-from .making import SubWorkflowNodeFactory, subworkflow_nodes
 from .meta import DefinitionMeta, meta_of
-from .mistakes import Flaw, MistakeCode, Mistakes, shown
-from .options import SubWorkflowNodeOptions
+from .node_factories import SubWorkflowNodeFactory, subworkflow_nodes
+from .node_option_types import SubWorkflowNodeOptions
+from .recursion_check import building
 from .registry import registry
+from .type_compat import clash, given, words
 from .workflow import Workflow
 
 T = TypeVar("T")

@@ -10,17 +10,17 @@ from asgiref.sync import sync_to_async
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
-from .. import retrieval, waiting
-from ..backend import config_of, reads_rich
-from ..compat import DEFAULT_TASK_BACKEND_ALIAS
-from ..ids import as_uuid
-from ..operations import log_operation
-from ..results import RetrievalCode, TaskError, TaskResult
-from . import news
-from .mistakes import shown
+from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
+from ..core.ids import as_uuid
+from ..core.operations import log_operation
+from ..core.results import RetrievalCode, TaskError, TaskResult
+from ..core.workflow_status import WorkflowStatus, WorkflowTaskStatus
+from ..enqueue import result_reader, wait
+from ..enqueue.backend import config_of, reads_rich
+from . import snapshot
+from .compile import problem_of_event
+from .errors import shown
 from .nodes import Node, NodeKey, NodeRef
-from .states import WorkflowStatus, WorkflowTaskStatus
-from .steps import problem_of_event
 
 if TYPE_CHECKING:
     from ..models.workflow import WorkflowQuerySet
@@ -86,14 +86,14 @@ class WorkflowHandle(Generic[T]):
         asking went: see :meth:`TaskHandle.get() <horsies_django.TaskHandle.get>`, which waits in the same way. Only the
         result of a COMPLETED workflow is kept by the handle: any other may be otherwise a moment later.
         """
-        deadline = waiting.deadline_of(timeout)
-        return self._final or self._told(waiting.ended(news.of_workflows, self._database, self.id, deadline), timeout)
+        deadline = wait.deadline_of(timeout)
+        return self._final or self._told(wait.ended(snapshot.of_workflows, self._database, self.id, deadline), timeout)
 
     async def aget(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """See :meth:`get`."""
-        deadline = waiting.deadline_of(timeout)
+        deadline = wait.deadline_of(timeout)
         return self._final or self._told(
-            await waiting.aended(news.of_workflows, self._database, self.id, deadline), timeout
+            await wait.aended(snapshot.of_workflows, self._database, self.id, deadline), timeout
         )
 
     def value(self, timeout: float | None = None) -> T:
@@ -224,14 +224,14 @@ class WorkflowHandle(Generic[T]):
         """See :meth:`send_event`."""
         return await sync_to_async(self.send_event)(name, payload)
 
-    def _told(self, answer: waiting.Answer[news.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
+    def _told(self, answer: wait.Answer[snapshot.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
         """Return the result that an answer means, and keep it if there will be no other."""
-        if isinstance(answer, waiting.Silent):
-            return retrieval.timed_out("workflow", timeout, None)
-        if not isinstance(answer, news.Row):
-            return retrieval.nothing(f"workflow {self.id}", answer)
+        if isinstance(answer, wait.Silent):
+            return result_reader.timed_out("workflow", timeout, None)
+        if not isinstance(answer, snapshot.Row):
+            return result_reader.nothing(f"workflow {self.id}", answer)
         if not answer.is_final:
-            return retrieval.timed_out("workflow", timeout, answer.status)
+            return result_reader.timed_out("workflow", timeout, answer.status)
         result = answer.as_result()
         if answer.status == WorkflowStatus.COMPLETED:
             self._final = result
@@ -286,5 +286,5 @@ class WorkflowHandle(Generic[T]):
 
 def _read(text: str | None, rich: bool) -> TaskResult[Any, TaskError[Any]]:
     if text is None:
-        return retrieval.error(RetrievalCode.RESULT_NOT_READY, "The node has not ended.")
-    return retrieval.read(text, rich)
+        return result_reader.error(RetrievalCode.RESULT_NOT_READY, "The node has not ended.")
+    return result_reader.read(text, rich)

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from ..calls import Callee, Calls
-from . import kinds
-from .mistakes import Flaw, MistakeCode, shown
+from ..core.workflow_status import Join, NodeKind
+from ..enqueue.call_builder import Callee, Calls
+from . import type_compat
+from .errors import Flaw, MistakeCode, shown
 from .nodes import CallNode, MapNode, Node, Source, SubWorkflowNode, TaskNode, nodes_in
-from .states import Join, NodeKind
 
 CTX_PARAM: Final = "workflow_ctx"
 META_PARAM: Final = "workflow_meta"
 _NONE: Final[frozenset[str]] = frozenset()
-_ANYTHING: Final = kinds.Taker()
+_ANYTHING: Final = type_compat.Taker()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _param(node: MapNode[Any], callee: Callee, flaws: list[Flaw]) -> str | None:
 def _from_nodes(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[Flaw]:
     """Yield what is wrong with the parameters that other nodes give."""
     own = callee.parameters.by_name
-    takers = kinds.takers(callee.func)
+    takers = type_compat.takers(callee.func)
     for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
         for param, source in sources.items():
             if strangers := [one for one in nodes_in(source) if one not in waits_for]:
@@ -132,18 +132,17 @@ def _why(node: CallNode[Any], source: Source) -> str:
     return "allow_failed_deps" if node.allow_failed_deps else f"{source!r} has a condition"
 
 
-def _typed(name: str, param: str, source: Source, taker: kinds.Taker) -> Iterator[Flaw]:
+def _typed(name: str, param: str, source: Source, taker: type_compat.Taker) -> Iterator[Flaw]:
     if name == "args_from" and not isinstance(source, tuple):
         if not taker.takes_result:
-            problem = f"{param!r} takes {kinds.words(taker.kinds)}, and args_from gives a TaskResult; allowed: "
+            problem = f"{param!r} takes {type_compat.words(taker.kinds)}, and args_from gives a TaskResult; allowed: "
             yield MistakeCode.SOURCE_TYPE, f"{problem}values_from, or TaskResult as its hint."
         return
     found = frozenset({list}) if isinstance(source, tuple) else value_kinds(source)
-    if kinds.clash(found, taker.kinds):
+    if type_compat.clash(found, taker.kinds):
         what = "a list of nodes" if isinstance(source, tuple) else repr(source)
-        problem = (
-            f"{param!r} takes {kinds.words(taker.kinds)}, and {what} gives {kinds.words(found)}; allowed: the same."
-        )
+        expected, given = type_compat.words(taker.kinds), type_compat.words(found)
+        problem = f"{param!r} takes {expected}, and {what} gives {given}; allowed: the same."
         yield MistakeCode.SOURCE_TYPE, problem
 
 
@@ -188,12 +187,12 @@ def _params_for_nothing(node: SubWorkflowNode[Any], names: Set[str]) -> Iterator
         yield MistakeCode.PARAMS_WITHOUT_BUILD_WITH, problem
 
 
-def value_kinds(node: Node[Any]) -> kinds.Kinds:
+def value_kinds(node: Node[Any]) -> type_compat.Kinds:
     """Return the kinds of ok values that a node has, as far as hints tell."""
     if isinstance(node, MapNode):
         return frozenset({list})
     if isinstance(node, TaskNode):
-        return kinds.returned(node.task.func)
+        return type_compat.returned(node.task.func)
     if isinstance(node, SubWorkflowNode):
-        return kinds.given(node.definition._meta.output_hint)
+        return type_compat.given(node.definition._meta.output_hint)
     return frozenset({type(None)}) if node.kind == NodeKind.SLEEP else None

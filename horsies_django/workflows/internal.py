@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 
-from ..backend import reads_rich
-from ..calls import parameters_of
-from ..context import TaskContext
-from ..outages import waiting_for_database
-from ..results import TaskError, TaskResult
-from ..retries import RetryPolicy
-from ..tasks import task
-from . import feeding
+from ..core.results import TaskError, TaskResult
+from ..core.retry import RetryPolicy
+from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowTaskStatus
+from ..db.pause_on_outage import waiting_for_database
+from ..enqueue.backend import reads_rich
+from ..enqueue.call_builder import parameters_of
+from ..enqueue.context import TaskContext
+from ..enqueue.task import task
+from . import input_resolver
 from .codes import STOPPED_BY, WorkflowCode
 from .conditions import condition_at
 from .context import WorkflowContext
-from .states import WORKFLOW_TERMINAL_STATES, WorkflowTaskStatus
 
 if TYPE_CHECKING:
     from ..models import WorkflowTask
@@ -60,7 +60,7 @@ def decide(context: TaskContext) -> bool:
 
 def _results(database: str, node: Any) -> dict[str, Any]:
     from ..models import WorkflowTask
-    from .feeding import read
+    from .input_resolver import read
 
     sources = WorkflowTask.objects.using(database).filter(
         workflow=node.workflow_id, task_index__in=node.waits_for, completed_at__isnull=False
@@ -84,11 +84,11 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     Its node fails with ``WORKFLOW_TOO_DEEP`` if there are too many above it, and with ``WORKFLOW_KEY_TAKEN`` if a live
     workflow has its ``unique_key``.
     """
-    from ..ids import uuid7
+    from ..core.ids import uuid7
     from ..models import Workflow, WorkflowTask
     from .engine.nodes import BEGUN
-    from .launching import launch
     from .registry import definition_at
+    from .start import launch
 
     database = context.run.database
     with waiting_for_database():
@@ -99,7 +99,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
         return _failed(WorkflowCode.WORKFLOW_TOO_DEEP, _too_deep(database, node))
     build_with = definition_at(str(node.definition_key)).build_with
     with waiting_for_database():
-        params |= feeding.arguments_of(node, parameters_of(build_with, False).by_name)
+        params |= input_resolver.arguments_of(node, parameters_of(build_with, False).by_name)
     workflow = build_with(**params)
     inherited = {name: getattr(node.workflow, name) for name in _INHERITED if getattr(workflow.options, name) is None}
     if any(value is not None for value in inherited.values()):

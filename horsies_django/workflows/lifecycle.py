@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from .states import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
+from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 
 S = TypeVar("S", WorkflowStatus, WorkflowTaskStatus)
 

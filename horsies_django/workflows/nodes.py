@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
-from ..results import TaskError, TaskResult
+from ..core.results import TaskError, TaskResult
+from ..core.workflow_status import Join, NodeKind
+from .errors import Flaw
 from .flow import Part
-from .mistakes import Flaw
-from .options import Condition
-from .states import Join, NodeKind
+from .node_option_types import Condition
 
 if TYPE_CHECKING:
-    from ..tasks import HorsiesTask
+    from ..enqueue.task import HorsiesTask
     from .definition import WorkflowDefinition
 
 T = TypeVar("T")

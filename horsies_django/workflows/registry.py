@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import NotRegistered
-from ..registry import registry as names
+from ..core.exceptions import NotRegistered
+from ..core.registry import registry as names
 
 if TYPE_CHECKING:
     from .builders import Builder

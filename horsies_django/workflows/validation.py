@@ -8,18 +8,18 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from ..compat import DEFAULT_TASK_BACKEND_ALIAS
-from ..exceptions import InvalidWorkflow
-from ..ids import as_uuid
-from ..serializers import clean_text
+from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
+from ..core.exceptions import InvalidWorkflow
+from ..core.ids import as_uuid
+from ..core.serialization import clean_text
+from ..core.workflow_status import OnError
 from .blueprint import WorkflowBlueprint
-from .mistakes import Mistake, MistakeCode, Mistakes, shown
+from .compile import blueprints
+from .errors import Mistake, MistakeCode, Mistakes, shown
+from .node_options import TermsOfNodes
 from .nodes import Node, NodeKey, TaskNode
-from .outline import Outline, outline, slug_of
 from .policies import SuccessCase, SuccessPolicy
-from .states import OnError
-from .steps import blueprints
-from .terms import TermsOfNodes
+from .topology import Outline, outline, slug_of
 
 NAME_LENGTH: Final = 255
 _ON_ERROR: Final = {text: str(word) for word in OnError for text in (str(word), str(word).lower())}

@@ -10,14 +10,14 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from ..results import TaskError, TaskResult
+from ..core.results import TaskError, TaskResult
+from ..core.workflow_status import OnError
 from . import validation
 from .blueprint import WorkflowBlueprint
 from .flow import Part
-from .making import check_names
+from .node_factories import check_names
 from .nodes import Node, NodeKey, NodeRef
 from .policies import SuccessPolicy
-from .states import OnError
 from .validation import Built, WorkflowOptions, build, place_of
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Workflow(Generic[T]):
         ``scheduled_for`` its slot.
         """
         from .handle import WorkflowHandle
-        from .launching import start
+        from .start import start
 
         given = validation.workflow_id(workflow_id, self.name)
         blueprint = self.blueprint()

@@ -4,13 +4,13 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 
-from horsies_django.admin.acting import matching
+from horsies_django.admin.acting import bulk_action
 
 
 @pytest.fixture(autouse=True)
 def _time_to_work(monkeypatch):
     """A request does to all that match what it can in one go: a machine that stands still ends none too early."""
-    monkeypatch.setattr(matching, "WORKS", 600.0)
+    monkeypatch.setattr(bulk_action, "WORKS", 600.0)
 
 
 @pytest.fixture

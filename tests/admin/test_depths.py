@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django.expressions import FromNow
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Task
 from horsies_django.models import depths as module
 from horsies_django.models.depths import Depth, depths

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.models import Task
-from horsies_django.showing.excerpt import LENGTH
+from horsies_django.ops.payload_view.excerpt import LENGTH
 from tests.admin import page_jobs as jobs
 from tests.admin.looking import log_in
 

@@ -5,7 +5,7 @@ from django.contrib import admin
 from django.contrib.messages import get_messages
 
 from horsies_django import Workflow, wait_for_event
-from horsies_django.compat import BaseTaskBackend, InvalidTask
+from horsies_django.core.compat import BaseTaskBackend, InvalidTask
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
 from tests.admin.makers import made

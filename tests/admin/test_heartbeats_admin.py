@@ -4,8 +4,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from horsies_django.core.status import BeatRole
 from horsies_django.models import Heartbeat, Task, Worker
-from horsies_django.states import BeatRole
 from tests.admin.looking import log_in
 from tests.jobs import tasks
 

@@ -6,7 +6,7 @@ import pytest
 from django.urls import reverse
 
 from horsies_django import task
-from horsies_django.compat import InvalidTask
+from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task
 from tests.admin import page_jobs as jobs
 from tests.admin.looking import html_of, log_in, text_of

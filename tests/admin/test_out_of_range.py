@@ -3,8 +3,8 @@
 import pytest
 from django.urls import reverse
 
+from horsies_django.core.queue_policy import COLUMNS
 from horsies_django.models import Queue, Schedule, Task
-from horsies_django.queue_rules import COLUMNS
 from tests.jobs import tasks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]

@@ -15,8 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import Workflow
 from horsies_django.admin import register
 from horsies_django.admin.charts import Chart
-from horsies_django.figures.history import Bar
 from horsies_django.models import Overview, Queue, Rollup, Task, Turn, Worker
+from horsies_django.ops.metrics.history import Bar
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)

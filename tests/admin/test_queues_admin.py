@@ -15,8 +15,8 @@ from django.urls import reverse
 from django.utils.html import strip_tags
 
 from horsies_django import TaskStatus
-from horsies_django.admin.fleet import places
-from horsies_django.expressions import FromNow
+from horsies_django.admin.workers_queues import places
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Queue, Rollup, Task, Worker, depths
 from horsies_django.models.rollup import Span
 from tests.conftest import wait_until

@@ -17,7 +17,7 @@ from horsies_django import Workflow as Definition
 from horsies_django.admin.schedules import words
 from horsies_django.admin.schedules.verbs import RUN_NOW
 from horsies_django.admin.schedules.words import words_of
-from horsies_django.expressions import FromNow
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Schedule, Task, Workflow
 from tests.jobs import tasks
 

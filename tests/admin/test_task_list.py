@@ -9,10 +9,10 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django.ids import uuid7s
+from horsies_django.core.ids import uuid7s
 from horsies_django.models import Task, Worker
-from horsies_django.walking import walk as walking
-from horsies_django.walking.keys import id_at
+from horsies_django.ops.keyset import scan as walking
+from horsies_django.ops.keyset.keys import id_at
 from tests.admin import page_jobs
 from tests.jobs import tasks
 

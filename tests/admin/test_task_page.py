@@ -16,8 +16,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django import Workflow
+from horsies_django.core.status import BeatRole
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
-from horsies_django.states import BeatRole
 from tests.admin.looking import address, html_of, log_in, text_of
 from tests.jobs import tasks
 

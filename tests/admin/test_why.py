@@ -10,11 +10,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, Workflow, sleep, wait_for_event
-from horsies_django.expressions import FromNow
+from horsies_django.core.status import BeatRole
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Heartbeat, Queue, Task, Worker, WorkflowTask
-from horsies_django.reasons import ReasonCode, reasons_of, reasons_of_node
-from horsies_django.reasons.pending import COUNTED
-from horsies_django.states import BeatRole
+from horsies_django.ops.diagnosis import ReasonCode, reasons_of, reasons_of_node
+from horsies_django.ops.diagnosis.pending import COUNTED
 from tests.admin.looking import html_of, log_in
 from tests.conftest import ROOT, wait_until
 from tests.jobs import limited, tasks

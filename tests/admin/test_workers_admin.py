@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.html import strip_tags
 
-from horsies_django.expressions import FromNow
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Task, Worker
 from tests.jobs import tasks
 from tests.worker.test_stopping import send_hold

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Join, OnError, SuccessCase, SuccessPolicy, Workflow, sleep, wait_for_event
-from horsies_django.admin.acting import matching
+from horsies_django.admin.acting import bulk_action
 from horsies_django.admin.workflows import nodes
 from horsies_django.admin.workflows.admin import WorkflowAdmin
 from horsies_django.models import Task, WorkflowTask
@@ -640,7 +640,7 @@ def all_that_match(client, verb, **form):
 
 
 def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
-    monkeypatch.setattr(matching, "WORKS", 0)
+    monkeypatch.setattr(bulk_action, "WORKS", 0)
     handles = [row("many", {}) for _ in range(50)]
     done = row("done", status="COMPLETED")
     client = staff(*ALL)
@@ -661,7 +661,7 @@ def test_verbs_reach_all_that_match_a_few_at_a_time(staff, monkeypatch):
 
 
 def test_an_event_is_sent_to_all_that_match_with_the_payload_that_was_given(staff, monkeypatch, drain):
-    monkeypatch.setattr(matching, "WORKS", 0)
+    monkeypatch.setattr(bulk_action, "WORKS", 0)
     monkeypatch.setattr(WorkflowAdmin, "batch", 1)
     event = wait_for_event("approved", node_id="approved")
     handles = [ran(Workflow("w", [event], output=event), drain) for _ in range(3)]

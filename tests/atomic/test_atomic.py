@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 
 from horsies_django import TaskStatus, task
-from horsies_django.compat import InvalidTask
+from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt, Worker
 from tests.atomic import jobs
 from tests.conftest import wait_until

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import Batch, BatchHandle, BatchProgress, WorkflowHandle, WorkflowStatus, sleep, task
-from horsies_django.compat import InvalidTask
+from horsies_django.core.compat import InvalidTask
 from horsies_django.exceptions import BatchEnded
 from horsies_django.models import Task, Workflow, WorkflowTask
 from tests.batches import jobs

@@ -11,8 +11,8 @@ from django.contrib.admin.utils import quote
 from django.db.models.functions import Now
 from django.urls import reverse
 
+from horsies_django.core.status import BeatRole
 from horsies_django.models import Heartbeat, Queue, Rollup, Schedule, Task, TaskAttempt, Worker, WorkflowEvent
-from horsies_django.states import BeatRole
 from tests.admin.makers import LATER, LONG_AGO
 from tests.admin.test_workflows_admin import diamond, row
 from tests.jobs import tasks

@@ -9,8 +9,8 @@ import pytest
 from django.db import connection
 from selenium.webdriver.common.by import By
 
-from horsies_django.admin.acting import matching
-from horsies_django.walking import walk
+from horsies_django.admin.acting import bulk_action
+from horsies_django.ops.keyset import scan
 
 from .places import HOSTILE, furnish
 
@@ -26,8 +26,8 @@ OWN_WORDS = {
 @pytest.fixture
 def pages(browser, monkeypatch):
     """The addresses of all pages by name, with all there is to see."""
-    monkeypatch.setattr(matching, "WORKS", 0.0)  # what is done to all that match takes more than one request
-    monkeypatch.setattr(walk, "STRETCHES", (24,))  # and so does counting it
+    monkeypatch.setattr(bulk_action, "WORKS", 0.0)  # what is done to all that match takes more than one request
+    monkeypatch.setattr(scan, "STRETCHES", (24,))  # and so does counting it
     return furnish()
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import Error, close_old_connections, connection
 
 from horsies_django import HorsiesTask, Workflow
-from horsies_django.calls import Calls
+from horsies_django.enqueue.call_builder import Calls
 from horsies_django.models import Task
 from tests.chaos.shapes import SHAPES
 

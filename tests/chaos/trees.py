@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from uuid import UUID
 
+from horsies_django.core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES
 from horsies_django.models import Workflow, WorkflowTask
 from horsies_django.workflows.handle import WorkflowHandle
-from horsies_django.workflows.states import WORKFLOW_TASK_TERMINAL_STATES
 from tests.chaos.shapes import PAUSING
 from tests.workflows.reference import UNWANTED, Spec, is_let_run
 from tests.workflows.running import contradictions

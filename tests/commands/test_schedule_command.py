@@ -8,8 +8,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from horsies_django import Every, schedule
+from horsies_django.core.operations import system_user
 from horsies_django.models import Schedule, Task
-from horsies_django.operations import system_user
 from tests.jobs.tasks import noop
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -7,8 +7,8 @@ from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django.compat import task_backends
-from horsies_django.expressions import FromNow
+from horsies_django.core.compat import task_backends
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Task, TaskAttempt, depths
 from horsies_django.reaper.duties import run_pass
 from tests.conftest import Process

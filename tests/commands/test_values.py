@@ -9,9 +9,9 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.expressions import FromNow
-from horsies_django.inspecting import State
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Queue, Task
+from horsies_django.ops.inspector import State
 from tests.inspecting.makers import make
 from tests.jobs import tasks
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horsies_django import TASK_TERMINAL_STATES, RetrievalCode, TaskHandle, TaskResult, TaskStatus
+from horsies_django.core.ids import uuid7
+from horsies_django.core.serialization import clean_text, decode, dumps, encode
 from horsies_django.exceptions import TaskFailed
-from horsies_django.ids import uuid7
 from horsies_django.models import Task
-from horsies_django.serializers import clean_text, decode, dumps, encode
 from tests.contract.jobs import Point, give_back, two
 from tests.jobs import tasks
 

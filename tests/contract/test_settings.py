@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from horsies_django import RetryPolicy, task
-from horsies_django.compat import InvalidTask
-from horsies_django.conf import Options, parse
+from horsies_django.core.compat import InvalidTask
+from horsies_django.core.options import Options, parse
 from tests.conftest import ROOT
 from tests.jobs import tasks
 

@@ -80,7 +80,7 @@ def run(case: Case) -> int:
 
 
 def _run(case: Case, own: Cluster) -> int:
-    from horsies_django.conf import RecoveryOptions
+    from horsies_django.core.options import RecoveryOptions
     from horsies_django.models import TaskAttempt
     from tests.conftest import Process, wait_until
     from tests.faults import jobs

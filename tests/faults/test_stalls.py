@@ -9,8 +9,8 @@ from django.db.models import Max, Min
 from django.utils import timezone
 
 from horsies_django import TaskStatus
+from horsies_django.core.status import TASK_LIVE_STATES
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
-from horsies_django.states import TASK_LIVE_STATES
 from tests.chaos.fleet import is_alive, stopped
 from tests.conftest import wait_until
 from tests.faults import jobs

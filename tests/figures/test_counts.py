@@ -6,10 +6,10 @@ import pytest
 from django.db import connection, transaction
 
 from horsies_django import TaskStatus
-from horsies_django.compat import task_backends
-from horsies_django.expressions import FromNow
-from horsies_django.figures import Count, Exactness, counts, take
+from horsies_django.core.compat import task_backends
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Queue, Task, Worker
+from horsies_django.ops.metrics import Count, Exactness, counts, take
 from tests.inspecting.makers import COLUMNS
 from tests.inspecting.makers import make as made
 from tests.jobs import tasks

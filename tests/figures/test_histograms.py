@@ -5,7 +5,7 @@ import math
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horsies_django.histogram import ERROR, LEAST, bucket_of, merged, percentile, seconds_of
+from horsies_django.core.histogram import ERROR, LEAST, bucket_of, merged, percentile, seconds_of
 
 seconds = st.floats(0, 10_000_000)
 

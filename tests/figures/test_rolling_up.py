@@ -10,12 +10,13 @@ from django.db import connection, connections, transaction
 from django.db.models import F, Sum
 
 from horsies_django.backend import HorsiesBackend
-from horsies_django.compat import task_backends
-from horsies_django.histogram import ERROR, bucket_of, merged, percentile
+from horsies_django.core.compat import task_backends
+from horsies_django.core.histogram import ERROR, bucket_of, merged, percentile
 from horsies_django.models import Mark, Rollup, Task, TaskAttempt
 from horsies_django.models.rollup import Span
-from horsies_django.reaper import rolling, run_pass
-from horsies_django.reaper.rolling import BACKLOG, KIND, MARK, roll_up
+from horsies_django.reaper import rollup
+from horsies_django.reaper.duties import run_pass
+from horsies_django.reaper.rollup import BACKLOG, KIND, MARK, roll_up
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -148,7 +149,7 @@ def test_a_minute_begins_with_its_first_moment_and_an_hour_too():
 
 @pytest.mark.once
 def test_made_up_names_are_counted_together_beyond_a_bound_and_the_busy_ones_keep_theirs(monkeypatch):
-    monkeypatch.setattr(rolling, "MOST", {"M": 3, "H": 4})
+    monkeypatch.setattr(rollup, "MOST", {"M": 3, "H": 4})
     for number in range(20):
         attempt(task(queue=f"made-up-{number}"))
     for _ in range(3):
@@ -211,8 +212,8 @@ def test_what_has_just_been_written_waits_for_what_a_slower_transaction_writes()
 
 
 def test_a_gap_in_the_keys_is_jumped(monkeypatch):
-    monkeypatch.setattr(rolling, "SIZE", 2)
-    monkeypatch.setattr(rolling, "SIZE_OF_SQLITE", 2)
+    monkeypatch.setattr(rollup, "SIZE", 2)
+    monkeypatch.setattr(rollup, "SIZE_OF_SQLITE", 2)
     for pk in (10, 11, 12, 10_000_000, 10_000_001):
         attempt(task(), pk=pk)
     Mark.objects.create(name=MARK, position=0)
@@ -250,7 +251,7 @@ def test_of_two_reapers_one_counts():
 
 def test_reapers_that_run_at_the_same_time_count_each_attempt_once(monkeypatch):
     for name in ("SIZE", "SIZE_OF_SQLITE"):
-        monkeypatch.setattr(rolling, name, 7)
+        monkeypatch.setattr(rollup, name, 7)
     one = task()
     for number in range(150):
         attempt(one, number=number)
@@ -272,14 +273,14 @@ def test_reapers_that_run_at_the_same_time_count_each_attempt_once(monkeypatch):
 def test_who_is_late_finds_the_mark_moved_and_counts_nothing_twice(monkeypatch):
     """SQLite in deferred transactions lets two read the same mark."""
     attempt(task())
-    window = rolling._window
+    window = rollup._window
 
     def meanwhile(attempts, position, size):
         found = window(attempts, position, size)
         Mark.objects.filter(name=MARK).update(position=found.last)
         return found
 
-    monkeypatch.setattr(rolling, "_window", meanwhile)
+    monkeypatch.setattr(rollup, "_window", meanwhile)
     assert roll_up(options(), set()).done == 0
     assert not Rollup.objects.exists()
 
@@ -287,7 +288,7 @@ def test_who_is_late_finds_the_mark_moved_and_counts_nothing_twice(monkeypatch):
 def test_a_batch_that_fails_is_counted_by_the_next_pass(monkeypatch):
     attempt(task())
     with monkeypatch.context() as patch:
-        patch.setattr(rolling, "_row", None)
+        patch.setattr(rollup, "_row", None)
         reports = {report.duty: report for report in run_pass(options())}
         assert reports["rolled up attempts"].error
     assert roll() == 1

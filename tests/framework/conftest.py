@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from horsies_django.compat import BaseTaskBackend, FrameworkTaskResult, task_enqueued, task_finished, task_started
+from horsies_django.core.compat import (
+    BaseTaskBackend,
+    FrameworkTaskResult,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
 
 SIGNALS = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
 

@@ -11,7 +11,7 @@ from django.db import connection
 
 from horsies_django import RetryPolicy, TaskError, TaskResult, task
 from horsies_django.backend import HorsiesBackend
-from horsies_django.compat import FrameworkTask, default_task_backend
+from horsies_django.core.compat import FrameworkTask, default_task_backend
 from tests.jobs.models import Entry
 
 if django.VERSION >= (6, 0):

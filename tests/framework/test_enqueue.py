@@ -9,7 +9,7 @@ from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.utils import timezone
 
-from horsies_django.compat import FrameworkTaskResult, TaskResultStatus, default_task_backend, normalize_json
+from horsies_django.core.compat import FrameworkTaskResult, TaskResultStatus, default_task_backend, normalize_json
 from horsies_django.models import Task
 from tests.framework import jobs
 

@@ -7,7 +7,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.utils import timezone
 
 from horsies_django import TaskHandle, TaskStatus
-from horsies_django.compat import FrameworkTask, TaskResultMismatch, TaskResultStatus, default_task_backend
+from horsies_django.core.compat import FrameworkTask, TaskResultMismatch, TaskResultStatus, default_task_backend
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.framework import jobs

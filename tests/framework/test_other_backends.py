@@ -3,7 +3,7 @@
 import pytest
 
 from horsies_django import HorsiesTask, task
-from horsies_django.compat import InvalidTask, TaskResultStatus, default_task_backend
+from horsies_django.core.compat import InvalidTask, TaskResultStatus, default_task_backend
 from horsies_django.models import Task
 from tests.framework import jobs
 from tests.framework.conftest import path_of

@@ -9,8 +9,9 @@ from django.db import transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from horsies_django import RetryPolicy, TaskHandle, TaskStatus, exceptions
-from horsies_django.compat import (
+from horsies_django import RetryPolicy, TaskHandle, TaskStatus
+from horsies_django.core import exceptions
+from horsies_django.core.compat import (
     TaskResultDoesNotExist,
     TaskResultMismatch,
     TaskResultStatus,

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from horsies_django.backend import HorsiesBackend
-from horsies_django.compat import (
+from horsies_django.core.compat import (
     TaskResultStatus,
     default_task_backend,
     framework_signals,

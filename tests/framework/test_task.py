@@ -12,7 +12,13 @@ from django.utils.module_loading import import_string
 
 from horsies_django import HorsiesTask, task
 from horsies_django.backend import HorsiesBackend
-from horsies_django.compat import BaseTaskBackend, FrameworkTask, InvalidTask, default_task_backend, task_backends
+from horsies_django.core.compat import (
+    BaseTaskBackend,
+    FrameworkTask,
+    InvalidTask,
+    default_task_backend,
+    task_backends,
+)
 from tests.framework import jobs
 
 pickles = pytest.mark.skipif(django.VERSION < (6, 1), reason="the framework pickles tasks from Django 6.1 on")

@@ -8,7 +8,7 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from horsies_django import register_task, task
-from horsies_django.compat import InvalidTask, default_task_backend
+from horsies_django.core.compat import InvalidTask, default_task_backend
 from horsies_django.models import Task
 from tests.framework import jobs
 

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from horsies_django import Gather, TaskStatus, reclaim, task
-from horsies_django.compat import InvalidTask
+from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt, TaskItem, Worker
 from tests.conftest import wait_until
 from tests.gathering import jobs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.db.models.functions import Now
 
-from horsies_django.expressions import FromNow
-from horsies_django.ids import uuid7s
+from horsies_django.core.ids import uuid7s
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Task
 
 ENDS = {"COMPLETED": "completed_at", "FAILED": "failed_at", "CANCELLED": "cancelled_at", "EXPIRED": "expired_at"}

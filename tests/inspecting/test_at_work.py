@@ -7,9 +7,9 @@ from django.db import connection, connections
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django.expressions import FromNow
-from horsies_django.inspecting import tasks
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Task, TaskAttempt
+from horsies_django.ops.inspector import tasks
 from tests.conftest import wait_until
 from tests.inspecting.makers import some
 from tests.jobs import tasks as jobs

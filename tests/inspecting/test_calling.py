@@ -6,9 +6,9 @@ from uuid import uuid4
 import pytest
 
 from horsies_django import TaskHandle
-from horsies_django.compat import InvalidTask
-from horsies_django.inspecting import tasks
+from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task
+from horsies_django.ops.inspector import tasks
 from tests.inspecting.makers import make
 from tests.jobs import tasks as jobs
 

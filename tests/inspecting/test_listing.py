@@ -7,10 +7,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django.expressions import FromNow
-from horsies_django.inspecting import State, tasks
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Heartbeat, Task
-from horsies_django.walking import walk
+from horsies_django.ops.inspector import State, tasks
+from horsies_django.ops.keyset import scan
 from tests.gathering import jobs as gathering
 from tests.inspecting.makers import COLUMNS, make, one_of_each, some
 from tests.jobs import tasks as jobs
@@ -111,8 +111,8 @@ def test_an_old_task_with_an_id_of_its_own_is_found_by_its_age():
 
 
 def test_few_rows_are_found_far_down_a_table(monkeypatch):
-    monkeypatch.setattr(walk, "STRETCHES", (5, 20))
-    monkeypatch.setattr(walk, "SHELF", 20)
+    monkeypatch.setattr(scan, "STRETCHES", (5, 20))
+    monkeypatch.setattr(scan, "SHELF", 20)
     rare = some(2, "completed", queue_name="rare")
     some(90, "completed")
 

@@ -10,8 +10,8 @@ import pytest
 from django.db import connection
 
 from horsies_django import TaskStatus
+from horsies_django.core.status import TASK_LIVE_STATES
 from horsies_django.models import Task, TaskAttempt, Worker
-from horsies_django.states import TASK_LIVE_STATES
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry

@@ -10,9 +10,9 @@ from django.db import connection
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.ids import uuid7
+from horsies_django.core.ids import uuid7
+from horsies_django.core.status import TASK_LIVE_STATES
 from horsies_django.models import Task, Worker
-from horsies_django.states import TASK_LIVE_STATES
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry

@@ -9,11 +9,11 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskStatus
-from horsies_django.compat import default_task_backend
+from horsies_django.core.compat import default_task_backend
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.reaper import run_pass
+from horsies_django.reaper.duties import run_pass
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from horsies_django import TaskStatus, Workflow, WorkflowStatus
+from horsies_django.core.status import TASK_LIVE_STATES
 from horsies_django.models import Task, Worker, WorkflowTask
-from horsies_django.states import TASK_LIVE_STATES
 from tests.chaos.fleet import is_alive, stopped
 from tests.conftest import wait_until
 from tests.jobs import tasks

@@ -8,11 +8,11 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskStatus
-from horsies_django.compat import default_task_backend
+from horsies_django.core.compat import default_task_backend
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.reaper import run_pass
+from horsies_django.reaper.duties import run_pass
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from horsies_django.ids import uuid7
+from horsies_django.core.ids import uuid7
 from horsies_django.models import Task, Worker
 from tests.conftest import wait_until
 from tests.jobs import tasks

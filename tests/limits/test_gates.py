@@ -9,11 +9,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django import Unique, models
-from horsies_django.conf import Options
-from horsies_django.models import Limit, Task, gates
+from horsies_django.core.options import Options
+from horsies_django.core.status import TaskStatus
+from horsies_django.models import Limit, Task, release_blocked
 from horsies_django.models.claims import Ended, Runner
 from horsies_django.reaper.duties import run_pass
-from horsies_django.states import TaskStatus
 from tests.conftest import wait_until
 from tests.jobs import limited, tasks
 
@@ -41,7 +41,7 @@ def complete(claims):
     ends = [Ended(one.task_id, one.claim, '{"ok":null}') for one in claims]
     with transaction.atomic():
         Task.objects.complete(ends, RUNNER)
-    gates.admit_all("default", {one.limit_key for one in claims})
+    release_blocked.admit_all("default", {one.limit_key for one in claims})
 
 
 def test_as_many_are_let_in_as_the_limit_has_places_for_each_key_its_own():
@@ -95,20 +95,20 @@ def test_many_at_once_have_a_key_each():
 
 
 def test_many_keys_at_once_are_left_to_workers_to_look_at():
-    keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
+    keys = [f"{number:03}" for number in range(release_blocked.ON_THE_SPOT + 10)]
     limited.two_of.send_many({"who": key} for key in keys * 3)
     assert gated() == len(keys) * 3
 
-    gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+    release_blocked.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
 
     assert gated() == len(keys)
     assert not Limit.objects.due().exists()
 
 
 def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
-    keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
+    keys = [f"{number:03}" for number in range(release_blocked.ON_THE_SPOT + 10)]
     limited.two_of.send_many({"who": key} for key in keys)
-    gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+    release_blocked.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
     Task.objects.update(deferred=True, enqueued_at=timezone.now() - timedelta(seconds=1))
 
     with transaction.atomic():
@@ -119,7 +119,7 @@ def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
 
 @pytest.mark.parametrize("is_retried", [False, True])
 def test_many_keys_that_nobody_knows_come_to_their_gates_and_workers_look_at_once(is_retried):
-    keys = [f"{number:03}" for number in range(gates.ON_THE_SPOT + 10)]
+    keys = [f"{number:03}" for number in range(release_blocked.ON_THE_SPOT + 10)]
     due = limited.two_of.with_options(run_after=timezone.now() - timedelta(seconds=5))
     due.send_many({"who": key} for key in keys * 3)
     if is_retried:
@@ -130,7 +130,7 @@ def test_many_keys_that_nobody_knows_come_to_their_gates_and_workers_look_at_onc
         assert (Task.objects.retry() if is_retried else Task.objects.undefer()) == len(keys) * 3
 
     assert Limit.objects.due().filter(max_concurrency=2, rate=None).count() == len(keys)
-    gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+    release_blocked.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
     assert (gated(), Task.objects.admitted().count()) == (len(keys), len(keys) * 2)
 
 
@@ -227,8 +227,8 @@ def test_what_is_past_its_deadline_keeps_nobody_out_until_the_reaper_comes(other
     Limit.objects.update(next_at=timezone.now())
     with transaction.atomic():
         list(rows.filter(pk=late[0].id).select_for_update())  # somebody has begun it at the last moment, say
-        assert other_connection(lambda: gates.admit_all("default", [TWO + "a"])) == 1
-    assert gates.admit_all("default", [TWO + "a"]) == 1
+        assert other_connection(lambda: release_blocked.admit_all("default", [TWO + "a"])) == 1
+    assert release_blocked.admit_all("default", [TWO + "a"]) == 1
 
     assert len(claim()) == 2
     assert not Limit.objects.filter(next_at__isnull=False).exists()
@@ -320,7 +320,7 @@ def test_a_rate_lets_in_its_burst_and_then_one_by_one():
     assert limit.tokens < 1
 
     def look():
-        gates.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+        release_blocked.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
         return not Task.objects.gated().exists()
 
     wait_until(look)
@@ -333,7 +333,7 @@ def test_what_a_rate_let_in_while_no_worker_was_there_does_not_pile_up():
     limited.often.send_many([{"who": "a"}] * 12)
     Limit.objects.update(refilled_at=timezone.now() - timedelta(hours=1))
 
-    gates.admit_all("default", ["tests.jobs.limited.often:a"])
+    release_blocked.admit_all("default", ["tests.jobs.limited.often:a"])
 
     assert Task.objects.admitted().count() == 4
 
@@ -389,7 +389,7 @@ def test_a_deep_gate_is_read_by_its_index():
     Task.objects.filter(pk=claim(1)[0].task_id).update(status="COMPLETED", completed_at=timezone.now())
 
     with CaptureQueriesContext(connection) as captured:
-        assert gates.admit("default", [TWO + "a"]).lanes.total() == 1
+        assert release_blocked.admit("default", [TWO + "a"]).lanes.total() == 1
 
     if connection.vendor == "postgresql":
         chosen = [
@@ -404,12 +404,12 @@ def test_a_deep_gate_is_read_by_its_index():
 
 
 def test_many_gates_are_opened_with_the_statements_of_one():
-    keys = [TWO + key for key in ["one", *(f"{number:03}" for number in range(gates.GATES))]]
+    keys = [TWO + key for key in ["one", *(f"{number:03}" for number in range(release_blocked.GATES))]]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys * 3)
 
     def statements(some):
         with CaptureQueriesContext(connection) as captured:
-            assert gates.admit("default", some).lanes.total() == 2 * len(some)
+            assert release_blocked.admit("default", some).lanes.total() == 2 * len(some)
         return len(captured)
 
     assert statements(keys[1:]) == statements(keys[:1])

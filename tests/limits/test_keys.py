@@ -3,9 +3,9 @@
 import pytest
 
 from horsies_django import Gather, task
-from horsies_django.calls import parameters_of
-from horsies_django.compat import InvalidTask
-from horsies_django.limits import key_of
+from horsies_django.core.compat import InvalidTask
+from horsies_django.enqueue.call_builder import parameters_of
+from horsies_django.enqueue.limits import key_of
 from tests.jobs import limited
 
 pytestmark = pytest.mark.once

@@ -3,7 +3,7 @@
 import pytest
 
 from horsies_django import Batch, InvalidWorkflow, Workflow, register_condition, task
-from horsies_django.models import Limit, Task, WorkflowTask, gates
+from horsies_django.models import Limit, Task, WorkflowTask, release_blocked
 from tests.conftest import wait_until
 from tests.jobs import limited
 from tests.jobs.models import Entry
@@ -156,9 +156,9 @@ def test_what_the_code_says_of_a_limit_counts_also_for_nodes_that_begin_later():
 
 
 def test_nodes_whose_code_says_no_limit_any_more_leave_that_of_others_as_it_is():
-    keys = [str(place) for place in range(gates.ON_THE_SPOT + 5)]
+    keys = [str(place) for place in range(release_blocked.ON_THE_SPOT + 5)]
     handle = Workflow("limited", [limited.two_of.node(node_id=key)(who=key) for key in keys]).start()
-    gates.admit_all("default", Limit.objects.values_list("pk", flat=True))
+    release_blocked.admit_all("default", Limit.objects.values_list("pk", flat=True))
     handle.pause()
     WorkflowTask.objects.update(task_name=f"{__name__}.is_wanted")
 

@@ -8,18 +8,18 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django.ids import uuid7
-from horsies_django.models import Task, gates
-from horsies_django.worker.ahead import Ahead
-from horsies_django.worker.allowance import Allowance
-from horsies_django.worker.books import Books
+from horsies_django.core.ids import uuid7
+from horsies_django.models import Task, release_blocked
+from horsies_django.worker.claim_budget import Allowance
+from horsies_django.worker.commands import Inbox
+from horsies_django.worker.config import Plan
+from horsies_django.worker.execution import Run
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.gates import Gates
-from horsies_django.worker.inbox import Inbox
-from horsies_django.worker.lanes import Lane
-from horsies_django.worker.plan import Plan
-from horsies_django.worker.run import Run
-from horsies_django.worker.watch import Watch
+from horsies_django.worker.limit_releaser import Gates
+from horsies_django.worker.slots import Lane
+from horsies_django.worker.start_ahead import Ahead
+from horsies_django.worker.store import Books
+from horsies_django.worker.watchdog import Watch
 from tests.jobs import limited
 from tests.limits.test_gates import RUNNER, TWO, claim, complete
 
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
-    keys = [TWO + f"{number:03}" for number in range(gates.GATES)]
+    keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
-    gates.admit_all("default", keys)
+    release_blocked.admit_all("default", keys)
     books = Books(Plan.of("default"), RUNNER)
     complete(claim(len(keys)))
 
@@ -44,7 +44,7 @@ def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
 
 
 def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
-    keys = [TWO + f"{number:03}" for number in range(gates.GATES * 3)]
+    keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES * 3)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
     plan = Plan.of("default")
     lane = Lane(False, 4, 0, InlineExecutor(Inbox().put), Ahead(4, 0))
@@ -52,18 +52,18 @@ def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
     several = Gates(plan, Books(plan, RUNNER), [lane], allowance, due_at=lambda moment: None)
     looks = itertools.count()
     # Each look at this clock is a second after the one before, so a turn is one transaction, and takes a second.
-    monkeypatch.setattr("horsies_django.worker.gates.time", SimpleNamespace(monotonic=lambda: next(looks)))
+    monkeypatch.setattr("horsies_django.worker.limit_releaser.time", SimpleNamespace(monotonic=lambda: next(looks)))
 
     several.put(keys)
-    assert several.open() == gates.GATES
+    assert several.open() == release_blocked.GATES
     assert several.is_due  # there is nothing else to do
 
     lane.running[(uuid7(), 1)] = Run(claim(1)[0], plan.options, RUNNER)
-    assert several.open() == gates.GATES
+    assert several.open() == release_blocked.GATES
     assert several.next - next(looks) > 2
     soonest = several.next
     several.put([TWO + "another"])
     assert several.next == soonest
-    assert several.open() == gates.GATES
+    assert several.open() == release_blocked.GATES
     several.open()
     assert not several

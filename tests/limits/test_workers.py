@@ -9,8 +9,8 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from horsies_django import reclaim
+from horsies_django.core.status import TaskStatus
 from horsies_django.models import Limit, Task, TaskAttempt
-from horsies_django.states import TaskStatus
 from tests.conftest import wait_until
 from tests.jobs import limited, tasks
 from tests.jobs.models import Entry

@@ -9,8 +9,8 @@ import pytest
 from django.test import override_settings
 
 from horsies_django import TaskError, TaskResult
-from horsies_django.inspecting import tasks
 from horsies_django.models import Limit, Task
+from horsies_django.ops.inspector import tasks
 from tests.conftest import ROOT
 from tests.masking import jobs
 
@@ -164,10 +164,10 @@ def test_an_error_about_a_key_does_not_quote_what_is_sensitive():
 def test_the_keys_are_the_same_in_every_process_of_the_project_and_others_under_another_secret():
     script = """
 import django, json; django.setup()
-from horsies_django.mask import keyed_hash
+from horsies_django.core.mask import keyed_hash
 print(json.dumps([keyed_hash("limit", "a"), keyed_hash("unique", "a"), keyed_hash("limit", "b")]))
 """
-    from horsies_django.mask import keyed_hash
+    from horsies_django.core.mask import keyed_hash
 
     here = [keyed_hash("limit", "a"), keyed_hash("unique", "a"), keyed_hash("limit", "b")]
     done = subprocess.run(
@@ -235,7 +235,7 @@ def test_nothing_of_a_task_that_can_not_be_found_is_shown():
 def test_what_the_database_says_of_a_row_that_it_refuses_is_kept_without_the_row(drain):
     from django.db import DatabaseError, connection
 
-    from horsies_django.refusals import primary_message
+    from horsies_django.db.errors import primary_message
 
     if connection.vendor != "postgresql":
         pytest.skip("SQLite quotes no values; runs with the tests on PostgreSQL")

@@ -4,7 +4,7 @@ import pytest
 
 from horsies_django import ContractCode, OperationalCode, OutcomeCode, RetryPolicy, TaskStatus
 from horsies_django.models import Task, Worker
-from horsies_django.worker import chain
+from horsies_django.worker import middleware_stack
 from tests.jobs import tasks
 from tests.jobs.models import Entry
 from tests.middleware import jobs, layers
@@ -44,7 +44,7 @@ def test_what_goes_round_both_needs_no_change_of_threads(drain, middleware, job)
 
 @KINDS
 def test_it_is_made_once_for_all_bodies_of_a_kind(drain, middleware, job):
-    chain._chains.clear()
+    middleware_stack._chains.clear()
     middleware("both", "outer")
     job.send_many({} for _ in range(50))
 

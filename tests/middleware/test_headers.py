@@ -11,7 +11,7 @@ from django.utils import timezone, translation
 
 from horsies_django import Batch, Workflow
 from horsies_django.models import Schedule, Task, WorkflowTask
-from horsies_django.schedules import firing
+from horsies_django.schedules import dispatch
 from tests.gathering import jobs as gathered
 from tests.middleware import jobs, layers
 
@@ -173,7 +173,7 @@ def test_the_form_of_a_schedule_says_so_too_and_what_is_stored_all_the_same_is_n
     row = Schedule.objects.create(name="stored", **columns)
 
     with pytest.raises(ValueError, match="metadata has the key 'tenant'"):
-        firing.run_now(row)
+        dispatch.run_now(row)
 
     assert not Task.objects.exists()
 
@@ -296,7 +296,7 @@ def test_a_schedule_sends_its_own_metadata_with_the_headers_of_who_runs_it(sende
         options={"metadata": {"shown": "schedule"}},
     )
 
-    handle = firing.run_now(row)
+    handle = dispatch.run_now(row)
 
     stored = Task.objects.get(pk=handle.id)
     assert (stored.schedule_id, stored.metadata) == (row.pk, AWAY | {"team": "billing", "shown": "schedule"})

@@ -5,7 +5,7 @@ import sys
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from horsies_django.compat import default_task_backend
+from horsies_django.core.compat import default_task_backend
 from horsies_django.middleware import ContextMiddleware
 from tests.middleware import jobs
 

@@ -9,11 +9,11 @@ from django.core.management import call_command
 from django.test import Client
 
 from horsies_django import TaskStatus, Workflow, reclaim
-from horsies_django.inspecting import tasks
+from horsies_django.core.operations import acting_as, log_operation, system_user
+from horsies_django.core.schedule_enums import DisabledBy
 from horsies_django.models import Queue, Schedule, Task, Worker
-from horsies_django.operations import acting_as, log_operation, system_user
-from horsies_django.schedules.choices import DisabledBy
-from horsies_django.schedules.firing import cancel_previous
+from horsies_django.ops.inspector import tasks
+from horsies_django.schedules.dispatch import cancel_previous
 from tests.jobs.tasks import add
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -117,7 +117,7 @@ def test_an_act_that_breaks_off_is_logged_with_what_it_did(said):
 
 
 def _cancel():
-    from horsies_django.inspecting.verbs import CANCEL
+    from horsies_django.ops.inspector.verbs import CANCEL
 
     return CANCEL
 

@@ -9,12 +9,12 @@ from django.db import connection, connections, transaction
 
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claims import Runner
-from horsies_django.worker.ahead import Ahead
-from horsies_django.worker.books import Books
+from horsies_django.worker.commands import Inbox
+from horsies_django.worker.config import Plan
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.inbox import Inbox
-from horsies_django.worker.lanes import Lane
-from horsies_django.worker.plan import Plan
+from horsies_django.worker.slots import Lane
+from horsies_django.worker.start_ahead import Ahead
+from horsies_django.worker.store import Books
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry

@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 
 from horsies_django.models import Queue, Task
-from horsies_django.worker.books import LEARNT_FOR
+from horsies_django.worker.store import LEARNT_FOR
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.queues.test_limits import SOON, most_at_once, ran

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from django.db.models import Max, Min
 
-from horsies_django.expressions import FromNow
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Queue, Task, TaskAttempt
 from tests.jobs import tasks
 

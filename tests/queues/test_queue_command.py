@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 from django.core.management import CommandError, call_command
 
+from horsies_django.core.rates import Rate
 from horsies_django.models import Queue, Task
-from horsies_django.rates import Rate
 from tests.inspecting.makers import make
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,11 +10,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskStatus
+from horsies_django.core.status import BeatRole
 from horsies_django.models import Heartbeat, Task, Worker
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Ended, Runner
 from horsies_django.reaper.duties import DUTIES
-from horsies_django.states import BeatRole
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry

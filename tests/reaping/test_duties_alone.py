@@ -5,11 +5,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django.compat import task_backends
+from horsies_django.core.compat import task_backends
 from horsies_django.models import Heartbeat, Task
 from horsies_django.models.transitions import BATCH
-from horsies_django.reaper import run_pass
-from horsies_django.reaper.duties import DUTIES
+from horsies_django.reaper.duties import DUTIES, run_pass
 from tests.reaping.conftest import WORK
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -13,10 +13,10 @@ from django.db import connection
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.compat import task_backends
-from horsies_django.conf import RecoveryOptions
-from horsies_django.figures import take
+from horsies_django.core.compat import task_backends
+from horsies_django.core.options import RecoveryOptions
 from horsies_django.models import Task, Turn
+from horsies_django.ops.metrics import take
 from horsies_django.reaper.outages import grace
 from tests.conftest import database_url, wait_until
 from tests.jobs import tasks

@@ -12,12 +12,12 @@ from django.core.management import CommandError, call_command
 from django.urls import reverse
 
 from horsies_django import InvalidWorkflow, TaskStatus, register_condition, register_task, register_type
+from horsies_django.apps import load_modules
 from horsies_django.checks import check_modules
-from horsies_django.compat import default_task_backend
+from horsies_django.core.compat import default_task_backend
 from horsies_django.exceptions import NotRegistered
-from horsies_django.inspecting import tasks
-from horsies_django.loading import load_modules
 from horsies_django.models import Schedule, Task, WorkflowTask
+from horsies_django.ops.inspector import tasks
 from tests.conftest import ROOT, Process
 from tests.registered import jobs
 from tests.registered.jobs import Box, Conditional, Parcel, Shelf
@@ -279,7 +279,7 @@ def late(tmp_path, monkeypatch):
     """A module that registers a task and is imported now, after Django has started."""
     from importlib import import_module
 
-    from horsies_django.registry import registry
+    from horsies_django.core.registry import registry
 
     name = f"late_{next(_numbers)}"
     (tmp_path / f"{name}.py").write_text(TRAP)

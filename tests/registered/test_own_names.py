@@ -11,12 +11,12 @@ from django.core.management import call_command
 from django.urls import reverse
 
 from horsies_django import Every, TaskStatus, register_task, task
-from horsies_django.compat import InvalidTask, default_task_backend
+from horsies_django.core.compat import InvalidTask, default_task_backend
+from horsies_django.core.registry import registry
+from horsies_django.db.expressions import FromNow
 from horsies_django.exceptions import PayloadMismatch
-from horsies_django.expressions import FromNow
-from horsies_django.inspecting import tasks
 from horsies_django.models import Schedule, Task, WorkflowTask
-from horsies_django.registry import registry
+from horsies_django.ops.inspector import tasks
 from horsies_django.schedules.declaring import Declared
 from tests.conftest import ROOT, Process
 from tests.registered import renamed

@@ -7,7 +7,7 @@ from django.db import connection
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.compat import task_finished
+from horsies_django.core.compat import task_finished
 from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt
 from tests.retention import jobs
 

@@ -9,7 +9,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.compat import task_backends
+from horsies_django.core.compat import task_backends
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.reaper.batches import Refused
 from horsies_django.reaper.pruning import past_keeping, prune_heartbeats, prune_tasks

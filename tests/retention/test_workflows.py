@@ -13,13 +13,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, Workflow, wait_for_event
-from horsies_django.compat import task_backends
+from horsies_django.core.compat import task_backends
 from horsies_django.models import Task, WorkflowEvent, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.reaper import run_pass
 from horsies_django.reaper.batches import Refused
+from horsies_django.reaper.duties import run_pass
 from horsies_django.reaper.pruning import NODES, prune_workflows
-from horsies_django.recovery import recover_stuck_workflows
+from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.workflows import bodies
 from tests.workflows.running import children, ran, states, value, wait_and_drain
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horsies_django import OperationalCode, OutcomeCode, RetryPolicy, task
-from horsies_django.compat import InvalidTask
+from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt
 from tests.jobs import tasks
 from tests.running.jobs import succeeds_at_last

@@ -16,8 +16,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection, models
 
 from horsies_django import OperationalCode, RetryPolicy, TaskStatus, Workflow, WorkflowStatus, sleep
-from horsies_django.bounds import beyond
-from horsies_django.expressions import FromNow
+from horsies_django.core.bounds import beyond
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import (
     Heartbeat,
     Limit,

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from horsies_django import TaskStatus
-from horsies_django.ids import uuid7s
+from horsies_django.core.ids import uuid7s
+from horsies_django.db.notifications import REMEMBERED, _limiter, wake_after_commit
 from horsies_django.models import Task, Worker
-from horsies_django.models.survey import MOST, Survey
-from horsies_django.waking import REMEMBERED, _limiter, wake_after_commit
+from horsies_django.models.claim.scan import MOST, Survey
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,9 +9,9 @@ import pytest
 from django.db import connection
 
 from horsies_django import TaskStatus
+from horsies_django.db.notifications import DISMISSED, REVOKED
+from horsies_django.db.postgres import CHANNEL, ENDED
 from horsies_django.models import Task, Worker
-from horsies_django.postgres import CHANNEL, ENDED
-from horsies_django.waking import DISMISSED, REVOKED
 from horsies_django.worker.hints import AT_ONCE, PER_SECOND, Hints
 from tests.conftest import wait_until
 from tests.jobs import tasks

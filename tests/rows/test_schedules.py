@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 from django.core.exceptions import ValidationError
 
-from horsies_django.backend import config_of
+from horsies_django.core.schedule_enums import MOST_CATCH_UP
+from horsies_django.enqueue.backend import config_of
 from horsies_django.models import Schedule, Task
-from horsies_django.schedules.beat import Beat
-from horsies_django.schedules.choices import MOST_CATCH_UP
-from horsies_django.schedules.moments import database_now
-from horsies_django.schedules.passing import SLOTS_OF_A_LOOK, _due
+from horsies_django.schedules.clock import database_now
+from horsies_django.schedules.fire_due import SLOTS_OF_A_LOOK, _due
+from horsies_django.schedules.scheduler import Beat
 from tests.schedules.conftest import make, put_back, utc
 
 HOSTILE = {

@@ -3,7 +3,7 @@
 import pytest
 
 from horsies_django import RetryPolicy, task
-from horsies_django.compat import InvalidTask, task_backends
+from horsies_django.core.compat import InvalidTask, task_backends
 from horsies_django.models import Task, TaskAttempt
 from tests.running import jobs
 

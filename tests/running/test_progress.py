@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from horsies_django import TaskStatus
-from horsies_django.handle import Progress
+from horsies_django.enqueue.handle import Progress
 from horsies_django.models import Task, TaskAttempt
 from tests.conftest import wait_until
 from tests.jobs.models import Entry

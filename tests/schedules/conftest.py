@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from horsies_django.backend import config_of
-from horsies_django.expressions import FromNow
+from horsies_django.db.expressions import FromNow
+from horsies_django.enqueue.backend import config_of
 from horsies_django.models import Schedule
-from horsies_django.schedules.beat import Beat
 from horsies_django.schedules.declaring import declarations
+from horsies_django.schedules.scheduler import Beat
 from tests.schedules import jobs  # noqa: F401  # the workflow that rows name
 
 

@@ -11,13 +11,13 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import Every, schedule
-from horsies_django.backend import config_of
 from horsies_django.checks import check_schedules
+from horsies_django.enqueue.backend import config_of
 from horsies_django.models import Schedule, Task, Workflow
 from horsies_django.models.transitions import DEADLOCK
-from horsies_django.schedules import firing, passing, patience
-from horsies_django.schedules.beat import Beat
-from horsies_django.schedules.moments import database_now
+from horsies_django.schedules import backoff, dispatch, fire_due
+from horsies_django.schedules.clock import database_now
+from horsies_django.schedules.scheduler import Beat
 from tests.conftest import wait_until
 from tests.schedules import jobs
 from tests.schedules.conftest import make, put_back
@@ -130,7 +130,7 @@ def test_of_missed_slots_those_that_fail_are_left_out_alone_c_07_c_09(beat):
 @pytest.mark.django_db
 def test_a_slot_that_is_seconds_late_counts_as_missed_for_nobody(beat):
     make(catch_up="none")
-    put_back(passing.MISSED_AFTER / 2)
+    put_back(fire_due.MISSED_AFTER / 2)
 
     beat.run_once()
 
@@ -211,7 +211,7 @@ def test_a_run_now_and_the_beat_lock_in_one_order(beat):
         thread.start()
         wait_until(_is_waited_for)
         assert Task.objects.count() == 0
-        assert firing.send(row, firing.prepare(row, database_now("default")))
+        assert dispatch.send(row, dispatch.prepare(row, database_now("default")))
     thread.join(30)
 
     assert Task.objects.count() == 1
@@ -249,7 +249,7 @@ def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other_c_09_scenar
         name="refusing", timing="every:3600", workflow_name="tests.schedules.refusing", kwargs={"source": "none"}
     )
     make("well")
-    put_back(passing.MISSED_AFTER + 10)
+    put_back(fire_due.MISSED_AFTER + 10)
 
     passed = {one.schedule: one for one in beat.run_once().passed}
 
@@ -270,7 +270,7 @@ def test_what_a_scheduler_can_not_find_is_left_to_others_for_a_minute_c_09(beat)
     make("newer", task="tests.jobs.of_the_next_deploy.task")
     Schedule.objects.create(name="theirs", timing="every:3600", workflow_name="of.another.project")
     make("well")
-    put_back(passing.MISSED_AFTER / 2)
+    put_back(fire_due.MISSED_AFTER / 2)
     planned = set(Schedule.objects.exclude(name="well").values_list("next_run_at", "last_error"))
 
     report = beat.run_once()
@@ -279,7 +279,7 @@ def test_what_a_scheduler_can_not_find_is_left_to_others_for_a_minute_c_09(beat)
     assert {one.schedule for one in report.left} == {"newer", "theirs"}
     assert set(Schedule.objects.exclude(name="well").values_list("next_run_at", "last_error")) == planned
 
-    put_back(passing.MISSED_AFTER + 10, name__in=["newer", "theirs"])
+    put_back(fire_due.MISSED_AFTER + 10, name__in=["newer", "theirs"])
     passed = Beat(config_of("default"), "default").run_once().passed
 
     assert ["of_the_next_deploy" in one.error for one in passed].count(True) == 1
@@ -351,7 +351,7 @@ def test_what_fails_for_now_is_tried_less_and_less_often(beat, monkeypatch):
     with refusing(REPORT, DEADLOCK) as tries:
         counts = []
         for now in (0.0, 0.09, 0.11, 0.30, 0.32, 0.71, 0.73, 1.0):  # it is let alone for 0.1, 0.2, 0.4 and 0.8 seconds
-            monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda now=now: now))
+            monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda now=now: now))
             is_tried = bool(beat.run_once().left)
             counts.append((is_tried, tries()))
 
@@ -460,8 +460,8 @@ def test_of_two_that_see_a_slot_due_one_sends_it_q_01_s4_56(beat):
     rows, now = Schedule.objects.all(), database_now("default")
     planned = Schedule.objects.get().next_run_at
 
-    first = list(passing.pass_due(rows, row.pk, planned, now))
-    second = list(passing.pass_due(rows, row.pk, planned, now))
+    first = list(fire_due.pass_due(rows, row.pk, planned, now))
+    second = list(fire_due.pass_due(rows, row.pk, planned, now))
 
     assert (len(first), second) == (1, [])
     assert Task.objects.count() == 1

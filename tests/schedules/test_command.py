@@ -7,10 +7,10 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from horsies_django import Every, schedule
-from horsies_django.expressions import FromNow
+from horsies_django.db.expressions import FromNow
 from horsies_django.models import Schedule, Task
-from horsies_django.schedules import beat, passing
-from horsies_django.schedules.moments import database_now
+from horsies_django.schedules import fire_due, scheduler
+from horsies_django.schedules.clock import database_now
 from tests.conftest import wait_until
 from tests.jobs.tasks import add, noop
 from tests.schedules.conftest import make, put_back
@@ -33,8 +33,8 @@ def test_once_syncs_sends_what_is_due_and_prints_it_s4_54(capsys):
 
 @pytest.mark.django_db
 def test_once_sends_all_that_is_due_however_much_it_is_s4_54(capsys, monkeypatch):
-    monkeypatch.setattr(passing, "SLOTS_OF_A_LOOK", 5)
-    monkeypatch.setattr(beat, "BATCH", 10)
+    monkeypatch.setattr(fire_due, "SLOTS_OF_A_LOOK", 5)
+    monkeypatch.setattr(scheduler, "BATCH", 10)
     slots, rows = 17, 32
     make("missed", timing="every:60", catch_up="all", max_catch_up_runs=1_000)
     put_back(60 * slots + 5)

@@ -7,10 +7,10 @@ import pytest
 
 from horsies_django import Cron, Every, schedule
 from horsies_django.checks import check_schedules
-from horsies_django.compat import BaseTaskBackend
+from horsies_django.core.compat import BaseTaskBackend
 from horsies_django.models import Schedule
+from horsies_django.schedules.clock import aware, database_now
 from horsies_django.schedules.declaring import declarations
-from horsies_django.schedules.moments import aware, database_now
 from tests.jobs.tasks import add, noop
 from tests.schedules.conftest import make, utc
 from tests.schedules.jobs import Import, collect, report
@@ -259,8 +259,8 @@ def test_one_with_a_mistake_leaves_its_row_as_it_is(beat):
 
 
 def test_a_project_may_name_itself(beat, settings):
-    from horsies_django.backend import config_of
-    from horsies_django.schedules.beat import Beat
+    from horsies_django.enqueue.backend import config_of
+    from horsies_django.schedules.scheduler import Beat
 
     settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"project": "shop"}}}
     schedule("a", noop, Every(hours=5))

@@ -6,7 +6,7 @@ import pytest
 from django.core.management import call_command
 
 from horsies_django import RetryPolicy, task
-from horsies_django.compat import task_backends
+from horsies_django.core.compat import task_backends
 from horsies_django.models import Task, TaskAttempt
 from tests.jobs import tasks
 from tests.sending import jobs

@@ -12,8 +12,8 @@ from django.db import connection
 from django.utils import timezone
 
 from horsies_django import TaskError, TaskHandle, TaskResult, TaskStatus
+from horsies_django.enqueue.handle import Progress
 from horsies_django.exceptions import TaskFailed, WaitTimeout
-from horsies_django.handle import Progress
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.sending import jobs

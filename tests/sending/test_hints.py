@@ -15,7 +15,7 @@ from django.db.models import TextChoices
 from django.utils.translation import gettext_lazy
 
 from horsies_django import TaskError, TaskResult
-from horsies_django.hints import mismatches, return_problem, return_rule
+from horsies_django.core.type_check import mismatches, return_problem, return_rule
 from horsies_django.models import Task
 from tests.jobs import tasks
 from tests.sending import jobs

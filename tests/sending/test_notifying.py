@@ -5,9 +5,9 @@ import time
 import pytest
 from django.db import connection, transaction
 
-from horsies_django import waking
+from horsies_django.db import notifications
+from horsies_django.db.notifications import QUIET
 from horsies_django.models import Task
-from horsies_django.waking import QUIET
 from tests.sending import jobs
 
 
@@ -42,7 +42,7 @@ def heard(transactional_db):
 @pytest.fixture
 def long_quiet(monkeypatch):
     """What was said is not said again in this test, however slowly it runs."""
-    monkeypatch.setattr(waking, "QUIET", 600)
+    monkeypatch.setattr(notifications, "QUIET", 600)
 
 
 def on_a_queue_of_its_own(request):

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from horsies_django import ContractCode, TaskHandle, TaskStatus
-from horsies_django.compat import InvalidTask, task_enqueued
+from horsies_django.core.compat import InvalidTask, task_enqueued
 from horsies_django.exceptions import HorsiesError, PayloadMismatch
 from horsies_django.models import Task
 from tests.sending import jobs

@@ -8,7 +8,7 @@ from django.db import connection
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.compat import InvalidTask
+from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task
 from tests.sending import jobs
 

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskHandle, TaskStatus, task
-from horsies_django.compat import InvalidTask
+from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt
 from tests.jobs.models import Entry
 from tests.sending import jobs

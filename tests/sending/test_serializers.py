@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horsies_django import TaskHandle, TaskStatus
-from horsies_django.compat import default_task_backend
+from horsies_django.core.compat import default_task_backend
+from horsies_django.core.serialization import clean_text, decode, dumps, encode
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.serializers import clean_text, decode, dumps, encode
 from tests.sending import jobs
 from tests.sending.jobs import Address, Person
 

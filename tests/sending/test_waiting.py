@@ -13,7 +13,8 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import Error, connection, transaction
 
-from horsies_django import TaskHandle, TaskResult, waiting
+from horsies_django import TaskHandle, TaskResult
+from horsies_django.enqueue import wait
 from horsies_django.models import Task
 from tests.asking import asking_for
 from tests.conftest import wait_until
@@ -143,7 +144,7 @@ def test_on_sqlite_which_tells_of_no_ends_a_long_wait_goes_on_looking_often(aske
 
 
 def room_of_threads():
-    return waiting._room_of_process("default", waiting.of_tasks, os.getpid())
+    return wait._room_of_process("default", wait.of_tasks, os.getpid())
 
 
 def leader_of(waiters, asked):
@@ -219,8 +220,8 @@ def test_an_exception_as_a_look_begins_leaves_no_connection_open(transactional_d
 
 
 def test_a_leader_that_does_not_come_back_is_followed_by_another():
-    room = waiting._Room()
-    hung, other = (waiting._Seat(uuid.uuid4(), time.monotonic() + 60, threading.Event()) for _ in range(2))
+    room = wait._Room()
+    hung, other = (wait._Seat(uuid.uuid4(), time.monotonic() + 60, threading.Event()) for _ in range(2))
     room.sit(hung)
     room.sit(other)
     room.turn(hung)
@@ -263,7 +264,7 @@ def test_a_room_is_empty_when_all_have_left(asked):
     room = room_of_threads()
     assert found == ["WAIT_TIMEOUT"] * 5
     assert (room.leader, room.seats) == (None, {})
-    assert not any(room.seats for of_loop in waiting._rooms_of_loops.values() for room in of_loop.values())
+    assert not any(room.seats for of_loop in wait._rooms_of_loops.values() for room in of_loop.values())
 
 
 # Transactions.

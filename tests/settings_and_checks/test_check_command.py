@@ -3,7 +3,7 @@
 import pytest
 
 from horsies_django import Workflow, sleep
-from horsies_django.compat import InvalidTask, task_backends
+from horsies_django.core.compat import InvalidTask, task_backends
 from horsies_django.models import Task
 from tests.conftest import Process
 from tests.jobs import tasks

@@ -7,8 +7,8 @@ import pytest
 from django.core.checks import ERROR
 from django.core.exceptions import ImproperlyConfigured
 
-from horsies_django.compat import task_backends
-from horsies_django.conf import (
+from horsies_django.core.compat import task_backends
+from horsies_django.core.options import (
     AdminOptions,
     DefaultOptions,
     Options,
@@ -17,8 +17,8 @@ from horsies_django.conf import (
     RetentionOptions,
     WorkerOptions,
 )
+from horsies_django.core.rates import RATE_ALLOWED
 from horsies_django.models import Task
-from horsies_django.rates import RATE_ALLOWED
 from tests.jobs import tasks
 
 BACKEND = "horsies_django.backend.HorsiesBackend"

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.models import Schedule, Task, Turn
-from horsies_django.models.turn import NEVER
+from horsies_django.models.lease import NEVER
 from tests.conftest import ROOT, Process, database_url, wait_until
 from tests.jobs import tasks
 

@@ -17,7 +17,7 @@ class ListeningConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect the receivers."""
-        from horsies_django import signals
+        from horsies_django.core import signals
 
         for name in ("task_retrying", "task_crashed", "task_expired", "task_cancelled", "task_finished"):
             getattr(signals, name).connect(_writer(name), weak=False)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from horsies_django import signals
-from horsies_django.compat import FrameworkTaskResult
+from horsies_django.core import signals
+from horsies_django.core.compat import FrameworkTaskResult
 
 NAMES = ("task_retrying", "task_crashed", "task_expired", "task_cancelled", "task_finished")
 

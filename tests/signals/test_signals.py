@@ -11,16 +11,17 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from horsies_django import OperationalCode, OutcomeCode, TaskError, TaskStatus, Workflow, signals
+from horsies_django import OperationalCode, OutcomeCode, TaskError, TaskStatus, Workflow
 from horsies_django.backend import HorsiesBackend
-from horsies_django.compat import TaskResultStatus, default_task_backend
+from horsies_django.core import signals
+from horsies_django.core.compat import TaskResultStatus, default_task_backend
+from horsies_django.enqueue.send_signals import handing_over
 from horsies_django.models import Task, transitions
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.signalling import handing_over
-from horsies_django.worker.announcing import Announcer
-from horsies_django.worker.outcome import Outcome
-from horsies_django.worker.run import Run
+from horsies_django.worker.execution import Run
+from horsies_django.worker.execution_result import Outcome
+from horsies_django.worker.signal_dispatcher import Announcer
 from tests.conftest import wait_until
 from tests.framework import jobs as framework_jobs
 from tests.signals import jobs

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
 from horsies_django import RetryPolicy
+from horsies_django.enqueue.task import HorsiesTask
 from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
 from horsies_django.models.claims import ClaimedTask, Ended, Runner
-from horsies_django.tasks import HorsiesTask
-from horsies_django.worker import body
-from horsies_django.worker.ahead import Ahead
-from horsies_django.worker.books import Books, latest
+from horsies_django.worker import run_body
+from horsies_django.worker.commands import Inbox
+from horsies_django.worker.config import Plan
+from horsies_django.worker.execution import Run
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.inbox import Inbox
-from horsies_django.worker.lanes import Lane
-from horsies_django.worker.plan import Plan
-from horsies_django.worker.run import Run
+from horsies_django.worker.slots import Lane
+from horsies_django.worker.start_ahead import Ahead
+from horsies_django.worker.store import Books, latest
 
 from . import jobs
 from .model import LIVE, Model, Row
@@ -113,7 +113,7 @@ class Base(RuleBasedStateMachine):
 
     def run_body(self, taken: Taken, how: str) -> Ended:
         jobs.outcome[0] = how
-        return body.run(self.run_of(taken)).ended
+        return run_body.run(self.run_of(taken)).ended
 
     def task(self, send: Send) -> HorsiesTask[[], object]:
         codes, delays = send.policy

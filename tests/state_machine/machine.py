@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from horsies_django import reclaim
+from horsies_django.core.status import TaskStatus
 from horsies_django.models import Task
-from horsies_django.reaper import run_pass
 from horsies_django.reaper.crashed import recover_all
-from horsies_django.states import TaskStatus
+from horsies_django.reaper.duties import run_pass
 
 from .model import ENDED_AT, LIVE
 from .people import People

@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from horsies_django import task
+from horsies_django.core.printable import LOGGERS, lines, one_line
 from horsies_django.models import Queue, Schedule, Task, TaskAttempt, Worker
-from horsies_django.printable import LOGGERS, lines, one_line
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]

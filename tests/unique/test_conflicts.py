@@ -289,7 +289,7 @@ def test_who_has_a_key_is_found_by_the_index():
 
 
 def test_a_result_of_the_framework_can_be_enqueued_again_with_other_arguments():
-    from horsies_django.compat import default_task_backend
+    from horsies_django.core.compat import default_task_backend
 
     job = jobs.index
     first = job.send("a")

@@ -7,9 +7,9 @@ import pytest
 from django.utils import timezone
 
 from horsies_django import TaskStatus, Unique, task
-from horsies_django.compat import InvalidTask
+from horsies_django.core.compat import InvalidTask
+from horsies_django.core.unique import UniqueUntil
 from horsies_django.models import Task
-from horsies_django.unique import UniqueUntil
 from tests.unique import jobs
 
 LIVE = {TaskStatus.PENDING, TaskStatus.CLAIMED, TaskStatus.RUNNING}

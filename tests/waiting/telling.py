@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import connection
 
-from horsies_django import postgres
+from horsies_django.db import postgres
 
 
 def backends(condition: str) -> list[int]:

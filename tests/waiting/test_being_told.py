@@ -11,7 +11,8 @@ from asgiref.sync import async_to_sync
 from django.db import connection
 from django.db.backends.signals import connection_created
 
-from horsies_django import TaskHandle, postgres
+from horsies_django import TaskHandle
+from horsies_django.db import postgres
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.jobs import tasks

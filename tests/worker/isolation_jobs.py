@@ -10,7 +10,7 @@ from django.urls import set_script_prefix
 from django.utils import timezone, translation
 
 from horsies_django import task
-from horsies_django.compat import task_backends
+from horsies_django.core.compat import task_backends
 from tests.jobs.tasks import noop
 
 tenant: ContextVar[str] = ContextVar("tenant", default="none")

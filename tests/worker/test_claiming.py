@@ -8,9 +8,9 @@ from django.utils import timezone
 
 from horsies_django import TaskStatus
 from horsies_django.models import Queue, Task
+from horsies_django.models.claim.complete_and_claim import exchange_of
 from horsies_django.models.claims import Runner
-from horsies_django.models.exchange import exchange_of
-from horsies_django.worker.lanes import MOST_QUEUES
+from horsies_django.worker.slots import MOST_QUEUES
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry

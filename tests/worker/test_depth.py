@@ -18,7 +18,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.models import Queue, Task, TaskAttempt, exchange
+from horsies_django.models import Queue, Task, TaskAttempt
+from horsies_django.models.claim import complete_and_claim
 from horsies_django.models.claims import Ended, Runner
 from horsies_django.worker.connection import own_connection
 from tests.jobs import tasks
@@ -40,7 +41,7 @@ def is_postgres():
 
 def exchange_of(runner=RUNNERS[0], *, is_async=False):
     with transaction.atomic():  # else Django writes no SELECT … FOR UPDATE
-        return exchange.exchange_of(Task.objects.all(), runner, is_async=is_async)
+        return complete_and_claim.exchange_of(Task.objects.all(), runner, is_async=is_async)
 
 
 def ends_of(claims):

@@ -6,10 +6,10 @@ from django.db import transaction
 from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.attempt import AttemptError
+from horsies_django.models.claim.complete_and_claim import exchange_of
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.models.exchange import exchange_of
-from horsies_django.worker.books import Books
-from horsies_django.worker.plan import Plan
+from horsies_django.worker.config import Plan
+from horsies_django.worker.store import Books
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -13,18 +13,19 @@ from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.framework import own_logging
-from horsies_django.models import Task, TaskAttempt, exchange
+from horsies_django.enqueue.django_result import own_logging
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.models.claim import complete_and_claim
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.worker import body
-from horsies_django.worker.ahead import Ahead
-from horsies_django.worker.books import Books
+from horsies_django.worker import run_body
+from horsies_django.worker.commands import Inbox
+from horsies_django.worker.config import Plan
 from horsies_django.worker.connection import own_connection
+from horsies_django.worker.execution import Run
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.inbox import Inbox
-from horsies_django.worker.lanes import Lane
-from horsies_django.worker.plan import Plan
-from horsies_django.worker.run import Run
+from horsies_django.worker.slots import Lane
+from horsies_django.worker.start_ahead import Ahead
+from horsies_django.worker.store import Books
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -41,7 +42,7 @@ def is_postgres():
 
 def exchange_of():
     with transaction.atomic():  # else Django writes no SELECT … FOR UPDATE
-        return exchange.exchange_of(Task.objects.all(), RUNNER, is_async=False)
+        return complete_and_claim.exchange_of(Task.objects.all(), RUNNER, is_async=False)
 
 
 def ends_of(claims):
@@ -345,7 +346,7 @@ def turns(exchange, options, batch, count):
     """Run ``count`` tasks in this thread, as a pump and its slots do in theirs."""
     held = exchange.run([], batch, ["default"])
     for _ in range(count // batch):
-        outcomes = [body.run(Run(claimed, options, RUNNER)) for claimed in held]
+        outcomes = [run_body.run(Run(claimed, options, RUNNER)) for claimed in held]
         held = exchange.run([outcome.ended for outcome in outcomes], batch, ["default"])
 
 

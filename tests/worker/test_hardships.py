@@ -9,8 +9,8 @@ from django.db import connection, connections, transaction
 from horsies_django import TaskStatus
 from horsies_django.models import Heartbeat, Task
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.worker.books import Books
-from horsies_django.worker.plan import Plan
+from horsies_django.worker.config import Plan
+from horsies_django.worker.store import Books
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry

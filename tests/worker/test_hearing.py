@@ -6,10 +6,10 @@ import threading
 import pytest
 from django.db import Error, connection, connections
 
-from horsies_django import postgres
-from horsies_django.waking import Wake
+from horsies_django.db import postgres
+from horsies_django.db.notifications import Wake
+from horsies_django.worker.commands import Inbox, Word
 from horsies_django.worker.connection import own_connection
-from horsies_django.worker.inbox import Inbox, Word
 from tests.conftest import wait_until
 
 

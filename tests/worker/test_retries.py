@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, TaskStatus
-from horsies_django.ids import uuid7
+from horsies_django.core.ids import uuid7
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.jobs import tasks

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from horsies_django import RetryPolicy, TaskHandle, TaskStatus
 from horsies_django.models import Task, TaskAttempt, Worker, WorkflowTask
-from horsies_django.reasons import ReasonCode, reasons_of
+from horsies_django.ops.diagnosis import ReasonCode, reasons_of
 from horsies_django.worker import versions
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -214,7 +214,7 @@ def test_once_it_is_known_nothing_is_left_of_that(drain):
 
 @pytest.mark.once
 def test_the_fingerprint_changes_with_a_name_and_a_parameter_and_with_nothing_else(monkeypatch):
-    from horsies_django.registry import registry
+    from horsies_django.core.registry import registry
 
     def of(**changes):
         with monkeypatch.context() as patch:
@@ -231,7 +231,7 @@ def test_the_fingerprint_changes_with_a_name_and_a_parameter_and_with_nothing_el
 
 @pytest.mark.once
 def test_a_task_that_is_registered_late_is_no_part_of_the_fingerprint(monkeypatch):
-    from horsies_django.registry import registry
+    from horsies_django.core.registry import registry
 
     before = versions.fingerprint.__wrapped__()
     monkeypatch.setitem(registry.tasks, "shop.late", tasks.add)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from horsies_django import TaskStatus
-from horsies_django.ids import uuid7
+from horsies_django.core.ids import uuid7
 from horsies_django.models import Task, Worker
 from tests.conftest import wait_until
 from tests.jobs import tasks

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 
 from horsies_django import TaskStatus
-from horsies_django.ids import uuid7
+from horsies_django.core.ids import uuid7
 from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.jobs import tasks

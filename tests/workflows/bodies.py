@@ -25,7 +25,7 @@ from horsies_django import (
 )
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.workflows.engine import repairing
+from horsies_django.workflows.engine import repair
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.jobs.models import Entry
 
@@ -181,7 +181,7 @@ def expire_and_fail(workflow_meta: WorkflowMeta) -> TaskResult[None, TaskError[A
 
 def _expire(workflow_id: UUID) -> None:
     WorkflowRow.objects.filter(pk=workflow_id).update(good_until=Now())
-    repairing.expire("default")
+    repair.expire("default")
 
 
 @task

@@ -11,13 +11,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from horsies_django import Workflow
-from horsies_django.compat import task_backends
+from horsies_django.core.compat import task_backends
+from horsies_django.core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, WorkflowTaskStatus
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.reaper import run_pass
-from horsies_django.workflows import door
+from horsies_django.reaper.duties import run_pass
+from horsies_django.workflows import gateway
 from horsies_django.workflows.handle import WorkflowHandle
-from horsies_django.workflows.states import WORKFLOW_TASK_TERMINAL_STATES, WorkflowTaskStatus
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
 
@@ -55,7 +55,7 @@ def die(count: int = 100) -> list[UUID]:
     with transaction.atomic():
         claims = Task.objects.claim("dead", start=count, prefetch=0)
     keys = [claim.task_id for claim in claims]
-    door.run("default", keys)
+    gateway.run("default", keys)
     then = timezone.now() - timedelta(hours=1)
     Task.objects.filter(pk__in=keys).update(claimed_at=then, started_at=then)
     return keys

@@ -7,8 +7,8 @@ import pytest
 from horsies_django import Workflow, WorkflowDefinition, sleep
 from horsies_django.exceptions import InvalidWorkflow
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.workflows import survey
-from horsies_django.workflows.mistakes import MistakeCode
+from horsies_django.workflows import registry_check
+from horsies_django.workflows.errors import MistakeCode
 from tests.workflows import bodies, jobs
 from tests.workflows.conftest import mistakes_of
 from tests.workflows.running import codes, ran
@@ -89,7 +89,7 @@ def test_check_tells_of_a_circle():
     definition("a", "b")
     definition("b", "a")
 
-    found = [mistake for mistake in survey.mistakes() if mistake.code is MistakeCode.CONTAINS_ITSELF]
+    found = [mistake for mistake in registry_check.mistakes() if mistake.code is MistakeCode.CONTAINS_ITSELF]
 
     assert sorted(mistake.workflow for mistake in found) == ["a", "b"]
     assert all(">>" in mistake.problem for mistake in found)

@@ -3,7 +3,7 @@
 import pytest
 
 from horsies_django import NodeKey, SubWorkflowSummary, TaskResult, WorkflowContext, WorkflowStatus
-from horsies_django.ids import uuid7
+from horsies_django.core.ids import uuid7
 from tests.workflows import jobs
 
 PAGE = jobs.fetch.node(node_id="page")(url="x")

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection, transaction
 
 from horsies_django import Join, RetryPolicy, Workflow, wait_for_event
+from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowTask
-from horsies_django.states import TASK_TERMINAL_STATES
 from tests.workflows import bodies
 from tests.workflows.running import (
     children,

@@ -9,10 +9,10 @@ from django.db.models import F
 from django.utils import timezone
 
 from horsies_django import RetryPolicy, Workflow, sleep
+from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.recovery import recover_stuck_workflows
-from horsies_django.states import TASK_TERMINAL_STATES
+from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.workflows import bodies
 from tests.workflows.running import (
     children,

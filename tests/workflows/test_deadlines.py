@@ -9,11 +9,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from horsies_django import OnError, Workflow, wait_for_event
-from horsies_django.compat import task_backends
+from horsies_django.core.compat import task_backends
+from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.reaper import run_pass
-from horsies_django.states import TASK_TERMINAL_STATES
+from horsies_django.reaper.duties import run_pass
 from tests.workflows import bodies
 from tests.workflows.running import children, codes, contradictions, ran, states, times, value
 

@@ -16,12 +16,13 @@ from django.core.management import call_command
 from django.db import Error, connection, transaction
 from django.utils import timezone
 
-from horsies_django import OnError, RetryPolicy, TaskHandle, Workflow, WorkflowHandle, ends, postgres, sleep
-from horsies_django.compat import BaseTaskBackend, InvalidTask
+from horsies_django import OnError, RetryPolicy, TaskHandle, Workflow, WorkflowHandle, sleep
+from horsies_django.core.compat import BaseTaskBackend, InvalidTask
+from horsies_django.db import completions, postgres
 from horsies_django.exceptions import PayloadMismatch, TaskFailed
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.workflows.making import wait_for_event
+from horsies_django.workflows.node_factories import wait_for_event
 from tests.asking import asking_for
 from tests.conftest import wait_until
 from tests.waiting.telling import all_tell, ears
@@ -87,7 +88,7 @@ def shown(result):
 
 def is_told(line, handle):
     """Whether this end was told of."""
-    return ends.mark(handle.id) in set().union(*map(ends.loads, line.hear(0.05)))
+    return completions.mark(handle.id) in set().union(*map(completions.loads, line.hear(0.05)))
 
 
 class Waiter(threading.Thread):
@@ -189,7 +190,7 @@ def test_w_72_a_tree_is_told_of_in_one_breath(line, drain):
     assert handle.cancel()
 
     (payload,) = wait_until(lambda: line.hear(1))
-    assert ends.loads(payload) == {ends.mark(one.id) for one in (handle, *children(handle))}
+    assert completions.loads(payload) == {completions.mark(one.id) for one in (handle, *children(handle))}
 
 
 def test_w_72_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):

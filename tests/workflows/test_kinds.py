@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NewType, TypedDict, TypeVar
 import pytest
 
 from horsies_django import TaskError, TaskResult
-from horsies_django.workflows.kinds import clash, given, taken, takes_result
+from horsies_django.workflows.type_compat import clash, given, taken, takes_result
 
 UserId = NewType("UserId", int)
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from django.db.models.functions import Now
 from horsies_django import OnError, RetryPolicy, Workflow, wait_for_event
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.recovery import recover_stuck_workflows
-from horsies_django.workflows.engine import repairing
+from horsies_django.reaper.recovery import recover_stuck_workflows
+from horsies_django.workflows.engine import repair
 from horsies_django.workflows.lifecycle import NODE_CHANGES, WORKFLOW_CHANGES
 from tests.workflows import bodies
 from tests.workflows.running import end_unheard, ran, states, step, wait_and_drain
@@ -82,7 +82,7 @@ def mapped(items, **options):
 
 def overdue(handle):
     WorkflowRow.objects.filter(pk=handle.id).update(good_until=Now())
-    assert repairing.expire("default") == 1
+    assert repair.expire("default") == 1
 
 
 def test_every_change_in_the_tables_is_made_and_no_other(seen, drain):

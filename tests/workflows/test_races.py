@@ -13,10 +13,10 @@ import pytest
 from django.db import connection
 
 from horsies_django import Workflow
+from horsies_django.core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, WORKFLOW_TERMINAL_STATES
 from horsies_django.models import TaskAttempt, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows.handle import WorkflowHandle
-from horsies_django.workflows.states import WORKFLOW_TASK_TERMINAL_STATES, WORKFLOW_TERMINAL_STATES
 from tests.conftest import wait_until
 from tests.jobs.models import Entry
 from tests.workflows import racing

@@ -10,11 +10,11 @@ from django.utils import timezone
 
 import horsies_django
 from horsies_django import OnError, Workflow
-from horsies_django.compat import task_backends
+from horsies_django.core.compat import task_backends
 from horsies_django.models import Task, WorkflowTask
-from horsies_django.reaper import run_pass
-from horsies_django.recovery import recover_stuck_workflows
-from horsies_django.workflows.engine.repairing import repair
+from horsies_django.reaper.duties import run_pass
+from horsies_django.reaper.recovery import recover_stuck_workflows
+from horsies_django.workflows.engine.repair import repair
 from tests.conftest import wait_until
 from tests.workflows import bodies
 from tests.workflows.running import codes, contradictions, end_unheard, states, times

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from horsies_django import Join, OnError, RetryPolicy, Workflow
+from horsies_django.core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES
 from horsies_django.models import WorkflowTask
-from horsies_django.workflows.states import WORKFLOW_TASK_TERMINAL_STATES
 from tests.jobs.models import Entry
 from tests.workflows import bodies
 from tests.workflows.reference import SKIPPED, UNWANTED, Reference, Spec

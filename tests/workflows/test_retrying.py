@@ -10,7 +10,7 @@ from django.utils import timezone
 from horsies_django import OnError, SuccessCase, SuccessPolicy, Workflow, wait_for_event
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.workflows.engine import repairing
+from horsies_django.workflows.engine import repair
 from tests.workflows import bodies
 from tests.workflows.running import children, codes, contradictions, ran, states, step, times, value
 
@@ -242,7 +242,7 @@ def overdue(handle):
     rows.update(good_until=timezone.now() - SOON)
     WorkflowTask.objects.filter(workflow__root_id=handle.id).update(good_until=timezone.now() - SOON)
     Task.objects.filter(workflow_id=handle.id).update(good_until=timezone.now() - SOON)
-    repairing.expire("default")
+    repair.expire("default")
 
 
 def test_p_06_p_09_a_retry_lifts_a_deadline_that_has_passed(drain):
@@ -253,7 +253,7 @@ def test_p_06_p_09_a_retry_lifts_a_deadline_that_has_passed(drain):
     assert str(handle.status()) == "EXPIRED"
 
     assert handle.retry()
-    assert repairing.expire("default") == 0
+    assert repair.expire("default") == 0
     drain()
     children(handle)[0].send_event("said", 5)
     drain()

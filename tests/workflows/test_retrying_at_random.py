@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from horsies_django import OnError
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.models import WorkflowTask
-from horsies_django.recovery import recover_stuck_workflows
+from horsies_django.reaper.recovery import recover_stuck_workflows
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.workflows.running import step
 from tests.workflows.test_reference import EXAMPLES, built, everywhere, specs

@@ -11,7 +11,7 @@ import pytest
 from horsies_django import OnError, RetryPolicy, Workflow, wait_for_event
 from horsies_django.models import Task
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.recovery import recover_stuck_workflows
+from horsies_django.reaper.recovery import recover_stuck_workflows
 from tests.workflows import bodies
 from tests.workflows.running import (
     children,

@@ -9,8 +9,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from horsies_django import Workflow, sleep, wait_for_event
+from horsies_django.core.status import TASK_TERMINAL_STATES
 from horsies_django.models import Task, WorkflowEvent, WorkflowTask
-from horsies_django.states import TASK_TERMINAL_STATES
 from tests.workflows import bodies
 from tests.workflows.running import codes, contradictions, ran, states, value, wait_and_drain
 

@@ -18,13 +18,13 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...operations import acting_as
+from ...core.operations import acting_as
+from ...ops.keyset.estimate import COUNTED
+from ...ops.keyset.scan import BATCH
 from ...templatetags.horsies_figures import grouped
-from ...walking.extent import COUNTED
-from ...walking.walk import BATCH
 from ..base import ReadOnlyAdmin
 from ..lists.changelist import WalkingList
-from .matching import act_on_matching, log_act
+from .bulk_action import act_on_matching, log_act
 from .verbs import Verb
 
 #: Posted by the page that asks first.

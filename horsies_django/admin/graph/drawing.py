@@ -12,8 +12,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...durations import lasting
-from ...workflows.states import NodeKind
+from ...core.durations import lasting
+from ...core.workflow_status import NodeKind
 from .folding import Box
 from .layout import HEIGHT, WIDTH, Layout, Route
 from .words import KINDS, MARKS, STATES, counted, cut, marked, word_of

@@ -10,7 +10,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...durations import lasting
+from ...core.durations import lasting
 from .drawing import Style
 from .folding import Box
 from .words import cut, word_of

@@ -8,8 +8,8 @@ from unicodedata import east_asian_width
 
 from django.utils.translation import gettext_lazy
 
+from ...core.workflow_status import NodeKind, WorkflowTaskStatus
 from ...templatetags.horsies_figures import grouped
-from ...workflows.states import NodeKind, WorkflowTaskStatus
 
 #: The mark before the word of a state, as in the lists: a state is never told by colour alone.
 MARKS: Final[Mapping[str, str]] = {

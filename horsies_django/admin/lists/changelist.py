@@ -12,9 +12,9 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from ...walking.keys import Key, as_cursor, oldest
-from ...walking.walk import PAGE, Bounds, Page, Walk
-from ..readable import at
+from ...ops.keyset.keys import Key, as_cursor, oldest
+from ...ops.keyset.scan import PAGE, Bounds, Page, Walk
+from ..formatting import at
 from .search import Search
 
 #: The parameters of the cursor.

@@ -10,17 +10,17 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ...compat import DEFAULT_TASK_QUEUE_NAME, task_backends
-from ...expressions import FromNow
+from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
+from ...core.registry import registry
+from ...core.results import ContractCode, OperationalCode, OutcomeCode
+from ...core.status import TaskStatus
+from ...db.expressions import FromNow
 from ...models import Queue, Worker
-from ...models.interventions import INTERNAL
-from ...models.views import not_past_deadline
-from ...registry import registry
-from ...results import ContractCode, OperationalCode, OutcomeCode
-from ...states import TaskStatus
-from ...walking import grounds
-from ...walking.grounds import Ground
-from ...walking.walk import Bounds
+from ...models.filters import not_past_deadline
+from ...models.operator_actions import INTERNAL
+from ...ops.keyset import scope
+from ...ops.keyset.scan import Bounds
+from ...ops.keyset.scope import Ground
 from ..base import queue_database
 from .registered import error_codes, task_names
 from .search import is_id
@@ -87,7 +87,7 @@ class Filter(admin.SimpleListFilter):
     @property
     def ground(self) -> Ground:
         """Where the rows are."""
-        return grounds.WHOLE
+        return scope.WHOLE
 
     @property
     def bounds(self) -> Bounds:
@@ -123,7 +123,7 @@ class StatusFilter(Filter):
     @property
     def ground(self) -> Ground:
         """Failed ones and those that live have an index."""
-        return grounds.of_status(self.chosen) if self.chosen else grounds.WHOLE
+        return scope.of_status(self.chosen) if self.chosen else scope.WHOLE
 
 
 class StateFilter(Filter):
@@ -132,13 +132,13 @@ class StateFilter(Filter):
     title = _("state")
     parameter_name = "state"
     _GROUNDS: Final = {
-        "scheduled": grounds.DEFERRED,
-        "aggregating": grounds.DEFERRED,
-        "retrying": grounds.DEFERRED,
-        "due": grounds.DUE,
-        "active": grounds.HELD,
-        "archived": grounds.of_status(TaskStatus.FAILED),
-        "completed": grounds.WHOLE,
+        "scheduled": scope.DEFERRED,
+        "aggregating": scope.DEFERRED,
+        "retrying": scope.DEFERRED,
+        "due": scope.DUE,
+        "active": scope.HELD,
+        "archived": scope.of_status(TaskStatus.FAILED),
+        "completed": scope.WHOLE,
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -163,7 +163,7 @@ class StateFilter(Filter):
     @property
     def ground(self) -> Ground:
         """Where tasks in that state are."""
-        return self._GROUNDS.get(self.chosen or "", grounds.WHOLE)
+        return self._GROUNDS.get(self.chosen or "", scope.WHOLE)
 
 
 class KindFilter(Filter):
@@ -267,7 +267,7 @@ class ErrorFilter(FoldedFilter):
     @property
     def ground(self) -> Ground:
         """What has a code has an index."""
-        return grounds.WITH_ERROR if self.chosen else grounds.WHOLE
+        return scope.WITH_ERROR if self.chosen else scope.WHOLE
 
 
 class TroubleFilter(Filter):
@@ -300,4 +300,4 @@ class TroubleFilter(Filter):
     @property
     def ground(self) -> Ground:
         """What has not begun is pending."""
-        return {"late": grounds.DUE, "overdue": grounds.OVERDUE}.get(self.chosen or "", grounds.WHOLE)
+        return {"late": scope.DUE, "overdue": scope.OVERDUE}.get(self.chosen or "", scope.WHOLE)

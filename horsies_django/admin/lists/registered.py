@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...models.interventions import INTERNAL
-from ...registry import registry
-from ...tasks import HorsiesTask
+from ...core.registry import registry
+from ...enqueue.task import HorsiesTask
+from ...models.operator_actions import INTERNAL
 
 
 def task_names() -> set[str]:

@@ -17,15 +17,15 @@ from django.db.models.lookups import IContains
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ...masking import Mask, mask_of
+from ...core.status import TASK_LIVE_STATES
+from ...enqueue.masking import Mask, mask_of
 from ...models import TaskAttempt
-from ...showing.contents import contents_of
-from ...showing.excerpt import with_small_calls
-from ...states import TASK_LIVE_STATES
-from ...walking import grounds
-from ...walking.grounds import Ground
-from ...walking.keys import Key
-from ...walking.walk import PAGE, Bounds, Sift
+from ...ops.keyset import scope
+from ...ops.keyset.keys import Key
+from ...ops.keyset.scan import PAGE, Bounds, Sift
+from ...ops.keyset.scope import Ground
+from ...ops.payload_view.contents import contents_of
+from ...ops.payload_view.excerpt import with_small_calls
 
 HELP: Final = _(
     "An id; a part of a task's name; status:failed for the tasks of a status; args:text for what is in the arguments; "
@@ -45,7 +45,7 @@ class Search:
     """
 
     rows: Q = field(default_factory=Q)
-    ground: Ground = grounds.WHOLE
+    ground: Ground = scope.WHOLE
     bounds: Bounds = field(default_factory=Bounds)
     sift: Sift | None = None
     is_slow: bool = False
@@ -114,11 +114,11 @@ def _in_error(text: str) -> Search:
     for column in ("error_message", "exception_class"):
         of_last = Subquery(attempts.values(column)[:1])
         rows |= Q(_contains(of_last, text), status__in=sorted(TASK_LIVE_STATES))
-    return Search(Q(error_code__isnull=False) & rows, grounds.WITH_ERROR)
+    return Search(Q(error_code__isnull=False) & rows, scope.WITH_ERROR)
 
 
 def _in_status(text: str) -> Search:
-    return Search(Q(status=text.upper()), grounds.of_status(text.upper()))
+    return Search(Q(status=text.upper()), scope.of_status(text.upper()))
 
 
 _QUALIFIERS: Final = {"args": _in_args, "error": _in_error, "status": _in_status}

@@ -16,11 +16,11 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext_lazy as _
 
-from ...expressions import FromNow
-from ...walking import grounds
-from ...walking.grounds import Ground
-from ...walking.keys import SKEW, id_at
-from ...walking.walk import Bounds
+from ...db.expressions import FromNow
+from ...ops.keyset import scope
+from ...ops.keyset.keys import SKEW, id_at
+from ...ops.keyset.scan import Bounds
+from ...ops.keyset.scope import Ground
 from ..moments import zone
 
 WINDOWS: Final = {
@@ -94,7 +94,7 @@ class SentFilter(admin.ListFilter):
     @property
     def ground(self) -> Ground:
         """Anywhere."""
-        return grounds.WHOLE
+        return scope.WHOLE
 
     @property
     def bounds(self) -> Bounds:

@@ -10,9 +10,9 @@ from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ...expressions import FromNow
-from ...walking import grounds
-from ...walking.grounds import Ground
+from ...db.expressions import FromNow
+from ...ops.keyset import scope
+from ...ops.keyset.scope import Ground
 from .filters import FoldedFilter
 
 _ENDS: Final = ("completed_at", "failed_at", "cancelled_at", "expired_at")
@@ -85,7 +85,7 @@ class DueFilter(FoldedFilter):
     @property
     def ground(self) -> Ground:
         """What is due later is pending."""
-        return grounds.DEFERRED if (self.chosen or "").startswith("next") else grounds.WHOLE
+        return scope.DEFERRED if (self.chosen or "").startswith("next") else scope.WHOLE
 
 
 class AttemptsFilter(FoldedFilter):

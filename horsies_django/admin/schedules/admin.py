@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from ...expressions import SecondsUntil
+from ...db.expressions import SecondsUntil
 from ...models import Schedule
 from ..base import is_read_only, queue_database
 from ..lists.search import is_unreadable

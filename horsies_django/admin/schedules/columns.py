@@ -11,11 +11,11 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
+from ...core.schedule_enums import DisabledBy
 from ...models import Schedule
-from ...schedules.choices import DisabledBy
-from ..fleet.live import LiveAdmin, live
+from ..formatting import at
 from ..moments import when
-from ..readable import at
+from ..workers_queues.live import LiveAdmin, live
 from .states import state_of
 from .words import words_of
 

@@ -9,13 +9,13 @@ from django import forms
 from django.forms import ModelForm
 from django.utils.translation import gettext_lazy as _
 
-from ...backend import HorsiesBackend
-from ...compat import task_backends
+from ...core.compat import task_backends
+from ...core.registry import registry as known
+from ...enqueue.backend import HorsiesBackend
+from ...enqueue.task import HorsiesTask
 from ...models import Schedule
-from ...models.interventions import INTERNAL
-from ...registry import registry as known
+from ...models.operator_actions import INTERNAL
 from ...schedules.patterns import with_kind
-from ...tasks import HorsiesTask
 from ...workflows.registry import registry
 from ..base import queue_database
 from ..lists.registered import task_names

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...durations import lasting
+from ...core.durations import lasting
 from ...models import Task, Workflow
 from ..links import Links
 from ..moments import when

@@ -17,12 +17,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...masking import Mask, mask_of
+from ...enqueue.masking import Mask, mask_of
 from ...models import Schedule
-from ...schedules.moments import database_now
+from ...schedules.clock import database_now
 from ..base import queue_database
+from ..formatting import as_json
 from ..links import Links
-from ..readable import as_json
 from .columns import ScheduleColumns, moment_of
 from .history import history_of
 from .preview import NAMES, Preview, preview_of, preview_of_typed

@@ -8,8 +8,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ...figures.schedules import LATE
-from ...schedules.choices import DisabledBy
+from ...core.schedule_enums import DisabledBy
+from ...ops.metrics.schedules import LATE
 
 #: Who has disabled it.
 DISABLED: Final = {

@@ -8,9 +8,9 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from ...core.schedule_enums import DisabledBy
 from ...models.schedule import ScheduleQuerySet
-from ...schedules.choices import DisabledBy
-from ...schedules.firing import try_run
+from ...schedules.dispatch import try_run
 from ..acting.verbs import Verb
 
 #: Errors that are told at once.

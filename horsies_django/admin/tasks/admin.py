@@ -8,8 +8,8 @@ from django.db.models import QuerySet
 from django.forms import Form
 from django.http import HttpRequest
 
-from ...showing.contents import PARTS
-from ...walking.walk import Walk
+from ...ops.keyset.scan import Walk
+from ...ops.payload_view.contents import PARTS
 from ..acting.verbs import Verb
 from ..lists import search
 from ..lists.filters import (

@@ -10,12 +10,12 @@ from typing import Final
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...durations import lasting
+from ...core.durations import lasting
+from ...core.status import BeatRole
 from ...models import Heartbeat, Task, TaskAttempt, Worker
-from ...showing.contents import contents_of
-from ...states import BeatRole
+from ...ops.payload_view.contents import contents_of
+from ..formatting import at, block
 from ..links import Links
-from ..readable import at, block
 
 #: Attempts and beats that a page shows, the latest.
 ATTEMPTS: Final = 50

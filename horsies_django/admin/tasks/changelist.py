@@ -10,8 +10,8 @@ from django.db.models.functions import Now
 from django.urls import NoReverseMatch, reverse
 
 from ...models import Workflow
-from ...showing.excerpt import with_small_calls
-from ...walking.walk import Page
+from ...ops.keyset.scan import Page
+from ...ops.payload_view.excerpt import with_small_calls
 from ..lists import search
 from ..lists.changelist import WalkingList
 from ..lists.search import Search

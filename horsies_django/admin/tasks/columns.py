@@ -14,11 +14,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...durations import lasting
+from ...core.durations import lasting
 from ...models import Task
-from ...showing.excerpt import excerpt_of
+from ...ops.payload_view.excerpt import excerpt_of
+from ..formatting import progress_bar
 from ..moments import when
-from ..readable import progress_bar
 from ..state_words import is_overdue, state_by_asynq, status_badge
 
 #: Characters of an id that a column shows.

@@ -12,15 +12,15 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...durations import lasting
+from ...core.durations import lasting
+from ...core.status import TASK_LIVE_STATES, TaskStatus
+from ...enqueue.retention import LONGEST, retention_of
 from ...models import Limit, Task, Worker
-from ...retention import LONGEST, retention_of
-from ...showing.contents import contents_of
-from ...showing.policy import policy_in_words
-from ...states import TASK_LIVE_STATES, TaskStatus
+from ...ops.payload_view.contents import contents_of
+from ...ops.payload_view.policy import policy_in_words
 from ..acting.actions import ActingAdmin
+from ..formatting import as_json, at, block, masked_json, moment, progress_bar
 from ..links import Links
-from ..readable import as_json, at, block, masked_json, moment, progress_bar
 from ..schedules.link import schedule_link
 from ..state_words import is_overdue, state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of

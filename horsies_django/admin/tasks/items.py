@@ -11,9 +11,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from ...models import Task, TaskItem
-from ...showing.contents import contents_of, read
+from ...ops.payload_view.contents import contents_of, read
 from ...templatetags.horsies_figures import grouped
-from ..readable import as_json
+from ..formatting import as_json
 
 #: Calls that a page shows.
 ITEMS: Final = 50

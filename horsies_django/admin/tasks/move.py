@@ -8,7 +8,7 @@ from django import forms
 from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 
-from ...compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
+from ...core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 
 
 class MoveForm(forms.Form):

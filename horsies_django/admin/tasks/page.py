@@ -14,10 +14,10 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...inspecting.states import State, state_of
+from ...core.status import TaskStatus
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
-from ...showing.contents import PARTS, contents_of, with_texts
-from ...states import TaskStatus
+from ...ops.inspector.states import State, state_of
+from ...ops.payload_view.contents import PARTS, contents_of, with_texts
 from ..links import Links
 from ..moments import zone
 from .attempts import latest_attempts, latest_beats, own_traceback, shown_attempts, shown_beats

@@ -10,10 +10,10 @@ from typing import Final
 
 from django.utils.translation import gettext as _
 
-from ...durations import lasting
+from ...core.durations import lasting
+from ...core.status import AttemptOutcome, TaskStatus
 from ...models import Task, TaskAttempt
-from ...states import AttemptOutcome, TaskStatus
-from ..readable import at
+from ..formatting import at
 
 #: The picture's own units.
 WIDTH: Final = 1_000

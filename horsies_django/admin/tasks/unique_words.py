@@ -9,10 +9,10 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ...core.status import TaskStatus
+from ...core.unique import HOLDING, UniqueUntil
 from ...models import Task
-from ...states import TaskStatus
-from ...unique import HOLDING, UniqueUntil
-from ..readable import at
+from ..formatting import at
 
 _WORDS: Final[Mapping[UniqueUntil, Any]] = {
     UniqueUntil.STARTED: gettext_lazy("until it starts"),

@@ -9,11 +9,11 @@ from django.contrib.admin.models import DELETION
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from ...inspecting.deleting import delete_ended
+from ...core.status import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINAL_STATES, TaskStatus
+from ...core.workflow_status import WorkflowStatus
 from ...models import Task, WorkflowTask
 from ...models.transitions import TaskQuerySet
-from ...states import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINAL_STATES, TaskStatus
-from ...workflows.states import WorkflowStatus
+from ...ops.inspector.deleting import delete_ended
 from ..acting.verbs import Verb, keep
 from .move import MoveForm
 

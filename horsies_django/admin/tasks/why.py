@@ -9,11 +9,11 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...durations import lasting
+from ...core.durations import lasting
 from ...models import Task
-from ...reasons import Reason, reasons_of
+from ...ops.diagnosis import Reason, reasons_of
+from ..formatting import at
 from ..links import Links
-from ..readable import at
 
 
 @dataclass(frozen=True, slots=True)

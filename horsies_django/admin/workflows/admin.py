@@ -19,19 +19,19 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...durations import lasting
+from ...core.durations import lasting
+from ...core.workflow_status import NodeKind
 from ...models import Task, Workflow, WorkflowTask
-from ...showing.contents import as_texts, give_values
+from ...ops.payload_view.contents import as_texts, give_values
 from ...templatetags.horsies_figures import grouped
 from ...workflows import control
-from ...workflows.states import NodeKind
 from ..acting.actions import ActingAdmin
 from ..acting.verbs import Verb
+from ..formatting import as_json, moment
 from ..links import Links
 from ..lists.schedule_filter import ScheduleFilter
 from ..lists.search import is_unreadable
 from ..lists.sent import SentFilter
-from ..readable import as_json, moment
 from ..schedules.link import schedule_link
 from ..state_words import status_badge
 from .changelist import WorkflowList, parse

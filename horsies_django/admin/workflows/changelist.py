@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from ...models import Workflow
-from ...walking.walk import Bounds
+from ...ops.keyset.scan import Bounds
 from ..lists.changelist import WalkingList
 from ..lists.search import Search, is_id
 

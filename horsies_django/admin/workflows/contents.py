@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...masking import AnyMask, Mask, mask_of
+from ...enqueue.masking import AnyMask, Mask, mask_of
 from ...models import Workflow, WorkflowTask
 
 #: Tasks of one tree that are asked at most, and workflows below the root that are looked into for them.

@@ -11,10 +11,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ...backend import HorsiesBackend
-from ...compat import task_backends
-from ...serializers import check_size, dumps, encode
-from ...workflows.steps import EVENT_NAME_LENGTH, problem_of_event
+from ...core.compat import task_backends
+from ...core.serialization import check_size, dumps, encode
+from ...enqueue.backend import HorsiesBackend
+from ...workflows.compile import EVENT_NAME_LENGTH, problem_of_event
 
 
 class OfferingInput(forms.TextInput):

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from ...durations import lasting
+from ...core.durations import lasting
+from ...core.workflow_status import NodeKind
 from ...models import Workflow
-from ...showing.contents import read
+from ...ops.payload_view.contents import read
 from ...workflows.codes import WorkflowCode
-from ...workflows.states import NodeKind
+from ..formatting import at
 from ..graph.folding import Node
 from ..graph.words import KINDS, word_of
-from ..readable import at
 from .node_waits import why
 from .nodes import places_in
 

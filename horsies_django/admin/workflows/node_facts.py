@@ -12,9 +12,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.workflow_status import Join
 from ...models import WorkflowTask
-from ...workflows.states import Join
-from ..readable import as_json, at
+from ..formatting import as_json, at
 from .contents import mask_of_node
 from .lines import Line
 

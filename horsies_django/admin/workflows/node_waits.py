@@ -8,10 +8,10 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.status import TaskStatus
+from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow
-from ...states import TaskStatus
-from ...workflows.states import WORKFLOW_TERMINAL_STATES, Join, NodeKind, WorkflowStatus, WorkflowTaskStatus
-from ..readable import at
+from ..formatting import at
 
 
 def why(workflow: Workflow, node: Mapping[str, Any]) -> str:

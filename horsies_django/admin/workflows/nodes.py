@@ -11,7 +11,7 @@ from django.db.models import Count, Q, QuerySet, Sum, TextField, Value
 from django.db.models.functions import Cast, Length
 
 from ...models import Workflow, WorkflowTask
-from ...showing.contents import read
+from ...ops.payload_view.contents import read
 from ..graph.folding import Node
 from ..graph.words import STATES
 

@@ -12,22 +12,22 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...durations import lasting
+from ...core.durations import lasting
+from ...core.workflow_status import NodeKind, WorkflowStatus
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...templatetags.horsies_figures import grouped
-from ...workflows.engine.retrying import RETRYABLE
-from ...workflows.states import NodeKind, WorkflowStatus
+from ...workflows.engine.retry_nodes import RETRYABLE
+from ..formatting import as_json, at
 from ..graph.critical import critical_path
 from ..graph.drawing import Style, draw
 from ..graph.folding import Box, Node, edges_of, in_groups
 from ..graph.layout import lay_out
 from ..graph.timeline import draw_timeline
 from ..graph.words import MARKS, STATES, word_of
-from ..readable import as_json, at
-from .choosing import LISTED, Choice, Cursor, listed, one, one_listed
 from .contents import mask_of_workflow
 from .lines import Line, Teller, between
 from .node_facts import Facts, facts_of
+from .node_paging import LISTED, Choice, Cursor, listed, one, one_listed
 from .nodes import READ, Nodes, nodes_of
 from .verdict import why_completed
 

@@ -11,11 +11,11 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...backend import HorsiesBackend
-from ...compat import InvalidTask, task_backends
+from ...core.compat import InvalidTask, task_backends
+from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
+from ...enqueue.backend import HorsiesBackend
 from ...workflows import control
-from ...workflows.engine.retrying import has_failed
-from ...workflows.states import WORKFLOW_TERMINAL_STATES, WorkflowStatus
+from ...workflows.engine.retry_nodes import has_failed
 from ..acting.verbs import Verb, keep
 from .event_form import EventForm
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.workflow_status import WorkflowStatus
 from ...models import Workflow
 from ...templatetags.horsies_figures import grouped
 from ...workflows.codes import WorkflowCode
-from ...workflows.states import WorkflowStatus
 from ..graph.folding import Node
 from .nodes import Nodes
 

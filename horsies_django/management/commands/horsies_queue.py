@@ -11,21 +11,21 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
-from horsies_django.backend import HorsiesBackend
-from horsies_django.compat import DEFAULT_TASK_QUEUE_NAME
-from horsies_django.inspecting import QueueNotEmpty, delete_queue
+from horsies_django.core.compat import DEFAULT_TASK_QUEUE_NAME
+from horsies_django.core.option_parsers import INHERIT
+from horsies_django.core.printable import one_line
+from horsies_django.core.queue_policy import parse_rules
+from horsies_django.db.check_migrated import check_tables
+from horsies_django.enqueue.backend import HorsiesBackend
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.tasks.flags import retention_of
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Queue
 from horsies_django.models.queue import QueueQuerySet
-from horsies_django.option_rules import INHERIT
-from horsies_django.printable import one_line
-from horsies_django.queue_rules import parse_rules
-from horsies_django.queue_words import standings
-from horsies_django.tables import check_tables
+from horsies_django.ops.inspector import QueueNotEmpty, delete_queue
+from horsies_django.ops.queue_status import standings
+from horsies_django.worker.config import horsies_backend
 from horsies_django.worker.connection import own_connection
-from horsies_django.worker.plan import horsies_backend
 
 COMMAND: Final = "horsies_queue"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.core.management.base import CommandError
 
-from horsies_django.conf import Options
-from horsies_django.management.looping import LoopCommand
-from horsies_django.printable import one_line
+from horsies_django.core.options import Options
+from horsies_django.core.printable import one_line
+from horsies_django.management.loop_command import LoopCommand
 from horsies_django.reaper.loop import Reaper
 
 

@@ -10,17 +10,17 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
-from horsies_django.durations import brief
-from horsies_django.figures import Snapshot, take
-from horsies_django.figures.crew import Member
-from horsies_django.figures.snapshot import QueueFigures
+from horsies_django.core.durations import brief
+from horsies_django.core.printable import one_line
+from horsies_django.db.check_migrated import check_tables
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.layout import table
 from horsies_django.management.variables import flag_or_variable
-from horsies_django.printable import one_line
-from horsies_django.tables import check_tables
+from horsies_django.ops.metrics import Snapshot, take
+from horsies_django.ops.metrics.snapshot import QueueFigures
+from horsies_django.ops.metrics.workers import Member
+from horsies_django.worker.config import horsies_backend
 from horsies_django.worker.connection import own_connection
-from horsies_django.worker.plan import horsies_backend
 
 COMMAND: Final = "horsies_status"
 

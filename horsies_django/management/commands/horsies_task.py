@@ -11,14 +11,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
-from horsies_django.compat import InvalidTask
-from horsies_django.exceptions import PayloadMismatch
-from horsies_django.inspecting import Inspector, tasks
+from horsies_django.core.compat import InvalidTask
+from horsies_django.core.exceptions import PayloadMismatch
+from horsies_django.db.check_migrated import check_tables
 from horsies_django.management.base import QueueCommand
-from horsies_django.management.tasks import acting, looking, sending
+from horsies_django.management.tasks import act, sending, show
 from horsies_django.management.tasks.flags import add_acting, add_common, add_listing
 from horsies_django.management.variables import flag_or_variable
-from horsies_django.tables import check_tables
+from horsies_django.ops.inspector import Inspector, tasks
 from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_task"
@@ -60,8 +60,8 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         add_listing(_action(actions, "list", "List tasks, the newest first."))
-        show = _action(actions, "show", "Show all that is known of some tasks.")
-        show.add_argument("ids", metavar="ID", nargs="+", help="Tasks, by their ids; - reads ids from standard input.")
+        by_id = _action(actions, "show", "Show all that is known of some tasks.")
+        by_id.add_argument("ids", metavar="ID", nargs="+", help="Tasks, by their ids; - reads ids from standard input.")
         for name, text in _ACTS.items():
             acting_parser = _action(actions, name, text)
             add_acting(acting_parser)
@@ -92,13 +92,13 @@ class Command(QueueCommand):
     def _do(self, inspector: Inspector, options: dict[str, Any]) -> None:
         match options["action"]:
             case "list":
-                looking.print_list(inspector, options, self.stdout, self.stderr)
+                show.print_list(inspector, options, self.stdout, self.stderr)
             case "show":
-                looking.print_tasks(inspector, options, self.stdout, self.stderr)
+                show.print_tasks(inspector, options, self.stdout, self.stderr)
             case "enqueue":
                 sending.send(inspector, options, self.stdout)
             case action:
-                acting.act(inspector, action, options, self.stdout, self.stderr)
+                act.act(inspector, action, options, self.stdout, self.stderr)
 
 
 def _action(actions: Any, name: str, text: str) -> CommandParser:

@@ -11,12 +11,12 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
-from horsies_django.conf import WorkerOptions, worker_option
+from horsies_django.core.options import WorkerOptions, worker_option
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import boolean, flag_or_variable, names_in
+from horsies_django.worker.config import Plan, Until
 from horsies_django.worker.console import log_to_console
-from horsies_django.worker.plan import Plan, Until
-from horsies_django.worker.work import work
+from horsies_django.worker.run_worker import work
 
 COMMAND: Final = "horsies_worker"
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final, Self
 from uuid import UUID
 
-from ..states import NodeKind, OnError, WorkflowStatus, WorkflowTaskStatus
-from . import beginning, ending, finishing, stopping
+from ...core.workflow_status import NodeKind, OnError, WorkflowStatus, WorkflowTaskStatus
+from . import cancel_pause, complete_workflow, node_end, start_nodes
+from .context import Turn
 from .nodes import Node, Place, Settled, among, is_item_of, read
-from .phrases import Phrases, Question
-from .turn import Turn
+from .queries import Phrases, Question
 
 #: Levels for which what waits is read level by level. Of more, all that is below is read at once.
 _SHALLOW: Final = 2
@@ -37,17 +37,17 @@ class Advance(Turn):
     def after_tasks(self, ids: Collection[UUID], *, is_any_left: bool = False) -> None:
         """Some tasks of nodes have ended, or wait again; with ``is_any_left`` some are known to wait."""
         rows, keys = self.ask(self.phrases.ends(ids), self._left(ids) if is_any_left else None)
-        ends, ready = ending.settle(self, rows)
+        ends, ready = node_end.settle(self, rows)
         if not is_any_left and len(ends) + len(ready) < len(ids):
             (keys,) = self.ask(self._left(ids))
         if keys:
             some = self.nodes.filter(pk__in=[key for (key,) in keys])
-            stopping.abandon(self, some)
-            ends += stopping.drop(self, some)
+            cancel_pause.abandon(self, some)
+            ends += cancel_pause.drop(self, some)
         self.after(ends, ready)
 
     def _left(self, ids: Collection[UUID]) -> Question:
-        return self.phrases.read(stopping.left_over(self.nodes, ids), "pk")
+        return self.phrases.read(cancel_pause.left_over(self.nodes, ids), "pk")
 
     def after(self, ends: Sequence[Settled], ready: Collection[int] = ()) -> None:
         """These nodes have ended, and these are to begin, where their workflows run."""
@@ -55,13 +55,13 @@ class Advance(Turn):
         self.forget()
         nodes = self._that_may_begin(ready)
         self.leave(nodes)  # in the database they wait until that is written
-        self._follow([*ends, *beginning.begin(self, nodes)])
+        self._follow([*ends, *start_nodes.begin(self, nodes)])
 
     def finish(self, keys: Collection[UUID]) -> None:
         """End those of these workflows in which nothing is open, and do what follows."""
         self.flush()
         self.forget()
-        self._follow(finishing.finish(self, keys))
+        self._follow(complete_workflow.finish(self, keys))
 
     def _follow(self, ends: Sequence[Settled]) -> None:
         level = 0
@@ -70,13 +70,13 @@ class Advance(Turn):
             by_place = _waited_for(ends)
             if level > _SHALLOW and not self.is_whole:
                 self.know_above({key for key, _ in by_place})
-                finishing.foresee(self, by_place)
+                complete_workflow.foresee(self, by_place)
             touched = self._count(ends, by_place)
             self._pause_where_that_is_asked_for(ends)
             begun, skipped = self._promote(by_place)
             done = [key for key in touched if key in self.flows and self.flows[key].open_count == 0]
             self.count([*skipped, *begun])
-            finished = finishing.finish(self, done) if done else []
+            finished = complete_workflow.finish(self, done) if done else []
             self.count(finished)
             ends = [*skipped, *begun, *finished]
         self.flush()
@@ -108,7 +108,7 @@ class Advance(Turn):
         flows = [self.flows[key] for key in failed if key in self.flows]
         if asked := [flow.key for flow in flows if flow.is_running and flow.on_error == OnError.PAUSE]:
             self.flush()
-            for key in stopping.pause(self, asked):
+            for key in cancel_pause.pause(self, asked):
                 if key in self.flows:
                     self.flows[key].status = WorkflowStatus.PAUSED
 
@@ -139,7 +139,7 @@ class Advance(Turn):
         self.leave([*ready, *skipped, *collected])
         ends = [node.settled(WorkflowTaskStatus.SKIPPED) for node in skipped]
         self.skip(ends)
-        return [*beginning.begin(self, ready), *beginning.collect(self, collected)], ends
+        return [*start_nodes.begin(self, ready), *start_nodes.collect(self, collected)], ends
 
 
 def _waited_for(ends: Sequence[Settled]) -> dict[Place, list[Settled]]:

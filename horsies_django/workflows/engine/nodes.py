@@ -13,10 +13,10 @@ from django.db.models import F, Q
 from django.db.models.functions import Cast
 from django.db.models.sql.compiler import SQLCompiler
 
-from ...expressions import Blank, IsAmong, json_array, spelled
+from ...core.workflow_status import Join, NodeKind, WorkflowTaskStatus
+from ...db.expressions import Blank, IsAmong, json_array, spelled
 from ...models import Workflow, WorkflowTask
 from ..codes import WorkflowCode
-from ..states import Join, NodeKind, WorkflowTaskStatus
 
 #: The states of a node that has a task, or a child, that is to end.
 BEGUN: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)

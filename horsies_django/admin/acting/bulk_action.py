@@ -1,0 +1,338 @@
+"""Doing something to all that a list shows, up to millions of rows: some thousands a request, until all are done.
+
+First it counts them, then it asks, then it does it. No statement is a long one, and no worker is needed: the page says
+how far it has come and goes on by POST, by itself or by its button, for as long as it is open. What is sent after it
+was asked for is not touched, nor anything twice: it goes from newer to older ids, and each request goes on where the
+last one stopped. Where more than twice as many match as were announced, it stops and asks again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, ClassVar, Final, Protocol
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib.admin import AdminSite
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model, QuerySet
+from django.forms import Form, Media
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.template.response import TemplateResponse
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_aware
+from django.utils.translation import gettext as _
+
+from ...ops.keyset.estimate import Extent, edge_of, extent_of
+from ...ops.keyset.keys import as_cursor
+from ...ops.keyset.scan import Walk
+from ...templatetags.horsies_figures import grouped
+from ..lists.changelist import WalkingList
+from .verbs import Verb
+
+logger = logging.getLogger("horsies_django.admin")
+
+#: Seconds that one request works.
+WORKS: Final = 2.0
+
+#: Seconds that are counted before the button is there, where that need not wait for the whole number.
+COUNTS: Final = 0.05
+
+#: How many times as many as were announced it does before it asks again.
+_SURPRISE: Final = 2
+
+#: More than that nobody has done it to.
+_MOST: Final = 10**12
+
+
+class Asking(Protocol):
+    """What it takes of an admin: pages of its own, a way to ask first, and one to say what was done."""
+
+    admin_site: AdminSite
+    opts: Any
+    batch: ClassVar[int]
+
+    @property
+    def media(self) -> Media:
+        """The style sheets and scripts of its pages."""
+
+    def ask(
+        self, request: HttpRequest, verb: Verb, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
+    ) -> HttpResponse:
+        """Say what would be done, and ask."""
+
+    def report(self, request: HttpRequest, done: str, left: int) -> None:
+        """Say what was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it has come: what the page posts when it goes on.
+
+    Attributes:
+        asked: When it was asked for, by the database's clock: what was sent later is not meant.
+        upper: Nor are the rows from this id on, which most of those have.
+        before: Where to go on. None: at ``upper``.
+        done: To how many it was done.
+        left: How many were left alone.
+        confirmed: Of those, how many were done or left alone when it was last confirmed.
+        extent: How many were to be done from there on, as far as they are counted.
+    """
+
+    asked: datetime
+    upper: UUID
+    before: UUID | None = None
+    done: int = 0
+    left: int = 0
+    confirmed: int = 0
+    extent: Extent = field(default_factory=Extent)
+
+    @classmethod
+    def begin(cls, rows: QuerySet[Any]) -> Progress:
+        """Return that of something that is asked for now: nothing is counted yet, and nothing done."""
+        edge = edge_of(rows)
+        return cls(edge.asked, edge.upper, extent=Extent(before=edge.upper))
+
+    @classmethod
+    def read(cls, model: type[Model], posted: QueryDict) -> Progress | None:
+        """Return what was posted; None if nothing that can be read."""
+        upper = as_cursor(model, posted.get("upper"))
+        before, counted_to = (as_cursor(model, posted.get(name)) for name in ("before", "counted_to"))
+        if upper is None or (posted.get("before") and not before) or (posted.get("counted_to") and not counted_to):
+            return None
+        with suppress(ValueError):
+            asked = parse_datetime(posted.get("asked", ""))
+            names = ("done", "left", "confirmed_at", "looked", "of")
+            done, left, confirmed, looked, of = (_number(posted.get(name)) for name in names)
+            extent = Extent(_statuses(posted.get("counted", "")), looked, of or None, counted_to)
+            if asked is not None and is_aware(asked) == settings.USE_TZ:
+                return cls(asked, upper, before, done, left, confirmed, extent)
+        return None
+
+    @property
+    def fields(self) -> list[tuple[str, Any]]:
+        """Return what has to be posted."""
+        extent = self.extent
+        given = {
+            "asked": self.asked.isoformat(),
+            "upper": self.upper,
+            "before": self.before,
+            "done": self.done,
+            "left": self.left,
+            "confirmed_at": self.confirmed,
+            "counted": json.dumps(extent.by_status),
+            "counted_to": extent.before,
+            "looked": extent.looked,
+            "of": extent.of,
+        }
+        return [(name, "" if value is None else str(value)) for name, value in given.items()]
+
+    @property
+    def room(self) -> int:
+        """How many more may be done or left alone before it asks again."""
+        return max(0, self.confirmed + _SURPRISE * self.extent.counted - self.done - self.left)
+
+
+def _number(text: str | None) -> int:
+    return min(max(int(text or 0), 0), _MOST)
+
+
+def _statuses(text: str) -> Counter[str]:
+    """Read counts by status. Raises ValueError for what is none."""
+    found = json.loads(text)
+    if not isinstance(found, dict) or not all(
+        isinstance(count, int) and 0 <= count <= _MOST for count in found.values()
+    ):
+        raise ValueError(text)
+    return Counter(found)
+
+
+def act_on_matching(
+    admin: Asking, request: HttpRequest, listed: WalkingList, verb: Verb, form: Form | None
+) -> HttpResponse:
+    """Count, then ask, then work for a while and say how far it has come."""
+    progress = Progress.read(listed.model, request.POST) or Progress.begin(listed.queryset)
+    is_confirmed = "confirmed" in request.POST and progress.extent.looked > 0
+    if not is_confirmed:
+        progress = _counted(listed, verb, progress)
+    if not (is_confirmed and _is_meant(request, verb, progress)) or (form is not None and not form.is_valid()):
+        return _ask(admin, request, listed, verb, form, progress)
+    before = progress
+    values = form.cleaned_data if form else {}
+    is_over = False
+    try:
+        for progress, is_over in _work(listed.walk, verb, values, before, admin.batch):  # noqa: B007  # the last one counts
+            pass
+    finally:  # what breaks off has done something, too
+        _log(request, listed, verb.called(values), verb.flag, before, progress)
+    if is_over:
+        admin.report(request, verb.told(progress.done), progress.left)
+        return HttpResponseRedirect(request.path + listed.get_query_string())
+    if progress.room:
+        return _page(admin, request, listed, verb, progress, form)
+    # More match than was announced: count what is left, and ask again.
+    surprised = replace(
+        progress,
+        confirmed=progress.done + progress.left,
+        extent=Extent(before=progress.before or progress.upper),
+    )
+    return _ask(admin, request, listed, verb, form, _counted(listed, verb, surprised), announced=progress.extent)
+
+
+def _counted(listed: WalkingList, verb: Verb, progress: Progress) -> Progress:
+    """Go on counting."""
+    if progress.extent.is_whole:
+        return progress
+    is_first_look = not (verb.counts or progress.extent.looked or progress.confirmed)
+    walk = listed.walk.sent_by(progress.asked)
+    return replace(progress, extent=extent_of(walk, progress.extent, COUNTS if is_first_look else WORKS))
+
+
+def _is_meant(request: HttpRequest, verb: Verb, progress: Progress) -> bool:
+    """Whether the number of rows was there to be seen before it was confirmed, and typed where that is asked for."""
+    extent = progress.extent
+    if not extent.counted or (verb.counts and not extent.is_whole):
+        return False
+    meant = extent.of_these(verb.statuses).counted
+    return not verb.wants_number(meant) or _digits(request.POST.get("typed", "")) == str(meant)
+
+
+def _digits(text: str) -> str:
+    return "".join(letter for letter in text if letter.isdecimal())
+
+
+def _work(
+    walk: Walk, verb: Verb, values: dict[str, Any], progress: Progress, size: int
+) -> Iterator[tuple[Progress, bool]]:
+    """Do batch after batch until the time is up; yield each time how far it came, and whether that is all.
+
+    What does not match any more when its turn comes is left alone. It ends where there is no room for more.
+    """
+    until = time.monotonic() + WORKS
+    walk = walk.sent_by(progress.asked)
+    for batch, cursor in walk.batches(progress.before or progress.upper, size):
+        some = batch[: progress.room]
+        if some:
+            changed = verb.act(walk.rows.order_by().filter(pk__in=some), **values)
+            progress = replace(progress, done=progress.done + changed, left=progress.left + len(some) - changed)
+        if len(some) < len(batch):
+            yield replace(progress, before=some[-1] if some else progress.before), False
+            return
+        progress = replace(progress, before=cursor)
+        yield progress, cursor is None
+        if time.monotonic() > until:
+            return
+
+
+def _ask(
+    admin: Asking,
+    request: HttpRequest,
+    listed: WalkingList,
+    verb: Verb,
+    form: Form | None,
+    progress: Progress,
+    announced: Extent | None = None,
+) -> HttpResponse:
+    extent = progress.extent
+    status_field: Any = listed.model._meta.get_field("status")
+    statuses = dict(status_field.flatchoices)
+    meant = extent.of_these(verb.statuses)
+    wants_number = verb.wants_number(meant.counted)
+    more = {
+        "extent": extent,
+        "meant": meant,
+        "count": meant.counted,
+        "by_status": [(statuses.get(status, status), count) for status, count in sorted(extent.by_status.items())],
+        "said": listed.said,
+        "hidden": [*_hidden(request, verb), *progress.fields],
+        "back": request.path + listed.get_query_string(),
+        "is_ready": meant.counted > 0 and (extent.is_whole or not verb.counts),
+        "goes_on": not extent.is_whole and (verb.counts or not meant.counted),
+        "wants_number": wants_number,
+        "is_mistyped": wants_number and "typed" in request.POST,
+        "is_rest": progress.confirmed > 0,
+        "surprise": _surprise(progress, announced) if announced else "",
+    }
+    if announced is not None:
+        more["is_mistyped"] = False
+    return admin.ask(request, verb, listed.queryset.none(), form, more)
+
+
+def _surprise(progress: Progress, announced: Extent) -> str:
+    told = _(
+        "It has stopped, for more match than were announced: %(announced)s. Done or left alone so far: %(processed)s."
+    )
+    return told % {"processed": grouped(progress.confirmed), "announced": announced}
+
+
+def _page(
+    admin: Asking,
+    request: HttpRequest,
+    listed: WalkingList,
+    verb: Verb,
+    progress: Progress,
+    form: Form | None,
+) -> HttpResponse:
+    number = progress.confirmed + progress.extent.counted
+    given = [(name, form.data.get(name, "")) for name in form.fields] if form else []
+    given += [("typed", request.POST["typed"])] if "typed" in request.POST else []
+    context = {
+        **admin.admin_site.each_context(request),
+        "title": verb.label,
+        "opts": admin.opts,
+        "media": admin.media,
+        "verb": verb,
+        "progress": progress,
+        "processed": progress.done + progress.left,
+        "number": number,
+        "total": grouped(number) if progress.extent.is_whole else _("at least %s") % grouped(number),
+        "said": listed.said,
+        "hidden": [*_hidden(request, verb), *progress.fields, *given, ("confirmed", "1")],
+        "back": request.path + listed.get_query_string(),
+    }
+    request.current_app = admin.admin_site.name
+    return TemplateResponse(request, "admin/horsies_django/matching.html", context)
+
+
+def _hidden(request: HttpRequest, verb: Verb) -> list[tuple[str, str]]:
+    """Return what brings a POST to the action again: Django asks for one row that is selected."""
+    some = request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]
+    return [*((ACTION_CHECKBOX_NAME, key) for key in some), ("action", verb.name), ("select_across", "1")]
+
+
+def _log(request: HttpRequest, listed: WalkingList, verb: str, flag: int, before: Progress, after: Progress) -> None:
+    """Leave one entry for what this request has done, and say how many that makes."""
+    done, left = after.done - before.done, after.left - before.left
+    if not (done or left):
+        return
+    narrowed = "; ".join(map(str, listed.said)) or _("all")
+    message = _("%(verb)s, all that match: %(done)d done, %(left)d left alone.")
+    so_far = _("So far: %(done)d done, %(left)d left alone.") % {"done": after.done, "left": after.left}
+    told = message % {"verb": verb, "done": done, "left": left}
+    LogEntry.objects.create(
+        user_id=request.user.pk,  # type: ignore[misc]  # nobody else comes here
+        content_type_id=ContentType.objects.get_for_model(listed.model, for_concrete_model=False).pk,
+        object_id=None,
+        object_repr=narrowed[:200],
+        action_flag=flag,
+        change_message=f"{told} {so_far} [{narrowed}]"
+        if after.done != done or after.left != left
+        else f"{told} [{narrowed}]",
+    )
+    log_act(request, listed.model, verb, done, left)
+
+
+def log_act(request: HttpRequest, model: type[Model], verb: str, done: int, left: int) -> None:
+    """Write to our logger who did what, and to how many rows."""
+    logger.info(
+        "admin action=%r model=%s user=%s done=%d left_alone=%d", verb, model._meta.label, request.user.pk, done, left
+    )

@@ -1,0 +1,103 @@
+"""Values off the task rows as text on a page: escaped, indented, cut where they are long."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, Final
+
+from django.contrib import admin
+from django.template.defaultfilters import filesizeformat
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext as _
+
+from ..enqueue.masking import Mask
+from ..ops.payload_view.json_text import head, pieces
+
+#: Characters of one value that a page shows.
+SHOWN: Final = 16_384
+
+#: Characters of a value from which on it is folded.
+FOLDED: Final = 2_000
+
+
+def moment(name: str, title: Any, *, exactly: bool = False) -> Any:
+    """Return a column that shows the time in the field ``name``, in the reader's own zone; ``exactly``: to the ms."""
+
+    @admin.display(description=title)
+    def column(_: Any, row: Any) -> str:
+        return at(getattr(row, name), exactly=exactly)
+
+    return column
+
+
+def at(value: datetime | None, *, exactly: bool = True) -> str:
+    """Return a time in the reader's own zone, to the millisecond or to the second, or a dash."""
+    if value is None:
+        return "-"
+    local = localtime(value) if is_aware(value) else value
+    text = date_format(local, "Y-m-d H:i:s")
+    return f"{text}.{local.microsecond // 1_000:03}" if exactly else text
+
+
+def block(text: str, *, end: bool = False) -> SafeString | str:
+    """Return ``text`` as a block of its own, or a dash. Of one that is too long the beginning is shown, or the end."""
+    if not text:
+        return "-"
+    left = len(text) - SHOWN
+    if left > 0:
+        more = _("… %d more characters") % left
+        text = f"{more}\n{text[-SHOWN:]}" if end else f"{text[:SHOWN]}\n{more}"
+    # It scrolls, so the keyboard has to get there.
+    return format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
+
+
+def progress_bar(progress: Any) -> SafeString | str:
+    """Return what a body said of its progress: a bar if it knows the whole, its numbers, its words."""
+    if not isinstance(progress, dict) or not isinstance(done := progress.get("done"), int | float):
+        return "-"
+    total, words = progress.get("total"), progress.get("message") or ""
+    if not total or not isinstance(total, int | float):
+        return f"{done:n} {words}".strip()
+    return format_html(
+        '<progress class="horsies-progress" aria-label="{}" value="{}" max="{}"></progress> {} {}',
+        _("progress"),
+        done,
+        total,
+        f"{done:n}/{total:n}",
+        words,
+    )
+
+
+def as_json(value: Any, mask: Mask | None = None) -> SafeString | str:
+    """Return ``value`` as indented JSON; with a mask, without what its keys say is sensitive."""
+    if value is None:
+        return "-"
+    return block("".join(pieces(value, mask)) if mask else json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def masked_json(
+    name: str, value: Any, mask: Mask, size: int, address: str, *, is_folded: bool = False
+) -> SafeString | str:
+    """Return ``value`` as indented JSON, without what is sensitive.
+
+    ``name`` makes the ids of its elements. It is folded if it is long, or ``is_folded``. Of one that is too long the
+    beginning is shown: ``size`` are the characters that it has in the table, and at ``address`` all of it can be had.
+    """
+    if value is None:
+        return "-"
+    text, is_all = head(value, mask, SHOWN)
+    shown = format_html('<pre class="horsies-text" id="horsies-text-{}" tabindex="0">{}</pre>', name, text)
+    if not is_all:
+        sizes = {"shown": filesizeformat(SHOWN), "size": filesizeformat(size)}
+        words = _("The first %(shown)s of a value of %(size)s.") % sizes
+        shown = format_html(
+            '{}<p class="horsies-more">{} <a href="{}">{}</a></p>', shown, words, address, _("Download")
+        )
+    if len(text) <= FOLDED and not is_folded:
+        return shown
+    words = _("Show (%(size)s)") % {"size": filesizeformat(size)}
+    return format_html('<details id="horsies-value-{}"><summary>{}</summary>{}</details>', name, words, shown)

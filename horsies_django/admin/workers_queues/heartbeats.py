@@ -1,0 +1,108 @@
+"""Heartbeats: the signs of life of those who hold tasks. To look at."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from ...core.durations import lasting
+from ...models import Heartbeat, Task, Worker
+from ...ops.keyset.scan import Page
+from ...ops.keyset.scope import Ground
+from ..base import ReadOnlyAdmin, queue_database
+from ..formatting import moment
+from ..links import Links
+from ..lists.changelist import WalkingList
+from ..lists.search import Search, is_id
+
+
+class BeatList(WalkingList):
+    """Lets each beat link to what this user may see."""
+
+    def parse(self, text: str) -> Search:
+        """The id of a task."""
+        return _beats_of(text)
+
+    @cached_property
+    def page(self) -> Page:
+        """The rows of the page, with what its columns need."""
+        page = super().page
+        links = Links(self.model_admin.admin_site, self.request)
+        links.look_up(Task, {beat.task_id for beat in page.rows}, queue_database())
+        links.look_up(Worker, {beat.sender_id for beat in page.rows}, queue_database())
+        for beat in page.rows:
+            beat.page_links = links
+        return page
+
+
+def _beats_of(text: str) -> Search:
+    """Find the beats for a task by its id: the index of the latest beats has them."""
+    if not text.strip():
+        return Search()
+    rows = Q(task=UUID(text.strip())) if is_id(text) else Q(pk__in=[])
+    return Search(rows, Ground(lanes=(rows,)))
+
+
+class HeartbeatAdmin(ReadOnlyAdmin):
+    """Shows the beats that are kept, the newest first."""
+
+    list_display = ("id", "role", "shown_sent_at", "age", "task_link", "sender_link", "hostname", "pid")
+    ordering = ("-id",)
+    sortable_by = ()
+    search_fields = ("task",)
+    search_help_text = _("The id of a task.")
+    fields = ("id", "role", "exact_sent_at", "age", "task_link", "sender_link", "hostname", "pid")
+    readonly_fields = fields
+
+    shown_sent_at = moment("sent_at", _("sent at"))
+    exact_sent_at = moment("sent_at", _("sent at"), exactly=True)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Read the database's clock beside the beats, for their age."""
+        beats: QuerySet[Any] = super().get_queryset(request)
+        return beats.annotate(read_at=Now())  # type: ignore[no-any-return]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find the beats for a task by its id."""
+        return queryset.filter(_beats_of(search_term).rows), False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[BeatList]:
+        """Walk."""
+        return BeatList
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Let the page of a beat link to what this user may see."""
+        beat = super().get_object(request, object_id, from_field)
+        if beat is not None:
+            beat.page_links = Links(self.admin_site, request)
+        return beat
+
+    @admin.display(description=_("age"))
+    def age(self, beat: Any) -> str:
+        """How long ago it was, by the database's clock."""
+        return lasting(beat.read_at - beat.sent_at)
+
+    @admin.display(description=_("task"))
+    def task_link(self, beat: Any) -> SafeString | str:
+        """The task, as far as it is still there."""
+        return _links(beat).to(Task, beat.task_id)
+
+    @admin.display(description=_("sender"))
+    def sender_link(self, beat: Any) -> SafeString | str:
+        """The worker that beat."""
+        return _links(beat).to(Worker, beat.sender_id)
+
+
+def _links(beat: Heartbeat) -> Links:
+    links: Links = beat.page_links  # type: ignore[attr-defined]  # set as it was read
+    return links

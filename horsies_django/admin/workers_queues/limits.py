@@ -1,0 +1,84 @@
+"""Limits by key: who has a place, and how many wait for one. To look at."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import admin
+from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from ...models import Limit, Task
+from ..base import ReadOnlyAdmin
+from ..formatting import moment
+from ..links import Links
+
+#: Tasks that are listed, and those that are counted, at most.
+LISTED: Final = 20
+COUNTED: Final = 1_000
+
+
+class LimitAdmin(ReadOnlyAdmin):
+    """Shows the limits that have had a task lately, by key."""
+
+    list_display = ("key", "max_concurrency", "rate", "held", "shown_admitted_at")
+    ordering = ("key",)
+    sortable_by = ()
+    search_fields = ("key",)
+    search_help_text = _("What a key begins with.")
+    fields = ("key", "max_concurrency", "rate", "held", "inside", "waiting", "exact_admitted_at", "exact_next_at")
+    readonly_fields = fields
+
+    shown_admitted_at = moment("admitted_at", _("last let in"))
+    exact_admitted_at = moment("admitted_at", _("last let in"), exactly=True)
+    exact_next_at = moment("next_at", _("next look"), exactly=True)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Count the places that are taken, of which there are few."""
+        rows: QuerySet[Any] = super().get_queryset(request)
+        inside = Task.objects.using(rows.db).admitted().filter(limit_key=OuterRef("pk")).order_by()
+        count = inside.values("limit_key").annotate(count=Count("pk")).values("count")
+        held = Coalesce(Subquery(count), 0, output_field=IntegerField())
+        return rows.annotate(count_of_held=held)  # type: ignore[no-any-return]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find keys by how they begin, which their index has."""
+        term = search_term.strip()
+        if "\0" in term:
+            return queryset.none(), False
+        return (queryset.filter(key__startswith=term) if term else queryset), False
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Let the page link to what this user may see."""
+        limit = super().get_object(request, object_id, from_field)
+        if limit is not None:
+            limit.page_links = Links(self.admin_site, request)
+        return limit
+
+    @admin.display(description=_("places taken"))
+    def held(self, limit: Any) -> int:
+        """How many tasks are in."""
+        return int(limit.count_of_held)
+
+    @admin.display(description=_("has a place"))
+    def inside(self, limit: Any) -> SafeString | str:
+        """The tasks that are in."""
+        keys = _tasks(limit).admitted().filter(limit_key=limit.pk).values_list("pk", flat=True)[:LISTED]
+        links: Links = limit.page_links
+        return format_html_join(", ", "{}", ((links.to(Task, key),) for key in keys)) or "-"
+
+    @admin.display(description=_("waits for a place"))
+    def waiting(self, limit: Limit) -> str:
+        """How many tasks wait."""
+        count = _tasks(limit).gated().filter(limit_key=limit.pk)[: COUNTED + 1].count()
+        return str(count) if count <= COUNTED else f"{COUNTED}+"
+
+
+def _tasks(limit: Limit) -> Any:
+    return Task.objects.using(limit._state.db)

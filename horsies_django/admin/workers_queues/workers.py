@@ -1,0 +1,222 @@
+"""Workers: who is there, what each runs, and asking one to stop."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import admin
+from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.defaultfilters import filesizeformat
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from ...core.durations import from_now, lasting
+from ...db.expressions import SecondsUntil
+from ...models import Task, Worker
+from ...models.fields import texts_in
+from ...models.worker import WorkerQuerySet
+from ..acting.verbs import Verb
+from ..base import queue_database
+from ..formatting import moment
+from ..links import may_look
+from .live import LiveAdmin, live
+from .places import NAMED, Holding, Load, loads, soonest_silent
+
+STOP: Final = Verb(
+    name="stop",
+    label=_("Stop gracefully"),
+    button=lambda count, shown: ngettext("Stop %s worker gracefully", "Stop %s workers gracefully", count) % shown,
+    label_of_many=_("Stop selected workers gracefully"),
+    act=WorkerQuerySet.request_stop,
+    told=lambda count: ngettext("%d worker was asked to stop.", "%d workers were asked to stop.", count) % count,
+    fits=lambda worker: worker.stop_requested_at is None,
+    watched=("stop_requested_at",),
+    warning=_(
+        "It claims nothing more, finishes what it runs however long that takes, and then its process ends. Nothing"
+        " takes its place: with the last of them horsies_worker itself ends, with exit status 0. This can't be taken"
+        " back; start a worker to have one again."
+    ),
+)
+
+
+class WorkerList(ChangeList):
+    """Workers with what each of them holds."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read what the workers of this page hold, at once."""
+        super().get_results(request)
+        workers = list(self.result_list)
+        weigh(workers, named=may_look(self.model_admin.admin_site, request, Task))
+        self.result_list = workers
+
+
+def weigh(workers: list[Any], *, named: bool) -> None:
+    """Give each worker its load: ``named`` for those who may see tasks."""
+    found = loads([worker.pk for worker in workers], queue_database(), named=named)
+    for worker in workers:
+        worker.load = found.get(worker.pk, Load())
+
+
+class WorkerAdmin(LiveAdmin):
+    """Shows the processes that claim tasks, and asks them to stop."""
+
+    verbs = (STOP,)
+    list_display = (
+        "shown_name",
+        "shown_state",
+        "shown_load",
+        "shown_tasks",
+        "shown_memory",
+        "shown_beat",
+        "hostname",
+        "pid",
+        "shown_queues",
+        "shown_started_at",
+        "version",
+    )
+    ordering = ("-started_at", "pk")
+    sortable_by = ()
+    change_form_template = "admin/horsies_django/worker_change_form.html"
+    fieldsets = (
+        (None, {"fields": ("id", "name", ("hostname", "pid"), ("backend", "version", "code_version"))}),
+        (_("Serves"), {"fields": ("shown_queues", ("threads", "async_slots"))}),
+        (_("Times"), {"fields": (("shown_started_at", "shown_last_beat_at", "shown_stop_requested_at"),)}),
+    )
+
+    shown_started_at = moment("started_at", _("started at"))
+    shown_last_beat_at = moment("last_beat_at", _("last beat at"))
+    shown_stop_requested_at = moment("stop_requested_at", _("stop requested at"))
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Return every field that a page shows."""
+        return flatten_fieldsets(self.fieldsets)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Read how long ago each has beaten, by the database's clock."""
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(beats_in=SecondsUntil("last_beat_at"))
+        return rows
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Return the list that knows what each holds."""
+        return WorkerList
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Show what it runs."""
+        if (worker := kwargs.get("obj")) is not None:
+            weigh([worker], named=may_look(self.admin_site, request, Task))
+            rows = [(hold, self._task_address(hold), lasting(hold.seconds)) for hold in worker.load.holds]
+            many = how_many(worker.load.count)
+            context = context | {"worker": worker, "holds": rows, "many": many, "summary": self._summary(worker)}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def _summary(self, worker: Any) -> list[tuple[Any, Any]]:
+        return [
+            (_("state"), state_of(worker)),
+            (_("load"), load_of(worker)),
+            (_("memory"), filesizeformat(worker.memory) if worker.memory else "-"),
+            (_("last beat"), beat_of(worker)),
+        ]
+
+    def _task_address(self, holding: Holding) -> str | None:
+        try:
+            return reverse(f"{self.admin_site.name}:horsies_django_task_change", args=[holding.task_id])
+        except NoReverseMatch:  # a site that has no page for tasks
+            return None
+
+    # Columns.
+
+    @admin.display(description=_("worker"), ordering="pk")
+    def shown_name(self, worker: Worker) -> str:
+        """What the operator calls it, and the beginning of what tells it from others of that name."""
+        name, _, number = worker.pk.rpartition("-")
+        return f"{name}-{number[:8]}" if name else worker.pk
+
+    @live
+    @admin.display(description=_("state"))
+    def shown_state(self, worker: Any) -> SafeString | str:
+        """Whether it lives, by word."""
+        return state_of(worker)
+
+    @live
+    @admin.display(description=_("load"))
+    def shown_load(self, worker: Any) -> str:
+        """How many of its slots are taken."""
+        return load_of(worker)
+
+    @live
+    @admin.display(description=_("runs now"))
+    def shown_tasks(self, worker: Any) -> SafeString | str:
+        """Those that it has held for longest, with links; only how many, for those who may not see tasks."""
+        lines = [self._line(hold) for hold in worker.load.holds[:NAMED]]
+        if not lines:
+            return how_many(worker.load.count)
+        more = worker.load.count - len(lines)
+        if more:
+            lines.append((ngettext("and %d more", "and %d more", more) % more,))
+        return format_html_join("", "<div>{}</div>", lines)
+
+    def _line(self, hold: Holding) -> tuple[SafeString]:
+        address, words = self._task_address(hold), f"{hold.task_name.rpartition('.')[2]} {lasting(hold.seconds)}"
+        return (format_html('<a href="{}">{}</a>', address, words) if address else format_html("{}", words),)
+
+    @live
+    @admin.display(description=_("memory"))
+    def shown_memory(self, worker: Worker) -> str:
+        """What it took at its last beat."""
+        return filesizeformat(worker.memory) if worker.memory else "-"
+
+    @admin.display(description=_("queues"))
+    def shown_queues(self, worker: Worker) -> str:
+        """Those that it serves."""
+        served = ", ".join(texts_in(worker.queues)) or gettext("all")
+        if excluded := texts_in(worker.excluded_queues):
+            return gettext("%(queues)s, but not %(excluded)s") % {
+                "queues": served,
+                "excluded": ", ".join(excluded),
+            }
+        return served
+
+    @live
+    @admin.display(description=_("last beat"))
+    def shown_beat(self, worker: Any) -> str:
+        """How long ago it has last said that it lives."""
+        return beat_of(worker)
+
+
+def state_of(worker: Any) -> SafeString:
+    """Return whether it lives, by word."""
+    if -worker.beats_in > soonest_silent():
+        return format_html('<span class="horsies-silent">{}</span>', _("silent"))
+    if worker.stop_requested_at is not None:
+        return format_html('<span class="horsies-stopping">{}</span>', _("stopping"))
+    return format_html('<span class="horsies-alive">{}</span>', _("alive"))
+
+
+def load_of(worker: Any) -> str:
+    """Return how many of its slots are taken, of each kind."""
+    load = worker.load
+    text = f"{load.sync}/{'?' if worker.threads is None else worker.threads}"
+    if not load.coroutines:
+        return text
+    slots = "?" if worker.async_slots is None else worker.async_slots
+    return gettext("%(sync)s, async %(coroutines)d/%(slots)s") % {
+        "sync": text,
+        "coroutines": load.coroutines,
+        "slots": slots,
+    }
+
+
+def how_many(count: int) -> str:
+    """Return a number of tasks in words, or a dash."""
+    return ngettext("%d task", "%d tasks", count) % count if count else "-"
+
+
+def beat_of(worker: Any) -> str:
+    """Return how long ago it has last said that it lives."""
+    return from_now(-worker.beats_in)

@@ -1,0 +1,155 @@
+"""Which nodes the table on the page of a workflow has: what was chosen, a page at a time, the urgent ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from django.db.models import Case, JSONField, Q, Value, When
+
+from ...core.workflow_status import NodeKind
+from ...models import Workflow, WorkflowTask
+from ...ops.payload_view.contents import as_texts, give_values
+from ..graph.folding import Node
+from ..graph.words import STATES
+from .nodes import AS_TEXT, LIGHT, rows_of
+
+#: Nodes in one page of the table.
+LISTED: Final = 200
+
+#: In a table that is cut, or of what was chosen, what failed comes first, then what goes on, waits and is done.
+_URGENT: Final = ("FAILED", "RUNNING", "ENQUEUED", "READY", "PENDING", "SKIPPED", "COMPLETED")
+
+#: No column of these is large: what a node was given and what came of it are on a page of their own.
+_LISTED: Final = (
+    *LIGHT,
+    "map_index",
+    "join",
+    "min_success",
+    "allow_failed_deps",
+    "open_deps",
+    "ok_deps",
+    "open_ctx",
+    "is_decided",
+    "until",
+    "event_name",
+    "rebuilds",
+    "task__status",
+    "task__error_code",
+    "task__attempt",
+    "task__max_retries",
+    "task__started_at",
+    "task__next_retry_at",
+    "task__gated",
+)
+
+
+#: What may be more, or deeper, than Python reads, or damaged.
+_JSON: Final = tuple(field.name for field in WorkflowTask._meta.concrete_fields if isinstance(field, JSONField))
+
+
+class Cursor(NamedTuple):
+    """Where a page of the table ends: how urgent its last line is, and that node's place."""
+
+    urgency: int
+    place: int
+
+    @classmethod
+    def read(cls, text: str | None) -> Cursor | None:
+        """Read it from an address; None for what is none."""
+        urgency, place = (_place(part) for part in (text or "").partition(".")[::2])
+        return None if urgency is None or place is None else cls(urgency, place)
+
+    def __str__(self) -> str:
+        return f"{self.urgency}.{self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which nodes the table shows: all, those in one state, the items of a map, or those that are folded into a box."""
+
+    state: str = ""
+    of: int | None = None
+    after: Cursor | None = None
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> Choice:
+        """Read it from the address of the page; nonsense chooses nothing."""
+        state = query.get("state", "")
+        return cls(state if state in STATES else "", _place(query.get("of")), Cursor.read(query.get("after")))
+
+    @property
+    def is_any(self) -> bool:
+        """Whether something was chosen."""
+        return bool(self.state) or self.of is not None
+
+    def cursor(self, row: Mapping[str, Any]) -> Cursor:
+        """Return the place of a row in the order of the table. A map comes before its items."""
+        is_head = row["task_index"] == self.of and row["kind"] == NodeKind.MAP
+        return Cursor(0 if is_head else _urgency(row["status"]), row["task_index"])
+
+
+def listed(workflow: Workflow, choice: Choice, alike: tuple[Node, ...] = ()) -> list[dict[str, Any]]:
+    """Return the rows of the table, one more than ``LISTED`` if there are more. ``alike`` are those of a folded box."""
+    keys = _first_of(alike, choice.after) if alike else _keys(workflow, choice)
+    found = {row["pk"]: row for row in rows_of(workflow).filter(pk__in=keys).values(*_LISTED, waits_text=AS_TEXT)}
+    return [found[key] for key in keys if key in found]
+
+
+def _first_of(alike: Sequence[Node], after: Cursor | None) -> list[int]:
+    """Return the keys of the most urgent of these nodes, which have been read for the picture."""
+    ranked = sorted((Cursor(_urgency(node.status), node.place), node.key) for node in alike)
+    return [key for cursor, key in ranked if after is None or cursor > after][: LISTED + 1]
+
+
+def _keys(workflow: Workflow, choice: Choice) -> list[int]:
+    """Return the keys of the rows alone: with all of their columns to sort, PostgreSQL reads the whole table."""
+    rows = rows_of(workflow)
+    if choice.state:
+        rows = rows.filter(status=choice.state)
+    if choice.of is not None:
+        rows = rows.filter(Q(map_index=choice.of) | Q(task_index=choice.of))
+    if not choice.is_any and workflow.node_count <= LISTED:
+        return list(rows.order_by("task_index").values_list("pk", flat=True)[: LISTED + 1])
+    rows = rows.annotate(urgency=_ranked(choice.of))
+    if choice.after is not None:
+        same = Q(urgency=choice.after.urgency, task_index__gt=choice.after.place)
+        rows = rows.filter(Q(urgency__gt=choice.after.urgency) | same)
+    return list(rows.order_by("urgency", "task_index").values_list("pk", flat=True)[: LISTED + 1])
+
+
+def _ranked(head: int | None) -> Case:
+    whens = [When(status=state, then=Value(_urgency(state))) for state in _URGENT]
+    if head is not None:
+        whens.insert(0, When(task_index=head, kind=NodeKind.MAP, then=Value(0)))
+    return Case(*whens, default=Value(len(_URGENT) + 1))
+
+
+def _urgency(status: str) -> int:
+    return _URGENT.index(status) + 1 if status in _URGENT else len(_URGENT) + 1
+
+
+def one(workflow: Workflow, place: str | None) -> WorkflowTask | None:
+    """Return the node that the page is asked to show in full, if there is one."""
+    index = _place(place)
+    if index is None:
+        return None
+    rows = rows_of(workflow).filter(task_index=index).order_by("task_index")
+    node: WorkflowTask | None = as_texts(rows, *_JSON).first()
+    if node is not None:
+        node.workflow = workflow
+        give_values(node, *_JSON)
+    return node
+
+
+def one_listed(workflow: Workflow, place: int) -> dict[str, Any] | None:
+    """Return the row that the table would have of one node."""
+    # In an order of its own: by its primary key PostgreSQL would walk the table.
+    rows = rows_of(workflow).filter(task_index=place).order_by("task_index")
+    found: dict[str, Any] | None = rows.values(*_LISTED, waits_text=AS_TEXT).first()
+    return found
+
+
+def _place(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None

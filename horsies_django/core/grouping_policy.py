@@ -1,0 +1,103 @@
+"""``Gather``: by which key the calls of a task come together, and until when."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from .option_parsers import LONGEST_DURATION
+from .serialization import clean_text
+
+#: What a row holds of a key.
+KEY_LENGTH: Final = 255
+
+#: Calls that one run may be handed.
+LARGEST: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """How calls of a task are gathered: one run is handed all calls with the same key, as a list (A3-70 … A3-74).
+
+    ``by`` is a format string over a call's keyword arguments, or a callable that takes them by name and returns a text,
+    a number or a UUID. A group is closed, and due, as soon as it has ``max_size`` calls; it is due ``max_delay`` after
+    its first call, or ``quiet`` after its latest, whichever comes first. Durations are seconds or a timedelta; None is
+    no limit, for one of the two. All bad fields are named in one ValueError.
+
+    >>> Gather("customer-{customer_id}", max_size=100, max_delay=60, quiet=5).key({"customer_id": 7, "text": "hello"})
+    'customer-7'
+    """
+
+    by: str | Callable[..., object]
+    _: KW_ONLY
+    max_size: int = 100
+    max_delay: float | timedelta | None = 60.0
+    quiet: float | timedelta | None = None
+
+    def __post_init__(self) -> None:
+        """Bring durations into one form. Raises ValueError naming every bad field."""
+        if problems := list(self._problems()):
+            raise ValueError("Gather: " + " ".join(problems))
+        for name in ("max_delay", "quiet"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _seconds(value))
+
+    @property
+    def age(self) -> float | None:
+        """The seconds after its first call when a group is due."""
+        return _seconds(self.max_delay)
+
+    @property
+    def silence(self) -> float | None:
+        """The seconds after its latest call when a group is due."""
+        return _seconds(self.quiet)
+
+    def key(self, call: Mapping[str, Any]) -> str:
+        """Return the key of a call. Raises ValueError for one that has none, or a bad one."""
+        if callable(self.by):
+            found = self.by(**call)
+        else:
+            try:
+                found = self.by.format(**call)
+            except (LookupError, AttributeError) as error:
+                known = ", ".join(sorted(call)) or "none"
+                problem = f"{self.by!r} needs {error}, which is not among the arguments of the call: {known}."
+                raise ValueError(f"Gather: by is {problem}") from None
+        key = str(found) if isinstance(found, str | int | UUID) else ""
+        if not key.strip() or len(key) > KEY_LENGTH or key != clean_text(key):
+            # Without the key itself: it may tell what is sensitive of the arguments.
+            what = "blank" if isinstance(found, str) and not key.strip() else f"a {type(found).__name__}"
+            what += f" of {len(key)} characters" if key.strip() else ""
+            raise ValueError(f"Gather: the key of a call is {what}; allowed: a text of 1 to {KEY_LENGTH} characters.")
+        return key
+
+    def _problems(self) -> Iterator[str]:
+        if not (callable(self.by) or (isinstance(self.by, str) and self.by.strip() and _is_format(self.by))):
+            yield f"by is {self.by!r}; allowed: a format string, as 'customer-{{customer_id}}', or a callable."
+        if type(self.max_size) is not int or not 1 <= self.max_size <= LARGEST:
+            yield f"max_size is {self.max_size!r}; allowed: a whole number from 1 to {LARGEST:,}."
+        for name in ("max_delay", "quiet"):
+            value = getattr(self, name)
+            if value is not None and _seconds(value) is None:
+                yield f"{name} is {value!r}; allowed: seconds above 0, a timedelta, or None."
+        if self.max_delay is None and self.quiet is None:
+            yield "max_delay and quiet are None, so a group might wait for ever; allowed: at least one of them."
+
+
+def _is_format(text: str) -> bool:
+    try:
+        return all(name is None or name.strip() for _, name, _, _ in string.Formatter().parse(text))
+    except ValueError:
+        return False
+
+
+def _seconds(value: object) -> float | None:
+    """Return a duration in seconds; None for what is none."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_DURATION:
+        return None
+    return float(seconds)

@@ -1,0 +1,379 @@
+"""The OPTIONS of a backend: one typed object, each default with its reason, every mistake found at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from django.conf import settings
+
+from .option_parsers import (
+    BOOLEAN,
+    DURATION_ALLOWED,
+    INHERIT,
+    LONGEST_DURATION,
+    MAPPER,
+    MAX_CONCURRENCY,
+    MIDDLEWARE,
+    MODULES,
+    PRIORITY,
+    RATE_LIMIT,
+    RETENTION,
+    RETENTION_BY_STATE,
+    RETENTION_STATES,
+    RETRY_POLICY,
+    WAIT,
+    WEIGHT,
+    Rule,
+    milliseconds,
+    one_of,
+    seconds,
+    text,
+    whole,
+)
+from .rates import Rate
+from .retry import MAX_INTERVAL, MAX_RETRIES, RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in the settings: where it is, what stands there, what may stand there."""
+
+    path: str
+    value: object
+    allowed: str
+    hint: str
+    unknown_key: bool = False
+
+    def __str__(self) -> str:
+        if self.unknown_key:
+            return f"{self.path} is not an option; allowed: {self.allowed}."
+        return f"{self.path} is {self.value!r}; allowed: {self.allowed}."
+
+
+def _option(default: object, rule: Rule) -> Any:
+    return field(default=default, metadata={"rule": rule})
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryOptions:
+    """When a silent worker's tasks are taken from it (rows S3-20 … S3-27)."""
+
+    auto_requeue_stale_claimed: bool = _option(True, BOOLEAN)
+    claimed_stale_threshold_ms: int = _option(120_000, milliseconds(1_000, 3_600_000))
+    claimer_heartbeat_interval_ms: int = _option(30_000, milliseconds(100, 120_000))
+    auto_fail_stale_running: bool = _option(True, BOOLEAN)
+    running_stale_threshold_ms: int = _option(300_000, milliseconds(1_000, 7_200_000))
+    runner_heartbeat_interval_ms: int = _option(30_000, milliseconds(100, 120_000))
+    check_interval_ms: int = _option(30_000, milliseconds(100, 600_000))
+    heartbeat_retention_hours: int | None = _option(24, whole(1, 8_760, none="keep"))
+    # Whoever pauses a workflow may need any time to look at it, so nothing is ended unless asked for.
+    paused_workflow_auto_cancel_after: timedelta | None = _option(None, WAIT)
+
+    @property
+    def silent_after(self) -> float:
+        """The seconds without a beat after which a worker is taken for dead."""
+        return min(self.claimed_stale_threshold_ms, self.running_stale_threshold_ms) / 1_000
+
+    @property
+    def beat_interval(self) -> float:
+        """The seconds between two beats of a worker, which beats for both roles at the shorter of the intervals."""
+        return min(self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms) / 1_000
+
+    def rules_between_keys(self, path: str) -> Iterator[Problem]:
+        """Yield a problem for each threshold under twice its heartbeat interval (S3-27)."""
+        for state, role in (("claimed", "claimer"), ("running", "runner")):
+            threshold = getattr(self, f"{state}_stale_threshold_ms")
+            interval = getattr(self, f"{role}_heartbeat_interval_ms")
+            if threshold < 2 * interval:
+                yield Problem(
+                    f"{path}['{state}_stale_threshold_ms']",
+                    threshold,
+                    f"at least {2 * interval}, twice {role}_heartbeat_interval_ms",
+                    "One lost beat must not make a living worker look dead.",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionOptions:
+    """How long ended tasks are kept."""
+
+    completed: timedelta | None = _option(timedelta(days=7), RETENTION)
+    failed: timedelta | None = _option(timedelta(days=30), RETENTION)
+    cancelled: timedelta | None = _option(timedelta(days=30), RETENTION)
+    expired: timedelta | None = _option(timedelta(days=30), RETENTION)
+
+    def kept(self, state: str) -> timedelta | None:
+        """How long a task is kept that ended in ``state``; None for ever."""
+        kept: timedelta | None = getattr(self, state.lower())
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _InheritedRetention:
+    """The keys of a ``retention`` that leaves what it does not say to the next level."""
+
+    completed: Any = _option(INHERIT, RETENTION)
+    failed: Any = _option(INHERIT, RETENTION)
+    cancelled: Any = _option(INHERIT, RETENTION)
+    expired: Any = _option(INHERIT, RETENTION)
+
+
+def _inherited_retention() -> Any:
+    """By state, as far as it is said; the settings may have a plain value, which is for completed tasks."""
+    metadata = {"rule": RETENTION_BY_STATE, "keys": _InheritedRetention, "default": INHERIT}
+    return field(default_factory=dict, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """What a queue starts with; its row may say otherwise later, column by column."""
+
+    # Its rank where the order is "strict".
+    priority: int = _option(0, PRIORITY)
+    # Its share where the order is "weighted".
+    weight: int = _option(1, WEIGHT)
+    # Of all workers together; 0 stops it.
+    max_concurrency: int | None = _option(None, MAX_CONCURRENCY)
+    # Starts of all workers together.
+    rate_limit: Rate | None = _option(None, RATE_LIMIT)
+    # Of the states that differ from the backend's.
+    retention: Mapping[str, timedelta | None] = _inherited_retention()
+
+    def kept(self, state: str, inherited: timedelta | None) -> timedelta | None:
+        """How long a task is kept that ended in ``state``, where the backend says ``inherited``; None for ever."""
+        return self.retention.get(state.lower(), inherited)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What ``horsies_worker`` does unless a flag or an environment variable says otherwise."""
+
+    # One process uses one core for Python code; more of them are a choice about memory.
+    processes: int = _option(1, whole(1, 256))
+    # Tasks mostly wait for something else, so some more than there are cores.
+    threads: int = _option(8, whole(1, 1_000))
+    async_slots: int = _option(100, whole(1, 100_000))
+    # A prefetched task hides from other workers and from tasks of higher priority.
+    prefetch: int = _option(0, whole(0, 10_000))
+    # At most so many short tasks are started before there is a slot for them, if that comes within milliseconds.
+    start_ahead: int = _option(128, whole(0, 5_000))
+    # Seconds between two looks of an idle worker that nobody can wake; five times as long where LISTEN wakes it.
+    poll_interval: float = _option(1.0, seconds(0.01, 3_600))
+    max_tasks_per_child: int | None = _option(None, whole(1, 1_000_000_000, none="never replaced"))
+    # A runner that takes more memory than this is replaced, once its tasks are done.
+    max_memory_mb: int | None = _option(None, whole(16, 1_000_000_000, none="never replaced"))
+    # Seconds; as long as Kubernetes waits before it kills.
+    shutdown_timeout: float = _option(30.0, seconds(0, 86_400))
+    # Seconds that a body may run whose task sets no timeout; a long body that beats is no error by itself.
+    task_timeout: float | None = _option(None, seconds(0.001, 31_536_000, none="no limit"))
+    # Seconds from the end of its time that a body gets to stop, before its runner is given up for it.
+    timeout_grace: float = _option(5.0, seconds(0.1, 3_600))
+    # Seconds for which a runner may stand still before its supervisor kills it, time limits of its bodies apart.
+    stall_timeout: float | None = _option(None, seconds(3, 31_536_000, none="running_stale_threshold_ms"))
+    # Between the queues: by each task's own priority, or one queue before the other, or by shares.
+    order: Literal["priority", "strict", "weighted"] = _option("priority", one_of("priority", "strict", "weighted"))
+    # Seconds after which a queue that waits behind others of higher priority gets a part of the claims.
+    aging: float | None = _option(None, seconds(1, 31_536_000, none="never"))
+    reaper: bool = _option(True, BOOLEAN)
+    scheduler: bool = _option(True, BOOLEAN)
+    # Runners share the memory of all that is imported. Not for code that keeps a thread or a socket from its import.
+    fork: bool = _option(True, BOOLEAN)
+    name: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultOptions:
+    """What counts for a task, one option at a time, that does not say it itself."""
+
+    # None: one attempt, or three where a backoff is said; see RetryPolicy for its delays.
+    max_attempts: int | None = _option(None, whole(1, MAX_RETRIES + 1, none="no retries"))
+    # Seconds before each retry.
+    backoff: float | None = _option(None, seconds(0, MAX_INTERVAL, none="2, 4, 8 … seconds"))
+    # In the place of the two above. A task with max_attempts alone has its delays.
+    retry_policy: RetryPolicy | None = _option(None, RETRY_POLICY)
+    # Seconds.
+    timeout: float | None = _option(None, seconds(0.001, LONGEST_DURATION, none="the worker's task_timeout"))
+    # Of the states that differ from the queue's and the backend's.
+    retention: Mapping[str, timedelta | None] = _inherited_retention()
+
+    def rules_between_keys(self, path: str) -> Iterator[Problem]:
+        """Yield a problem where two keys contradict each other."""
+        if self.retry_policy is not None and (self.max_attempts, self.backoff) != (None, None):
+            hint = "A policy has its own number of retries and its own delays."
+            yield Problem(f"{path}['retry_policy']", self.retry_policy, "beside neither max_attempts nor backoff", hint)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminOptions:
+    """What the admin's pages of the queue offer."""
+
+    # Whether they only show, retry and cancel.
+    read_only: bool = _option(False, BOOLEAN)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The OPTIONS of one backend alias."""
+
+    database: str = _option("default", text("an alias of DATABASES", r".+"))
+    serializer: Literal["json", "rich"] = _option("json", one_of("json", "rich"))
+    queues: Mapping[str, QueueOptions] = field(default_factory=dict)
+    recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
+    retention: RetentionOptions = field(default_factory=RetentionOptions)
+    worker: WorkerOptions = field(default_factory=WorkerOptions)
+    defaults: DefaultOptions = field(default_factory=DefaultOptions)
+    admin: AdminOptions = field(default_factory=AdminOptions)
+    # Exception class, or its dotted path, to error code; a task's own mapper is asked first.
+    exception_mapper: Mapping[type[BaseException], str] = field(default_factory=dict, metadata={"rule": MAPPER})
+    # Dotted paths; they are imported by who first sends a task, or runs one.
+    middleware: tuple[str, ...] = field(default=(), metadata={"rule": MIDDLEWARE})
+    # Imported when Django starts, beside tasks.py and workflows.py of each app: a row names only what is registered.
+    modules: tuple[str, ...] = field(default=(), metadata={"rule": MODULES})
+    # Of the project's code, on each worker's row; by default a fingerprint of what is registered.
+    version: str = _option("", text("at most 64 characters, no control characters", r"[^\x00-\x1f\x7f]{0,64}"))
+    # Bytes of JSON: what is larger belongs into storage, and its key into the task.
+    max_payload_bytes: int | None = _option(16 * 1024 * 1024, whole(1_024, 250_000_000, none="no limit"))
+    # Tells the schedules of this project from those of others in one database; the settings' package by default.
+    project: str = _option("", text("at most 100 letters, digits, '.', '_' or '-'", r"[\w.-]{0,100}"))
+
+
+#: Of a project that says nothing.
+NO_DEFAULTS: Final = DefaultOptions()
+
+_SECTIONS: Final[Mapping[str, Any]] = {
+    "recovery": RecoveryOptions,
+    "retention": RetentionOptions,
+    "worker": WorkerOptions,
+    "defaults": DefaultOptions,
+    "admin": AdminOptions,
+}
+
+
+#: What Django reads of a backend's settings.
+_KEYS: Final = dict.fromkeys(("BACKEND", "QUEUES", "OPTIONS"))
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The options as far as they could be read, and every problem that was found."""
+
+    options: Options
+    problems: tuple[Problem, ...]
+
+
+def parse(alias: str, stored: object, queues: set[str]) -> Parsed:
+    """Read the OPTIONS of ``alias``. Never raises: a bad value is a problem, and its default stands in for it."""
+    root = f"TASKS['{alias}']['OPTIONS']"
+    problems: list[Problem] = []
+    if not isinstance(stored, Mapping):
+        return Parsed(Options(), (Problem(root, stored, "a dict", "Give OPTIONS as a dict, or leave it out."),))
+    values = _section(Options, stored, root, problems)
+    for name, kind in _SECTIONS.items():
+        if name not in stored:
+            continue
+        if kind is RetentionOptions and not isinstance(stored[name], Mapping):
+            values[name] = _plain_retention(stored[name], f"{root}['{name}']", problems)
+        else:
+            values[name] = kind(**_section(kind, stored[name], f"{root}['{name}']", problems))
+    if "queues" in stored:
+        values["queues"] = dict(_queues(stored["queues"], queues, f"{root}['queues']", problems))
+    options = Options(**values)
+    for name in ("recovery", "defaults"):
+        problems += getattr(options, name).rules_between_keys(f"{root}['{name}']")
+    if options.database not in settings.DATABASES:
+        problems.append(
+            Problem(
+                f"{root}['database']",
+                options.database,
+                " or ".join(map(repr, settings.DATABASES)),
+                "Name the alias of DATABASES that holds the queue's tables.",
+            )
+        )
+    return Parsed(options, tuple(problems))
+
+
+def problems_beside(alias: str, stored: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong with the settings of ``alias`` beside its OPTIONS; Django takes any key there."""
+    for key, value in stored.items():
+        if key not in _KEYS:
+            hint = _suggest(str(key).upper(), _KEYS) or _hint_of_option(key)
+            yield Problem(f"TASKS['{alias}'][{key!r}]", value, ", ".join(_KEYS), hint, True)
+    names = stored.get("QUEUES", [])
+    if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in names):
+        hint = 'Give a list, like ["default", "emails"]; [] allows any name.'
+        yield Problem(f"TASKS['{alias}']['QUEUES']", names, "a list of names of queues", hint)
+
+
+def _hint_of_option(key: object) -> str:
+    if str(key).lower() in Options.__dataclass_fields__:
+        return f"Put {str(key).lower()!r} into OPTIONS."
+    return "Take it out, or see the page on settings."
+
+
+def worker_option(name: str, value: object) -> Any:
+    """Return the value of one worker option, given outside the settings. Raises ValueError saying what is allowed."""
+    rule: Rule = WorkerOptions.__dataclass_fields__[name].metadata["rule"]
+    try:
+        return rule.parse(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not allowed; allowed: {rule.allowed}") from None
+
+
+def _queues(stored: object, known: set[str], path: str, problems: list[Problem]) -> Iterator[tuple[str, QueueOptions]]:
+    if not isinstance(stored, Mapping):
+        problems.append(Problem(path, stored, "a dict of queue name to options", "See the page on settings."))
+        return
+    for name, options in stored.items():
+        if known and name not in known:
+            allowed = ", ".join(sorted(known))
+            hint = _suggest(name, known) or "Add the name to QUEUES too, or take it out here."
+            problems.append(Problem(f"{path}[{name!r}]", name, f"the names in QUEUES: {allowed}", hint, True))
+        yield name, QueueOptions(**_section(QueueOptions, options, f"{path}[{name!r}]", problems))
+
+
+def _plain_retention(value: object, path: str, problems: list[Problem]) -> RetentionOptions:
+    """Read a plain value, which is for completed tasks."""
+    try:
+        return RetentionOptions(completed=RETENTION.parse(value))
+    except ValueError:
+        allowed = f"{DURATION_ALLOWED}, or a dict of them for {', '.join(RETENTION_STATES)}"
+        problems.append(Problem(path, value, allowed, "See the page on settings for its keys."))
+        return RetentionOptions()
+
+
+def _section(kind: Any, stored: object, path: str, problems: list[Problem]) -> dict[str, Any]:
+    if not isinstance(stored, Mapping):
+        problems.append(Problem(path, stored, "a dict", "See the page on settings for its keys."))
+        return {}
+    known: dict[str, Field[Any]] = {entry.name: entry for entry in fields(kind)}
+    values: dict[str, Any] = {}
+    for key, value in stored.items():
+        if key not in known:
+            hint = _suggest(key, known) or "Take it out, or see the page on settings."
+            problems.append(Problem(f"{path}[{key!r}]", value, ", ".join(known), hint, True))
+        elif isinstance(value, Mapping) and (keys := known[key].metadata.get("keys")):
+            values[key] = _section(keys, value, f"{path}[{key!r}]", problems)
+        elif rule := known[key].metadata.get("rule"):
+            try:
+                values[key] = rule.parse(value)
+            except (ValueError, ImportError):
+                hint = f"Leave it out for the default, {_default(known[key])!r}."
+                problems.append(Problem(f"{path}[{key!r}]", value, rule.allowed, hint))
+    return values
+
+
+def _default(entry: Field[Any]) -> object:
+    if "default" in entry.metadata:
+        return entry.metadata["default"]
+    if callable(entry.default_factory):
+        return entry.default_factory()
+    return str(entry.default) if isinstance(entry.default, timedelta) else entry.default
+
+
+def _suggest(key: object, known: Mapping[str, Any] | set[str]) -> str:
+    near = difflib.get_close_matches(str(key), list(known), n=1)
+    return f"Did you mean {near[0]!r}?" if near else ""

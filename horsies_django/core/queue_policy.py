@@ -1,0 +1,160 @@
+"""What holds for a queue: each column of its row, where that is empty the settings, else the default."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, Final, Self
+
+from .option_parsers import (
+    LONGEST_DURATION,
+    MAX_CONCURRENCY,
+    PRIORITY,
+    RETENTION_STATES,
+    WEIGHT,
+    Rule,
+    parse_duration,
+)
+from .options import QueueOptions
+from .rates import RATE_ALLOWED, Rate
+
+logger = logging.getLogger("horsies_django.worker")
+
+#: What a row says that has no limit although the settings have one.
+NO_RATE: Final = "none"
+NO_LIMIT: Final = 1_000_000
+
+#: What a row says whose tasks are kept for ever.
+FOR_EVER: Final = timedelta(seconds=LONGEST_DURATION)
+
+_KEPT: Final = 'seconds, a timedelta, a text like "90s", "12h", "7d", 0, "forever"'
+
+
+def _rate(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value.strip().lower() == NO_RATE:
+        return NO_RATE
+    Rate.parse(value)
+    return str(value).strip()
+
+
+def _kept(value: object) -> timedelta | None:
+    if isinstance(value, str) and value.strip().lower() == "forever":
+        return FOR_EVER
+    kept = parse_duration(value)
+    return None if kept is None else min(kept, FOR_EVER)
+
+
+def _kept_by_state(value: object) -> dict[str, float] | None:
+    if not isinstance(value, Mapping) or not value.keys() <= set(RETENTION_STATES[1:]):
+        raise ValueError
+    return {state: kept.total_seconds() for state, kept in _by_state(value).items()} or None
+
+
+def _by_state(said: Mapping[Any, object]) -> dict[str, timedelta]:
+    """Read a dict of durations. Raises ValueError naming the key, its value and what is allowed."""
+    by_state = {}
+    for state, value in said.items():
+        if state not in RETENTION_STATES:
+            allowed = ", ".join(RETENTION_STATES)
+            raise ValueError(f"retention has the key {state!r}, with {value!r}; allowed: {allowed}.")
+        try:
+            kept = _kept(value)
+        except ValueError:
+            raise ValueError(f"retention[{state!r}] is {value!r}; allowed: {_KEPT} or None.") from None
+        by_state[str(state)] = FOR_EVER if kept is None else kept
+    return by_state
+
+
+def _or_empty(rule: Rule) -> Rule:
+    words = rule.allowed.partition(", or None")[0]
+    return Rule(f"{words}, or None (as the settings say)", lambda value: None if value is None else rule.parse(value))
+
+
+#: The columns that say what holds, and what may stand in each; None is as the settings say.
+COLUMNS: Final[Mapping[str, Rule]] = {
+    "max_concurrency": _or_empty(MAX_CONCURRENCY),
+    "rate_limit": _or_empty(Rule(f"{RATE_ALLOWED}; {NO_RATE!r}", _rate)),
+    "priority": _or_empty(PRIORITY),
+    "weight": _or_empty(WEIGHT),
+    "retention": _or_empty(Rule(_KEPT, _kept)),
+    "retention_by_state": _or_empty(Rule(f"a dict by {', '.join(RETENTION_STATES[1:])} of {_KEPT}", _kept_by_state)),
+}
+
+#: Those that a worker goes by. What is said of other ends than success is looked up by the statement that ends a task.
+RULES: Final = tuple(name for name in COLUMNS if name != "retention_by_state")
+
+
+def parse_rules(given: Mapping[str, object]) -> dict[str, Any]:
+    """Return what columns are to hold. Raises ValueError naming the column, the value and what is allowed.
+
+    A ``retention`` that is a dict by state, or None, says what both of its columns hold.
+    """
+    if isinstance(said := given.get("retention", ""), Mapping | None):
+        by_state = _by_state(said or {})
+        completed = by_state.pop(RETENTION_STATES[0], None)
+        given = {"retention_by_state": by_state} | dict(given) | {"retention": completed}
+    parsed: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in COLUMNS:
+            raise ValueError(f"A queue has no {name!r} to set; allowed: {', '.join(COLUMNS)}.")
+        try:
+            parsed[name] = COLUMNS[name].parse(value)
+        except ValueError:
+            raise ValueError(f"{name} is {value!r}; allowed: {COLUMNS[name].allowed}.") from None
+    return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """What holds. ``retention``, of successes, and ``retention_by_state``, in seconds, are the row's alone."""
+
+    priority: int = 0
+    weight: int = 1
+    max_concurrency: int | None = None
+    rate: Rate | None = None
+    retention: timedelta | None = None
+    retention_by_state: Mapping[str, float] | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether so many of its tasks may not begin just so."""
+        return self.max_concurrency is not None or self.rate is not None
+
+    @classmethod
+    def of(cls, options: QueueOptions | None, row: Mapping[str, Any] | None = None) -> Self:
+        """Return what holds by a queue's settings and its row, either of which may be missing."""
+        rules = cls() if options is None else cls._of_settings(options)
+        if row is None:
+            return rules
+        said = {name: value for name in COLUMNS if (value := _said(name, row.get(name))) is not None}
+        if "max_concurrency" in said:
+            said["max_concurrency"] = said["max_concurrency"] if said["max_concurrency"] < NO_LIMIT else None
+        if (text := said.pop("rate_limit", None)) is not None:
+            said["rate"] = None if text == NO_RATE else Rate.parse(text)
+        return replace(rules, **said)
+
+    @classmethod
+    def _of_settings(cls, options: QueueOptions) -> Self:
+        most = options.max_concurrency
+        most = most if most is not None and most < NO_LIMIT else None
+        return cls(options.priority, options.weight, most, options.rate_limit)
+
+
+def _said(name: str, value: Any) -> Any:
+    """Return what a column says; None, as if it was empty, for what may not stand there."""
+    try:
+        return COLUMNS[name].parse(value)
+    except ValueError:
+        _tell(name, repr(value))
+        return None
+
+
+@lru_cache(maxsize=256)
+def _tell(name: str, value: str) -> None:
+    """Say so once: the row is read several times a second."""
+    logger.warning("%s of a queue's row is not acted on: it is %s; allowed: %s", name, value, COLUMNS[name].allowed)

@@ -1,0 +1,223 @@
+"""Whether a failed attempt is followed by another one, and how long after it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, TypeGuard
+
+from .results import ContractCode, OperationalCode
+from .serialization import clean_text
+
+logger = logging.getLogger("horsies_django")
+
+MAX_RETRIES: Final = 999
+MAX_INTERVAL: Final = 86_400.0
+CODE_LENGTH: Final = 100
+
+#: What a row has in place of a policy if one attempt was asked for. It has NULL if nothing was said of retries.
+NO_RETRIES: Final[Mapping[str, Any]] = {}
+
+#: Retries that ``raise Retry()`` gets where nobody has said how many there are to be.
+RETRIES_ON_DEMAND: Final = 2
+
+#: In ``auto_retry_for``: every code, but for those that another attempt can't mend (S4-29).
+ANY_CODE: Final = "*"
+_HOPELESS: Final = frozenset(
+    {OperationalCode.WORKER_RESOLUTION_ERROR, OperationalCode.WORKER_SERIALIZATION_ERROR, *ContractCode}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Which failures are retried, how often, and after how many seconds (S4-26 … S4-31).
+
+    ``auto_retry_for`` has error codes and exception classes, which stand for what inherits from them too. A class is
+    kept as its dotted path.
+
+    A *fixed* policy has one interval for each retry. An *exponential* one has a single interval, which doubles with
+    each retry up to ``max_delay_seconds``. ``jitter`` moves each delay by up to a quarter, both ways. All bad fields
+    are named in one ValueError.
+
+    >>> RetryPolicy.fixed([60, 300], auto_retry_for=["SMTP_DOWN"], jitter=False).delay(2)
+    300.0
+    >>> RetryPolicy.exponential(base_seconds=2, max_retries=5, auto_retry_for=["SMTP_DOWN"], jitter=False).delay(4)
+    16.0
+    """
+
+    max_retries: int = 3
+    intervals: tuple[float, ...] = (60.0, 300.0, 900.0)
+    backoff_strategy: Literal["fixed", "exponential"] = "fixed"
+    max_delay_seconds: float | None = None
+    jitter: bool = True
+    auto_retry_for: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Bring sequences into one form. Raises ValueError naming every bad field."""
+        if isinstance(self.auto_retry_for, str | type):
+            object.__setattr__(self, "auto_retry_for", (self.auto_retry_for,))
+        for name in ("intervals", "auto_retry_for"):
+            if isinstance(value := getattr(self, name), Iterable) and not isinstance(value, str):
+                object.__setattr__(self, name, tuple(value))
+        if problems := [*self._problems_of_times(), *self._problems_of_codes()]:
+            raise ValueError("RetryPolicy: " + " ".join(problems))
+        object.__setattr__(self, "intervals", tuple(map(float, self.intervals)))
+        object.__setattr__(self, "auto_retry_for", tuple(map(_as_text, self.auto_retry_for)))
+
+    def _problems_of_times(self) -> Iterator[str]:
+        if type(self.max_retries) is not int or not 1 <= self.max_retries <= MAX_RETRIES:
+            yield f"max_retries is {self.max_retries!r}; allowed: a whole number from 1 to {MAX_RETRIES}."
+        if self.backoff_strategy not in ("fixed", "exponential"):
+            yield f"backoff_strategy is {self.backoff_strategy!r}; allowed: 'fixed' or 'exponential'."
+        if self.max_delay_seconds is not None and not is_interval(self.max_delay_seconds):
+            yield f"max_delay_seconds is {self.max_delay_seconds!r}; allowed: 1 to {MAX_INTERVAL:g}, or None."
+        if not isinstance(self.jitter, bool):
+            yield f"jitter is {self.jitter!r}; allowed: True or False."
+        if not isinstance(self.intervals, tuple):
+            yield f"intervals is {self.intervals!r}; allowed: a sequence of seconds."
+            return
+        for interval in self.intervals:
+            if not is_interval(interval):
+                yield f"intervals has {interval!r}; allowed: 1 to {MAX_INTERVAL:g} seconds."
+        if self.backoff_strategy == "fixed" and len(self.intervals) != self.max_retries:
+            yield f"intervals has {len(self.intervals)} entries; allowed: one for each of {self.max_retries} retries."
+        if self.backoff_strategy == "exponential" and len(self.intervals) != 1:
+            yield f"intervals has {len(self.intervals)} entries; allowed: exactly one base interval."
+
+    def _problems_of_codes(self) -> Iterator[str]:
+        codes = self.auto_retry_for
+        if not isinstance(codes, tuple) or not codes or not all(is_code(_as_text(code)) for code in codes):
+            yield (
+                f"auto_retry_for is {codes!r}; allowed: at least one code (1 to {CODE_LENGTH} characters) or exception"
+                " class."
+            )
+
+    @classmethod
+    def fixed(
+        cls,
+        intervals: Iterable[float] = (60, 300, 900),
+        *,
+        auto_retry_for: Iterable[str | type[BaseException]],
+        jitter: bool = True,
+    ) -> RetryPolicy:
+        """Retry once after each of ``intervals`` (seconds)."""
+        waits: Any = tuple(intervals) if isinstance(intervals, Iterable) else intervals
+        retries = len(waits) if isinstance(waits, tuple) else 1
+        return cls(max_retries=retries, intervals=waits, jitter=jitter, auto_retry_for=auto_retry_for)  # type: ignore[arg-type]  # brought into form there
+
+    @classmethod
+    def exponential(
+        cls,
+        base_seconds: float = 2,
+        *,
+        max_retries: int = 3,
+        max_delay_seconds: float | None = 300,
+        auto_retry_for: Iterable[str | type[BaseException]],
+        jitter: bool = True,
+    ) -> RetryPolicy:
+        """Retry after ``base_seconds``, twice that, four times that …, at most ``max_delay_seconds`` (S4-26, S4-27)."""
+        return cls(
+            max_retries=max_retries,
+            intervals=(base_seconds,),
+            backoff_strategy="exponential",
+            max_delay_seconds=max_delay_seconds,
+            jitter=jitter,
+            auto_retry_for=auto_retry_for,  # type: ignore[arg-type]  # brought into form there
+        )
+
+    @classmethod
+    def constant(
+        cls, seconds: float, *, max_retries: int, auto_retry_for: Iterable[str | type[BaseException]]
+    ) -> RetryPolicy:
+        """Retry after exactly ``seconds`` each time."""
+        return cls.exponential(
+            seconds,
+            max_retries=max_retries,
+            max_delay_seconds=seconds,
+            auto_retry_for=auto_retry_for,
+            jitter=False,
+        )
+
+    @classmethod
+    def standing_for(cls, backoff: object, retries: int) -> RetryPolicy:
+        """Return the policy that a row has for a task's ``backoff``: for a crash, where no code of the task is asked.
+
+        A number of seconds is brought into the range of a policy. Anything else stands for 2, 4, 8 … seconds.
+        """
+        if isinstance(backoff, int | float):
+            nearest = min(max(backoff, 1), MAX_INTERVAL)
+            policy = cls.constant(nearest, max_retries=retries, auto_retry_for=[ANY_CODE])
+            # The nearest one has jitter: so it is told from that of a call with this very number.
+            return replace(policy, jitter=nearest != backoff)
+        return cls.exponential(max_retries=retries, auto_retry_for=[ANY_CODE])
+
+    def with_retries(self, count: int) -> RetryPolicy:
+        """Return the same policy with another number of retries; a fixed one goes on with its last interval."""
+        if self.backoff_strategy == "exponential":
+            return replace(self, max_retries=count)
+        longer = (*self.intervals, *[self.intervals[-1]] * max(0, count - self.max_retries))
+        return replace(self, max_retries=count, intervals=longer[:count])
+
+    def covers(self, error_code: str, raised: BaseException | None = None) -> bool:
+        """Whether this policy retries a failure with ``error_code``; ``raised`` is the exception behind it, if any."""
+        if error_code in self.auto_retry_for:
+            return True
+        names = {ANY_CODE, *(_as_text(kind) for kind in type(raised).__mro__ if raised is not None)}
+        return error_code not in _HOPELESS and not names.isdisjoint(self.auto_retry_for)
+
+    def delay(self, retry: int) -> float:
+        """Return the seconds to wait before the ``retry``-th retry, counted from 1."""
+        seconds = self._planned(retry)
+        if self.jitter:
+            seconds *= random.uniform(0.75, 1.25)  # noqa: S311  # spreads load, guards nothing
+        return min(seconds, self.max_delay_seconds or MAX_INTERVAL)
+
+    def planned(self, retry: int) -> float:
+        """Return the seconds of :meth:`delay` without its jitter."""
+        return min(self._planned(retry), self.max_delay_seconds or MAX_INTERVAL)
+
+    def _planned(self, retry: int) -> float:
+        if self.backoff_strategy == "fixed":
+            return self.intervals[min(retry, len(self.intervals)) - 1]
+        return self.intervals[0] * 2.0 ** min(retry - 1, 60)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form that is stored in a row, for the reaper, which has no task code to ask."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> RetryPolicy:
+        """Read the form that is stored in a row."""
+        return cls(**stored)
+
+    @classmethod
+    def read(cls, stored: object, task_id: object) -> RetryPolicy | None:
+        """Read a row's policy; one that was damaged counts as none, for the row has to end all the same."""
+        if stored is None:
+            return None
+        try:
+            policy = json.loads(stored) if isinstance(stored, str) else stored
+            return None if policy == NO_RETRIES else cls.from_json(policy)  # type: ignore[arg-type]  # refused below
+        except (TypeError, ValueError, KeyError) as error:
+            logger.error("task id=%s has a retry policy that can't be read: no retry. %s", task_id, error)
+            return None
+
+
+def _as_text(code: object) -> object:
+    """An exception class as its dotted path; a code of an enumeration as a plain text."""
+    if isinstance(code, type) and issubclass(code, BaseException):
+        return f"{code.__module__}.{code.__qualname__}"
+    return str(code) if isinstance(code, str) else code
+
+
+def is_code(code: object) -> bool:
+    """Whether a row can hold ``code`` as an error code."""
+    return isinstance(code, str) and 0 < len(code) <= CODE_LENGTH and code == clean_text(code)
+
+
+def is_interval(value: object) -> TypeGuard[float]:
+    """Whether a policy may wait so many seconds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MAX_INTERVAL

@@ -1,0 +1,50 @@
+"""The options of ``@task``, as an editor completes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from .retry import RetryPolicy
+from .unique import Unique
+
+#: ``(exception, task_result) -> seconds``, or None to give up.
+Backoff = Callable[[BaseException | None, Any], float | None]
+
+#: Seconds, a timedelta, or a text like "7d"; None is for ever.
+Duration = timedelta | float | str | None
+
+#: How long an ended task is kept: of a completed one, or by state; see the page on retention.
+Retention = Duration | Mapping[str, Duration]
+
+#: Names of arguments and of keys in results, or ``(name, value) -> bool``: what people who look are not to see.
+Sensitive = Collection[str] | Callable[[str, Any], bool]
+
+
+#: A format text over the arguments, or what makes a text of them; None: this call has no limit.
+ConcurrencyKey = str | Callable[..., str | None]
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of ``@task``; :class:`~horsies_django.enqueue.task.HorsiesTask` explains each."""
+
+    name: str | None
+    aliases: Collection[str]
+    priority: int
+    queue_name: str
+    backend: str
+    max_attempts: int | None
+    backoff: float | RetryPolicy | Backoff | None
+    retry_policy: RetryPolicy | None
+    exception_mapper: Mapping[type[BaseException], str]
+    timeout: float | None
+    retention: Retention
+    atomic: bool
+    concurrency_key: ConcurrencyKey | None
+    concurrency_scope: str | None
+    max_concurrency: int | None
+    rate_limit: str | None
+    metadata: Mapping[str, Any] | None
+    sensitive: Sensitive
+    unique: Unique | None

@@ -1,0 +1,185 @@
+"""``Unique``: which calls of a task are the same, for how long, and what becomes of the second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, Literal, Self
+
+from django.db.models import DateTimeField, Value
+from django.db.models.functions import Greatest
+
+from ..db.expressions import FromNow
+from .option_parsers import parse_duration
+from .status import TASK_LIVE_STATES, TaskStatus
+
+#: A number of seconds, a timedelta, or a text like ``"1h"``.
+Span = float | timedelta | str
+
+
+class UniqueUntil(StrEnum):
+    """What ends the time for which a task holds its unique key, as its row has it; none there is DONE.
+
+    RELEASED is no rule: the task has given its key back, though its state alone would not say so.
+    """
+
+    STARTED = "started"
+    DONE = "done"
+    SUCCESS = "success"
+    PERIOD = "period"
+    RELEASED = "released"
+
+
+#: The states in which a task holds its key, by what ends that.
+HOLDING: Final[Mapping[UniqueUntil, frozenset[TaskStatus]]] = {
+    UniqueUntil.STARTED: frozenset({TaskStatus.PENDING, TaskStatus.CLAIMED}),
+    UniqueUntil.DONE: TASK_LIVE_STATES,
+    UniqueUntil.SUCCESS: frozenset(TaskStatus) - {TaskStatus.COMPLETED},
+    UniqueUntil.PERIOD: frozenset(TaskStatus),
+}
+
+#: What ``by`` may name beside parameters.
+ARGUMENTS: Final = frozenset({"args", "kwargs"})
+RESERVED: Final = ARGUMENTS | {"task", "queue"}
+
+_CONFLICTS: Final = ("skip", "replace", "raise")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unique:
+    """One task at a time for calls that are the same.
+
+    ``by`` says what has to be the same: ``"args"`` or ``"kwargs"`` (all arguments, however they are passed), names of
+    parameters, ``"queue"``; the task itself always has to be, so ``("task",)`` is one task whatever its arguments.
+    ``key`` is a text of your own instead, with ``{parameter}`` in it, or a callable over the arguments that returns
+    one; other tasks may have the same.
+
+    ``until`` is when the next may come: ``"started"``, ``"done"`` (however it ends) or ``"success"``. ``states``, those
+    in which it may not, say the same. ``period`` is the longest that a task keeps the others away, from when it is due;
+    with no ``until`` it is the only rule, whatever has become of the task.
+
+    ``on_conflict`` is what becomes of a call that finds another: ``"skip"`` gives the handle of that one, ``"replace"``
+    gives that one the arguments, options and time of the new call, ``"raise"`` raises UniqueConflict.
+
+    Durations are seconds, a timedelta or a text like ``"1h"``. Raises ValueError, saying what is allowed.
+
+    >>> Unique(by=("user_id",), until="success", on_conflict="raise").until
+    <UniqueUntil.SUCCESS: 'success'>
+    """
+
+    by: Collection[str] = ("args",)
+    key: str | Callable[..., str] | None = None
+    until: Literal["started", "done", "success"] | UniqueUntil | None = None
+    states: Collection[TaskStatus] | None = None
+    period: Span | None = None
+    on_conflict: Literal["skip", "replace", "raise"] = "skip"
+    wait: Span | None = None
+    max_wait: Span | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "by", _names(self.by))
+        if self.key is not None and not callable(self.key) and not (isinstance(self.key, str) and self.key):
+            raise ValueError(f"key is {self.key!r}; allowed: a text, or a callable that returns one.")
+        for name in ("period", "wait", "max_wait"):
+            _set(self, name, _span(name, getattr(self, name)))
+        if self.on_conflict not in _CONFLICTS:
+            raise ValueError(f"on_conflict is {self.on_conflict!r}; allowed: {', '.join(map(repr, _CONFLICTS))}.")
+        _set(self, "until", self._until())
+        if self.wait is not None and (self.on_conflict != "replace" or self.until != UniqueUntil.STARTED):
+            raise ValueError("wait is for calls that replace one another until one is started: Unique.debounce().")
+        if self.max_wait is not None and not (self.delay and self.limit and self.limit >= self.delay):
+            raise ValueError(f"max_wait is {self.max_wait!r}; allowed: beside wait, and no less than that.")
+
+    @classmethod
+    def debounce(
+        cls,
+        wait: Span,
+        *,
+        max_wait: Span | None = None,
+        by: Collection[str] = ("args",),
+        key: str | Callable[..., str] | None = None,
+    ) -> Self:
+        """Run once, ``wait`` after the last call, with its arguments; ``max_wait`` after the first at the latest."""
+        return cls(by=by, key=key, until="started", on_conflict="replace", wait=wait, max_wait=max_wait)
+
+    @classmethod
+    def throttle(
+        cls, period: Span, *, by: Collection[str] = ("args",), key: str | Callable[..., str] | None = None
+    ) -> Self:
+        """Run at most once in each ``period``: the first call does, the later ones are given its handle."""
+        return cls(by=by, key=key, period=period)
+
+    def columns(self, run_after: datetime | timedelta | None) -> dict[str, Any]:
+        """Return the columns of a call that is to run then: by what it holds its key."""
+        return {
+            "unique_until": UniqueUntil(self.until or UniqueUntil.DONE).value,
+            "unique_expires_at": self._expires_at(run_after),
+        }
+
+    @property
+    def delay(self) -> timedelta | None:
+        """The time from the last call to its task, if later calls move it."""
+        return self.wait if isinstance(self.wait, timedelta) else None
+
+    @property
+    def limit(self) -> timedelta | None:
+        """The longest time from the first call to its task, if later calls move it."""
+        return self.max_wait if isinstance(self.max_wait, timedelta) else None
+
+    def _until(self) -> UniqueUntil:
+        if self.states is not None:
+            return self._until_by_states(self.states)
+        if self.until is None:
+            if self.period is not None:
+                return UniqueUntil.PERIOD
+            # What has begun can't be replaced.
+            return UniqueUntil.STARTED if self.on_conflict == "replace" else UniqueUntil.DONE
+        allowed = {str(until) for until in (UniqueUntil.STARTED, UniqueUntil.DONE, UniqueUntil.SUCCESS)}
+        if self.until not in allowed and not (self.until == UniqueUntil.PERIOD and self.period is not None):
+            raise ValueError(f"until is {self.until!r}; allowed: 'started', 'done' or 'success'.")
+        return UniqueUntil(self.until)
+
+    def _until_by_states(self, states: Collection[TaskStatus]) -> UniqueUntil:
+        found = (
+            None if isinstance(states, str) else next((u for u, held in HOLDING.items() if held == set(states)), None)
+        )
+        if found is None or (found == UniqueUntil.PERIOD and self.period is None):
+            allowed = "; ".join(", ".join(status for status in TaskStatus if status in one) for one in HOLDING.values())
+            raise ValueError(f"states is {states!r}; allowed: {allowed} (all of them beside a period).")
+        if self.until is not None and self.until != found:
+            raise ValueError(f"states says until {str(found)!r} and until is {self.until!r}; one of them is enough.")
+        return found
+
+    def _expires_at(self, run_after: datetime | timedelta | None) -> Any:
+        if not isinstance(self.period, timedelta):
+            return None
+        if isinstance(run_after, datetime):
+            return Greatest(FromNow(self.period.total_seconds()), Value(run_after + self.period, DateTimeField()))
+        return FromNow((self.period + (run_after or timedelta())).total_seconds())
+
+
+def _set(unique: Unique, name: str, value: Any) -> None:
+    object.__setattr__(unique, name, value)
+
+
+def _names(by: object) -> tuple[str, ...]:
+    names = () if isinstance(by, str) or not isinstance(by, Collection) else tuple(by)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(
+            f"by is {by!r}; allowed: a tuple of 'args', 'kwargs', 'task', 'queue' and names of parameters."
+        )
+    return names
+
+
+def _span(name: str, value: object) -> timedelta | None:
+    if value is None:
+        return None
+    try:
+        span = parse_duration(value)
+    except ValueError:
+        span = None
+    if not span:
+        raise ValueError(f'{name} is {value!r}; allowed: seconds above 0, a timedelta, a text like "90s", "12h", "7d".')
+    return span

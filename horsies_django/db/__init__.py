@@ -1,0 +1,1 @@
+"""Expressions, statements and what depends on the vendor of the database."""

@@ -1,0 +1,372 @@
+"""What only PostgreSQL has and the ORM can't say: LISTEN, NOTIFY, many rows in two parameters.
+
+The only module that speaks to psycopg.
+"""
+
+from __future__ import annotations
+
+import functools
+import selectors
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final, Self, cast
+from uuid import UUID
+
+from django.db import Error, connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+from django.db.models.sql import InsertQuery
+
+from .errors import LOCK_TAKEN, sqlstate
+from .inserts import Piece
+
+#: One channel for all queues; see waking.py for the payload.
+CHANNEL: Final = "horsies_tasks"
+
+#: Where it is said which tasks and workflows have ended (see ends.py), and what who waits says to workers so that they
+#: say so.
+ENDED: Final = "horsies_ended"
+WAITING: Final = "?waiting"
+
+#: What the payload begins with by which a worker finds out whether its listener hears anything.
+PING: Final = "?"
+
+
+#: A plan that is kept may have been made when the table was empty; it must be right for millions of rows all the same.
+_PLANS: Final = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_sort": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+
+
+#: How many rows a table, or an index, had when it was last analyzed; below 0 if it never was.
+ESTIMATED_ROWS: Final = "SELECT CAST(reltuples AS bigint) FROM pg_class WHERE oid = to_regclass(%s)"
+
+#: The share of the rows that each of the commonest values of a column had then, as a JSON array of pairs.
+ESTIMATED_SHARES: Final = """
+SELECT CAST(json_agg(json_build_array(share.value, share.of_all)) AS text)
+FROM pg_stats, unnest(CAST(CAST(most_common_vals AS text) AS text[]), most_common_freqs) AS share (value, of_all)
+WHERE schemaname = ANY (current_schemas(false)) AND tablename = %s AND attname = %s
+"""
+
+
+#: What connections of our own have where the project's OPTIONS say nothing else: a server that is gone without a word
+#: is noticed within some ten seconds, whether an answer is awaited or not. Seconds, but for the last: milliseconds.
+NETWORK: Final[Mapping[str, int]] = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
+#: How long they wait for a lock where no wait is meant, unless the server, the role or OPTIONS have a limit.
+LOCK_TIMEOUT: Final = "10s"
+
+
+def own_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a project's OPTIONS as a connection of our own has them: its name, no pool, known times and isolation."""
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+    own = {**NETWORK, **options, "application_name": f"horsies {name}"[:63]}
+    own.pop("pool", None)
+    own["isolation_level"] = IsolationLevel.READ_COMMITTED.value  # guards rely on seeing what has just been committed
+    return own
+
+
+def set_up_session(connection: BaseDatabaseWrapper, *, is_busy: bool, waits: bool) -> None:
+    """Set what a new connection of our own needs on the server, in one statement.
+
+    One that is busy speaks to the queue's tables only: it goes by their indexes, and keeps the plans it is told to. One
+    that ``waits`` has no limit for locks.
+
+    Not where a pooler stands between: what a session has set or prepared is another client's in the next transaction.
+    """
+    settings = {"default_transaction_isolation": "'read committed'"}
+    if not waits:
+        current = "current_setting('lock_timeout')"
+        settings["lock_timeout"] = f"CASE {current} WHEN '0' THEN '{LOCK_TIMEOUT}' ELSE {current} END"
+    if is_busy:
+        settings |= {name: f"'{value}'" for name, value in _PLANS.items()}
+    columns = ", ".join(f"set_config('{name}', {value}, false)" for name, value in settings.items())
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {columns} WHERE pg_backend_pid() = %s",  # our own
+            [connection.connection.info.backend_pid],
+        )
+        is_direct = cursor.fetchone() is not None
+    if is_direct and is_busy:
+        connection.connection.prepare_threshold = 0
+
+
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the server has a transaction open for this connection, as the driver knows it from the last answer."""
+    from psycopg.pq import TransactionStatus
+
+    return connection.connection.pgconn.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+
+
+def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
+    """Return a cursor that has statements planned once where :func:`set_up_session` wants it; else an ordinary one."""
+    if connection.vendor != "postgresql":
+        return connection.cursor()
+    import psycopg
+
+    connection.ensure_connection()
+    if connection.connection.prepare_threshold is None:
+        return connection.cursor()
+    return connection.make_cursor(cast("CursorWrapper", psycopg.Cursor(connection.connection)))
+
+
+def pipeline(connection: BaseDatabaseWrapper) -> AbstractContextManager[Any]:
+    """Have the statements in this block go in one round trip: up to the first whose rows are fetched. Else do nothing.
+
+    Each statement still has a snapshot of its own. How many rows it met is not known until the block ends, and an error
+    may be raised by a later statement, or by the end of the block.
+    """
+    if connection.vendor != "postgresql":
+        return nullcontext()
+    import psycopg
+
+    connection.ensure_connection()
+    return _pipelined(connection) if psycopg.Pipeline.is_supported() else nullcontext()
+
+
+@contextmanager
+def _pipelined(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    with connection.wrap_database_errors, connection.connection.pipeline():
+        yield
+
+
+@contextmanager
+def waiting_for_locks(connection: BaseDatabaseWrapper, milliseconds: int) -> Iterator[None]:
+    """Have what waits longer for a lock in this block, in a transaction, raise an error (see :func:`is_lock_timeout`).
+
+    In a pipeline that costs no round trip. Elsewhere do nothing.
+    """
+    if connection.vendor != "postgresql":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET LOCAL lock_timeout = {milliseconds:d}")
+        yield
+        cursor.execute("SET LOCAL lock_timeout TO DEFAULT")
+
+
+def is_lock_timeout(error: Error) -> bool:
+    """Whether somebody else had a lock for too long."""
+    return sqlstate(error) == LOCK_TAKEN
+
+
+def literal(value: Any) -> str:
+    """Return a value as SQL, for a text that has parameters as well."""
+    from psycopg import sql
+
+    return sql.Literal(value).as_string(None).replace("%", "%%")
+
+
+def can_listen(alias: str) -> bool:
+    """Whether the database of ``alias`` has LISTEN and NOTIFY."""
+    return connections[alias].vendor == "postgresql"
+
+
+def notify(alias: str, payload: str) -> None:
+    """Tell every listener, once the current transaction commits, at the cost of a statement of its own."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
+
+
+#: Nobody needs it on disk: the cluster-wide lock is not held for a flush.
+_SAY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
+
+
+def say(alias: str, channel: str, payloads: Iterable[str]) -> None:
+    """Tell who listens to ``channel``, outside any transaction."""
+    with connections[alias].cursor() as cursor:
+        for payload in payloads:
+            cursor.execute(_SAY, [channel, payload])
+
+
+def notification(payload: str) -> Piece:
+    """Return what tells every listener, once the statement that it is part of has committed."""
+    return Piece("pg_notify(%s, %s)", (CHANNEL, payload))
+
+
+def sent_rows(ids: Iterable[UUID], kwargs: Iterable[str], limit_keys: Sequence[str | None] | None = None) -> Piece:
+    """Return a source of rows ``sent (id, kwargs)``, in their order, and with ``limit_key`` if such are given.
+
+    Two parameters, however many rows: that costs less than a tenth of a parameter for each value, and one JSON array is
+    read twice as fast as an array of JSON texts.
+    """
+    keys = "{" + ",".join([key.hex for key in ids]) + "}"
+    sql = "ROWS FROM (unnest(%s::uuid[]), jsonb_array_elements(%s::jsonb)) AS sent (id, kwargs)"
+    texts = (keys, "[" + ",".join(kwargs) + "]")
+    if limit_keys is None:
+        return Piece(sql, texts)
+    sql = "ROWS FROM (unnest(%s::uuid[]), jsonb_array_elements(%s::jsonb), unnest(%s::text[]))"
+    return Piece(f"{sql} AS sent (id, kwargs, limit_key)", (*texts, list(limit_keys)))
+
+
+def records(types: Mapping[str, str], text: str) -> Piece:
+    """Return a source of rows ``sent`` with columns of these types, in one parameter: a JSON array of objects."""
+    columns = ", ".join(f'"{name}" {type_}' for name, type_ in types.items())
+    return Piece(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
+
+
+def insert_or_lock(alias: str, rows: Sequence[models.Model], name: str) -> None:
+    """Insert rows of one model in their order; where another has the place of one, lock that before the next.
+
+    ``name`` is of the constraint, of one column under a condition, that says which place that is; no two of the rows
+    may have the same. ``DO NOTHING`` would pass over the other row and lock nothing.
+    """
+    model = type(rows[0])
+    query = InsertQuery(model)
+    query.insert_values(list(model._meta.concrete_fields), list(rows))
+    ((insert, params),) = query.get_compiler(using=alias).as_sql()
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"{insert} {_or_lock(alias, model, name)}", params)
+
+
+@functools.cache
+def _or_lock(alias: str, model: type[models.Model], name: str) -> str:
+    constraint = next(one for one in model._meta.constraints if one.name == name)
+    assert isinstance(constraint, models.UniqueConstraint)
+    created = str(constraint.create_sql(model, connections[alias].schema_editor()))
+    # Word for word, with no parameters: PostgreSQL has to see that it is this index.
+    condition = created.partition(" WHERE ")[2]
+    column, table = (connections[alias].ops.quote_name(name) for name in (constraint.fields[0], model._meta.db_table))
+    return f"ON CONFLICT ({column}) WHERE {condition} DO UPDATE SET {column} = {table}.{column} WHERE false"
+
+
+def ping(alias: str, worker_id: str) -> None:
+    """Say a worker's name, for its own listener to hear."""
+    if can_listen(alias):
+        notify(alias, PING + worker_id)
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether an error says that the database is not to be had, or that a connection to it was lost."""
+    import psycopg
+
+    return isinstance(error, psycopg.Error | OSError)
+
+
+#: What is heard at once and remembered at most: each is a hint to look, and so many come to the same.
+MOST_HEARD: Final = 1_000
+
+
+class OwnLine:
+    """This thread's own connection of Django's, which hears what is said in a channel between its statements.
+
+    Not where a pooler stands between, whose connection to the server is another client's in the next transaction.
+    Raises django.db.Error when it is lost, and closes it then, so that the next statement makes a new one.
+    """
+
+    def __init__(self, alias: str, channel: str) -> None:
+        self._wrapper = connections[alias]
+        self._channel = channel
+        self._listening: Any = None
+        self._heard: list[str] = []
+
+    def fileno(self) -> int | None:
+        """Return what becomes readable when something is said; None while there is no connection."""
+        if not self._is_there:
+            return None
+        with self._wrapper.wrap_database_errors:
+            return int(self._wrapper.connection.fileno())
+
+    @property
+    def _is_there(self) -> bool:
+        return self._wrapper.connection is not None and not self._wrapper.connection.closed
+
+    def listen(self) -> bool:
+        """LISTEN if the connection is a new one; return whether it is."""
+        connection = self._wrapper.connection
+        if not self._is_there or connection is self._listening or self._wrapper.in_atomic_block:
+            return False
+        self._listening = connection  # whatever comes of it: who can't listen is not asked again
+        self._heard.clear()
+        if connection.prepare_threshold is None:  # set_up_session() was not there, or has found a pooler
+            return False
+        connection.add_notify_handler(lambda notice: self._take_note(notice.payload))
+        with self._wrapper.cursor() as cursor:
+            cursor.execute(f"LISTEN {self._channel}")
+        return True
+
+    def hear(self, *, is_readable: bool) -> list[str]:
+        """Return what has been said, without waiting: what came beside answers, and what there is to be read."""
+        if not self._is_there:
+            return []
+        pgconn = self._wrapper.connection.pgconn
+        if is_readable:
+            try:
+                with self._wrapper.wrap_database_errors:
+                    pgconn.consume_input()
+            except Error:
+                self._wrapper.close()
+                raise
+        while notice := pgconn.notifies():
+            self._take_note(notice.extra.decode(errors="replace"))
+        heard, self._heard[:] = self._heard[:], []
+        return heard
+
+    def _take_note(self, payload: str) -> None:
+        if len(self._heard) < MOST_HEARD:
+            self._heard.append(payload)
+
+
+class Line:
+    """A connection of its own that hears what is said in a channel, if one is given, and can say something.
+
+    Outside Django's wrapper and any pool, for one thread. It hears whatever is told once it is there, and raises
+    psycopg.Error when it is lost.
+    """
+
+    def __init__(self, alias: str, channel: str | None, name: str) -> None:
+        import psycopg
+
+        parameters: dict[str, Any] = {**NETWORK, **connections[alias].get_connection_params()}
+        for of_django in ("cursor_factory", "context"):
+            parameters.pop(of_django, None)
+        parameters["application_name"] = f"horsies {name}"[:63]
+        self._connection = psycopg.connect(**parameters, autocommit=True)
+        self._heard: list[str] = []
+        self._connection.add_notify_handler(lambda notice: self._heard.append(notice.payload))
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._connection, selectors.EVENT_READ)
+        try:
+            if channel is not None:
+                self._connection.execute(f"LISTEN {channel}")
+        except psycopg.Error:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._selector.close()
+        self._connection.close()
+
+    def hear(self, timeout: float) -> list[str]:
+        """Wait for something to be said, for at most ``timeout`` seconds."""
+        if not self._heard and self._selector.select(timeout):
+            self._connection.pgconn.consume_input()
+            while notice := self._connection.pgconn.notifies():
+                self._heard.append(notice.extra.decode(errors="replace"))
+        heard, self._heard[:] = self._heard[:], []
+        return heard
+
+    def say(self, channel: str, payloads: Iterable[str]) -> None:
+        """Tell who listens to ``channel``."""
+        for payload in payloads:
+            self._connection.execute(_SAY, [channel, payload])

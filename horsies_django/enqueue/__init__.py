@@ -1,0 +1,1 @@
+"""Sending: a call of a task becomes a row."""

@@ -1,0 +1,226 @@
+"""The backend: what Django's task framework sees of us."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, cast
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.core.checks import CheckMessage
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.functional import cached_property
+
+from ..core import options
+from ..core.compat import (
+    BaseTaskBackend,
+    FrameworkTask,
+    FrameworkTaskResult,
+    InvalidTask,
+    TaskResultDoesNotExist,
+    framework_signals,
+    task_backends,
+    task_enqueued,
+)
+from ..core.loading import loading
+from ..core.option_parsers import LONGEST_DURATION
+from . import insert
+from .backend_checks import INSTALL, NOT_INSTALLED, check_backend
+from .dedupe_many import insert_many_once
+from .handle import TaskHandle
+from .pending_insert import Sent
+from .task import HorsiesTask, P, T
+from .task_validation import problems_of
+from .unique_keys import problems_of_unique
+
+
+class HorsiesBackend(BaseTaskBackend):
+    """A task backend that keeps its tasks in the project's own database.
+
+    Built while the first ``@task`` is imported, once in each thread: it holds no connection, and nothing but settings.
+    """
+
+    task_class = HorsiesTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    @cached_property
+    def parsed(self) -> options.Parsed:
+        """The OPTIONS and what is wrong with them."""
+        return options.parse(self.alias, self.options, set(self.queues))
+
+    @property
+    def config(self) -> options.Options:
+        """The OPTIONS. Raises ImproperlyConfigured, naming every mistake, if there is one."""
+        if self.parsed.problems:
+            raise ImproperlyConfigured("\n".join(map(str, self.parsed.problems)))
+        return self.parsed.options
+
+    @cached_property
+    def _is_installed(self) -> bool:
+        return apps.is_installed("horsies_django")
+
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
+        """Return one message for each mistake in the settings of this backend."""
+        return check_backend(self.alias, self.parsed)
+
+    def validate_task(self, task: FrameworkTask[..., Any]) -> None:
+        """Raise InvalidTask if the backend can't take ``task``; the framework's own rules come first.
+
+        A task that an app's module makes for an unknown queue while Django starts is left to the checks.
+        """
+        if not apps.ready and loading.is_going_on and self._lacks_queue_of(task):
+            loading.note_queue(task, self.queues)
+            return
+        self._validate(task)
+
+    def _lacks_queue_of(self, task: FrameworkTask[..., Any]) -> bool:
+        return bool(self.queues) and isinstance(task.queue_name, str) and task.queue_name not in self.queues
+
+    def _validate(self, task: FrameworkTask[..., Any]) -> None:
+        if apps.ready and not self._is_installed:
+            raise ImproperlyConfigured(f"{NOT_INSTALLED % self.alias} {INSTALL}")
+        is_nan = isinstance(task.priority, float) and math.isnan(task.priority)
+        if is_nan or not isinstance(task.priority, int | float):  # the framework would compare it
+            raise TypeError(f"priority is {task.priority!r}; allowed: a whole number from -100 to 100.")
+        if not isinstance(task.run_after, datetime | timedelta | None):
+            raise InvalidTask(f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on.")
+        if isinstance(task.run_after, timedelta):
+            # The framework documents a delay here but can't judge one; the copy is validated as it is made.
+            if not timedelta() <= task.run_after <= timedelta(seconds=LONGEST_DURATION):
+                raise InvalidTask(
+                    f"run_after is {task.run_after!r}; allowed: an aware datetime or a timedelta from 0 on."
+                )
+            replace(task, run_after=None)
+            if isinstance(task, HorsiesTask) and (problem := next(problems_of_unique(task), None)):
+                raise InvalidTask(problem)
+            return
+        super().validate_task(task)
+        if isinstance(task, HorsiesTask) and (problem := next(problems_of(task), None)):
+            raise InvalidTask(problem)
+
+    # Enqueueing, as the framework names it.
+
+    def enqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
+        """Insert a call in the current transaction and return the framework's result."""
+        sent = self._insert(_ours(task), args, kwargs, with_row=True)
+        return cast("FrameworkTaskResult[P, T]", self._announced(task, sent))
+
+    async def aenqueue(self, task: FrameworkTask[P, T], args: Any, kwargs: Any) -> FrameworkTaskResult[P, T]:
+        """See :meth:`enqueue`. Runs in the thread that holds the caller's transaction."""
+        return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
+
+    def get_result(self, result_id: Any) -> FrameworkTaskResult[..., Any]:
+        """Return the framework's result of a task. Raises TaskResultDoesNotExist, for a malformed id too."""
+        from ..models import Task
+        from .django_result import result_of
+
+        try:
+            key = UUID(str(result_id))
+            row = Task.objects.using(self.config.database).get(pk=key)
+        except (ValueError, Task.DoesNotExist) as error:
+            raise TaskResultDoesNotExist(str(result_id)) from error
+        return result_of(row)
+
+    async def aget_result(self, result_id: Any) -> FrameworkTaskResult[..., Any]:
+        """See :meth:`get_result`."""
+        return await sync_to_async(self.get_result, thread_sensitive=True)(result_id)
+
+    # Sending, as we name it.
+
+    def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
+        """Insert a call in the current transaction and return its handle; ``own`` are columns of this call alone."""
+        # The framework's own receiver writes a line at DEBUG; only for more than that is the result worth making.
+        is_heard = len(task_enqueued.receivers) > 1 or framework_signals.logger.isEnabledFor(logging.DEBUG)
+        sent = self._insert(task, args, kwargs, with_row=is_heard, own=own)
+        if is_heard:
+            self._announced(task, sent)
+        return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_gathered))
+
+    async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
+        """See :meth:`send`."""
+        return await sync_to_async(self.send, thread_sensitive=True)(task, args, kwargs)
+
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+        """Insert many calls in the current transaction; sends no signals."""
+        self._validate(task)
+        if isinstance(task, HorsiesTask) and task.unique is not None:
+            sent = insert_many_once(self.config, task, calls)
+            return [TaskHandle(one.id, backend=self.alias, replayed=not one.is_new) for one in sent]
+        return [TaskHandle(key, backend=self.alias) for key in insert.insert_many(self.config, task, calls)]
+
+    async def asend_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+        """See :meth:`send_many`."""
+        return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)
+
+    def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
+        """Cancel the live task that holds ``unique_key``; return whether there was one."""
+        from ..models import Task
+
+        rows = Task.objects.using(self.config.database).holding(unique_key)
+        return rows.cancel(include_running=include_running) > 0
+
+    def _insert(
+        self,
+        task: HorsiesTask[..., Any],
+        args: Any,
+        kwargs: Any,
+        *,
+        with_row: bool,
+        own: Mapping[str, Any] | None = None,
+    ) -> Sent:
+        self._validate(task)  # again: settings may have changed since the task was made
+        return insert.insert(self.config, task, args, kwargs, with_row=with_row, own=own)
+
+    def _announced(self, task: FrameworkTask[..., Any], sent: Sent) -> FrameworkTaskResult[..., Any]:
+        """Return the framework's result of what was sent, after telling who listens of a new row."""
+        from .django_result import result_of
+
+        assert sent.row is not None  # it was asked for
+        result = result_of(sent.row, task=task)
+        if sent.is_new:
+            # The row is there: an error in a receiver must not make the caller enqueue again.
+            task_enqueued.send_robust(sender=type(self), task_result=result)
+        return result
+
+
+def _ours(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:
+    """Return a task that another backend made (before the settings changed) as one of ours."""
+    if isinstance(task, HorsiesTask):
+        return task
+    return HorsiesTask(
+        func=task.func,
+        priority=task.priority,
+        backend=task.backend,
+        queue_name=task.queue_name,
+        run_after=task.run_after,
+        takes_context=task.takes_context,
+    )
+
+
+def config_of(alias: object) -> options.Options:
+    """Return the options of a backend. Raises InvalidTask for an alias that is none of ours."""
+    if not isinstance(alias, str) or alias not in task_backends.settings:
+        known = " or ".join(map(repr, task_backends.settings))
+        raise InvalidTask(f"backend is {alias!r}; allowed: {known}.")
+    backend = task_backends[alias]
+    if not isinstance(backend, HorsiesBackend):
+        raise InvalidTask(f"TASKS[{alias!r}] is {type(backend).__name__}; allowed: a HorsiesBackend.")
+    return backend.config
+
+
+def reads_rich(alias: object, is_rich: bool) -> bool:
+    """Whether the values of a row carry type tags: its column says so, and its backend's serializer is "rich"."""
+    if not is_rich:
+        return False
+    try:
+        return config_of(alias).serializer == "rich"
+    except (InvalidTask, ImproperlyConfigured):
+        return False

@@ -1,0 +1,149 @@
+"""System checks of one backend: its settings, and the database that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from django.apps import apps
+from django.conf import settings
+from django.core import checks
+from django.core.checks import CheckMessage, Error
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from ..core.compat import task_backends
+from ..core.middleware_loader import factory_at
+from ..core.options import Parsed, QueueOptions, problems_beside
+from ..db.check_migrated import database_problem
+
+if TYPE_CHECKING:
+    from ..core.options import Options
+
+#: What is said where the backend is used without its app, by alias, and what helps.
+NOT_INSTALLED: Final = "TASKS['%s'] uses HorsiesBackend, but 'horsies_django' is not in INSTALLED_APPS."
+INSTALL: Final = "Add 'horsies_django' to INSTALLED_APPS and run migrate."
+
+#: What psycopg's pool holds at most if nobody says otherwise.
+PSYCOPG_POOL_SIZE: Final = 4
+
+
+def check_backend(alias: str, parsed: Parsed) -> list[CheckMessage]:
+    """Return what is wrong with one backend's settings and with the database that they name."""
+    messages: list[CheckMessage] = [
+        Error(
+            str(problem),
+            hint=problem.hint,
+            obj=alias,
+            id="horsies.E002" if not problem.unknown_key else "horsies.E001",
+        )
+        for problem in (*problems_beside(alias, task_backends.settings.get(alias, {})), *parsed.problems)
+    ]
+    messages += _check_middleware(alias, parsed.options.middleware)
+    if not apps.is_installed("horsies_django"):
+        messages.append(
+            Error(
+                NOT_INSTALLED % alias,
+                hint=INSTALL,
+                obj=alias,
+                id="horsies.E003",
+            )
+        )
+    if not settings.USE_TZ:
+        messages.append(
+            checks.Warning(
+                "USE_TZ is False: the times that callers give are taken for UTC, the clock of the database.",
+                hint="Set USE_TZ = True.",
+                obj=alias,
+                id="horsies.W001",
+            )
+        )
+    messages += _check_order(alias, parsed.options)
+    if parsed.options.database in settings.DATABASES:
+        messages += check_database(parsed.options.database, parsed.options.worker.threads)
+    return messages
+
+
+def _check_order(alias: str, options: Options) -> Iterator[CheckMessage]:
+    """Yield a warning for each queue whose rank or share the workers' order passes over."""
+    for name, queue in options.queues.items():
+        for key, order in (("priority", "strict"), ("weight", "weighted")):
+            value = getattr(queue, key)
+            if value != QueueOptions.__dataclass_fields__[key].default and options.worker.order != order:
+                where = f"TASKS['{alias}']['OPTIONS']"
+                yield checks.Warning(
+                    f"{where}['queues'][{name!r}]['{key}'] is {value!r}, which counts where the workers' order is "
+                    f"{order!r} alone; it is {options.worker.order!r}.",
+                    hint=f"Set {where}['worker']['order'] = {order!r}, or take it out.",
+                    obj=alias,
+                    id="horsies.W010",
+                )
+
+
+def _check_middleware(alias: str, paths: Iterable[str]) -> Iterator[CheckMessage]:
+    for path in paths:
+        try:
+            factory_at(path)
+        except ImproperlyConfigured as error:
+            where = f"TASKS['{alias}']['OPTIONS']['middleware']"
+            yield Error(f"{where}: {error}", hint="See the page on middleware.", obj=alias, id="horsies.E002")
+
+
+def check_database(alias: str, threads: int) -> Iterable[CheckMessage]:
+    """Return what makes the database of ``alias`` no queue, or a poor one; asks the settings alone, not the server."""
+    if problem := database_problem(alias):
+        yield Error(problem[0], hint=problem[1] or None, obj=alias, id="horsies.E007")
+        return
+    connection = connections[alias]
+    config = connection.settings_dict
+    if connection.vendor == "sqlite":
+        yield from _check_sqlite(alias, config)
+        return
+    yield from _check_pool(alias, config, threads)
+    if config.get("CONN_MAX_AGE") == 0 and not config.get("OPTIONS", {}).get("pool"):
+        yield checks.Warning(
+            f"DATABASES['{alias}'] has CONN_MAX_AGE = 0: the body of each task that asks the database connects anew.",
+            hint="Set CONN_MAX_AGE = None and CONN_HEALTH_CHECKS = True, or use a pool.",
+            obj=alias,
+            id="horsies.W009",
+        )
+    if config.get("CONN_MAX_AGE") != 0 and not config.get("CONN_HEALTH_CHECKS"):
+        yield checks.Warning(
+            f"DATABASES['{alias}'] keeps its connections and never checks them: after the server was restarted, the "
+            "first task of each thread fails.",
+            hint="Set CONN_HEALTH_CHECKS = True.",
+            obj=alias,
+            id="horsies.W004",
+        )
+
+
+def _check_pool(alias: str, config: dict[str, Any], threads: int) -> Iterator[CheckMessage]:
+    pool = config.get("OPTIONS", {}).get("pool")
+    size = (pool.get("max_size") if isinstance(pool, dict) else None) or PSYCOPG_POOL_SIZE
+    if pool and size < threads:
+        yield checks.Warning(
+            f"DATABASES['{alias}'] has a pool of {size} connections, and a runner has {threads} threads: bodies wait "
+            "for each other's connections.",
+            hint=f"Set OPTIONS['pool'] = {{'max_size': {threads}}} or more, or use fewer worker threads.",
+            obj=alias,
+            id="horsies.W005",
+        )
+
+
+def _check_sqlite(alias: str, config: dict[str, Any]) -> Iterator[CheckMessage]:
+    options = config.get("OPTIONS", {})
+    if options.get("transaction_mode") not in ("IMMEDIATE", "EXCLUSIVE"):
+        yield checks.Warning(
+            f"DATABASES['{alias}'] is SQLite with deferred transactions: code that reads and then writes in one "
+            "transaction fails as soon as a worker writes in between.",
+            hint="Set OPTIONS['transaction_mode'] = 'IMMEDIATE'.",
+            obj=alias,
+            id="horsies.W002",
+        )
+    if "journal_mode" not in str(options.get("init_command", "")).lower():
+        yield checks.Warning(
+            f"DATABASES['{alias}'] is SQLite without write-ahead logging: readers block writers.",
+            hint="Set OPTIONS['init_command'] = 'PRAGMA journal_mode=WAL;'.",
+            obj=alias,
+            id="horsies.W003",
+        )

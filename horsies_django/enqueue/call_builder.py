@@ -1,0 +1,301 @@
+"""A call, before it is a row: its arguments checked and in JSON, and the options it is made with."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from django.db.models import BooleanField, Case, DateTimeField, Value, When
+from django.db.models.functions import Now
+from django.db.models.lookups import GreaterThan
+
+from ..core import headers, type_check
+from ..core.mask import BY_NAME, Mask
+from ..core.options import Options
+from ..core.registry import registry
+from ..core.retry import NO_RETRIES
+from ..core.serialization import check_size, dumps, encode
+from ..db.expressions import FromNow
+from ..db.inserts import Insert
+from . import limits
+from .retention import stored_retention
+from .task import HorsiesTask
+
+T = TypeVar("T")
+
+#: Types of values that are JSON already, whatever the value.
+_AS_THEY_ARE: Final = frozenset({int, bool, type(None)})
+
+
+class Arguments(NamedTuple):
+    """The arguments of a call as JSON has them: as values, and as the texts of the two columns."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    args_text: str
+    kwargs_text: str
+    limit_key: str | None = None
+
+
+class Callee:
+    """A function that rows name: what its calls have in common is found out once."""
+
+    def __init__(self, options: Options, func: Callable[..., Any], path: str, *, takes_context: bool = False) -> None:
+        self.func = func
+        self.path = path
+        self.parameters = parameters_of(func, takes_context)
+        self.rules = type_check.rules_of(func)
+        self.mask = BY_NAME
+        self._rich = options.serializer == "rich"
+        self._limit = options.max_payload_bytes
+
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments of a call.
+
+        Raises TypeError for arguments that the function does not take or that its type hints rule out, and TypeError
+        or ValueError for a value that can't be stored; each names the parameter. Raises ValueError for more bytes than
+        ``max_payload_bytes``.
+        """
+        if args or type(kwargs) is not dict or not self.parameters.take(kwargs.keys()):
+            names = self.parameters.names(args, kwargs, self.path)
+        else:
+            names = []
+        return self._stored(names, args, kwargs)
+
+    def arguments_so_far(self, kwargs: Mapping[str, Any], later: Set[str]) -> Arguments:
+        """Return the arguments of a call whose parameters ``later`` are given when it is made. Raises as above."""
+        if not self.parameters.take(kwargs.keys() | later if later else kwargs.keys()):
+            self.parameters.names((), {**kwargs, **dict.fromkeys(later)}, self.path)
+        return self._stored([], (), kwargs)
+
+    def item(self, kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments of a call that is handed over in a list with others, whatever their names.
+
+        Raises TypeError or ValueError for a value that can't be stored.
+        """
+        named = {
+            encode(name, rich=False, where=f"argument name {name!r}"): self._encoded(value, name)
+            for name, value in kwargs.items()
+        }
+        return self._written([], [], named)
+
+    def _stored(self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        if self.rules and not type_check.fit(self.rules, names, args, kwargs):
+            mismatches = "; ".join(type_check.mismatches(self.func, names, args, kwargs, self.mask))
+            raise TypeError(f"{self.path}: {mismatches}.")
+        positional = [self._encoded(value, name) for name, value in zip(names, args, strict=True)] if args else []
+        named = {}
+        for name, value in kwargs.items():
+            if name not in self.parameters.by_name:
+                name = encode(name, rich=False, where=f"argument name {name!r}")
+            named[name] = self._encoded(value, name)
+        return self._written(names, positional, named)
+
+    def bound(self, arguments: Arguments) -> dict[str, Any]:
+        """Return the arguments of a call by the names of their parameters, with the defaults of the others.
+
+        Raises TypeError or ValueError, naming the parameter, for a default that can't be stored.
+        """
+        context = (None,) if self.parameters.takes_context else ()
+        bound = self.parameters.signature.bind(*context, *arguments.args, **arguments.kwargs)
+        given = set(bound.arguments)
+        bound.apply_defaults()
+        values = {name: bound.arguments[name] for name in self.parameters.own}
+        return {name: value if name in given else self._encoded(value, name) for name, value in values.items()}
+
+    def mismatch(self, name: str, value: Any) -> str | None:
+        """Return a clause if a value can't be of its parameter's type."""
+        return next(type_check.mismatches(self.func, (), (), {name: value}, self.mask), None)
+
+    def check(self, value: Any, name: str) -> None:
+        """Raise TypeError or ValueError, naming the parameter, for a value that can't be stored."""
+        self._written([], [], {name: self._encoded(value, name)})
+
+    def _encoded(self, value: Any, name: str) -> Any:
+        if type(value) in _AS_THEY_ARE:
+            return value
+        where = f"argument {name!r}"
+        try:
+            return encode(value, rich=self._rich, where=where)
+        except RecursionError:
+            raise ValueError(f"Unsupported value: {where} is nested too deeply.") from None
+        except ValueError as error:
+            if where in str(error):
+                raise
+            raise ValueError(f"Unsupported value: {where} can't be written as JSON: {error}") from error
+
+    def _written(self, names: Sequence[str], positional: list[Any], named: dict[str, Any]) -> Arguments:
+        try:
+            texts = dumps(positional) if positional else "[]", dumps(named) if named else "{}"
+        except (ValueError, RecursionError) as error:
+            raise self._unwritable(error, names, positional, named) from error
+        if self._limit is not None and (len(texts[0]) + len(texts[1])) * 4 > self._limit:
+            check_size("".join(texts), self._limit, f"the payload of {self.path}")
+        return Arguments(positional, named, *texts)
+
+    def _unwritable(
+        self, error: Exception, names: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]
+    ) -> ValueError:
+        """Return an error that names the argument which JSON's own encoder refuses."""
+        for name, value in (*zip(names, positional, strict=True), *named.items()):
+            where = f"Unsupported value: argument {name!r}"
+            try:
+                dumps(value)
+            except RecursionError:
+                return ValueError(f"{where} is nested too deeply.")
+            except ValueError as found:
+                return ValueError(f"{where} can't be written as JSON: {found}")
+        return ValueError(f"Unsupported value: the arguments of {self.path}: {error}")
+
+
+class Calls(Callee):
+    """Calls of one task."""
+
+    def __init__(self, options: Options, task: HorsiesTask[..., Any]) -> None:
+        super().__init__(options, task.func, task.task_name, takes_context=task.takes_context)
+        self._task = task
+        self._options = options
+        self.mask = Mask(sensitive=task.sensitive)
+        self._inserts: dict[Hashable, Insert | None] = {}
+
+    @classmethod
+    def of(cls, task: HorsiesTask[..., Any], options: Options) -> Calls:
+        """Return the calls of a task, the same ones as the last time if nothing can have changed since."""
+        if task.metadata is not None:  # a dict, which its owner may change
+            return cls(options, task)
+        return _kept(_Itself(task), _Itself(options))
+
+    def insert(self, key: Hashable, make: Callable[[], Insert]) -> Insert | None:
+        """Return an INSERT to be used again and again; None the first time, for many a task is made for one call."""
+        if key not in self._inserts:
+            self._inserts[key] = None
+            return None
+        if (found := self._inserts[key]) is None:
+            found = self._inserts[key] = make()
+        return found
+
+    def limited(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments of a call with its limit key. Raises also what :func:`~.limits.key_of` raises."""
+        arguments = self.arguments(args, kwargs)
+        return arguments._replace(limit_key=limits.key_of(self._task, self.parameters, args, kwargs))
+
+    def limit_key_so_far(self, kwargs: Mapping[str, Any], later: Set[str]) -> str | None:
+        """Return the limit key of a call whose parameters ``later`` are given when it is made; None without a limit.
+
+        Raises what :func:`~.limits.key_so_far` raises.
+        """
+        if not limits.terms_of(self._task):
+            return None
+        return limits.key_so_far(self._task, self.parameters, kwargs, later)
+
+    @functools.cached_property
+    def columns(self) -> Mapping[str, Any]:
+        """The values of the row's columns, beside its arguments, that are not the model's defaults."""
+        task = self._task
+        registry.warn_if_late(self.path)
+        defaults = self._options.defaults
+        policy = task.stored_policy(defaults)
+        columns = {
+            "task_name": self.path,
+            "queue_name": task.queue_name,
+            "backend": task.backend,
+            "priority": int(task.priority),
+            "rich": self._rich,
+            "is_async": inspect.iscoroutinefunction(task.func),
+            "max_retries": policy.max_retries if policy else 0,
+            "retry_policy": policy.as_json() if policy else NO_RETRIES if task.max_attempts == 1 else None,
+            "timeout": defaults.timeout if task.timeout is None else task.timeout,
+            **stored_retention(task.retention, defaults.retention),
+            "unique_key": task.unique_key,
+            "good_until": task.good_until,
+            "metadata": None if task.metadata is None else headers.stored(task.metadata, self._options),
+        }
+        moved = None if task.unique is None else task.unique.delay
+        return columns | _times(task.run_after if moved is None else moved)
+
+
+class _Itself(Generic[T]):
+    """A key that is the very object: to compare all options of two tasks takes longer than to send one."""
+
+    __slots__ = ("it",)
+
+    def __init__(self, it: T) -> None:
+        self.it = it
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.it is other.it
+
+
+@functools.lru_cache(maxsize=256)
+def _kept(task: _Itself[HorsiesTask[..., Any]], options: _Itself[Options]) -> Calls:
+    return Calls(options.it, task.it)
+
+
+def _times(run_after: datetime | timedelta | None) -> dict[str, Any]:
+    if run_after is None:
+        return {}
+    if isinstance(run_after, timedelta):
+        due = FromNow(run_after.total_seconds())
+        return {"enqueued_at": due, "run_after": due, "deferred": run_after > timedelta()}
+    # Whether it is due already is for the database's clock to say.
+    is_later = GreaterThan(Value(run_after, DateTimeField()), Now())
+    deferred = Case(When(is_later, then=True), default=False, output_field=BooleanField())
+    return {"enqueued_at": run_after, "run_after": run_after, "deferred": deferred}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of a function, without the context."""
+
+    signature: inspect.Signature
+    takes_context: bool
+    own: tuple[str, ...]
+    by_name: frozenset[str]
+    required: frozenset[str]
+    takes_any: bool
+
+    def take(self, names: Set[str]) -> bool:
+        """Whether a call with these keyword arguments alone is surely right."""
+        return names <= self.by_name and self.required <= names
+
+    def names(self, args: Sequence[Any], kwargs: Mapping[str, Any], path: str) -> list[str]:
+        """Return the names of the parameters that take ``args``. Raises TypeError naming what is wrong."""
+        context = (None,) if self.takes_context else ()
+        try:
+            self.signature.bind(*context, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{path}{self.signature}: {error}.") from None
+        names: list[str] = []
+        for parameter in list(self.signature.parameters.values())[len(context) :]:
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                names += [f"{parameter.name}[{index}]" for index in range(len(args) - len(names))]
+            if len(names) >= len(args):
+                break
+            names.append(parameter.name)
+        return names[: len(args)]
+
+    def bound_so_far(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments by the names of their parameters, with the defaults of others. Raises TypeError."""
+        context = (None,) if self.takes_context else ()
+        bound = self.signature.bind_partial(*context, *args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+
+@functools.cache
+def parameters_of(func: Callable[..., Any], takes_context: bool) -> Parameters:
+    """Return what a function takes."""
+    signature = inspect.signature(func)
+    own = list(signature.parameters.values())[int(takes_context) :]
+    by_name = frozenset(one.name for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
+    plain = [one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    required = frozenset(one.name for one in plain if one.default is one.empty)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in own)
+    return Parameters(signature, takes_context, tuple(one.name for one in own), by_name, required, takes_any)

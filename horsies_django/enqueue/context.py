@@ -1,0 +1,111 @@
+"""What a body with ``takes_context=True`` is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from asgiref.sync import sync_to_async
+
+from ..core.compat import TaskContext as FrameworkContext
+from ..core.exceptions import TaskRevoked
+from ..core.headers import slot_in
+from ..core.serialization import check_size, clean_text, decode, dumps, encode
+from ..core.status import TaskStatus
+
+if TYPE_CHECKING:
+    from ..worker.execution import Run
+
+    _FrameworkContext = FrameworkContext[..., Any]
+else:
+    _FrameworkContext = FrameworkContext
+
+MESSAGE_LENGTH: Final = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget that the framework's is frozen
+    """The framework's context, and the body's line to whoever watches it.
+
+    ``attempt`` and ``task_result`` are the framework's. Each method is a *checkpoint*: in a body that is to stop it
+    raises :class:`~horsies_django.exceptions.TaskInterrupt`.
+    """
+
+    run: Run
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the body should stop: the task was cancelled, has run too long, or was taken from this worker."""
+        return self.run.told is not None
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts the task has at most; a graceful stop and a snooze use none up."""
+        return self.run.claim.max_retries + 1
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether no attempt follows this one if it fails."""
+        return self.run.claim.retry_count >= self.run.claim.max_retries
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What came along with the task: its metadata, and what the middleware of its sender added."""
+        from ..worker.middleware_stack import metadata_of
+
+        return metadata_of(self.run.claim)
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The slot of the schedule that has sent this run, an aware datetime in UTC.
+
+        Each attempt has the same. None for what no schedule has sent, for *run now*, and for gathered calls, which have
+        one run in common.
+        """
+        return slot_in(self.metadata)
+
+    @property
+    def state(self) -> Any:
+        """What :meth:`save` stored last, in this attempt or in an earlier one; None if it never did."""
+        return decode(self.run.state, rich=self.run.is_rich)
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Say how far the body is. Costs nothing: the worker writes it down once a second, and at the end.
+
+        Raises ValueError for what is not a number from 0 on.
+        """
+        for name, number in (("done", done), ("total", total)):
+            if (name == "done" or number is not None) and not _is_amount(number):
+                raise ValueError(f"progress() got {name}={number!r}; allowed: numbers from 0 on.")
+        note = {"done": done, "total": total, "message": clean_text(str(message))[:MESSAGE_LENGTH]}
+        self.run.progress = dumps(note)
+        self.run.check()
+
+    def save(self, state: Any) -> None:
+        """Keep ``state`` for the next attempt, as part of the body's own transaction if it is in one.
+
+        So what a body has done and how far it came are stored together, or not at all. Raises TypeError or ValueError
+        for a value that can't be stored.
+        """
+        from ..models import Task
+
+        self.run.check()
+        claim = self.run.claim
+        encoded = encode(state, rich=self.run.is_rich, where="the state")
+        check_size(dumps(encoded), self.run.options.max_payload_bytes, "the state")
+        self.run.has_saved = True
+        tasks = Task.objects.using(self.run.database)
+        mine = tasks.held([claim], TaskStatus.RUNNING, self.run.runner.worker_id)
+        if not mine.update(checkpoint=encoded):
+            self.run.tell(TaskRevoked)
+            self.run.check()
+        self.run.state = encoded
+
+    async def asave(self, state: Any) -> None:
+        """See :meth:`save`."""
+        await sync_to_async(self.save)(state)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

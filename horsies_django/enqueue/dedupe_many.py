@@ -1,0 +1,131 @@
+"""Many calls of a task that is unique, as one.
+
+They are dealt with in the order of their keys, and each key once and for all before the next one: its row is inserted,
+or locked if it may have to change. So of two who send the same keys one waits for the other, and never both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from ..core.dry_run import is_dry
+from ..core.ids import uuid7
+from ..core.options import Options
+from ..db import notifications, postgres
+from .call_builder import Arguments, Calls
+from .dedupe import insert_once, instead_of
+from .insert import check_for_many, checked, draft_of, drafted, travelling
+from .pending_insert import Draft, Sent, admit_after_commit, wake_of
+from .task import HorsiesTask
+
+#: Calls that are more than texts at a time, and rows of one INSERT.
+_AHEAD: Final = 10_000
+_ROWS: Final = 1_000
+
+
+class _Call(NamedTuple):
+    """What is kept of a call until all have been sorted: by key, and those with one key as they came."""
+
+    key: str
+    place: int
+    id: UUID
+    text: str
+    limit_key: str | None
+
+
+def insert_many_once(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[Sent]:
+    """Insert one row for each dict of keyword arguments, unless its place is taken; all of it or nothing.
+
+    Those with the same key count in their order. Raises ValueError with a ``unique_key`` or a ``task_id``, and what
+    :func:`~horsies_django.enqueue.insert.insert` raises.
+    """
+    check_for_many(task)
+    own = travelling(options, task)
+    if is_dry():
+        return [draft_of(options, task, (), kwargs, own=own).imagined() for kwargs in calls]
+    waiting = iter(sorted(_checked(options, task, calls)))
+    sent: dict[int, Sent] = {}
+    with transaction.atomic(using=options.database):
+        while some := list(itertools.islice(waiting, _AHEAD)):
+            drafts = [_draft(options, task, call, own) for call in some]
+            sent |= zip((call.place for call in some), _insert(options.database, drafts), strict=True)
+        wake = wake_of(Calls.of(task, options).columns)
+        notifications.wake_after_commit(options.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
+    return [sent[place] for place in range(len(sent))]
+
+
+def _checked(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> Iterator[_Call]:
+    for place, kwargs in enumerate(calls):
+        arguments, key = checked(options, task, (), kwargs)
+        yield _Call(str(key), place, uuid7(), arguments.kwargs_text, arguments.limit_key)
+
+
+def _draft(options: Options, task: HorsiesTask[..., Any], call: _Call, own: Mapping[str, Any]) -> Draft:
+    arguments = Arguments([], json.loads(call.text), "[]", call.text, call.limit_key)
+    return drafted(options, task, arguments, call.key, own={**own, "id": call.id})
+
+
+def _insert(database: str, drafts: Sequence[Draft]) -> Iterator[Sent]:
+    """Insert rows in the order of their keys, or do what their ``unique`` says."""
+    _insert_free(database, drafts)
+    new, others = _new(database, drafts), _others(database, drafts)
+    gated = [draft.values["limit_key"] for draft in drafts if draft.id in new and draft.values.get("gated")]
+    admit_after_commit(database, gated, drafts[0].limit)
+    for draft in drafts:
+        if draft.id in new:
+            yield Sent(draft.id)
+        elif key := others.get(draft.values["unique_key"]):
+            yield Sent(key, is_new=False)
+        else:
+            yield instead_of(draft) or insert_once(draft)
+
+
+def _insert_free(database: str, drafts: Sequence[Draft]) -> None:
+    """Insert the first of each key that is free; where a later one is to change what holds a key, lock that."""
+    from ..models import Task
+
+    firsts = [next(same) for _, same in itertools.groupby(drafts, key=lambda draft: draft.values["unique_key"])]
+    for start in range(0, len(firsts), _ROWS):
+        rows = [Task(**draft.values) for draft in firsts[start : start + _ROWS]]
+        if postgres.can_listen(database) and _is_to_change(firsts[0]):
+            postgres.insert_or_lock(database, rows, "horsies_live_task_has_its_key_alone")
+        else:
+            Task.objects.using(database).bulk_create(rows, ignore_conflicts=True)
+
+
+def _is_to_change(draft: Draft) -> bool:
+    return draft.unique is not None and draft.unique.on_conflict == "replace"
+
+
+def _new(database: str, drafts: Sequence[Draft]) -> set[UUID]:
+    """The ids of those that are rows now."""
+    from ..models import Task
+
+    keys = [draft.id for draft in drafts]
+    parts = (keys[first : first + _ROWS] for first in range(0, len(keys), _ROWS))
+    return {
+        key for part in parts for key in Task.objects.using(database).filter(pk__in=part).values_list("pk", flat=True)
+    }
+
+
+def _others(database: str, drafts: Sequence[Draft]) -> dict[str, UUID]:
+    """The tasks that stand in for calls, by their keys, where that is all there is to it."""
+    from ..models import Task
+
+    keys = list(
+        {str(d.values["unique_key"]) for d in drafts if d.unique is not None and d.unique.on_conflict == "skip"}
+    )
+    counts = Q(unique_expires_at__isnull=True) | Q(unique_expires_at__gt=Now())
+    found: dict[str, UUID] = {}
+    for first in range(0, len(keys), _ROWS):
+        holders = Task.objects.using(database).holding(*keys[first : first + _ROWS]).filter(counts)
+        found.update(holders.values_list("unique_key", "pk"))
+    return found

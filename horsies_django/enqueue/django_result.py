@@ -1,0 +1,240 @@
+"""A row, as Django's task framework sees it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ..core.compat import (
+    FrameworkTask,
+    FrameworkTaskError,
+    FrameworkTaskResult,
+    InvalidTask,
+    TaskResultStatus,
+    framework_signals,
+    task_backends,
+    task_finished,
+    task_started,
+)
+from ..core.exceptions import (
+    NotRegistered,
+    TaskCancelled,
+    TaskDiscarded,
+    TaskExpired,
+    TaskFailed,
+    TaskNotResolved,
+    TaskTimedOut,
+    WorkerCrashed,
+)
+from ..core.option_parsers import INHERIT
+from ..core.options import NO_DEFAULTS
+from ..core.registry import registry
+from ..core.results import OperationalCode, OutcomeCode
+from ..core.retry import NO_RETRIES, RetryPolicy
+from ..core.serialization import decode, decode_call
+from ..core.status import AttemptOutcome, TaskStatus
+from .retention import read_retention, stored_retention
+from .task import HorsiesTask
+
+if TYPE_CHECKING:
+    from ..models import Task, TaskAttempt
+
+logger = logging.getLogger("horsies_django")
+
+STATUSES: Final[dict[str, TaskResultStatus]] = {
+    TaskStatus.PENDING: TaskResultStatus.READY,
+    TaskStatus.CLAIMED: TaskResultStatus.READY,
+    TaskStatus.RUNNING: TaskResultStatus.RUNNING,
+    TaskStatus.COMPLETED: TaskResultStatus.SUCCESSFUL,
+    TaskStatus.FAILED: TaskResultStatus.FAILED,
+    TaskStatus.CANCELLED: TaskResultStatus.FAILED,
+    TaskStatus.EXPIRED: TaskResultStatus.FAILED,
+}
+
+_STAND_INS: Final[dict[str | None, type[Exception]]] = {
+    OutcomeCode.TASK_CANCELLED: TaskCancelled,
+    OutcomeCode.TASK_EXPIRED: TaskExpired,
+    OutcomeCode.TASK_TIMEOUT: TaskTimedOut,
+    OutcomeCode.TASK_DISCARDED: TaskDiscarded,
+    OperationalCode.WORKER_CRASHED: WorkerCrashed,
+    OperationalCode.WORKER_RESOLUTION_ERROR: TaskNotResolved,
+}
+
+
+class Result(FrameworkTaskResult):  # type: ignore[type-arg]  # which the backport has one of, and Django two
+    """The framework's result, whose ``repr()`` tells no arguments and no return value: they may be sensitive."""
+
+    def __repr__(self) -> str:
+        return f"TaskResult(id={self.id!r}, task={self.task.module_path!r}, status={str(self.status)!r})"
+
+
+@contextmanager
+def own_logging() -> Iterator[None]:
+    """Let our own lines stand for the framework's.
+
+    Its receivers log the same two events, with less in them; unplugged, ``has_listeners`` tells of real listeners.
+    """
+    pairs = [
+        (task_started, framework_signals.log_task_started),
+        (task_finished, framework_signals.log_task_finished),
+    ]
+    unplugged = [(signal, receiver) for signal, receiver in pairs if signal.disconnect(receiver)]
+    try:
+        yield
+    finally:
+        for signal, receiver in unplugged:
+            signal.connect(receiver)
+
+
+def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> FrameworkTaskResult[..., Any]:
+    """Return the framework's result for ``row``; ``task`` is what was enqueued, if the caller has it."""
+    attempts = _attempts(row)
+    started_at = attempts[0].started_at if attempts else row.started_at
+    result = Result(
+        task=_rebuilt(task or task_at(row.task_name), row),
+        id=str(row.pk),
+        status=STATUSES[row.status],
+        enqueued_at=row.sent_at,
+        started_at=started_at,
+        finished_at=row.finished_at,
+        last_attempted_at=row.started_at or (attempts[-1].started_at if attempts else None),
+        args=_plain(row.args),
+        kwargs=_plain(row.kwargs),
+        backend=row.backend,
+        errors=_errors(row, attempts),
+        worker_ids=_worker_ids(row, attempts),
+    )
+    for name, value in _values(row).items():
+        object.__setattr__(result, name, value)
+    return result
+
+
+def _values(row: Task) -> dict[str, Any]:
+    """The arguments and the return value as they were, which the framework would turn into plain JSON."""
+    from .backend import reads_rich
+
+    values: dict[str, Any] = {}
+    try:
+        rich = reads_rich(row.backend, row.rich)
+        if rich:
+            values["args"], values["kwargs"] = decode_call(row.args, row.kwargs, rich=True)
+        if row.status == TaskStatus.COMPLETED and row.result:
+            values["_return_value"] = decode(row.result.get("ok"), rich=rich)
+    except Exception as error:  # noqa: BLE001  # a class that is gone, or refuses its old values: the rest can be read
+        logger.warning("a value of task id=%s can't be decoded: %r", row.pk, error)
+    return values
+
+
+def task_at(task_name: str) -> FrameworkTask[..., Any]:
+    """Return the registered task of that name; a placeholder if there is none, so that its rows can be read."""
+    try:
+        return registry.find_task(task_name)
+    except NotRegistered:
+        return _placeholder(task_name)
+
+
+def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any]:
+    """Copy a task with the options that the row was sent with, unvalidated: settings may have changed since."""
+    copy = object.__new__(type(task))
+    for name in type(task).__dataclass_fields__:
+        object.__setattr__(copy, name, getattr(task, name))
+    options = {name: getattr(row, name) for name in ("priority", "queue_name", "backend", "run_after")}
+    if isinstance(task, HorsiesTask):
+        options["task_id"] = None  # or a repeated enqueue() of it would only find this row again
+        # A key that its arguments have made is not one for other arguments, and a debounce sets the time itself.
+        kept = ("good_until", "metadata", *(("unique_key",) if task.unique is None else ()))
+        options |= {name: getattr(row, name) for name in kept} | _differing(task, row)
+        if task.unique is not None and task.unique.delay is not None:
+            options["run_after"] = None
+    for name, value in options.items():
+        object.__setattr__(copy, name, value)
+    return copy
+
+
+def _differing(task: HorsiesTask[..., Any], row: Task) -> dict[str, Any]:
+    """Return the options of a row that a backend's defaults count for; what these would be anyway is not said."""
+    from .backend import config_of
+
+    try:
+        defaults = config_of(row.backend).defaults
+    except (InvalidTask, ImproperlyConfigured):
+        defaults = NO_DEFAULTS
+    retention = {"retention": row.retention, "retention_by_state": row.retention_by_state}
+    is_default = retention == stored_retention(INHERIT, defaults.retention)
+    options: dict[str, Any] = {
+        "timeout": None if row.timeout == defaults.timeout else row.timeout,
+        "retention": INHERIT if is_default else read_retention(row.retention, row.retention_by_state),
+    }
+    policy, is_single = RetryPolicy.read(row.retry_policy, row.pk), row.retry_policy == NO_RETRIES
+    if policy != task.stored_policy(defaults) or is_single != (task.max_attempts == 1):
+        options |= {"retry_policy": policy, "max_attempts": 1 if is_single else None, "backoff": None}
+    return options
+
+
+def _placeholder(task_name: str) -> FrameworkTask[..., Any]:
+    def missing(*args: Any, **kwargs: Any) -> Any:
+        raise NotRegistered(f"{task_name!r} is not a registered task.")
+
+    missing.__module__, _, name = task_name.rpartition(".")
+    missing.__name__ = missing.__qualname__ = name
+    stand_in: HorsiesTask[..., Any] = object.__new__(HorsiesTask)
+    for name, entry in HorsiesTask.__dataclass_fields__.items():
+        object.__setattr__(stand_in, name, {} if name == "exception_mapper" else getattr(entry, "default", None))
+    for name, value in {"func": missing, "name": missing.__name__, "_given_name": task_name}.items():
+        object.__setattr__(stand_in, name, value)
+    object.__setattr__(stand_in, "takes_context", False)
+    return stand_in
+
+
+def sender_of(alias: str) -> type[Any]:
+    """Return the class that sends the signals of a backend's tasks: the backend's own, as the framework has it."""
+    from .backend import HorsiesBackend
+
+    return type(task_backends[alias]) if alias in task_backends else HorsiesBackend
+
+
+def send_finished(rows: Iterable[Task]) -> None:
+    """Send ``task_finished`` for these rows; what a receiver raises is logged."""
+    for row in rows:
+        task_finished.send_robust(sender=sender_of(row.backend), task_result=result_of(row))
+
+
+def _attempts(row: Task) -> Sequence[TaskAttempt]:
+    """The attempts, without a query where the row alone tells that there is none to ask for."""
+    return list(row.attempts.order_by("attempt")) if row.attempt else []
+
+
+def _worker_ids(row: Task, attempts: Sequence[TaskAttempt]) -> list[str]:
+    ids = [attempt.worker_id for attempt in attempts]
+    if row.attempt > len(attempts) and row.started_at and row.claimed_by_worker_id:
+        ids.append(row.claimed_by_worker_id)
+    return ids
+
+
+def _errors(row: Task, attempts: Sequence[TaskAttempt]) -> list[FrameworkTaskError]:
+    errors = [_error(attempt) for attempt in attempts if attempt.outcome != AttemptOutcome.COMPLETED]
+    if row.status in (TaskStatus.CANCELLED, TaskStatus.EXPIRED):
+        message = ((row.result or {}).get("err") or {}).get("message", "")
+        errors.append(_stand_in(row.error_code, message))
+    return errors
+
+
+def _error(attempt: TaskAttempt) -> FrameworkTaskError:
+    if attempt.exception_class:
+        return FrameworkTaskError(exception_class_path=attempt.exception_class, traceback=attempt.traceback)
+    return _stand_in(attempt.error_code, attempt.error_message)
+
+
+def _stand_in(code: str | None, message: str) -> FrameworkTaskError:
+    kind = _STAND_INS.get(code, TaskFailed)
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    return FrameworkTaskError(exception_class_path=path, traceback=f"{path}: {message or code}\n")
+
+
+def _plain(value: Any) -> Any:
+    """Damaged arguments still have to be shown."""
+    return value if isinstance(value, list | dict) else []

@@ -1,0 +1,235 @@
+"""A handle on one task that was sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db.models import TextField
+from django.db.models.functions import Cast
+
+from ..core import recent_exceptions
+from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from ..core.exceptions import TaskFailed
+from ..core.ids import as_uuid
+from ..core.operations import log_operation
+from ..core.results import RetrievalCode, TaskError, TaskResult
+from ..core.status import TaskStatus
+from . import result_reader, wait
+
+if TYPE_CHECKING:
+    from ..models.transitions import TaskQuerySet
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a body is, as it said last."""
+
+    done: float
+    total: float | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """What a row said when it was read (S4-59).
+
+    ``error_code`` is that of the task's error and, while it is tried again, that of its last attempt.
+    """
+
+    id: UUID
+    name: str
+    queue_name: str
+    priority: int
+    status: TaskStatus
+    attempt: int
+    retry_count: int
+    max_retries: int
+    sent_at: datetime
+    enqueued_at: datetime
+    claimed_at: datetime | None
+    started_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    cancelled_at: datetime | None
+    expired_at: datetime | None
+    next_retry_at: datetime | None
+    good_until: datetime | None
+    worker_id: str | None
+    error_code: str | None
+    progress: Progress | None
+    result: TaskResult[Any, TaskError[Any]] | None
+
+
+class TaskHandle(Generic[T]):
+    """One task, by its id. Costs no query until asked, and can be rebuilt from the id anywhere.
+
+    ``replayed`` says that the send which gave this handle inserted nothing: the task was there already, by its
+    ``task_id`` or its ``unique_key``. Raises ValueError for an id that is none.
+    """
+
+    def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS, replayed: bool = False) -> None:
+        self.id = id if isinstance(id, UUID) else as_uuid(id)
+        self.backend = backend
+        self.replayed = replayed
+        self._final: TaskResult[T, TaskError[Any]] | None = None
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({str(self.id)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TaskHandle) and (self.id, self.backend) == (other.id, other.backend)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def status(self) -> TaskStatus | None:
+        """Return the task's status now, None if there is no such task."""
+        status = self._rows().values_list("status", flat=True).first()
+        return TaskStatus(status) if status else None
+
+    def info(self) -> TaskInfo | None:
+        """Return a snapshot of the task (S4-58), None if there is no such task."""
+        stored = Cast("result", TextField())
+        row = self._rows().defer("result").annotate(stored_result=stored).first()
+        if row is None:
+            return None
+        return TaskInfo(
+            id=row.pk,
+            name=row.task_name,
+            queue_name=row.queue_name,
+            priority=row.priority,
+            status=TaskStatus(row.status),
+            attempt=row.attempt,
+            retry_count=row.retry_count,
+            max_retries=row.max_retries,
+            sent_at=row.sent_at,
+            enqueued_at=row.enqueued_at,
+            claimed_at=row.claimed_at,
+            started_at=row.started_at,
+            completed_at=row.completed_at,
+            failed_at=row.failed_at,
+            cancelled_at=row.cancelled_at,
+            expired_at=row.expired_at,
+            next_retry_at=row.next_retry_at,
+            good_until=row.good_until,
+            worker_id=row.claimed_by_worker_id,
+            error_code=row.error_code,
+            progress=_progress(row.progress),
+            result=self._kept(wait.Row(row.status, row.stored_result, row.rich)),
+        )
+
+    def get(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
+        """Wait for the task to end, at most ``timeout`` seconds, and return its result.
+
+        None waits for ever, 0 looks once. Never raises for how the task came out, nor for how the asking went: beside
+        the codes of the task itself there are ``WAIT_TIMEOUT`` (it lives, or the database has not answered),
+        ``TASK_NOT_FOUND`` (there is no such row, or no more), ``RESULT_NOT_AVAILABLE`` (it has ended and kept no
+        result), ``RESULT_DESERIALIZATION_ERROR`` and, when the database can't be asked, ``BROKER_ERROR``. The first two
+        and the last may be otherwise a moment later: the handle doesn't keep them, the next call asks again.
+
+        However many wait, their process asks for all of them at once, every 20 ms at first, after a while every 0.5 s
+        (on SQLite 50 ms). In a transaction each asks for itself, and waits in vain for a task that the transaction
+        itself has sent.
+        """
+        deadline = wait.deadline_of(timeout)
+        return self._final or self._told(wait.ended(wait.of_tasks, self._database, self.id, deadline), timeout)
+
+    async def aget(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
+        """See :meth:`get`."""
+        deadline = wait.deadline_of(timeout)
+        return self._final or self._told(await wait.aended(wait.of_tasks, self._database, self.id, deadline), timeout)
+
+    def value(self, timeout: float | None = None) -> T:
+        """Return the ok value, or raise ``TaskFailed``, or ``WaitTimeout`` (a TimeoutError). See :meth:`get`.
+
+        If the body ran in this process, a ``TaskFailed`` has the body's exception as its ``__cause__``.
+        """
+        return self._unwrapped(self.get(timeout))
+
+    async def avalue(self, timeout: float | None = None) -> T:
+        """See :meth:`value`."""
+        return self._unwrapped(await self.aget(timeout))
+
+    def cancel(self, include_running: bool = False) -> bool:
+        """Cancel the task if it has not ended, and has not begun unless asked; return whether it was cancelled."""
+        return self._logged("task.cancel", self._rows().cancel(include_running=include_running))
+
+    def retry(self) -> bool:
+        """Run a failed, cancelled or expired task again with a fresh budget; return whether it was one (S4-72)."""
+        self._final = None
+        return self._logged("task.retry", self._rows().retry())
+
+    def _unwrapped(self, result: TaskResult[T, TaskError[Any]]) -> T:
+        try:
+            return result.unwrap()
+        except TaskFailed as failed:
+            cause = recent_exceptions.find(self.id, failed.exception_class_path)
+            if cause is None:
+                raise
+            raise failed from cause
+
+    def _logged(self, act: str, count: int) -> bool:
+        log_operation(act, count, ids=[self.id])
+        return count == 1
+
+    async def astatus(self) -> TaskStatus | None:
+        """See :meth:`status`."""
+        return await sync_to_async(self.status)()
+
+    async def ainfo(self) -> TaskInfo | None:
+        """See :meth:`info`."""
+        return await sync_to_async(self.info)()
+
+    async def acancel(self, include_running: bool = False) -> bool:
+        """See :meth:`cancel`."""
+        return await sync_to_async(self.cancel)(include_running)
+
+    async def aretry(self) -> bool:
+        """See :meth:`retry`."""
+        return await sync_to_async(self.retry)()
+
+    @property
+    def _database(self) -> str:
+        backend: Any = task_backends[self.backend]
+        return str(backend.config.database)
+
+    def _rows(self) -> TaskQuerySet:
+        from ..models import Task
+
+        return Task.objects.using(self._database).filter(pk=self.id)
+
+    def _told(self, answer: wait.Answer[wait.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
+        """Return the result that an answer means, and keep it if it is the task's own."""
+        if isinstance(answer, wait.Silent):
+            return result_reader.timed_out("task", timeout, None)
+        if not isinstance(answer, wait.Row):
+            return result_reader.nothing(f"task {self.id}", answer)
+        if (result := self._kept(answer)) is None:
+            return result_reader.timed_out("task", timeout, answer.status)
+        self._final = result
+        return result
+
+    def _kept(self, row: wait.Row) -> TaskResult[T, TaskError[Any]] | None:
+        """The result of a task that has ended; None while it lives."""
+        from .backend import reads_rich
+
+        if not row.is_final:
+            return None
+        if row.result is None or row.result == "null":
+            message = f"Task {self.id} is {row.status} and kept no result."
+            return result_reader.error(RetrievalCode.RESULT_NOT_AVAILABLE, message)
+        return result_reader.read(row.result, reads_rich(self.backend, row.rich))
+
+
+def _progress(stored: Any) -> Progress | None:
+    """What a body said of its progress; None if nothing, or nothing that can be read."""
+    match stored:
+        case {"done": int() | float() as done, "total": int() | float() | None as total, "message": str() as message}:
+            return Progress(done=done, total=total, message=message)
+    return None

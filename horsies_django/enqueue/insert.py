@@ -1,0 +1,253 @@
+"""How a call becomes a row."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+
+from ..core import headers
+from ..core.dry_run import is_dry
+from ..core.ids import uuid7, uuid7s
+from ..core.options import Options
+from ..db import notifications, postgres
+from ..db.inserts import Insert, Piece
+from . import grouping, limits
+from .call_builder import Arguments, Calls
+from .dedupe import insert_once
+from .pending_insert import Draft, Sent, admit_after_commit, wake_of
+from .task import HorsiesTask
+from .unique_keys import key_of
+
+#: Rows of one INSERT of ``send_many()``.
+ROWS_PER_INSERT: Final = 1_000
+
+#: Characters of arguments that make an INSERT full before it has that many rows.
+TEXT_PER_INSERT: Final = 4_000_000
+
+#: Calls that ``send_many()`` checks before it inserts the first, unless their arguments have so many characters: most
+#: mistakes cost the database nothing. Of more calls no more than that are in memory; those before a mistake are rolled
+#: back.
+CALLS_AHEAD: Final = 10_000
+TEXT_AHEAD: Final = 10 * TEXT_PER_INSERT
+
+
+def insert(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    with_row: bool = False,
+    own: Mapping[str, Any] | None = None,
+) -> Sent:
+    """Insert one call in the current transaction, unless its task is there already.
+
+    ``own`` are values of columns for this call alone, over those that all calls of the task have.
+
+    The task with the same ``task_id``, or one that holds its unique key, may stand in for a new one; a call that is
+    gathered joins the open group of its key (see :mod:`~.grouping`), or does so once its ``run_after``
+    has come. Raises PayloadMismatch if there is another call under its ``task_id``, UniqueConflict, and what
+    :meth:`Calls.arguments`, :func:`gathering.checked` and :func:`headers.along` raise.
+    """
+    if options.middleware:
+        own = {**travelling(options, task), **(own or {})}
+    if task.gather is not None:
+        if task.run_after is None:
+            return _join(options, task, args, kwargs, with_row=with_row, own=own)
+        own = {**(own or {}), **grouping.WAITING}
+    draft = draft_of(options, task, args, kwargs, with_row=with_row, own=own)
+    if is_dry():
+        return draft.imagined()
+    if draft.values["unique_key"] is None and task.task_id is None:
+        return draft.insert()
+    return insert_once(draft)
+
+
+def draft_of(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    with_row: bool = False,
+    own: Mapping[str, Any] | None = None,
+) -> Draft:
+    """Return the row of a call, checked. Raises as above."""
+    arguments, key = checked(options, task, args, kwargs)
+    return drafted(options, task, arguments, key, with_row=with_row, own=own)
+
+
+def checked(
+    options: Options, task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Arguments, str | None]:
+    """Return the arguments of a call and, if its task is unique, its key. Raises as above."""
+    calls = Calls.of(task, options)
+    arguments = _check_of(task, calls)(args, kwargs)
+    if task.unique is None:
+        return arguments, None
+    return arguments, task.unique_key or key_of(task, calls, arguments, args, kwargs)
+
+
+def _check_of(task: HorsiesTask[..., Any], calls: Calls) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
+    """Return what checks the arguments of a call of this task."""
+    if task.gather is not None:
+        return lambda args, kwargs: grouping.checked(calls, task, args, kwargs)[0]
+    return calls.limited if limits.terms_of(task) else calls.arguments
+
+
+def drafted(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    arguments: Arguments,
+    key: str | None,
+    *,
+    with_row: bool = False,
+    own: Mapping[str, Any] | None = None,
+) -> Draft:
+    """Return the row of a call that is checked."""
+    calls = Calls.of(task, options)
+    values = {"id": task.task_id or uuid7(), **calls.columns, "args": arguments.args, "kwargs": arguments.kwargs}
+    values |= own or {}
+    values |= limits.gating(arguments.limit_key, values)
+    if task.unique is not None:
+        values |= {"unique_key": key, **task.unique.columns(task.run_after)}
+    return Draft(
+        options.database,
+        calls,
+        values,
+        arguments,
+        with_row,
+        has_own=bool(own) or arguments.limit_key is not None,
+        has_given_id=task.task_id is not None,
+        unique=task.unique,
+        limit=limits.terms_of(task),
+    )
+
+
+def travelling(options: Options, task: HorsiesTask[..., Any]) -> dict[str, Any]:
+    """Return the columns that middleware adds something to."""
+    if not options.middleware:
+        return {}
+    metadata = headers.along(options, Calls.of(task, options).columns["metadata"])
+    return {} if metadata is None else {"metadata": metadata}
+
+
+def _join(
+    options: Options,
+    task: HorsiesTask[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    with_row: bool,
+    own: Mapping[str, Any] | None,
+) -> Sent:
+    from ..models import Task as TaskRow
+
+    (joined,) = grouping.join(options, task, [(args, kwargs)], own)
+    row = None
+    if is_dry():
+        calls = Calls.of(task, options)
+        nothing = Arguments([], {}, "[]", "{}")
+        row = Draft(options.database, calls, {"id": joined.id, **calls.columns}, nothing, with_row).imagined().row
+    elif with_row:
+        row = TaskRow.objects.using(options.database).get(pk=joined.id)
+    return Sent(joined.id, row, joined.is_new, is_gathered=True)
+
+
+def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[Mapping[str, Any]]) -> list[UUID]:
+    """Insert one row for each dict of keyword arguments, all of them or none, and return their ids.
+
+    Calls that are gathered get the ids of the tasks that they join. Raises ValueError with a ``unique_key`` or a
+    ``task_id``, and what :meth:`Calls.arguments` raises.
+    """
+    columns = travelling(options, task)
+    if task.gather is not None and task.run_after is not None:
+        columns |= grouping.WAITING
+    elif task.gather is not None:
+        given = [((), kwargs) for kwargs in calls]
+        return [joined.id for joined in grouping.join(options, task, given, columns)]
+    check_for_many(task)
+    checks, database = Calls.of(task, options), options.database
+    limit = limits.terms_of(task)
+    check = _check_of(task, checks)
+    checked = (check((), kwargs) for kwargs in calls)
+    ahead = _taken(checked, CALLS_AHEAD, TEXT_AHEAD)
+    if not ahead:
+        return []
+    further = list(itertools.islice(checked, 1))
+    if is_dry():
+        return uuid7s(len(ahead) + len(further) + sum(1 for _ in checked))
+    columns, ids, keys = {**checks.columns, **columns}, list[UUID](), set[str | None]()
+    with _all_or_none(database, ahead, is_all=not further):
+        rest = itertools.chain(further, checked)
+        while ahead:
+            ids += _insert_rows(database, columns, ahead)
+            keys |= {call.limit_key for call in ahead} if limit else set()
+            ahead = _taken(rest, CALLS_AHEAD, TEXT_AHEAD)
+        if keys and not limits.is_later(columns):
+            admit_after_commit(database, keys, limit)
+        wake = wake_of(columns)
+        notifications.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
+    return ids
+
+
+def check_for_many(task: HorsiesTask[..., Any]) -> None:
+    """Raise ValueError for an option that is for one call alone."""
+    for name in ("unique_key", "task_id"):
+        if (value := getattr(task, name)) is not None:
+            raise ValueError(f"send_many() can't give {str(value)!r} to every call: {name} is for one.")
+
+
+def _taken(calls: Iterable[Arguments], limit: int, room: int) -> list[Arguments]:
+    """Take the next calls, no more than ``limit``, and no more once their texts have filled ``room``."""
+    taken: list[Arguments] = []
+    for arguments in calls:
+        taken.append(arguments)
+        room -= len(arguments.kwargs_text)
+        if len(taken) == limit or room <= 0:
+            break
+    return taken
+
+
+def _batches(calls: Iterable[Arguments]) -> Iterator[list[Arguments]]:
+    """Yield what goes into an INSERT each."""
+    rest = iter(calls)
+    while batch := _taken(rest, ROWS_PER_INSERT, TEXT_PER_INSERT):
+        yield batch
+
+
+def _all_or_none(database: str, ahead: Sequence[Arguments], *, is_all: bool) -> AbstractContextManager[Any]:
+    if is_all and len(list(itertools.islice(_batches(ahead), 2))) == 1:
+        return transaction.mark_for_rollback_on_error(using=database)  # one INSERT is its own transaction
+    # A mistake that is found on the way is no reason to take what the caller has done before.
+    return transaction.atomic(using=database, savepoint=not is_all)
+
+
+def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Arguments]) -> list[UUID]:
+    from ..models import Task as TaskRow
+
+    ids = uuid7s(len(calls))
+    if not postgres.can_listen(database):
+        rows = [
+            TaskRow(id=key, kwargs=call.kwargs, **{**columns, **limits.gating(call.limit_key, columns)})
+            for key, call in zip(ids, calls, strict=True)
+        ]
+        TaskRow.objects.using(database).bulk_create(rows, batch_size=ROWS_PER_INSERT)
+        return ids
+    keys = iter(ids)
+    values = {**columns, "id": Piece("sent.id"), "kwargs": Piece("sent.kwargs")}
+    is_limited = any(call.limit_key is not None for call in calls)
+    if is_limited:
+        is_gated = False if limits.is_later(columns) else Piece("(sent.limit_key IS NOT NULL)")
+        values |= {"limit_key": Piece("sent.limit_key"), "gated": is_gated, "deferred": is_gated or True}
+    for batch in _batches(calls):
+        its_own = itertools.islice(keys, len(batch))
+        limit_keys = [arguments.limit_key for arguments in batch] if is_limited else None
+        source = postgres.sent_rows(its_own, [arguments.kwargs_text for arguments in batch], limit_keys)
+        Insert(TaskRow, values, database, source=source).run(database)
+    return ids

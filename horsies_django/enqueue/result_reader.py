@@ -1,0 +1,69 @@
+"""What a handle gives: a stored result, read, or an error result for why there is none. None of it raises."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from django.db import Error
+
+from ..core.results import OperationalCode, RetrievalCode, TaskError, TaskResult
+from ..core.serialization import clean_text, decode
+from ..db.errors import primary_message
+
+Result = TaskResult[Any, TaskError[Any]]
+
+
+def read(text: str, rich: bool) -> Result:
+    """Read a stored result."""
+    try:
+        return restore(json.loads(text), rich)
+    except (ValueError, RecursionError) as error:
+        return _unreadable(error)
+
+
+def restore(stored: Any, rich: bool) -> Result:
+    """Read a stored result that is no text any more."""
+    try:
+        if "err" in stored:
+            return TaskResult(err=_with_data(TaskError.from_json(stored["err"]), rich))
+        return TaskResult(ok=decode(stored["ok"], rich=rich))
+    except Exception as error:  # noqa: BLE001  # whatever a damaged value does to its decoder, the caller gets a result
+        return _unreadable(error)
+
+
+def nothing(what: str, answer: Error | None) -> Result:
+    """There is no such row, or the database can't say."""
+    if answer is None:
+        return error(RetrievalCode.TASK_NOT_FOUND, f"There is no {what}.")
+    said = f"{type(answer).__name__}: {clean_text(primary_message(answer))}"
+    return error(OperationalCode.BROKER_ERROR, f"The database can't be asked: {said}.")
+
+
+def timed_out(what: str, timeout: float | None, status: str | None) -> Result:
+    """It had not ended in time; ``status`` is the last that was read, None if the database has not answered."""
+    last = f"; it was {status}" if status is not None else "; the database has not answered"
+    message = f"The {what} had not ended after {timeout:g} seconds{last}."
+    return TaskResult(err=TaskError(error_code=RetrievalCode.WAIT_TIMEOUT, message=message, data={"status": status}))
+
+
+def ok(value: Any) -> Result:
+    """Return an ok result."""
+    return TaskResult(ok=value)
+
+
+def error(code: str, message: str) -> Result:
+    """Return an error result."""
+    return TaskResult(err=TaskError(error_code=code, message=message))
+
+
+def _unreadable(problem: Exception) -> Result:
+    return error(OperationalCode.RESULT_DESERIALIZATION_ERROR, f"The stored result can't be read: {problem!r}.")
+
+
+def _with_data(failure: TaskError[Any], rich: bool) -> TaskError[Any]:
+    try:
+        return replace(failure, data=decode(failure.data, rich=rich))
+    except Exception:  # noqa: BLE001  # an error must not be lost for its data, which stays as it is stored
+        return failure

@@ -1,0 +1,103 @@
+"""The unique key of a call, as its task's :class:`~horsies_django.core.unique.Unique` makes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from string import Formatter
+from typing import Any, Final
+
+from ..core.mask import MASKED, Mask, keyed_hash
+from ..core.serialization import clean_text
+from ..core.unique import ARGUMENTS, RESERVED, Unique
+from .call_builder import Arguments, Calls, parameters_of
+from .task import HorsiesTask
+
+#: What the column takes.
+KEY_LENGTH: Final = 255
+
+#: Characters of a task's path before the hash of a key that can't be read off the arguments.
+_PATH_SHOWN: Final = 200
+
+
+def key_of(
+    task: HorsiesTask[..., Any], calls: Calls, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    """Return the key under which this call is the same as another.
+
+    Short plain values can be read in it; what is long, nested or sensitive is in it as a keyed hash. Raises ValueError
+    if the task's own ``key`` makes no key of the arguments.
+    """
+    unique = task.unique
+    assert unique is not None  # who asks has one
+    if unique.key is not None:
+        return _own(unique.key, calls, arguments, args, kwargs)
+    bound = calls.bound(arguments)
+    names = set(bound) if ARGUMENTS & set(unique.by) else set(unique.by) - RESERVED
+    values = {name: _value(bound, name) for name in sorted(names)}
+    path = f"{calls.path}@{task.queue_name}" if "queue" in unique.by else calls.path
+    text = f"{path} {_canonical(values)}" if values else path
+    if len(text) <= KEY_LENGTH and _is_plain(calls.mask, values):
+        return text
+    return f"{path[:_PATH_SHOWN]} #{keyed_hash('unique', text)}"
+
+
+def problems_of_unique(task: HorsiesTask[..., Any]) -> Iterator[str]:
+    """Yield a sentence for what ``unique`` says that the task's function or its other options rule out."""
+    unique = task.unique
+    if unique is None:
+        return
+    if not isinstance(unique, Unique):
+        yield f"unique is {unique!r}; allowed: a Unique, or None."
+        return
+    if task.gather is not None:
+        yield "unique is set and gather as well; allowed: one of them, for each says what becomes of a second call."
+    if unique.wait is not None and task.run_after is not None:
+        yield f"run_after is {task.run_after!r} and unique is a debounce; allowed: one of them, for each sets the time."
+    parameters = parameters_of(task.func, task.takes_context)
+    fields = _fields(unique.key) if isinstance(unique.key, str) else ()
+    wanted, source = (fields, "key") if unique.key is not None else (set(unique.by) - RESERVED, "by")
+    if not parameters.takes_any:
+        for name in sorted(set(wanted) - set(parameters.own)):
+            yield f"unique: {source} names {name!r}; allowed: {', '.join(parameters.own)}."
+    for name in sorted(RESERVED & set(unique.by) & parameters.by_name):
+        yield f"unique: by names {name!r}, which is a parameter as well; allowed: key={'{' + name + '}'!r}."
+
+
+def _own(
+    given: str | Callable[..., str], calls: Calls, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    if isinstance(given, str):
+        bound = calls.bound(arguments)
+        values = {name: _value(bound, name) for name in _fields(given)}
+        key = Formatter().vformat(given, (), values)
+    else:
+        values = calls.parameters.bound_so_far(args, kwargs)
+        key = given(*args, **kwargs)
+    is_hidden = calls.mask.is_told_by(given, values)
+    if not isinstance(key, str) or not 0 < len(key) <= KEY_LENGTH or key != clean_text(key):
+        shown = MASKED if is_hidden else repr(key)
+        raise ValueError(f"the unique key of {calls.path} is {shown}; allowed: a text of 1 to {KEY_LENGTH} characters.")
+    # Other tasks may have the same key, so it is hashed without the path.
+    return f"#{keyed_hash('unique', key)}" if is_hidden else key
+
+
+def _fields(key: str) -> set[str]:
+    """The names in a format string."""
+    return {name.partition(".")[0].partition("[")[0] for _, name, _, _ in Formatter().parse(key) if name is not None}
+
+
+def _value(bound: Mapping[str, Any], name: str) -> Any:
+    """An argument: one of a parameter's own, or one that a function takes without naming it."""
+    if name in bound:
+        return bound[name]
+    return next((rest[name] for rest in bound.values() if isinstance(rest, dict) and name in rest), None)
+
+
+def _canonical(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _is_plain(mask: Mask, values: Mapping[str, Any]) -> bool:
+    """Whether people who look may see the values: rows are shown with their keys."""
+    return all(not isinstance(value, list | dict) and mask.seen(name, value) == value for name, value in values.items())

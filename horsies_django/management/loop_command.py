@@ -1,0 +1,91 @@
+"""Commands that do one turn of a loop, or loop until they are stopped."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from datetime import timedelta
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError, CommandParser
+
+from horsies_django.core.options import Options
+from horsies_django.db.check_migrated import MissingPrivilege, check_tables
+from horsies_django.enqueue.django_result import own_logging
+from horsies_django.management.base import QueueCommand
+from horsies_django.management.variables import flag_or_variable, positive_seconds
+from horsies_django.worker.config import horsies_backend
+from horsies_django.worker.connection import own_connection
+from horsies_django.worker.console import log_to_console
+from horsies_django.worker.stop_signals import stop_signals
+from horsies_django.worker.supervisor import LEAVE_TIMEOUT
+
+
+class Loop(Protocol):
+    """What runs until it is stopped."""
+
+    def run(self) -> None:
+        """Go on until stopped."""
+
+    def stop(self) -> None:
+        """End soon; may be called from a signal handler."""
+
+
+L = TypeVar("L", bound=Loop)
+
+
+class LoopCommand(QueueCommand, Generic[L]):
+    """``--once``, ``--interval`` and ``--backend``, on a connection of its own."""
+
+    role: ClassVar[str]  # of horsies_<role>
+    once_help: ClassVar[str]
+    interval_help: ClassVar[str]
+    verbosity = 1
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take the three flags."""
+        parser.add_argument("--once", action="store_true", help=self.once_help)
+        parser.add_argument("--interval", metavar="SECONDS", help=self.interval_help)
+        parser.add_argument("--backend", metavar="ALIAS", help="A key of TASKS (default: default).")
+
+    def handle(
+        self,
+        *args: Any,
+        once: bool,
+        interval: str | float | timedelta | None,
+        backend: str | None,
+        **options: Any,
+    ) -> None:
+        """Read the flags, or their variables, and do it. Raises CommandError."""
+        self.verbosity = options["verbosity"]
+        log_to_console(self.verbosity)
+        command = f"horsies_{self.role}"
+        try:
+            _, alias = flag_or_variable(command, "backend", backend, str)
+            settings = horsies_backend(alias or "default").config
+            seconds = positive_seconds(*flag_or_variable(command, "interval", interval, str))
+        except (ValueError, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=2) from error
+        try:
+            check_tables(settings.database, is_worked_on=True)
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
+        loop = self.loop(settings, alias or "default", seconds)
+        with own_logging(), own_connection(settings.database, self.role, waits=True):
+            try:
+                if once:
+                    self.once(loop)
+                    return
+                # Nothing is lost with what it is about: a transaction is rolled back, and another one does it.
+                with stop_signals(loop.stop, LEAVE_TIMEOUT, 0.0, owns_process=self.owns_process):
+                    loop.run()
+            except MissingPrivilege as error:
+                raise CommandError(str(error)) from error
+
+    @abstractmethod
+    def loop(self, options: Options, backend: str, interval: float | None) -> L:
+        """Return what loops."""
+
+    @abstractmethod
+    def once(self, loop: L) -> None:
+        """Do one turn and print what it did. Raises CommandError for what could not be done."""

@@ -1,0 +1,152 @@
+"""``horsies_task list`` and ``show``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any, Final
+
+from django.core.management.base import CommandError, OutputWrapper
+
+from horsies_django.core.durations import brief, from_now
+from horsies_django.core.printable import one_line
+from horsies_django.management.layout import table
+from horsies_django.ops.inspector import Inspector, ListedTask, ShownTask
+from horsies_django.ops.inspector.inspector import PAGE
+from horsies_django.ops.inspector.states import WAITING
+
+from .flags import count_of, ids_of, which_of
+
+_HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "")
+
+#: Facts of a task that ``show`` prints by these names, if there is something to say.
+_FACTS: Final = (
+    "queue",
+    "priority",
+    "backend",
+    "attempt",
+    "retry_count",
+    "max_retries",
+    "retries",
+    "timeout",
+    "sent_at",
+    "due_at",
+    "started_at",
+    "ended_at",
+    "good_until",
+    "worker_id",
+    "workflow_id",
+    "unique_key",
+    "limit_key",
+    "group_key",
+    "item_count",
+    "error_code",
+    "progress",
+)
+
+
+def print_list(inspector: Inspector, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    """Print tasks, page by page as they are found."""
+    which = which_of(options)
+    limit = None if options["all"] else count_of("--limit", options["limit"])
+    size = PAGE if limit is None else min(limit, PAGE)
+    last: ListedTask | None = None
+    printed = 0
+    for page in _cut(inspector, which, size, limit, options["after"]):
+        for line in _lines(page, options, with_heads=printed == 0):
+            out.write(line)
+        last, printed = page[-1], printed + len(page)
+    if last is not None and printed == limit and not options["json"] and not options["ids"]:
+        err.write(f"There may be more: --after {last.id}")
+
+
+def _cut(
+    inspector: Inspector, which: Any, size: int, limit: int | None, after: str | None
+) -> Iterator[list[ListedTask]]:
+    """Yield pages until there are as many as were asked for."""
+    every = chain.from_iterable(inspector.pages(which, size=size, after=after))
+    while page := list(islice(every, size if limit is None else min(size, limit))):
+        yield page
+        limit = None if limit is None else limit - len(page)
+
+
+def _lines(page: list[ListedTask], options: dict[str, Any], *, with_heads: bool) -> Iterator[str]:
+    if options["ids"]:
+        yield from (str(task.id) for task in page)
+    elif options["json"]:
+        yield from (json.dumps(task.as_json(), ensure_ascii=False) for task in page)
+    else:
+        heads, *rows = table(_HEADS, [_row(task) for task in page], 4)
+        yield from ([heads] if with_heads else [])
+        yield from rows
+
+
+def _row(task: ListedTask) -> tuple[str, ...]:
+    return (
+        str(task.id),
+        _state(task),
+        task.task,
+        task.queue,
+        str(task.priority),
+        str(task.attempt),
+        _when(task),
+        task.error_code or "",
+        " ".join(task.call.split()) if task.item_count is None else _group(task),
+    )
+
+
+def _group(task: ListedTask) -> str:
+    key = "" if task.group_key is None else f"{task.group_key}: "
+    return f"{key}{task.item_count} call{'' if task.item_count == 1 else 's'}"
+
+
+def _state(task: ListedTask) -> str:
+    return f"{task.state} (orphaned)" if task.is_orphaned else str(task.state)
+
+
+def _when(task: ListedTask) -> str:
+    if task.ended_at is not None:
+        return from_now((task.seen_at - task.ended_at).total_seconds())
+    if task.state in WAITING or task.started_at is None:
+        return from_now((task.seen_at - task.due_at).total_seconds())
+    return brief(task.seen_at - task.started_at)
+
+
+def print_tasks(inspector: Inspector, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    """Print all that is known of these tasks. Raises CommandError if one is not there."""
+    missing = 0
+    for key in ids_of(options["ids"]):
+        task = inspector.show(key)
+        if task is None:
+            missing += 1
+            err.write(f"{key}: there is no such task")
+        elif options["json"]:
+            out.write(json.dumps(task.as_json(), ensure_ascii=False))
+        else:
+            for line in _told(task):
+                out.write(one_line(line))
+    if missing:
+        raise CommandError(f"{missing} not found.", returncode=1)
+
+
+def _told(task: ShownTask) -> Iterator[str]:
+    yield f"{task.id}  {task.task}"
+    if not task.is_registered:
+        yield "  no task of this name is registered in this process"
+    yield f"  state: {_state(task)}"
+    yield from (f"  why: {words}" for words in task.why)
+    facts = {name: getattr(task, name) for name in _FACTS}
+    yield from (f"  {name}: {value}" for name, value in facts.items() if value is not None)
+    for name, value in task.carried.items():
+        yield f"  {name}: {json.dumps(value, ensure_ascii=False)}"
+    for position, call in enumerate(task.items):
+        yield f"  call {position}: {json.dumps(call, ensure_ascii=False)}"
+    if (task.item_count or 0) > len(task.items):
+        yield f"  the first {len(task.items)} of {task.item_count} calls"
+    for attempt in task.attempts:
+        said = " ".join(str(attempt[name]) for name in ("error_code", "error_message") if attempt[name])
+        again = ", to be tried again" if attempt["will_retry"] else ""
+        yield f"  attempt {attempt['attempt']}: {attempt['outcome']}{again} {said}".rstrip()
+    if task.traceback:
+        yield from (f"  {line}" for line in task.traceback.splitlines())

@@ -1,0 +1,1 @@
+"""The claim: which tasks are next up, and what a worker takes."""

@@ -1,0 +1,227 @@
+"""How tasks are let in: at any number of gates in one transaction, with as many statements as at one.
+
+How many are in is counted each time, of the rows themselves: no place can leak, whoever dies when.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from django.db import connections, models, transaction
+from django.db.models import Count, Min, Q, Subquery
+from django.db.models.functions import Now
+
+from ..core.status import TaskStatus
+from ..db.expressions import Blank, FromNow, Given
+from ..db.statements import Selection, Statement
+from ..enqueue import limits
+from ..enqueue.limits import Terms
+from .filters import not_past_deadline
+from .limit import Limit
+
+if TYPE_CHECKING:
+    from .transitions import TaskQuerySet
+
+#: Gates in one transaction, and tasks that come in at one of them.
+GATES: Final = 50
+AT_ONCE: Final = 500
+
+#: Seconds after which one looks again at rows that somebody has locked, and at a bucket that is all but full, at least.
+AGAIN: Final = 1.0
+SOONEST: Final = 0.01
+
+_KEY: Final = Blank("key")
+_PLACES: Final = Blank("places")
+
+#: The queue of a task, and whether it is a coroutine's.
+Lane = tuple[str, bool]
+
+
+class Admitted(NamedTuple):
+    """How many were let in of which lane.
+
+    ``busy`` are the keys at which somebody else was letting in; ``again_in`` are the seconds until time makes room.
+    """
+
+    lanes: Counter[Lane]
+    busy: frozenset[str] = frozenset()
+    again_in: float | None = None
+
+
+NO_ONE: Final = Admitted(Counter())
+
+
+class Inside(NamedTuple):
+    """How many have a place of a limit, and how many of these have not begun; how many of those never will.
+
+    ``late`` are past their deadline, so that they keep nobody out; ``expires_at`` is when the next one will be.
+    """
+
+    held: int = 0
+    waiting: int = 0
+    late: int = 0
+    expires_at: datetime | None = None
+
+    def leaves(self, most: int | None) -> int:
+        """Return how many places of so many are free."""
+        return AT_ONCE if most is None else min(AT_ONCE, most - self.held + self.late)
+
+
+NOBODY: Final = Inside()
+
+
+class _Room(NamedTuple):
+    """For how many there is room, and what tokens there are if there is a rate."""
+
+    places: int
+    tokens: float
+
+
+def admit(database: str, keys: Collection[str], terms: Terms | None = None) -> Admitted:
+    """Let in the first of those that wait at some gates, as many as there is room for. Waits for nobody.
+
+    ``terms`` are what the task of them all says now; without them, what is known.
+    """
+    with transaction.atomic(using=database):
+        rows = Limit.objects.using(database)
+        known, busy = rows.taken(keys, terms, lambda unknown: declared(database, unknown))
+        inside = _inside(database, [limit.pk for limit in known])
+        rooms = {limit.pk: _room(limit, inside.get(limit.pk, NOBODY)) for limit in known}
+        counts, lanes = _let_in(database, {key: room.places for key, room in rooms.items() if room.places > 0})
+        looks = {limit.pk: _look(limit, rooms[limit.pk], inside.get(limit.pk, NOBODY), counts) for limit in known}
+        waits = _with_more(database, [key for key, after in looks.items() if after is not None])
+        again = {key: after for key, after in looks.items() if after is not None and key in waits}
+        _note(database, known, rooms, counts, again)
+    return Admitted(lanes, busy, min(again.values(), default=None))
+
+
+def declared(database: str, keys: Collection[str]) -> dict[str, Terms]:
+    """What the tasks say that wait there, whose limits nobody has written or somebody has forgotten."""
+    waiting = _tasks(database).gated().filter(limit_key__in=keys).order_by().values_list("limit_key")
+    paths = dict(waiting.annotate(path=Min("task_name"))) if keys else {}
+    return {key: limits.declared(paths[key]) if key in paths else Terms(None, None) for key in keys}
+
+
+def idle(database: str, keys: Collection[str]) -> set[str]:
+    """Those of these keys at whose gates nobody waits, and at which none is to look. Locks nothing."""
+    limit_rows = Limit.objects.using(database).filter(pk__in=keys, next_at__isnull=True)
+    gates = limit_rows.annotate(first=_first_of_each(database))
+    return set(gates.filter(first__isnull=True).values_list("pk", flat=True)) if keys else set()
+
+
+def _with_more(database: str, keys: Collection[str]) -> set[str]:
+    gates = Limit.objects.using(database).filter(pk__in=keys).annotate(first=_first_of_each(database))
+    return set(gates.filter(first__isnull=False).values_list("pk", flat=True)) if keys else set()
+
+
+def _first_of_each(database: str) -> Subquery:
+    """The first that waits at a limit's gate: one look into the index of gates, however many there are."""
+    gate = _tasks(database).gated().filter(not_past_deadline(), limit_key=models.OuterRef("pk"))
+    return Subquery(gate.order_by("-priority", "enqueued_at", "pk").values("pk")[:1])
+
+
+def held_in(inside: TaskQuerySet) -> dict[str, Inside]:
+    """How many have a place of each limit."""
+    is_open = Q(status=TaskStatus.PENDING)
+    counts = inside.order_by().values_list("limit_key")
+    counts = counts.annotate(
+        held=Count("pk"),
+        waiting=Count("pk", filter=~Q(status=TaskStatus.RUNNING)),
+        late=Count("pk", filter=Q(is_open, good_until__lte=Now())),
+        expires_at=Min("good_until", filter=Q(is_open, good_until__gt=Now())),
+    )
+    return {key: Inside(*counted) for key, *counted in counts}
+
+
+def _inside(database: str, keys: Collection[str]) -> dict[str, Inside]:
+    """The same, but only those count as late that nobody is about to begin: the others are locked."""
+    inside = _tasks(database).admitted()
+    found = held_in(inside.filter(limit_key__in=keys)) if keys else {}
+    if not (late := [key for key, counted in found.items() if counted.late]):
+        return found
+    locked = Counter(inside.overdue().filter(limit_key__in=late).lock().values_list("limit_key", flat=True))
+    return {key: counted._replace(late=locked[key]) for key, counted in found.items()}
+
+
+def _room(limit: Limit, inside: Inside) -> _Room:
+    free = inside.leaves(limit.max_concurrency)
+    if (rate := limit.bucket) is None:
+        return _Room(free, 0.0)
+    tokens = limit.tokens_now(rate)
+    # What is let in and has not begun must not pile up while no worker is there, to begin all at once.
+    return _Room(min(free, int(min(tokens, rate.burst - inside.waiting + inside.late))), tokens)
+
+
+def _let_in(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[Lane]]:
+    """Let in the first at each gate; return how many came in at which, and of which lane."""
+    found = _first(database, places) if places else []
+    if found:
+        _tasks(database).gated().filter(pk__in=[pk for pk, *_ in found]).update(gated=False, deferred=False)
+    return Counter(key for _, key, *_ in found), Counter((queue, is_async) for *_, queue, is_async in found)
+
+
+def _first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, str, str, bool]]:
+    """Lock and return the first at each gate, with those that somebody has locked left out.
+
+    Each gate is read in the order of its index, by one arm of the statement; the ORM writes one for them all.
+    """
+    gate = _tasks(database).gated().filter(not_past_deadline(), limit_key=Given(_KEY, models.CharField(max_length=255)))
+    ordered = gate.order_by("-priority", "enqueued_at", "pk").lock()
+    selection = Selection(ordered, ("pk", "limit_key", "queue_name", "is_async"), _PLACES)
+    one = selection.statement
+    arms = [one.filled({_KEY.name: key, _PLACES.name: count}) for key, count in places.items()]
+    sql = " UNION ALL ".join([f"SELECT * FROM ({one.sql}) AS gate"] * len(arms))  # noqa: S608  # the ORM's
+    union = Statement(sql, tuple(chain.from_iterable(arms)))
+    with connections[database].cursor() as cursor:
+        return selection.read(cursor, union, {})
+
+
+def _look(limit: Limit, room: _Room, inside: Inside, counts: Counter[str]) -> float | None:
+    """In how many seconds to look again if more wait there; None if the end of a task will say so."""
+    count = counts[limit.pk]
+    if inside.leaves(limit.max_concurrency) <= count and limit.max_concurrency is not None:
+        # A worker never hears of the end of a task that is too late to begin.
+        return None if inside.expires_at is None else max(SOONEST, (inside.expires_at - limit.now).total_seconds())
+    if (rate := limit.bucket) is None:
+        return SOONEST if count == AT_ONCE else AGAIN
+    wait = rate.wait(room.tokens - count) or min(AGAIN, 1 / rate.per_second)
+    return max(SOONEST, wait)
+
+
+def _note(
+    database: str, known: Iterable[Limit], rooms: dict[str, _Room], counts: Counter[str], again: dict[str, float]
+) -> None:
+    """Write what was let in, and when to look again if no end of a task will say so."""
+    rows, timed, seen, let_in = Limit.objects.using(database), list[Limit](), list[str](), list[str]()
+    for limit in known:
+        count, after = counts[limit.pk], again.get(limit.pk)
+        is_spent = bool(count and limit.rate is not None)
+        if is_spent or after is not None:
+            if is_spent:
+                limit.spend(rooms[limit.pk].tokens - count)
+            changes = {"next_at": None if after is None else FromNow(after)} | ({"admitted_at": Now()} if count else {})
+            for name, value in changes.items():
+                setattr(limit, name, value)
+            timed.append(limit)
+        elif count:
+            let_in.append(limit.pk)
+        elif limit.next_at is not None:
+            seen.append(limit.pk)
+    # Whatever the isolation: who has an older snapshot can't take this row any more, and let in by that.
+    if let_in:
+        rows.filter(pk__in=let_in).update(admitted_at=Now(), next_at=None)
+    if seen:
+        rows.filter(pk__in=seen).update(next_at=None)
+    if timed:
+        rows.bulk_update(timed, ["tokens", "refilled_at", "admitted_at", "next_at"])
+
+
+def _tasks(database: str) -> TaskQuerySet:
+    from .task import Task
+
+    return Task.objects.using(database)

@@ -1,0 +1,190 @@
+"""The views of the queue that an operator, a worker and a reaper have."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final, Self
+from uuid import UUID
+
+from django.db import connections, models
+from django.db.models import Exists, OuterRef, Q
+from django.db.models.functions import Now
+
+from ..core.status import TASK_LIVE_STATES, BeatRole, TaskStatus
+from ..core.unique import HOLDING, UniqueUntil
+from ..db.expressions import FromNow
+from .heartbeat import Heartbeat
+
+if TYPE_CHECKING:
+    from .task import Task  # noqa: F401  # the base class below names it
+
+#: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by
+#: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
+IS_HELD: Final = Q(status__in=[TaskStatus.CLAIMED, TaskStatus.RUNNING], claim__gte=0)
+
+#: The condition of the index of those that have a place of their limit: they wait for a slot, or are held.
+IS_ADMITTED: Final = Q(status__in=sorted(TASK_LIVE_STATES), deferred=False, limit_key__isnull=False)
+
+
+def _in(until: UniqueUntil) -> Q:
+    """One by one: SQLite does not see that a list with parameters is the list that the index has."""
+    return reduce(or_, [Q(status=status.value) for status in sorted(HOLDING[until])])
+
+
+#: The condition of the index that lets one task alone have a unique key. Time is not in it: whoever wants the key of a
+#: task past its period has to say so in an update of its own.
+HOLDS_ITS_KEY: Final = Q(unique_key__isnull=False) & (
+    Q(_in(UniqueUntil.DONE), Q(unique_until__isnull=True) | Q(unique_until=UniqueUntil.DONE.value))
+    | Q(_in(UniqueUntil.STARTED), unique_until=UniqueUntil.STARTED.value)
+    | Q(_in(UniqueUntil.SUCCESS), unique_until=UniqueUntil.SUCCESS.value)
+    | Q(unique_until=UniqueUntil.PERIOD.value)
+)
+
+#: By these a task holds no key once it has begun, whatever becomes of it.
+_GIVEN_UP: Final = [UniqueUntil.STARTED.value, UniqueUntil.RELEASED.value]
+
+
+#: What a PENDING task waits for whose time has not come. No group is open that was ever claimed.
+IS_RETRYING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=False)
+IS_AGGREGATING: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True, group_key__isnull=False, claim=0)
+IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
+    Q(group_key__isnull=True) | Q(claim__gt=0)
+)
+
+
+class TaskViews(models.QuerySet["Task"]):
+    """Tasks by what is to be done with them. Reads, and changes nothing."""
+
+    def pending(self) -> Self:
+        """Tasks that wait, due or not."""
+        return self.filter(status=TaskStatus.PENDING)
+
+    def claimed(self) -> Self:
+        """Tasks that a worker holds, whether their bodies have begun or not."""
+        return self.filter(IS_HELD)
+
+    def due(self) -> Self:
+        """Tasks that may be claimed now (S0-35, S4-19)."""
+        return self.pending().filter(not_past_deadline(), enqueued_at__lte=Now())
+
+    def deferred(self) -> Self:
+        """Tasks that wait for their time, or to be let in because it has come; by the index of these."""
+        return self.pending().filter(deferred=True, gated=False)
+
+    def gated(self) -> Self:
+        """Due tasks for which their limit has no place yet."""
+        return self.pending().filter(gated=True)
+
+    def held_back(self) -> Self:
+        """Tasks that a paused workflow holds back: they keep their ids, and go on with it."""
+        return self.gated().filter(limit_key__isnull=True)
+
+    def admitted(self) -> Self:
+        """Tasks that have a place of their limit."""
+        return self.filter(IS_ADMITTED)
+
+    def limit_keys(self) -> list[str]:
+        """The limits of these rows."""
+        limited = self.filter(limit_key__isnull=False).order_by()
+        return [key for key in limited.values_list("limit_key", flat=True).distinct() if key is not None]
+
+    def scheduled(self) -> Self:
+        """Tasks that wait for the time they were sent for (S2-02)."""
+        return self.pending().filter(IS_SCHEDULED)
+
+    def aggregating(self) -> Self:
+        """Groups that wait for more calls, as asynq calls that; a group that is due is in line."""
+        return self.pending().filter(IS_AGGREGATING)
+
+    def retrying(self) -> Self:
+        """Tasks that wait for the time of another attempt (S2-05); once that has come they are in line."""
+        return self.pending().filter(IS_RETRYING)
+
+    def in_line(self) -> Self:
+        """Tasks that wait for nothing but a worker: what asynq calls pending (S2-03). Retries that are due, too."""
+        return self.pending().filter(enqueued_at__lte=Now())
+
+    def active(self) -> Self:
+        """Tasks that a worker holds (S2-04)."""
+        return self.filter(IS_HELD)
+
+    def archived(self) -> Self:
+        """Tasks that failed for good and are kept (S2-06)."""
+        return self.filter(status=TaskStatus.FAILED)
+
+    def completed(self) -> Self:
+        """Tasks that succeeded and are kept (S2-07)."""
+        return self.filter(status=TaskStatus.COMPLETED)
+
+    def waiting(self, *, is_async: bool) -> Self:
+        """What waits and is not deferred, of one kind, as the index of claims has it: queue by queue."""
+        # As a list: a bare NOT is no equality to SQLite, and then the index gives it no order.
+        return self.pending().filter(deferred=False, is_async__in=[is_async])
+
+    def next_up(self, *, is_async: bool = False) -> Self:
+        """What can be claimed, in its order: priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23).
+
+        The index has it in this order for one queue; that of more than one has to be sorted.
+        """
+        return self.waiting(is_async=is_async).due().order_by("-priority", "enqueued_at", "pk")
+
+    def held_by(self, worker_id: str) -> Self:
+        """Tasks that this worker holds."""
+        return self.active().filter(claimed_by_worker_id=worker_id)
+
+    def holding(self, *unique_keys: str) -> Self:
+        """The tasks that have these unique keys, one each at most."""
+        return self.filter(HOLDS_ITS_KEY, unique_key__in=unique_keys)
+
+    def keyless_again(self) -> Self:
+        """Of tasks that have ended, those that would hold no unique key if they waited again."""
+        return self.filter(Q(unique_key__isnull=True) | Q(unique_until__in=_GIVEN_UP))
+
+    def first_to_hold_again(self) -> list[UUID]:
+        """Of tasks that have ended, those that could hold their unique keys again, all of them at the same time.
+
+        Of those with one key the oldest, and none if another task holds it.
+        """
+        keyed = self.filter(unique_key__isnull=False).exclude(unique_until__in=_GIVEN_UP)
+        others = self.model._base_manager.using(self.db).exclude(pk=OuterRef("pk"))
+        free = keyed.filter(~Exists(others.filter(HOLDS_ITS_KEY, unique_key=OuterRef("unique_key"))))
+        firsts: dict[str, UUID] = {}
+        for key, task_id in free.order_by("pk").values_list("unique_key", "pk"):
+            firsts.setdefault(str(key), task_id)
+        return list(firsts.values())
+
+    def gathering(self, task_name: str, queue_name: str, key: str) -> Self:
+        """The open group of this key: no worker has ever claimed it, so calls may still join."""
+        return self.pending().filter(task_name=task_name, queue_name=queue_name, group_key=key, claim=0)
+
+    def overdue(self) -> Self:
+        """PENDING tasks whose ``good_until`` has passed: they must not begin, and a reaper expires them."""
+        return self.pending().filter(good_until__lte=Now())
+
+    def stale_claimed(self, threshold: float) -> Self:
+        """CLAIMED tasks for which no claimer has beaten for ``threshold`` seconds (S3-06)."""
+        return self._stale(TaskStatus.CLAIMED, "claimed_at", BeatRole.CLAIMER, threshold)
+
+    def stale_running(self, threshold: float) -> Self:
+        """RUNNING tasks for which no runner has beaten for ``threshold`` seconds (S3-07)."""
+        return self._stale(TaskStatus.RUNNING, "started_at", BeatRole.RUNNER, threshold)
+
+    def lock(self, *, skip: bool = True) -> Self:
+        """Lock the rows, without blocking inserts that refer to them. SQLite has no such clause: one writes there."""
+        features = connections[self.db].features
+        no_key = features.has_select_for_no_key_update
+        return self.select_for_update(skip_locked=skip and features.has_select_for_update_skip_locked, no_key=no_key)
+
+    def _stale(self, status: TaskStatus, since: str, role: BeatRole, threshold: float) -> Self:
+        horizon = FromNow(-threshold)
+        beats = Heartbeat.objects.using(self.db).filter(
+            task=OuterRef("pk"), role=role, sender_id=OuterRef("claimed_by_worker_id"), sent_at__gte=horizon
+        )
+        silent = Q(**{f"{since}__isnull": True}) | Q(**{f"{since}__lt": horizon})
+        return self.active().filter(silent, ~Exists(beats), status=status)
+
+
+def not_past_deadline() -> Q:
+    """The rows whose ``good_until`` has not passed."""
+    return Q(good_until__isnull=True) | Q(good_until__gt=Now())

@@ -1,0 +1,106 @@
+"""What a person may do to a task without changing its state: have it run now, or move it to another place in line."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Self
+
+from django.db.models import Case, Exists, F, OuterRef, Q, When
+from django.db.models.functions import Now
+
+from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
+from ..core.status import TASK_TERMINAL_STATES
+from ..core.workflow_status import WorkflowTaskStatus
+from ..db.notifications import ANY_QUEUE, wake_after_commit
+from .filters import TaskViews, not_past_deadline
+from .release_blocked import IS_LIMITED, admit_after_commit
+
+#: What the paths of the tasks begin with that are steps of the workflows' engine itself.
+INTERNAL: Final = "horsies_django.workflows.internal."
+
+
+class Interventions(TaskViews):
+    """Guarded updates of tasks that have not begun, and what may be deleted of those that have ended."""
+
+    def steps(self) -> Self:
+        """Tasks that are no more than steps of the workflows' engine."""
+        return self.filter(task_name__startswith=INTERNAL)
+
+    def run_now(self) -> int:
+        """Let scheduled and retrying tasks be due at once; return how many.
+
+        A retry stays one, so its count and its limit go on. A step of the engine is left alone: that it waits is what a
+        sleep, or the time-out of an event, is about. So is a task past its ``good_until``. An open group of gathered
+        calls is closed: later calls begin another one.
+        """
+        waits = Q(not_past_deadline(), enqueued_at__gt=Now()) & ~Q(task_name__startswith=INTERNAL)
+        retry = Case(When(next_retry_at__isnull=False, then=Now()))
+        rows = self.pending().filter(waits)
+        limited = rows.limit_keys()
+        values = {"deferred": IS_LIMITED, "gated": IS_LIMITED, "next_retry_at": retry, "group_key": None}
+        count = rows.update(enqueued_at=Now(), **values)
+        if count:
+            wake_after_commit(self.db, ANY_QUEUE)
+            admit_after_commit(self.db, limited)
+        return count
+
+    def move(self, *, queue_name: str | None = None, priority: int | None = None) -> int:
+        """Give PENDING tasks another queue, another priority or both; return how many.
+
+        Their time, and with it their place among others of that priority, stays. A task whose backend does not have
+        that queue is left alone; an open group of gathered calls is closed when it leaves its queue. Raises ValueError,
+        saying what is allowed, for a queue that no backend has and for a priority out of range.
+        """
+        if queue_name is None and priority is None:
+            raise ValueError("move() needs queue_name, priority or both.")
+        values: dict[str, Any] = {}
+        rows = self.pending()
+        if queue_name is not None:
+            rows = rows.filter(backend__in=backends_with(queue_name))
+            stays = When(queue_name=queue_name, then=F("group_key"))
+            values |= {"queue_name": queue_name, "group_key": Case(stays)}
+        if priority is not None:
+            values["priority"] = checked_priority(priority)
+        count = rows.update(**values)
+        if count:
+            wake_after_commit(self.db, queue_name or ANY_QUEUE)
+        return count
+
+    def rewrite(self, args: list[Any], kwargs: dict[str, Any], *, rich: bool) -> int:
+        """Give scheduled tasks other arguments, in JSON already; return how many (A3-101).
+
+        A node of a workflow, and a group that gathers calls, have them from elsewhere: they are left alone.
+        """
+        own = self.scheduled().filter(workflow_id__isnull=True, is_fed=False)
+        return own.update(args=args, kwargs=kwargs, rich=rich)
+
+    def deletable(self) -> Self:
+        """Tasks that have ended and that no live workflow has still to hear of."""
+        from .workflow import Workflow
+        from .workflow_task import WorkflowTask
+
+        roots = Workflow.objects.using(self.db).live().filter(pk=OuterRef("workflow_id"))
+        begun = [WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING]
+        nodes = WorkflowTask.objects.using(self.db).filter(task=OuterRef("pk"), status__in=begun)
+        is_free = Q(workflow_id__isnull=True) | Q(~Exists(roots), ~Exists(nodes))
+        return self.filter(is_free, status__in=sorted(TASK_TERMINAL_STATES))
+
+
+def backends_with(queue: str) -> list[str]:
+    """Return the aliases of the backends that have this queue; one that names none has any. Raises ValueError."""
+    if not queue or len(queue) > 100:
+        raise ValueError(f"queue_name is {queue!r}; allowed: 1 to 100 characters.")
+    known = {alias: set(task_backends[alias].queues) for alias in task_backends}
+    having = [alias for alias, queues in known.items() if not queues or queue in queues]
+    if not having:
+        names = ", ".join(sorted(set().union(*known.values())))
+        raise ValueError(f"queue_name is {queue!r}; allowed: {names}.")
+    return having
+
+
+def checked_priority(priority: int) -> int:
+    """Return a priority. Raises ValueError, saying what is allowed, for what is none."""
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise ValueError(f"priority is {priority!r}; allowed: a whole number.")
+    if not TASK_MIN_PRIORITY <= priority <= TASK_MAX_PRIORITY:
+        raise ValueError(f"priority is {priority}; allowed: {TASK_MIN_PRIORITY} to {TASK_MAX_PRIORITY}.")
+    return priority

@@ -1,0 +1,201 @@
+"""Gates: which tasks of a limit have a place, and so may be claimed; who lets them in, and when.
+
+A task with a limit key waits at the gate of its key: deferred and gated, so that it is in no index of the claim. Who
+locks the key's :class:`~.limit.Limit` lets in the first of them, as many as there is room for: see :mod:`.admitting`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import connections, models, transaction
+from django.db.models import Case, Count, Q, Value, When
+from django.db.models.functions import Now
+
+from ..core.bounds import beyond, bring_into_range
+from ..core.status import TaskStatus
+from ..db.errors import is_of_the_row
+from ..db.notifications import ANY_QUEUE, wake_after_commit
+from ..db.on_commit import on_commit_robust
+from ..db.statements import Statement
+from ..enqueue.limits import Terms
+from .claim.scan import Here
+from .concurrency_limiter import GATES, NOBODY, Admitted, Inside, Lane, admit, declared, held_in
+from .filters import IS_ADMITTED
+from .limit import BOUNDS, Limit, LimitQuerySet
+from .unreadable import DATES, NUMBERS
+
+if TYPE_CHECKING:
+    from .transitions import TaskQuerySet
+
+logger = logging.getLogger("horsies_django")
+
+#: Whether a row has a limit key: what was let out of line goes back to the gate then.
+IS_LIMITED: Final = Case(
+    When(limit_key__isnull=False, then=Value(True)), default=Value(False), output_field=models.BooleanField()
+)
+
+#: Seconds between two tries at a limit that somebody holds, and how many there are.
+PAUSE: Final = 0.02
+TRIES: Final = 50
+
+#: A task that nobody begins once its deadline has passed.
+PENDING_UNTIL: Final = Q(status=TaskStatus.PENDING, good_until__isnull=False)
+
+#: Keys of one change that are looked at on the spot; the gates of others are left to workers.
+ON_THE_SPOT: Final = 20
+
+#: Keys that are looked at in one statement.
+KEYS: Final = 500
+
+
+def admit_all(database: str, keys: Iterable[str], terms: Terms | None = None) -> int:
+    """Let in at each of these gates, wake workers for that, and return how many were let in.
+
+    A gate at which somebody else stays too long is left to the reaper.
+    """
+    lanes, is_timed, ordered = Counter[Lane](), False, sorted(keys)
+    for start in range(0, len(ordered), GATES):
+        for admitted in _insisting(database, ordered[start : start + GATES], terms):
+            lanes += admitted.lanes
+            is_timed = is_timed or admitted.again_in is not None
+    for queue, is_async in lanes:
+        wake_after_commit(database, queue, is_async=is_async)
+    if is_timed:
+        wake_after_commit(database, ANY_QUEUE, later=True)
+    return lanes.total()
+
+
+def _insisting(database: str, keys: Collection[str], terms: Terms | None) -> Iterator[Admitted]:
+    for _ in range(TRIES):
+        yield (admitted := admit(database, keys, terms))
+        if not (keys := admitted.busy):
+            return
+        time.sleep(PAUSE)
+    logger.warning("limit %r is held by somebody: its gate is left to the reaper", min(keys))
+
+
+def admit_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None = None) -> None:
+    """Let in at the gates of these keys once the current transaction has committed.
+
+    A sender's transaction so locks no limit, however long it is.
+    """
+    if some := {key for key in keys if key is not None}:
+        on_commit_robust(database, _admit_some, database, some, terms)
+
+
+def _admit_some(database: str, keys: Collection[str], terms: Terms | None) -> None:
+    if len(keys) > ON_THE_SPOT:
+        mark(database, keys, terms)
+        return
+    admit_all(database, [key for key in keys if not _needs_no_look(database, key, terms)], terms)
+
+
+def _needs_no_look(database: str, key: str, terms: Terms | None) -> bool:
+    """Whether a gate is sure to be looked at: a task that has its place will end, or the time for it is set.
+
+    What was committed before is seen then, for who looks does so after that end. Locks nothing.
+    """
+    if terms is None:
+        return False
+    # One that has a deadline may end unheard.
+    inside = _tasks(database).admitted().exclude(PENDING_UNTIL).filter(limit_key=key).order_by()
+    held = inside.values("limit_key").annotate(count=Count("pk")).values("count")
+    rows = Limit.objects.using(database).filter(pk=key, max_concurrency=terms.max_concurrency, rate=terms.rate)
+    is_set = Case(When(next_at__gt=Now(), then=True), default=False)
+    found = rows.values_list(is_set, models.Subquery(held)).first()
+    most = terms.max_concurrency
+    return found is not None and (found[0] or (most is not None and (found[1] or 0) >= most))
+
+
+def mark(database: str, keys: Collection[str], terms: Terms | None) -> None:
+    """Have workers look at the gates of these keys, of which there are many.
+
+    Without ``terms`` a limit that is known keeps those that it has, and one that is not gets those of the task that
+    waits there. One that somebody holds at the moment is left to the reaper.
+    """
+    rows = Limit.objects.using(database)
+    changes: dict[str, Any] = {"next_at": Now()} | ({} if terms is None else terms._asdict())
+    ordered = sorted(keys)
+    for start in range(0, len(ordered), KEYS):
+        some = ordered[start : start + KEYS]
+        with transaction.atomic(using=database):
+            said = dict.fromkeys(some, terms) if terms is not None else declared(database, _unknown(rows, some))
+            rows.bulk_create(
+                [Limit(key=key, next_at=Now(), **known._asdict()) for key, known in said.items()], ignore_conflicts=True
+            )
+            rows.filter(pk__in=[limit.pk for limit in rows.filter(pk__in=some).lock()]).update(**changes)
+    wake_after_commit(database, ANY_QUEUE)
+
+
+def _unknown(rows: LimitQuerySet, keys: Collection[str]) -> list[str]:
+    known = set(rows.filter(pk__in=keys).values_list("pk", flat=True))
+    return [key for key in keys if key not in known]
+
+
+def sweep(database: str) -> int:
+    """Let in at every gate where there is room and nobody has looked: who should have may have died."""
+    total, last = 0, ""
+    while keys := _waiting(database, last):
+        last = keys[-1]
+        total += _admit_apart(database, _with_room(database, keys))
+    return total
+
+
+def _admit_apart(database: str, keys: Collection[str]) -> int:
+    """Let in at these gates. One at which that fails for a row is in the way of no other."""
+    try:
+        return admit_all(database, keys)
+    except Exception as error:
+        if not is_of_the_row(error):
+            raise
+        if len(keys) == 1:
+            (key,) = keys
+            if isolate(database, key):
+                return _admit_apart(database, keys)
+            logger.exception("limit %r can't be looked at", key)
+            return 0
+    return sum(_admit_apart(database, [key]) for key in keys)
+
+
+def isolate(database: str, key: str) -> int:
+    """Fail the unreadable tasks at a limit's gate and bring the limit into range; return the number of rows changed."""
+    tasks = _tasks(database).gated().filter(beyond(DATES, NUMBERS), limit_key=key)
+    limits = Limit.objects.using(database).filter(pk=key)
+    return tasks.fail_unreadable() + len(bring_into_range(limits, BOUNDS))
+
+
+def _waiting(database: str, after: str) -> list[str]:
+    """Return the first keys after one at whose gates tasks wait, by jumping from one to the next in their index."""
+    keys = _tasks(database).gated().order_by("limit_key").values_list("limit_key")
+    first = Statement.select(keys.filter(limit_key__gt=after)[:1])
+    following = Statement.select(keys.filter(limit_key__gt=Here("keys.key", models.CharField()))[:1])
+    sql = (
+        f"WITH RECURSIVE keys (key) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
+        f" SELECT ({following.sql}) FROM keys WHERE keys.key IS NOT NULL)"
+        f" SELECT keys.key FROM keys WHERE keys.key IS NOT NULL LIMIT {KEYS}"
+    )
+    with connections[database].cursor() as cursor:
+        cursor.execute(sql, (*first.params, *following.params))
+        return [key for (key,) in cursor.fetchall()]
+
+
+def _with_room(database: str, keys: Collection[str]) -> list[str]:
+    inside = held_in(_tasks(database).filter(IS_ADMITTED, limit_key__in=keys))
+    limit_rows = Limit.objects.using(database).annotate(clock=Now()).in_bulk(list(keys))
+    return [key for key in keys if (one := limit_rows.get(key)) is None or _may_have_room(one, inside.get(key, NOBODY))]
+
+
+def _may_have_room(limit: Limit, inside: Inside) -> bool:
+    is_time = limit.next_at is None or limit.next_at <= limit.now
+    return is_time and inside.leaves(limit.max_concurrency) > 0
+
+
+def _tasks(database: str) -> TaskQuerySet:
+    from .task import Task
+
+    return Task.objects.using(database)

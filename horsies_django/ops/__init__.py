@@ -1,0 +1,1 @@
+"""What operators look at: metrics, searches, and why a task waits."""

@@ -1,0 +1,92 @@
+"""What can hold a task back, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext as _
+
+from ...core.compat import task_backends
+from ...core.options import Options
+from ...enqueue.backend import HorsiesBackend
+from ...models import Task, Workflow
+from ...models.transitions import TaskQuerySet
+
+#: Names that one reason lists.
+LISTED: Final = 20
+
+
+class ReasonCode(StrEnum):
+    """What holds a task, or a node of a workflow, back."""
+
+    SCHEDULED = "SCHEDULED"
+    RETRYING = "RETRYING"
+    PAST_DEADLINE = "PAST_DEADLINE"
+    WORKFLOW_PAUSED = "WORKFLOW_PAUSED"
+    QUEUE_PAUSED = "QUEUE_PAUSED"
+    QUEUE_FULL = "QUEUE_FULL"
+    RATE_LIMITED = "RATE_LIMITED"
+    NO_WORKER = "NO_WORKER"
+    WORKERS_STOPPING = "WORKERS_STOPPING"
+    OTHER_VERSION = "OTHER_VERSION"
+    WORKERS_BUSY = "WORKERS_BUSY"
+    LIMIT_FULL = "LIMIT_FULL"
+    OTHERS_FIRST = "OTHERS_FIRST"
+    CLAIMED = "CLAIMED"
+    SILENT = "SILENT"
+    WAITS_FOR_NODES = "WAITS_FOR_NODES"
+    SLEEPS = "SLEEPS"
+    WAITS_FOR_EVENT = "WAITS_FOR_EVENT"
+    NOTHING = "NOTHING"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A row that a reason is about: its model, its primary key, what to call it."""
+
+    model: type[models.Model]
+    key: Any
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that holds a task back: a sentence, the time it is about if there is one, and the rows."""
+
+    code: ReasonCode
+    words: str
+    when: datetime | None = None
+    about: tuple[About, ...] = ()
+
+
+def paused_workflow(workflow: Workflow) -> Reason:
+    """Return what a workflow that is paused is to its nodes, and to their tasks."""
+    words = _("Its workflow is paused. What has not begun is taken back, and runs once the workflow is resumed.")
+    return Reason(ReasonCode.WORKFLOW_PAUSED, words, about=(About(Workflow, workflow.pk, workflow.name),))
+
+
+def rows_of(task: Task) -> TaskQuerySet:
+    """Return all tasks of the database that this one was read from."""
+    return Task.objects.using(database_of(task))
+
+
+def database_of(row: models.Model) -> str | None:
+    """Return the alias of the database that a row was read from."""
+    return row._state.db
+
+
+def now_of(task: Task) -> datetime:
+    """Return the database's clock, read beside the task's row; the time it was sent if that has gone."""
+    now = rows_of(task).filter(pk=task.pk).values_list(Now(), flat=True)
+    return now.first() or task.sent_at
+
+
+def options_of(alias: str) -> Options:
+    """The options by which the workers of a backend go; the defaults if it is none of ours any more."""
+    backend = task_backends[alias] if alias in task_backends.settings else None
+    return backend.parsed.options if isinstance(backend, HorsiesBackend) else Options()

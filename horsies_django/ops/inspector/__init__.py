@@ -1,0 +1,37 @@
+"""Inspecting the queue: listing tasks, showing them, and doing to one or to millions what an operator may do.
+
+>>> from horsies_django.ops.inspector import tasks
+>>> page = tasks().list(status="failed", queue="emails")  # doctest: +SKIP
+>>> tasks().retry(page[0].id).done  # doctest: +SKIP
+1
+>>> tasks().matching(status="scheduled", task="shop.tasks.remind").run()  # doctest: +SKIP
+Report(verb='run', done=4012, left=0, reasons={}, left_alone=(), is_dry=False)
+
+``manage.py horsies_task`` does the same.
+"""
+
+from __future__ import annotations
+
+from .detail import ShownTask
+from .inspector import Inspector, tasks
+from .queues import DeletedQueue, QueueNotEmpty, delete_queue
+from .report import LeftAlone, Report
+from .selection import ByIds, Chosen, Matching
+from .states import State
+from .summary import ListedTask
+
+__all__ = [
+    "ByIds",
+    "Chosen",
+    "DeletedQueue",
+    "Inspector",
+    "LeftAlone",
+    "ListedTask",
+    "Matching",
+    "QueueNotEmpty",
+    "Report",
+    "ShownTask",
+    "State",
+    "delete_queue",
+    "tasks",
+]

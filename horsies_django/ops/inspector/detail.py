@@ -1,0 +1,122 @@
+"""One task with all that is known of it, masked as in the admin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from django.db.models import TextField
+from django.db.models.functions import Cast, Now
+
+from ...core.registry import registry
+from ...models import Task, TaskItem
+from ...models.transitions import TaskQuerySet
+from ..diagnosis import reasons_of
+from ..payload_view.contents import Contents, as_texts, contents_of, give_values, read, with_texts
+from ..payload_view.excerpt import LENGTH
+from ..payload_view.json_text import head, pieces
+from ..payload_view.policy import policy_in_words
+from .summary import ListedTask, as_text, facts_by_name, orphans_among
+
+#: What is told of an attempt.
+ATTEMPT: Final = (
+    "attempt",
+    "outcome",
+    "will_retry",
+    "started_at",
+    "finished_at",
+    "error_code",
+    "error_message",
+    "exception_class",
+    "worker_id",
+    "hostname",
+)
+
+#: What a task carries.
+CARRIED: Final = ("args", "kwargs", "result", "metadata", "checkpoint")
+
+#: Calls of a group that are shown at most.
+ITEMS: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTask(ListedTask):
+    """What a row said when it was read, and what was known beside it.
+
+    Attributes:
+        why: Why it is not running, in words, the nearest reason first; empty if it runs or has ended.
+        carried: Its arguments, result, metadata and checkpoint, masked; those that are not empty.
+        progress: How far its body said it is.
+        items: The first calls that were gathered for it, masked, in the order in which they came in.
+        attempts: What each run of its body came to, the first first.
+        retries: The retry policy that is in force, in words.
+        timeout: Seconds that its body may take. None: as the worker says.
+        traceback: Of its error; it does not stand in ``carried["result"]`` as well.
+        is_registered: Whether the process that read the row has a task of its name.
+    """
+
+    why: Sequence[str]
+    carried: Mapping[str, Any]
+    progress: Any
+    items: Sequence[Any]
+    attempts: Sequence[Mapping[str, Any]]
+    retries: str
+    timeout: float | None
+    traceback: str
+    is_registered: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON has it: ids and times are texts."""
+        values = {entry.name: as_text(getattr(self, entry.name)) for entry in fields(self)}
+        attempts = [{name: as_text(value) for name, value in attempt.items()} for attempt in self.attempts]
+        lists = {"why": list(self.why), "items": list(self.items), "attempts": attempts}
+        return {**values, **lists, "carried": dict(self.carried)}
+
+
+def shown(rows: TaskQuerySet) -> ShownTask | None:
+    """Return the task that these rows are, None if there is none. At most eleven statements."""
+    task = with_texts(as_texts(rows.annotate(seen_at=Now()), "progress"), *CARRIED).first()
+    if task is None:
+        return None
+    give_values(task, "progress")
+    contents = contents_of(task)
+    return ShownTask(
+        **facts_by_name(task),
+        call=", ".join(_line(contents, part) for part in ("args", "kwargs") if contents.is_filled(part)),
+        is_orphaned=bool(orphans_among([task])),
+        why=tuple(reason.words for reason in reasons_of(task, task.seen_at)),
+        carried={part: _seen(contents, part) for part in CARRIED if contents.is_filled(part)},
+        progress=task.progress,
+        items=[] if task.item_count is None else _items(task, contents),
+        attempts=list(task.attempts.order_by("attempt").values(*ATTEMPT)),
+        retries=policy_in_words(task),
+        timeout=task.timeout,
+        traceback=contents.traceback,
+        is_registered=registry.has_task(task.task_name),
+    )
+
+
+def _items(task: Task, contents: Contents) -> list[Any]:
+    rows = TaskItem.objects.using(task._state.db).filter(task=task.pk).order_by("position")
+    texts = rows.values_list(Cast("kwargs", TextField()), flat=True)[:ITEMS]
+    return [_masked(read(text), contents) for text in texts]
+
+
+def _line(contents: Contents, part: str) -> str:
+    text, is_all = head(contents.seen(part), contents.mask, LENGTH)
+    return " ".join(text.split()) + ("" if is_all else "…")
+
+
+def _seen(contents: Contents, part: str) -> Any:
+    """Return what may be seen of a value, masked however deep it is; as text if that is more than Python reads."""
+    return _masked(contents.seen_result() if part == "result" else contents.seen(part), contents)
+
+
+def _masked(value: Any, contents: Contents) -> Any:
+    text = "".join(pieces(value, contents.mask))
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,72 @@
+"""Which tasks are meant: by what they are narrowed, and where the rows are that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Self
+
+from ...core.option_parsers import parse_duration
+from ...core.registry import registry
+from ...db.expressions import FromNow
+from ...models.transitions import TaskQuerySet
+from ..keyset import scope
+from ..keyset.scan import Walk
+from .states import ALLOWED, State, ground_of, in_states, states_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """What tasks are narrowed by. None, and no states: by nothing. ``task`` is any name of a task, an old one too."""
+
+    states: frozenset[State] = frozenset()
+    queue: str | None = None
+    task: str | None = None
+    older_than: timedelta | None = None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        status: State | str | Iterable[State | str] | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        older_than: timedelta | float | str | None = None,
+    ) -> Self:
+        """Read what a caller said. Raises ValueError, saying what is allowed."""
+        for name, text in (("queue", queue), ("task", task)):
+            if text is not None and (not isinstance(text, str) or not text or "\0" in text):
+                raise ValueError(f"{name} is {text!r}; allowed: a name.")
+        states = frozenset() if status is None else states_of(status)
+        if status is not None and not states:
+            raise ValueError(f"status is {status!r}; allowed: one or more of {ALLOWED}.")
+        return cls(states=states, queue=queue, task=task, older_than=_age(older_than))
+
+    def walk(self, rows: TaskQuerySet) -> Walk:
+        """Return the walk over those of the rows that are meant: by an index where there is one, else by ids.
+
+        Ids tell when they were made, and yet are not asked how old a task is: a sender may have given one of its own.
+        """
+        ground = ground_of(self.states) if self.states else scope.WHOLE
+        if self.states:
+            rows = in_states(rows, self.states)
+        if self.queue is not None:
+            rows = rows.filter(queue_name=self.queue)
+            ground = ground.of_queue(self.queue)
+        if self.task is not None:
+            rows = rows.filter(task_name__in=registry.names_of(self.task))
+        if self.older_than is not None:
+            rows = rows.filter(sent_at__lte=FromNow(-self.older_than.total_seconds()))
+        return Walk(rows, ground)
+
+
+def _age(given: timedelta | float | str | None) -> timedelta | None:
+    if given is None:
+        return None
+    try:
+        return parse_duration(given)
+    except ValueError:
+        raise ValueError(
+            f"older_than is {given!r}; allowed: seconds, a timedelta, or a text like 90s, 12h, 7d."
+        ) from None

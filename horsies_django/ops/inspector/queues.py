@@ -1,0 +1,68 @@
+"""Deleting a queue: its tasks, and its row."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from ...core.operations import log_operation
+from ...models import Queue, Task
+from .filters import Which
+from .selection import Matching
+from .states import ENDED, HELD, WAITING, State
+
+#: States in which a task is live.
+_LIVE: Final = WAITING | HELD
+
+
+class QueueNotEmpty(ValueError):
+    """A queue can't be deleted, for it has tasks that must not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedQueue:
+    """What was deleted: how many tasks, and whether there was a row with what held for the queue."""
+
+    name: str
+    tasks: int
+    had_row: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+
+def delete_queue(name: str, database: str, *, force: bool = False) -> DeletedQueue:
+    """Delete the tasks of a queue that have ended, with ``force`` those that wait, too, and its row.
+
+    Raises QueueNotEmpty, before anything is deleted, if it has tasks that wait and no ``force``, or tasks that a worker
+    holds; and afterwards, when its row is kept, if a task had to be left alone.
+    """
+    _refuse(name, database, HELD if force else _LIVE)
+    rows = Task.objects.using(database)
+    states = ENDED | WAITING if force else ENDED
+    report = Matching(rows, Which.of(status=states, queue=name)).delete()
+    if report.left:
+        reasons = "; ".join(f"{count}: {why}" for why, count in report.reasons.items())
+        raise QueueNotEmpty(
+            f"The queue {name!r} stays: {report.done} tasks are deleted, {report.left} are not ({reasons})."
+        )
+    _refuse(name, database, _LIVE, f" Of those that there were, {report.done} are deleted.")
+    row = Queue.objects.using(database).filter(name=name).first()
+    if row is not None:
+        row.delete()
+    deleted = DeletedQueue(name, report.done, row is not None)
+    log_operation("queue.delete", report.done, queue=name, force=force or None)
+    return deleted
+
+
+def _refuse(name: str, database: str, states: frozenset[State], more: str = "") -> None:
+    """Raise QueueNotEmpty if the queue has a task in one of these states."""
+    found = Which.of(status=states, queue=name).walk(Task.objects.using(database)).first(1, None)
+    if not found:
+        return
+    task = found[0]
+    is_held = task.claimed
+    how = "Pause it and cancel them, or let them end" if is_held else "Cancel or move them, or say force"
+    live = "that a worker holds" if is_held else "that wait"
+    raise QueueNotEmpty(f"The queue {name!r} has tasks {live}, such as {task.pk}: it is not deleted. {how}.{more}")

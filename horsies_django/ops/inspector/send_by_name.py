@@ -1,0 +1,61 @@
+"""Sending a task by its name: one of the project's own, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ...core.exceptions import NotRegistered
+from ...core.registry import registry
+from ...enqueue.backend import config_of
+from ...enqueue.call_builder import Calls
+from ...enqueue.handle import TaskHandle
+from ...enqueue.task import HorsiesTask
+from ...models.operator_actions import INTERNAL
+from ...models.transitions import TaskQuerySet
+from .states import State
+from .verbs import Verb
+
+
+def send_by_path(
+    path: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
+) -> TaskHandle[Any]:
+    """Send a call of the task of a name, with the options of ``with_options()``. Returns its handle.
+
+    Raises ValueError if there is no such task, and what ``with_options()`` and ``send()`` raise.
+    """
+    task = task_at(path)
+    return (task.with_options(**options) if options else task).send(*args, **kwargs)
+
+
+def rewriting(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verb:
+    """Return the verb that gives scheduled calls of a task other arguments.
+
+    Raises TypeError or ValueError, naming the parameter, for arguments that don't fit.
+    """
+    options = config_of(task.backend)
+    arguments = Calls.of(task, options).arguments(args, kwargs)
+    is_rich = options.serializer == "rich"
+    act = partial(TaskQuerySet.rewrite, args=arguments.args, kwargs=arguments.kwargs, rich=is_rich)
+    return Verb(
+        name="update",
+        states=frozenset({State.SCHEDULED}),
+        act=act,
+        otherwise="its arguments come from its workflow, or from calls that it gathers",
+    )
+
+
+def task_at(path: str) -> HorsiesTask[..., Any]:
+    """Return the registered task of that name. Raises ValueError if there is none; imports nothing."""
+    if not isinstance(path, str):
+        raise ValueError(f"There is no task at {path!r}; allowed: the name of a registered task.")
+    try:
+        task = registry.find_task(path)
+    except NotRegistered as error:
+        raise ValueError(f"There is no task at {path!r}: {error}") from error
+    if path.startswith(INTERNAL):
+        raise ValueError(f"There is no task at {path!r}; allowed: a task of the project.")
+    if not isinstance(task, HorsiesTask):
+        raise ValueError(f"The task at {path!r} is of another kind of backend; allowed: one of a HorsiesBackend.")
+    return task

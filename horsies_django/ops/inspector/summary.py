@@ -1,0 +1,127 @@
+"""Tasks as a list shows them: read without what is large in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, cast
+from uuid import UUID
+
+from django.db.models.functions import Now
+
+from ...core.status import TaskStatus
+from ...models import Task
+from ...models.transitions import TaskQuerySet
+from ..diagnosis.reason import options_of
+from ..payload_view.contents import PARTS
+from ..payload_view.excerpt import excerpt_of, with_small_calls
+from .states import State, state_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTask:
+    """What a row said when it was read.
+
+    Attributes:
+        state: Its status; of a PENDING one, why it waits.
+        is_orphaned: Whether a worker holds it that has fallen silent for too long (A3-107).
+        call: Its arguments in a line, masked and cut.
+        due_at: When it may be, or might have been, claimed.
+        group_key: Of a group that still takes calls, the key that they have in common.
+        item_count: The calls that were gathered for it. None: it gathers none.
+        ended_at: When it ended. None: it lives.
+        seen_at: When it was read. Every time is by the database's clock.
+    """
+
+    id: UUID
+    task: str
+    call: str
+    state: State
+    is_orphaned: bool
+    queue: str
+    priority: int
+    backend: str
+    attempt: int
+    retry_count: int
+    max_retries: int
+    sent_at: datetime
+    due_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    good_until: datetime | None
+    worker_id: str | None
+    error_code: str | None
+    workflow_id: UUID | None
+    unique_key: str | None
+    limit_key: str | None
+    group_key: str | None
+    item_count: int | None
+    seen_at: datetime
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON has it: ids and times are texts."""
+        return {name: as_text(value) for name, value in asdict(self).items()}
+
+
+def as_text(value: Any) -> Any:
+    """Return an id or a time as its text, and anything else as it is."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, UUID | State) else value
+
+
+def as_listed(rows: TaskQuerySet) -> TaskQuerySet:
+    """Read of each row what a list shows, and the database's clock."""
+    return cast(
+        "TaskQuerySet", with_small_calls(rows.annotate(seen_at=Now()).defer(*PARTS, "retry_policy", "progress"))
+    )
+
+
+def listed(rows: Sequence[Any]) -> list[ListedTask]:
+    """Return rows that :func:`as_listed` has read. One statement more for each backend, if any of them is held."""
+    orphans = orphans_among(rows)
+    return [ListedTask(**facts_by_name(row), is_orphaned=row.pk in orphans, call=excerpt_of(row)) for row in rows]
+
+
+def facts_by_name(row: Any) -> dict[str, Any]:
+    """Return what a list and a page of its own both say of a row that was read with ``seen_at``."""
+    return {
+        "id": row.pk,
+        "task": row.task_name,
+        "state": state_of(row, row.seen_at),
+        "queue": row.queue_name,
+        "priority": row.priority,
+        "backend": row.backend,
+        "attempt": row.attempt,
+        "retry_count": row.retry_count,
+        "max_retries": row.max_retries,
+        "sent_at": row.sent_at,
+        "due_at": row.enqueued_at,
+        "started_at": row.started_at,
+        "ended_at": row.finished_at,
+        "good_until": row.good_until,
+        "worker_id": row.claimed_by_worker_id,
+        "error_code": row.error_code,
+        "workflow_id": row.workflow_id,
+        "unique_key": row.unique_key,
+        "limit_key": row.limit_key,
+        "group_key": row.group_key,
+        "item_count": row.item_count,
+        "seen_at": row.seen_at,
+    }
+
+
+def orphans_among(rows: Iterable[Task]) -> set[UUID]:
+    """Return the ids of those whose worker has fallen silent for longer than their backend's settings allow."""
+    held = [row for row in rows if row.claimed]
+    found: set[UUID] = set()
+    for backend in sorted({row.backend for row in held}):
+        recovery = options_of(backend).recovery
+        mine = [row for row in held if row.backend == backend]
+        every = Task.objects.using(mine[0]._state.db).filter(pk__in=[row.pk for row in mine])
+        stale = every.stale_running(recovery.running_stale_threshold_ms / 1_000)
+        if any(row.status == TaskStatus.CLAIMED for row in mine):
+            stale = stale | every.stale_claimed(recovery.claimed_stale_threshold_ms / 1_000)
+        found.update(stale.values_list("pk", flat=True))
+    return found

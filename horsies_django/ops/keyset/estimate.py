@@ -1,0 +1,127 @@
+"""How many rows a walk will meet: counted in stretches, so that no statement reads all of a large table.
+
+What was counted so far is a value that a page posts and a later request goes on from.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.utils.formats import number_format
+from django.utils.timezone import now
+from django.utils.translation import gettext as _
+
+from .keys import Key, beside
+from .scan import Walk
+
+#: Rows that are counted at most where a page has a number beside other things.
+COUNTED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What is there at a moment by the database's clock: what was sent later is not meant.
+
+    Nor are the rows from the id ``upper`` on, which most of those have.
+    """
+
+    asked: datetime
+    upper: Key
+
+
+def edge_of(rows: QuerySet[Any]) -> Edge:
+    """Return the edge of the table that these rows are of, as it is now."""
+    every = rows.model._default_manager.using(rows.db)
+    newest = every.annotate(asked=Now()).order_by("-pk").values_list("pk", "asked").first()
+    return Edge(newest[1], beside(newest[0], 1)) if newest else Edge(now(), UUID(int=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many rows match, as far as they were counted.
+
+    Attributes:
+        by_status: The rows that match, by status.
+        looked: The rows that were looked through to find them.
+        of: The rows that there are to look through, as the database estimates; None if it does not.
+        before: Where counting goes on; None if all were counted.
+    """
+
+    by_status: Counter[str] = field(default_factory=Counter)
+    looked: int = 0
+    of: int | None = None
+    before: Key | None = None
+
+    def of_these(self, statuses: Collection[str] | None) -> Extent:
+        """Return what was counted in these statuses; None is all of them."""
+        if statuses is None:
+            return self
+        return replace(self, by_status=Counter({one: self.by_status[one] for one in statuses if one in self.by_status}))
+
+    @property
+    def counted(self) -> int:
+        """How many rows match of those that were looked through."""
+        return self.by_status.total()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all were counted."""
+        return self.before is None
+
+    @property
+    def about(self) -> int | None:
+        """The rows that there are to look through: never fewer than have been."""
+        return None if self.of is None else max(self.of, self.looked + 1)
+
+    @property
+    def number(self) -> str:
+        """The number in words; it says if it is a lower bound."""
+        return _grouped(self.counted) if self.is_whole else _("at least %s") % _grouped(self.counted)
+
+    def __str__(self) -> str:
+        """Return the number; of a lower bound also how far it was counted."""
+        numbers = {"count": _grouped(self.counted), "looked": _grouped(self.looked)}
+        if self.is_whole:
+            return numbers["count"]
+        if self.about is None:
+            return _("at least %(count)s (looked through %(looked)s)") % numbers
+        numbers["about"] = _grouped(self.about)
+        return _("at least %(count)s (looked through %(looked)s of about %(about)s)") % numbers
+
+
+def extent_of(walk: Walk, start: Extent, seconds: float | None = None) -> Extent:
+    """Count from where ``start`` ends: one stretch at least, then for so many seconds; None: to the end."""
+    until = None if seconds is None else time.monotonic() + seconds
+    counts, looked, before = Counter(start.by_status), start.looked, start.before
+    for found, passed, end in walk.counts(start.before):
+        before = end
+        counts.update(found)
+        looked += passed
+        if until is not None and time.monotonic() > until:
+            break
+    of = start.of
+    if of is None and before is not None:
+        of = _estimate(walk)
+    return Extent(counts, looked, of, before)
+
+
+def _grouped(number: int) -> str:
+    return number_format(number, force_grouping=True)
+
+
+def _estimate(walk: Walk) -> int | None:
+    """Return how many rows there are to look through, as PostgreSQL's planner has it."""
+    if connections[walk.rows.db].vendor != "postgresql":
+        return None
+    (plan,) = json.loads(walk.looked_through.values("pk").explain(format="json"))
+    return int(plan["Plan"]["Plan Rows"])

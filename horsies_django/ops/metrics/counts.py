@@ -1,0 +1,238 @@
+"""How many tasks are in each state: exactly while they are few, else as the planner estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from django.db import connections
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from ...core.status import TaskStatus
+from ...db import postgres
+from ...db.statements import Statement
+from ...models import Task
+from ...models.depths import Depths
+from ...models.filters import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED, not_past_deadline
+from .multi_query import counting_by, read
+from .workers import Held
+
+#: Rows that are counted one by one at most.
+COUNTED: Final = 10_000
+
+#: What the planner is asked about.
+_RELATIONS: Final = {
+    "rows": Task._meta.db_table,
+    "rows claimable": "horsies_task_claim",
+    "rows deferred": "horsies_task_deferred",
+    "rows gated": "horsies_task_gated",
+}
+
+#: What is counted of everything, and what is asked of each row there.
+ALL: Final = "all"
+_CONDITIONS: Final = {
+    "claimable": (ALL, "due", "pending"),
+    "deferred": (ALL, "retrying", "scheduled", "aggregating"),
+    "latest": (ALL, "retrying", "scheduled", "aggregating"),
+    "late": (ALL, "due"),
+    "gated": (ALL, "due", "pending"),
+    "overdue": (ALL,),
+    "newest": (ALL, "completed"),
+}
+_UNHAPPY: Final = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.EXPIRED.value)
+
+
+class Exactness(StrEnum):
+    """What a number is worth."""
+
+    EXACT = "exact"
+    ESTIMATE = "estimate"
+    AT_LEAST = "at least"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many there are, and how sure that is."""
+
+    number: int
+    exactness: Exactness = Exactness.EXACT
+
+    def __str__(self) -> str:
+        if self.exactness is Exactness.ESTIMATE:
+            return f"≈ {self.number:,}"
+        return f"{self.number:,}" + ("+" if self.exactness is Exactness.AT_LEAST else "")
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self.number > 0
+
+    def __add__(self, other: Count) -> Count:
+        """Both together; the sum is worth what the worse of them is."""
+        of = {self.exactness, other.exactness}
+        worst = next(one for one in (Exactness.AT_LEAST, Exactness.ESTIMATE, Exactness.EXACT) if one in of)
+        return Count(self.number + other.number, worst)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the number and its exactness."""
+        return {"count": self.number, "exactness": self.exactness.value}
+
+
+def _counted(database: str) -> dict[str, Any]:
+    """What is counted, each along an index that has it and nothing else."""
+    tasks = Task.objects.using(database)
+    claimable = tasks.pending().filter(deferred=False)
+    deferred = tasks.deferred()
+    late = deferred.filter(enqueued_at__lte=Now())
+    rows = {
+        "claimable": claimable.order_by("is_async", "queue_name", "-priority", "enqueued_at", "pk"),
+        "deferred": deferred.order_by("enqueued_at"),
+        "latest": deferred.order_by("-enqueued_at"),
+        "gated": tasks.gated().order_by("limit_key", "-priority", "enqueued_at", "pk"),
+        "late": late.order_by("enqueued_at"),
+        "overdue": tasks.overdue().order_by("good_until"),
+        "newest": tasks.order_by("-pk"),
+    }
+    return rows | {status: tasks.filter(status=status).order_by("status", "pk") for status in _UNHAPPY}
+
+
+def _asked_of_each() -> dict[str, Q]:
+    return {
+        "due": Q(enqueued_at__lte=Now()) & not_past_deadline(),
+        "pending": Q(enqueued_at__lte=Now()),
+        "retrying": IS_RETRYING,
+        "scheduled": IS_SCHEDULED,
+        "aggregating": IS_AGGREGATING,
+        "completed": Q(status=TaskStatus.COMPLETED),
+    }
+
+
+def parts(database: str) -> dict[str, Statement]:
+    """Return what has to be asked."""
+    conditions = _asked_of_each()
+    asked = {
+        name: counting_by(rows, "queue_name", COUNTED + 1, **{of: conditions[of] for of in _asked(name) if of != ALL})
+        for name, rows in _counted(database).items()
+    }
+    if connections[database].vendor == "postgresql":
+        for name, relation in _RELATIONS.items():
+            asked[name] = Statement(postgres.ESTIMATED_ROWS, (relation,))
+        asked["shares"] = Statement(postgres.ESTIMATED_SHARES, (Task._meta.db_table, "status"))
+    return asked
+
+
+def of_states(answers: Mapping[str, Any], held: Mapping[str, int]) -> dict[str, Count]:
+    """Return the counts by state, in both vocabularies, out of the answers and of how many are held in each state."""
+    found = _Answers(answers)
+    claimed, running = (held.get(status, 0) for status in (TaskStatus.CLAIMED, TaskStatus.RUNNING))
+    return {
+        "due": found.of_claimable("due") + found.of_gated("due") + found.bounded("late", "due"),
+        "overdue": found.bounded("overdue"),
+        "pending": found.of_claimable("pending") + found.of_gated("pending") + found.bounded("late"),
+        "scheduled": found.of_deferred("scheduled"),
+        "aggregating": found.of_deferred("aggregating"),
+        "retrying": found.of_deferred("retrying"),
+        "active": Count(claimed + running),
+        "claimed": Count(claimed),
+        "running": Count(running),
+        "completed": found.of_completed(),
+        "failed": found.of_status(TaskStatus.FAILED),
+        "cancelled": found.of_status(TaskStatus.CANCELLED),
+        "expired": found.of_status(TaskStatus.EXPIRED),
+    }
+
+
+def of_queues(
+    answers: Mapping[str, Any], names: Iterable[str], holding: Held, due: Depths
+) -> dict[str, dict[str, Count]]:
+    """Return the counts by state of each of these queues; each task is in one of the states.
+
+    They are made of the rows that were counted for all queues together, so with many rows they are lower bounds.
+    """
+    found = _Answers(answers)
+    counts = {}
+    for name in names:
+        pending = found.in_queue(name, "claimable", "pending") + found.in_queue(name, "gated", "pending")
+        pending += found.in_queue(name, "late")
+        if pending.exactness is Exactness.AT_LEAST and due.of(name).due > pending.number:
+            pending = Count(due.of(name).due, Exactness.AT_LEAST)
+        counts[name] = {
+            "pending": pending,
+            "scheduled": found.in_queue(name, "deferred", "scheduled"),
+            "aggregating": found.in_queue(name, "deferred", "aggregating"),
+            "retrying": found.in_queue(name, "deferred", "retrying"),
+            "claimed": Count(holding.states_of_queues[name, TaskStatus.CLAIMED]),
+            "running": Count(holding.states_of_queues[name, TaskStatus.RUNNING]),
+            "completed": found.in_queue(name, "newest", "completed"),
+            **{status.lower(): found.in_queue(name, status) for status in _UNHAPPY},
+        }
+    return counts
+
+
+def _asked(name: str) -> tuple[str, ...]:
+    return _CONDITIONS.get(name, (ALL,))
+
+
+class _Answers:
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self._of_queues = {
+            name: {queue: numbers for queue, *numbers in read(answers[name])} for name in (*_CONDITIONS, *_UNHAPPY)
+        }
+        self._numbers = {
+            name: [sum(numbers) for numbers in zip(*queues.values(), strict=True)] or [0] * len(_asked(name))
+            for name, queues in self._of_queues.items()
+        }
+        self._estimates = {name: answers.get(name) or -1 for name in _RELATIONS}
+        self._shares = dict(read(answers.get("shares")))
+
+    def bounded(self, name: str, condition: str = ALL) -> Count:
+        """What was counted, or at least so much."""
+        number = self._number(name, condition)
+        is_more = self._number(name) > COUNTED
+        return Count(min(number, COUNTED), Exactness.AT_LEAST) if is_more else Count(number)
+
+    def in_queue(self, queue: str, name: str, condition: str = ALL) -> Count:
+        """What was counted of one queue, or at least so much."""
+        numbers = self._of_queues[name].get(queue)
+        number = 0 if numbers is None else int(numbers[_asked(name).index(condition)])
+        return Count(number, Exactness.AT_LEAST if self._number(name) > COUNTED else Exactness.EXACT)
+
+    def of_claimable(self, condition: str) -> Count:
+        """Those that may be claimed as far as they are due, and meet a condition."""
+        return self._share(["claimable"], condition, "rows claimable")
+
+    def of_deferred(self, condition: str) -> Count:
+        """Those that wait for their time: retries come soonest, so an estimate looks at the latest, too."""
+        return self._share(["deferred", "latest"], condition, "rows deferred")
+
+    def of_gated(self, condition: str) -> Count:
+        """Those for which their limit has no place yet."""
+        return self._share(["gated"], condition, "rows gated")
+
+    def of_status(self, status: TaskStatus) -> Count:
+        """Those of one state."""
+        counted, estimated = self.bounded(status), self._estimated(status)
+        is_more = counted.exactness is Exactness.AT_LEAST and estimated > COUNTED
+        return Count(estimated, Exactness.ESTIMATE) if is_more else counted
+
+    def of_completed(self) -> Count:
+        """Those that are completed: no index has them, for that would cost each task."""
+        counted, estimated = self.bounded("newest", "completed"), self._estimated(TaskStatus.COMPLETED)
+        is_more = counted.exactness is Exactness.AT_LEAST and estimated > counted.number
+        return Count(estimated, Exactness.ESTIMATE) if is_more else counted
+
+    def _share(self, names: list[str], condition: str, relation: str) -> Count:
+        """As many of an index as of those of its rows that were counted."""
+        counted, estimated = self.bounded(names[0], condition), self._estimates[relation]
+        if counted.exactness is Exactness.EXACT or estimated <= COUNTED:
+            return counted
+        number, whole = (sum(self._number(name, of) for name in names) for of in (condition, ALL))
+        return Count(round(estimated * number / whole), Exactness.ESTIMATE)
+
+    def _number(self, name: str, condition: str = ALL) -> int:
+        return int(self._numbers[name][_asked(name).index(condition)])
+
+    def _estimated(self, status: TaskStatus) -> int:
+        return round(float(self._shares.get(status.value, 0)) * int(self._estimates["rows"]))

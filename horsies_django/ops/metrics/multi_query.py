@@ -1,0 +1,73 @@
+"""Asking many small things in one statement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import connections
+from django.db.models import BooleanField, Expression, ExpressionWrapper, FloatField, Q, QuerySet
+
+from ...db.statements import JSON, Statement
+from ...models import Task
+
+
+def ask(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
+    """Ask for one value each, in one statement."""
+    columns = ", ".join(f"({part.sql})" for part in parts.values())
+    params = [param for part in parts.values() for param in part.params]
+    with connections[database].cursor() as cursor:
+        cursor.execute(f"SELECT {columns}", params)
+        return dict(zip(parts, cursor.fetchone(), strict=True))
+
+
+def counting(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
+    """Count ``rows``, no more than ``limit`` of them, and those of them that meet each condition: a JSON array."""
+    json_of = JSON[connections[rows.db].vendor]
+    flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
+    inner = Statement.select(rows.annotate(**flags).values_list("pk", *flags)[:limit])
+    sums = "".join(f", COUNT(CASE WHEN counted.{flag} THEN 1 END)" for flag in flags)
+    return Statement(f"SELECT {json_of.values}(COUNT(*){sums}) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608  # the ORM's
+
+
+def counting_by(rows: QuerySet[Any], column: str, limit: int, **conditions: Q) -> Statement:
+    """Count as :func:`counting` does, for each value of a column: a JSON array of arrays that begin with the value."""
+    json_of = JSON[connections[rows.db].vendor]
+    flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
+    inner = Statement.select(rows.annotate(**flags).values_list(column, *flags)[:limit])
+    sums = "".join(f", COUNT(CASE WHEN counted.{flag} THEN 1 END) AS {flag}" for flag in flags)
+    names = "".join(f", grouped.{flag}" for flag in flags)
+    return Statement(
+        f"SELECT {json_of.rows}({json_of.values}(grouped.{column}, grouped.number{names})) FROM"  # noqa: S608  # the ORM's
+        f" (SELECT counted.{column}, COUNT(*) AS number{sums} FROM ({inner.sql}) AS counted"
+        f" GROUP BY counted.{column}) AS grouped",
+        inner.params,
+    )
+
+
+def saying(expression: Expression, database: str) -> Statement:
+    """Say what an expression is that needs no row."""
+    sql, params = Task.objects.using(database).query.get_compiler(database).compile(expression)
+    return Statement(f"SELECT {sql}", tuple(params))
+
+
+def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:
+    """Make a JSON array of arrays of some columns of ``rows``, each an expression by its name.
+
+    A number that is infinite, or none, is null there: JSON has no such number.
+    """
+    json_of = JSON[connections[database].vendor]
+    annotated = rows.annotate(**{f"c_{name}": column for name, column in columns.items()})
+    inner = Statement.select(annotated.values_list(*(f"c_{name}" for name in columns)))
+    floats = {name for name in columns if isinstance(annotated.query.annotations[f"c_{name}"].output_field, FloatField)}
+    names = ", ".join(
+        f"CASE WHEN abs(listed.c_{name}) < 1e300 THEN listed.c_{name} END" if name in floats else f"listed.c_{name}"
+        for name in columns
+    )
+    return Statement(f"SELECT {json_of.rows}({json_of.values}({names})) FROM ({inner.sql}) AS listed", inner.params)  # noqa: S608  # the ORM's
+
+
+def read(listed: Any) -> list[Any]:
+    """Return what a :func:`listing` has listed, or what was counted."""
+    return (json.loads(listed) if isinstance(listed, str | bytes) else listed) or []

@@ -1,0 +1,72 @@
+"""Schedules: those that are due next, and how many can't be read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from django.db.models import F
+
+from ...core.schedule_enums import DisabledBy
+from ...db.expressions import SecondsUntil
+from ...models import Schedule
+from .multi_query import ask, counting, listing, read
+
+#: Schedules that are told of, and of those that can't be read so many are counted.
+SHOWN: Final = 5
+COUNTED: Final = 1_000
+
+#: Seconds after which a run that nobody has sent is late.
+LATE: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One schedule, what it runs, and the seconds until it is due."""
+
+    id: int
+    name: str
+    runs: str
+    timing: str
+    timezone: str
+    due_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """Those that are due next, and how many were disabled because their timing can't be read."""
+
+    next: tuple[Due, ...]
+    broken: int
+
+    @property
+    def is_late(self) -> bool:
+        """Whether one is due that nobody has sent."""
+        return any(one.due_in < -LATE for one in self.next)
+
+
+def due_next(database: str, backends: Collection[str]) -> Schedules:
+    """Read the schedules of these backends, in one statement, each part of it by an index."""
+    rows = Schedule.objects.using(database)
+    columns = {
+        "id": F("pk"), "name": F("name"), "task": F("task_name"), "workflow": F("workflow_name"),
+        "timing": F("timing"), "timezone": F("timezone"), "due_in": SecondsUntil("next_run_at"),
+    }  # fmt: skip
+    parts = {
+        alias: listing(
+            rows.filter(enabled=True, backend=alias, next_run_at__isnull=False).order_by("next_run_at")[:SHOWN],
+            columns,
+            database,
+        )
+        for alias in backends
+    }
+    broken = rows.filter(enabled=False, disabled_by=DisabledBy.TIMING)
+    answers = ask(database, {**parts, "": counting(broken, COUNTED)})
+    found = [_due(*row) for alias in backends for row in read(answers[alias])]
+    found.sort(key=lambda one: one.due_in)
+    return Schedules(tuple(found[:SHOWN]), read(answers[""])[0])
+
+
+def _due(key: int, name: str, task: str | None, workflow: str | None, timing: str, timezone: str, due_in: float) -> Due:
+    return Due(key, name, task or workflow or "", timing, timezone, due_in)

@@ -1,0 +1,69 @@
+"""JSON as people read it: indented, masked, written no further than it is wanted, however large or deep it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...enqueue.masking import Mask
+
+_INDENT: Final = "  "
+
+#: Of one value; json.dumps() would make an encoder for each.
+_encode: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
+
+@dataclass(slots=True)
+class _Level:
+    """A list or a dict that is being written."""
+
+    members: Iterator[tuple[str | None, Any]]
+    closing: str
+    is_empty: bool = True
+
+
+def pieces(value: Any, mask: Mask) -> Iterator[str]:
+    """Yield the text of ``value`` piece by piece; what a key says is sensitive is masked.
+
+    Without recursion: what a database holds may be deeper than Python's stack.
+    """
+    levels: list[_Level] = []
+    yield from _opened(value, mask, levels)
+    while levels:
+        level = levels[-1]
+        if (found := next(level.members, None)) is None:
+            levels.pop()
+            yield level.closing if level.is_empty else f"\n{_INDENT * len(levels)}{level.closing}"
+            continue
+        name, member = found
+        yield f"{'' if level.is_empty else ','}\n{_INDENT * len(levels)}"
+        level.is_empty = False
+        if name is not None:
+            yield f"{_encode(name)}: "
+        yield from _opened(member, mask, levels)
+
+
+def head(value: Any, mask: Mask, limit: int) -> tuple[str, bool]:
+    """Return the first ``limit`` characters of the text of ``value``, and whether that is all of it."""
+    parts: list[str] = []
+    length = 0
+    for piece in pieces(value, mask):
+        parts.append(piece[: limit - length + 1])
+        length += len(parts[-1])
+        if length > limit:
+            return "".join(parts)[:limit], False
+    return "".join(parts), True
+
+
+def _opened(value: Any, mask: Mask, levels: list[_Level]) -> Iterator[str]:
+    """Yield a scalar, or the bracket that opens a container, whose members then are next."""
+    if isinstance(value, dict):
+        levels.append(_Level(((key, mask.seen(key, member)) for key, member in value.items()), "}"))
+        yield "{"
+    elif isinstance(value, list):
+        levels.append(_Level(((None, member) for member in value), "]"))
+        yield "["
+    else:
+        yield _encode(value)

@@ -1,0 +1,69 @@
+"""The retry policy that is in force for a task, in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.utils.translation import gettext as _
+
+from ...core.durations import lasting
+from ...core.registry import registry
+from ...core.retry import ANY_CODE, NO_RETRIES, RETRIES_ON_DEMAND, RetryPolicy
+from ...enqueue.task import HorsiesTask
+from ...models import Task
+from ..diagnosis.reason import options_of
+
+#: Waits that are named.
+_NAMED: Final = 5
+
+
+def policy_in_words(task: Task) -> str:
+    """Return how often a task is tried, after which errors and after which waits, as its worker would judge it.
+
+    That is what its row has, which is what it was sent with; a ``backoff`` that only code knows is that of the task
+    that is registered in this process.
+    """
+    if task.retry_policy is None:
+        said = _("No retries: one attempt. A body that raises Retry is tried again, %d times at most.")
+        return said % (task.max_retries or RETRIES_ON_DEMAND)
+    if task.retry_policy == NO_RETRIES:
+        return _("No retries: one attempt.")
+    try:
+        policy = RetryPolicy.from_json(task.retry_policy)
+    except (TypeError, ValueError, KeyError):
+        return _("No retries: the policy that is stored can't be read.")
+    if not task.max_retries:
+        return _("No retries: one attempt.")
+    attempts = _("Up to %d attempts.") % (task.max_retries + 1)
+    return f"{attempts} {_errors(policy)} {_waits(task, policy)}"
+
+
+def _errors(policy: RetryPolicy) -> str:
+    if ANY_CODE in policy.auto_retry_for:
+        return _("Any error is retried that another attempt can mend.")
+    return _("These errors are retried: %s.") % ", ".join(policy.auto_retry_for)
+
+
+def _waits(task: Task, policy: RetryPolicy) -> str:
+    registered = registry.tasks.get(task.task_name)
+    backoff = None
+    if isinstance(registered, HorsiesTask):
+        backoff = registered.own_backoff(policy, options_of(task.backend).defaults)
+    if callable(backoff):
+        return _("The task's own backoff function says how long to wait, or that there is no retry.")
+    numbers = range(1, task.max_retries + 1)
+    waits = [policy.planned(number) if backoff is None else float(backoff) for number in numbers]
+    if len(set(waits)) > 1:
+        is_more = len(waits) > _NAMED
+        words = _("Waits before the retries: %s and so on.") if is_more else _("Waits before the retries: %s.")
+        said = words % ", ".join(map(_seconds, waits[:_NAMED]))
+    elif waits[0]:
+        said = _("Wait before each retry: %s.") % _seconds(waits[0])
+    else:
+        said = _("There is no wait before a retry.")
+    is_jittered = backoff is None and policy.jitter
+    return f"{said} {_('Each is longer or shorter by up to a quarter.')}" if is_jittered else said
+
+
+def _seconds(wait: float) -> str:
+    return _("%s s") % f"{wait:g}" if wait < 120 else lasting(wait)

@@ -1,0 +1,135 @@
+"""What holds for a queue now, in words: its limits and how much of them is used, its rank, its share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.db.models.functions import Now
+from django.utils.translation import gettext as _
+
+from ..core.compat import task_backends
+from ..core.durations import brief
+from ..core.options import QueueOptions
+from ..core.queue_policy import COLUMNS, FOR_EVER, QueueRules
+from ..core.status import TaskStatus
+from ..db.expressions import SecondsUntil
+from ..enqueue.backend import HorsiesBackend
+from ..models import Queue, Task
+
+
+def options_of(name: str, database: str | None) -> QueueOptions | None:
+    """Return what the settings say of a queue: the first backend on this database that says anything."""
+    found: list[QueueOptions | None] = []
+    for alias in task_backends:
+        backend = task_backends[alias]
+        if isinstance(backend, HorsiesBackend) and database in (None, backend.config.database):
+            found.append(backend.config.queues.get(name))
+    return next(filter(None, found), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a queue stands with its limits. ``tokens`` is how many may begin now by its rate, None if it has none."""
+
+    name: str
+    is_paused: bool
+    rules: QueueRules
+    held: int
+    tokens: float | None = None
+
+    @property
+    def next_in(self) -> float:
+        """The seconds until the next may begin by its rate."""
+        return 0.0 if self.rules.rate is None or self.tokens is None else self.rules.rate.wait(self.tokens)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many are held as may run at once."""
+        return self.rules.max_concurrency is not None and self.held >= self.rules.max_concurrency
+
+    @property
+    def words(self) -> list[str]:
+        """What is not as for any queue, a phrase each."""
+        return list(self._phrases())
+
+    def _phrases(self) -> Iterator[str]:
+        rules = self.rules
+        if rules.max_concurrency == 0:
+            yield _("stopped: 0 at once")
+        elif rules.max_concurrency is not None:
+            yield _("%(held)d of %(most)d run") % {"held": self.held, "most": rules.max_concurrency}
+        if rules.rate is not None:
+            yield _("rate %(rate)s, %(tokens)d may begin now") % {"rate": rules.rate, "tokens": int(self.tokens or 0)}
+        if rules.priority:
+            yield _("priority %d") % rules.priority
+        if rules.weight != 1:
+            yield _("weight %d") % rules.weight
+        if rules.retention is not None:
+            kept = rules.retention
+            yield _("kept for ever") if kept >= FOR_EVER else _("kept for %s") % brief(kept)
+        for state, seconds in (rules.retention_by_state or {}).items():
+            words = {"state": TaskStatus[state.upper()].label, "kept": brief(seconds)}
+            is_for_ever = seconds >= FOR_EVER.total_seconds()
+            yield (_("%(state)s: kept for ever") if is_for_ever else _("%(state)s: kept for %(kept)s")) % words
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as ``horsies_queue list --json`` prints it; retentions are in seconds."""
+        rules = self.rules
+        return {
+            "name": self.name,
+            "paused": self.is_paused,
+            "max_concurrency": rules.max_concurrency,
+            "rate_limit": None if rules.rate is None else str(rules.rate),
+            "priority": rules.priority,
+            "weight": rules.weight,
+            "retention": None if rules.retention is None else rules.retention.total_seconds(),
+            "retention_by_state": rules.retention_by_state,
+            "held": self.held,
+            "tokens": None if self.tokens is None else int(self.tokens),
+        }
+
+
+def standing(name: str, database: str | None, held: int | None = None) -> Standing:
+    """Return how one queue stands, in two statements at most; what is held is counted where that is limited."""
+    rows = Queue.objects.using(database).filter(name=name)
+    row = rows.values("paused", "tokens", *COLUMNS, until=SecondsUntil("refilled_at"), now=Now()).first()
+    stands = standing_of(name, row, held or 0, database)
+    if held is None and stands.rules.max_concurrency:
+        return replace(stands, held=Task.objects.using(database).active().filter(queue_name=name).count())
+    return stands
+
+
+def standing_of(name: str, row: dict[str, Any] | None, held: int, database: str | None) -> Standing:
+    """Return how a queue with such a row stands."""
+    rules = QueueRules.of(options_of(name, database), row)
+    tokens = None
+    if rules.rate is not None:
+        left, until = (row["tokens"], row["until"]) if row else (None, None)
+        tokens = rules.rate.tokens(left, -(until or 0.0))
+    return Standing(name, bool(row and row["paused"]), rules, held, tokens)
+
+
+def row_of(queue: Queue, since_refill: float | None) -> dict[str, Any]:
+    """Return the columns of a queue that was read already."""
+    row = {name: getattr(queue, name) for name in ("paused", "tokens", *COLUMNS)}
+    return row | {"until": None if since_refill is None else -since_refill}
+
+
+def seconds_since_refill(database: str | None) -> dict[str, float]:
+    """Return for how long the bucket of each queue's rate limit has been filling, by the database's clock."""
+    rows = Queue.objects.using(database).filter(refilled_at__isnull=False)
+    return {name: -until for name, until in rows.values_list("name", SecondsUntil("refilled_at"))}
+
+
+def standings(database: str | None, names: set[str]) -> list[Standing]:
+    """Return how each of these queues stands, and each that has a row, in two statements."""
+    columns = ("name", "paused", "tokens", *COLUMNS)
+    rows = {
+        row["name"]: row for row in Queue.objects.using(database).values(*columns, until=SecondsUntil("refilled_at"))
+    }
+    held: dict[str, int] = {}
+    for name in Task.objects.using(database).active().order_by().values_list("queue_name", flat=True):
+        held[name] = held.get(name, 0) + 1
+    return [standing_of(name, rows.get(name), held.get(name, 0), database) for name in sorted({*names, *rows, *held})]

@@ -1,0 +1,246 @@
+"""Rolling up: attempts are counted by minute and by hour as they come in, so that a chart need never read them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from django.db import connections, transaction
+from django.db.models import CharField, Count, F, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce, Now
+
+from ..core.bounds import beyond
+from ..core.histogram import bucket_in_sql
+from ..core.options import Options
+from ..db.expressions import FromNow, MinuteOf, SecondsBetween
+from ..models import Mark, Rollup, Task, TaskAttempt
+from ..models.rollup import MINUTES, Span, start_of
+from ..models.transitions import BATCH
+from .batches import Batch, Refused
+
+#: The mark of how far the attempts were read, by their primary key.
+MARK: Final = "rolled up attempts"
+
+#: Attempts that one transaction counts at most. SQLite has one writer, which has to let others in between.
+SIZE: Final = 20_000
+SIZE_OF_SQLITE: Final = 2_000
+
+#: Seconds that an attempt is left alone. Keys are given before transactions commit, so a higher one may be seen first;
+#: an attempt is not counted if its transaction took longer than this to commit after it was written.
+SETTLED: Final = 5.0
+
+#: Seconds from now within which attempts may seem to have ended: the database's clock may have been put back.
+FUTURE: Final = 86_400.0
+
+#: Attempts that are counted from before there were roll-ups.
+BACKLOG: Final = 100_000
+
+#: For how long each span is kept.
+KEPT: Final = {Span.MINUTE: timedelta(hours=3), Span.HOUR: timedelta(days=35)}
+
+
+def roll_up(options: Options, _: Refused) -> Batch:
+    """Attempts that were written since the last pass are counted by the minute and the hour in which they ended."""
+    attempts = _attempts(options.database)
+    marks = Mark.objects.using(options.database)
+    position = Subquery(marks.filter(name=MARK).values("position"))
+    settled = attempts.filter(pk__gt=Coalesce(position, Value(-1)), finished_at__lt=FromNow(-SETTLED))
+    if not settled.order_by("pk").values_list("pk").first():
+        return Batch(0, 0)
+    if not marks.filter(name=MARK).exists():
+        _begin(options.database)
+    with transaction.atomic(using=options.database):
+        return _fold(options.database)
+
+
+def forget_rollups(options: Options, _: Refused) -> Batch:
+    """Minutes older than three hours and hours older than 35 days go."""
+    rollups = Rollup.objects.using(options.database)
+    old = rollups.none()
+    for span, kept in KEPT.items():
+        old |= rollups.filter(span=span, start__lt=FromNow(-kept.total_seconds()))
+    keys = list(old.values_list("pk", flat=True)[:BATCH])
+    return Batch(len(keys), rollups.filter(pk__in=keys).delete()[0] if keys else 0)
+
+
+def _attempts(database: str) -> QuerySet[TaskAttempt]:
+    """Those of a time that can be counted: one that seems to end next year would keep all after it waiting."""
+    readable = TaskAttempt.objects.using(database).exclude(beyond(["finished_at"]))
+    return readable.filter(finished_at__lt=FromNow(FUTURE))
+
+
+def _begin(database: str) -> None:
+    """Begin with the newest attempts: there may be millions."""
+    newest = TaskAttempt.objects.using(database).order_by("-pk").values_list("pk", flat=True).first() or 0
+    mark = Mark(name=MARK, position=max(0, newest - BACKLOG))
+    Mark.objects.using(database).bulk_create([mark], ignore_conflicts=True)
+
+
+def _fold(database: str) -> Batch:
+    """Count the next attempts, unless somebody else is at it."""
+    features = connections[database].features
+    marks = Mark.objects.using(database).filter(name=MARK)
+    free = marks.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+    mark = free.values_list("position", Now()).first()
+    if mark is None:
+        return Batch(0, 0)
+    position, now = mark
+    size = SIZE if features.has_select_for_update else SIZE_OF_SQLITE
+    window = _window(_attempts(database), position, size)
+    if window is None or not marks.filter(position=position).update(position=window.last):
+        return Batch(0, 0)
+    folded = _Folded()
+    for group in _groups(window.attempts):
+        folded.add(group)
+    folded.store(database, now)
+    return Batch(size if window.is_cut else folded.count, folded.count, size=size)
+
+
+class _Window(NamedTuple):
+    """The attempts of one batch, the last one's key, and whether there may be more beyond."""
+
+    attempts: QuerySet[TaskAttempt]
+    last: int
+    is_cut: bool
+
+
+def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Window | None:
+    """The next attempts after ``position`` up to the first that might still be overtaken."""
+    ordered = attempts.order_by("pk").values_list("pk", flat=True)
+    first = ordered.filter(pk__gt=position).first()
+    if first is None:
+        return None
+    found = attempts.filter(pk__gte=first, pk__lt=first + size)
+    young = found.filter(finished_at__gte=FromNow(-SETTLED)).order_by("pk").values_list("pk", flat=True).first()
+    if young is not None:
+        found = found.filter(pk__lt=young)
+    last = found.order_by("-pk").values_list("pk", flat=True).first()
+    return None if last is None else _Window(found, last, is_cut=young is None)
+
+
+class _Group(NamedTuple):
+    """Attempts that have all this in common; those that have it and differ in nothing else are one row of the query."""
+
+    minute: int
+    queue_name: str
+    task_name: str
+    outcome: str
+    will_retry: bool
+    error_code: str
+    wait: int | None
+    run: int | None
+    number: int
+
+
+def _groups(attempts: QuerySet[TaskAttempt]) -> Iterable[_Group]:
+    """Count in SQL.
+
+    Each task is looked up by its key: joined, the planner might read the whole table. How long a task waited is known
+    of its latest run alone, for each retry moves ``enqueued_at`` on; so it is of an attempt that ended its task when it
+    is read here, which one that will be retried never is.
+    """
+    task = Task.objects.using(attempts.db).filter(pk=OuterRef("task_id"))
+    latest = task.filter(started_at=OuterRef("started_at"))
+    names = {
+        name: Coalesce(Subquery(task.values(name)), Value(""), output_field=CharField())
+        for name in ("queue_name", "task_name")
+    }
+    wait = Subquery(latest.values_list(bucket_in_sql(SecondsBetween(F("enqueued_at"), F("started_at")))))
+    run = bucket_in_sql(SecondsBetween(F("started_at"), F("finished_at")))
+    columns = {"minute": MinuteOf("finished_at"), "queue": names["queue_name"], "name": names["task_name"]}
+    keys = ("minute", "queue", "name", "outcome", "will_retry", "error_code", "wait", "run")
+    grouped = attempts.order_by().annotate(**columns, wait=wait, run=run).values(*keys)
+    return itertools.starmap(_Group, grouped.annotate(n=Count("pk")).values_list(*keys, "n").iterator())
+
+
+#: Roll-ups of one start that have a queue and a task of their own. Beyond, attempts are counted without their queue,
+#: and beyond twice as many without their task: names may be made up, and each page that shows a time reads them all.
+MOST: Final = {Span.MINUTE.value: 500, Span.HOUR.value: 2_000}
+
+#: What a roll-up counts by, beside its span and start.
+KIND: Final = ("queue_name", "task_name", "outcome", "will_retry", "error_code")
+
+_Key = tuple[str, datetime, str, str, str, bool, str]
+
+
+@dataclass(slots=True)
+class _Histograms:
+    count: int = 0
+    waits: Counter[str] = field(default_factory=Counter)
+    runs: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: _Histograms) -> None:
+        """Count what the other has as well."""
+        self.count += other.count
+        self.waits.update(other.waits)
+        self.runs.update(other.runs)
+
+
+class _Folded:
+    """What was counted, by minute and by hour."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._by: dict[_Key, _Histograms] = {}
+
+    def add(self, group: _Group) -> None:
+        """Add attempts that have all in common."""
+        self.count += group.number
+        for span, minutes in MINUTES.items():
+            start = start_of(group.minute // minutes * minutes)
+            key = (span.value, start, *(getattr(group, column) for column in KIND))
+            into = self._by.setdefault(key, _Histograms())
+            into.count += group.number
+            for histogram, bucket in ((into.waits, group.wait), (into.runs, group.run)):
+                if bucket is not None:
+                    histogram[str(bucket)] += group.number
+
+    def store(self, database: str, now: datetime) -> None:
+        """Add it to what is stored: rows that are there are read and written anew, and what is past keeping is left."""
+        rollups = Rollup.objects.using(database)
+        kept = {key: new for key, new in self._by.items() if now - key[1] < KEPT[Span(key[0])]}
+        columns = ("pk", "count", "waits", "runs", "span", "start", *KIND)
+        starts = {(key[0], key[1]) for key in kept}
+        stored = rollups.none()
+        for span in Span:
+            stored |= rollups.filter(span=span, start__in=[start for of, start in starts if of == span])
+        known = list(stored.values_list(*columns))
+        kept = _bounded(kept, [tuple(key) for _, _, _, _, *key in known])
+        replaced = []
+        for pk, count, waits, runs, *key in known:
+            if new := kept.get(tuple(key)):
+                replaced.append(pk)
+                new.add(_Histograms(count, Counter(waits), Counter(runs)))
+        for at in range(0, len(replaced), BATCH):
+            rollups.filter(pk__in=replaced[at : at + BATCH]).delete()
+        rollups.bulk_create([_row(key, new) for key, new in kept.items()], batch_size=BATCH)
+
+
+def _bounded(new: Mapping[_Key, _Histograms], known: Iterable[_Key]) -> dict[_Key, _Histograms]:
+    """Count together what there is no room for beside the roll-ups that are known; the largest have it first."""
+    taken = set(known)
+    sizes = Counter(key[:2] for key in taken)
+    bounded: dict[_Key, _Histograms] = {}
+    for whole, histograms in sorted(new.items(), key=lambda item: -item[1].count):
+        span, start, _, task_name, outcome, will_retry, code = whole
+        of_no_queue: _Key = (span, start, "", task_name, outcome, will_retry, code)
+        key: _Key = (span, start, "", "", outcome, will_retry, "")
+        for one, most in ((whole, MOST[span]), (of_no_queue, 2 * MOST[span])):
+            if one in taken or sizes[span, start] < most:
+                key = one
+                break
+        if key not in taken:
+            taken.add(key)
+            sizes[span, start] += 1
+        bounded.setdefault(key, _Histograms()).add(histograms)
+    return bounded
+
+
+def _row(key: _Key, new: _Histograms) -> Rollup:
+    span, start, *kind = key
+    named = dict(zip(KIND, kind, strict=True))
+    return Rollup(span=span, start=start, **named, count=new.count, waits=dict(new.waits), runs=dict(new.runs))

@@ -1,0 +1,31 @@
+"""What a reaper does for workflows."""
+
+from __future__ import annotations
+
+from ..core.options import Options
+from .batches import Batch, Refused
+
+
+def repair_workflows(options: Options, refused: Refused) -> Batch:
+    """Workflows in which something has ended and nothing has followed are brought up to date (S3-12 … S3-17, W-73)."""
+    from ..workflows.engine import repair
+
+    done = repair.repair(options.database)
+    return Batch(len(done), len([each for each in done if each.finished or not each.error]))
+
+
+def expire_workflows(options: Options, refused: Refused) -> Batch:
+    """Workflows whose ``good_until`` has passed become EXPIRED (P-09)."""
+    from ..workflows.engine import repair
+
+    count = repair.expire(options.database)
+    return Batch(count, count)
+
+
+def expire_paused_workflows(options: Options, refused: Refused) -> Batch:
+    """Workflows that were PAUSED longer than ``paused_workflow_auto_cancel_after`` become EXPIRED (W-46)."""
+    from ..workflows.engine import repair
+
+    after = options.recovery.paused_workflow_auto_cancel_after
+    count = 0 if after is None else repair.expire_paused(options.database, after)
+    return Batch(count, count)

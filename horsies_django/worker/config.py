@@ -1,0 +1,140 @@
+"""What one worker is to do: its settings, flags and environment made one."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import uuid4
+
+from django.db import connections
+
+from ..core.compat import task_backends
+from ..db.notifications import ANY_QUEUE
+from .connection import check_identity, identity_of
+
+if TYPE_CHECKING:
+    from ..core.options import Options
+    from ..enqueue.backend import HorsiesBackend
+
+HOSTNAME: Final = socket.gethostname()
+
+#: The key, among the fields of a plan that travels, of the database that its sender works on.
+_IDENTITY: Final = "identity"
+
+
+class Until(StrEnum):
+    """When a worker is done."""
+
+    STOPPED = "stopped"
+    ONE_CLAIM = "one claim"
+    DRAINED = "drained"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a worker does. Travels to its runners as JSON. Durations are seconds."""
+
+    backend: str
+    queues: tuple[str, ...]
+    exclude_queues: tuple[str, ...]
+    processes: int
+    threads: int
+    async_slots: int
+    prefetch: int
+    start_ahead: int
+    poll_interval: float
+    max_tasks_per_child: int | None
+    max_memory_mb: int | None
+    shutdown_timeout: float
+    task_timeout: float | None
+    timeout_grace: float
+    stall_timeout: float | None
+    order: str
+    aging: float | None
+    reaper: bool
+    scheduler: bool
+    fork: bool
+    name: str
+    until: Until = Until.STOPPED
+
+    @classmethod
+    def of(
+        cls, backend: str, *, queues: Sequence[str] = (), exclude_queues: Sequence[str] = (), **changes: Any
+    ) -> Self:
+        """Return the plan of a backend's settings, with ``changes`` by name. Raises ValueError for an unknown queue."""
+        alias = horsies_backend(backend)
+        for name in (*queues, *exclude_queues):
+            if alias.queues and name not in alias.queues:
+                known = ", ".join(sorted(alias.queues))
+                raise ValueError(f"There is no queue {name!r} in TASKS[{backend!r}]; its QUEUES are {known}.")
+        names = tuple(queues or sorted(alias.queues))
+        plan = cls(backend, names, tuple(exclude_queues), **asdict(alias.config.worker))
+        return replace(plan, **changes)
+
+    @property
+    def options(self) -> Options:
+        """The options of the backend."""
+        return horsies_backend(self.backend).config
+
+    @property
+    def database(self) -> str:
+        """The alias of the queue's database."""
+        return self.options.database
+
+    @property
+    def longest_stall(self) -> float:
+        """For how long a runner may stand still before its supervisor kills it."""
+        return self.stall_timeout or self.options.recovery.running_stale_threshold_ms / 1_000
+
+    def serves(self, queue_name: str) -> bool:
+        """Whether this worker serves the queue; it does serve what is said to be for any."""
+        if queue_name == ANY_QUEUE:
+            return True
+        return queue_name not in self.exclude_queues and (not self.queues or queue_name in self.queues)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a worker's row tells of it, by column."""
+        return {
+            "backend": self.backend,
+            "queues": list(self.queues),
+            "excluded_queues": list(self.exclude_queues),
+            "threads": self.threads,
+            "async_slots": self.async_slots,
+        }
+
+    def new_worker_id(self) -> str:
+        """Return an id that no process had before, whatever the operator named the worker."""
+        return f"{(self.name or HOSTNAME)[:24]}-{uuid4().hex}"
+
+    def dumps(self) -> str:
+        """Return the plan as one line of JSON, with which database this process works on."""
+        return json.dumps(asdict(self) | {_IDENTITY: identity_of(connections[self.database].settings_dict)})
+
+    @classmethod
+    def loads(cls, line: str) -> Self:
+        """Read what :meth:`dumps` wrote. Raises ImproperlyConfigured if that process works on another database."""
+        stored = json.loads(line)
+        identity = stored.pop(_IDENTITY)
+        for name in ("queues", "exclude_queues"):
+            stored[name] = tuple(stored[name])
+        plan = cls(**stored | {"until": Until(stored["until"])})
+        check_identity(plan.database, identity)
+        return plan
+
+
+def horsies_backend(alias: str) -> HorsiesBackend:
+    """Return the backend of an alias. Raises ValueError if there is none or if it is another kind."""
+    from ..enqueue.backend import HorsiesBackend
+
+    ours = [name for name in task_backends if isinstance(task_backends[name], HorsiesBackend)]
+    if alias not in ours:
+        known = ", ".join(map(repr, ours)) or "none"
+        raise ValueError(f"There is no HorsiesBackend at TASKS[{alias!r}]; there is {known}.")
+    backend = task_backends[alias]
+    assert isinstance(backend, HorsiesBackend)
+    return backend

@@ -1,0 +1,70 @@
+"""How a body came out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..core.exceptions import TaskRevoked
+from ..core.serialization import clean_text
+from ..models.claims import ClaimedTask, Ended
+from . import console
+from .execution import Run
+
+logger = logging.getLogger("horsies_django.worker")
+
+_ENDED: Final = "task %s id=%s name=%s queue=%s attempt=%d duration=%.3fs%s"
+
+
+@dataclass(frozen=True, slots=True)
+class Unbegun:
+    """A body whose turn came when it must not begin any more: its task goes back."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A body that has ended: what to store, and what to say of it."""
+
+    run: Run
+    ended: Ended
+    exception: BaseException | None = None
+    is_stored: bool = False  # in the body's own transaction
+    duration: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the time."""
+        object.__setattr__(self, "duration", max(0.0, time.monotonic() - self.run.began))
+
+    @property
+    def claim(self) -> ClaimedTask:
+        """The row, as it was claimed."""
+        return self.run.claim
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the task has ended with it, as far as this worker knows."""
+        return self.ended.again_in is None
+
+    def log(self) -> None:
+        """Log a body's end, or its retry. The lines of several are there once the console is flushed."""
+        claim, ended = self.claim, self.ended
+        error = f" error={ended.error.code}" if ended.error else ""
+        again = "" if ended.again_in is None else f" in={ended.again_in:.1f}s"
+        values = claim.task_id, claim.task_name, claim.queue_name, claim.attempt, self.duration, error + again
+        if self.run.told is TaskRevoked and not self.is_stored:
+            logger.warning(_ENDED, "revoked", *values)
+        elif ended.unknown_to is not None:
+            why = f"{again} for a worker of another version: {clean_text(str(self.exception))}"
+            logger.warning(_ENDED, "handed back", *values[:-1], why)
+        elif ended.error is None:
+            console.say(_ENDED, "snoozes" if again else "completed", *values, is_last=False)
+        elif again:
+            kind = f"{ended.error.exception_class}: " if ended.error.exception_class else ""
+            logger.warning(_ENDED, "retries", *values[:-1], f"{error}{again} why={kind}{ended.error.message}")
+            logger.debug("traceback of task id=%s attempt=%s", claim.task_id, claim.attempt, exc_info=self.exception)
+        else:
+            logger.error(_ENDED, "failed", *values, exc_info=self.exception)

@@ -1,0 +1,89 @@
+"""The chain: a backend's middleware, one round the other, and in the middle the body."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+
+from ..core.compat import FrameworkTask
+from ..core.middleware import Run, TaskCall
+from ..core.middleware_loader import factory_at, goes_round
+from ..models.claims import ClaimedTask
+
+_chains: Final[dict[tuple[tuple[str, ...], bool], Run]] = {}
+_lock: Final = threading.Lock()
+
+
+def chain_of(paths: tuple[str, ...], *, is_async: bool) -> Run:
+    """Return the chain for functions, or for coroutines; the same in the whole process.
+
+    Raises ImproperlyConfigured for a middleware that is none, and whatever one raises that is being made.
+    """
+    key = (paths, is_async)
+    if (found := _chains.get(key)) is None:
+        with _lock:
+            found = _chains[key] = _chains.get(key) or _made(paths, is_async=is_async)
+    return found
+
+
+def call_of(
+    claim: ClaimedTask,
+    task: FrameworkTask[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    body: Callable[[], Any],
+) -> TaskCall:
+    """Return a claimed task as middleware sees it."""
+    return TaskCall(
+        id=claim.task_id,
+        task=task,
+        task_name=claim.task_name,
+        queue_name=claim.queue_name,
+        priority=claim.priority,
+        attempt=claim.attempt,
+        enqueued_at=claim.enqueued_at,
+        args=tuple(args),
+        kwargs=MappingProxyType(dict(kwargs)),
+        metadata=MappingProxyType(metadata_of(claim)),
+        workflow_id=claim.workflow_id,
+        body=body,
+    )
+
+
+def metadata_of(claim: ClaimedTask) -> dict[str, Any]:
+    """Return what came along with a task; nothing where somebody has put something else than a dict into the row."""
+    stored = {} if claim.metadata is None else json.loads(claim.metadata)
+    return stored if isinstance(stored, dict) else {}
+
+
+def _made(paths: tuple[str, ...], *, is_async: bool) -> Run:
+    run: Run = _await if is_async else _call
+    mode = is_async
+    for path in reversed(paths):
+        factory = factory_at(path)
+        wanted = mode if goes_round(factory, is_async=mode) else not mode
+        run, mode = factory(_adapted(run, mode, wanted)), wanted
+        if not callable(run):
+            raise ImproperlyConfigured(f"middleware {path!r} made {run!r}; allowed: what can be called with a call.")
+    return _adapted(run, mode, is_async)
+
+
+def _adapted(run: Run, is_async: bool, wanted: bool) -> Run:
+    """Have something of one kind be called as the other; functions in the thread that the body itself has."""
+    if is_async == wanted:
+        return run
+    return sync_to_async(run, thread_sensitive=True) if wanted else async_to_sync(run)
+
+
+def _call(call: TaskCall) -> Any:
+    return call.body()
+
+
+async def _await(call: TaskCall) -> Any:
+    return await call.body()

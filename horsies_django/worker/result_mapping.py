@@ -1,0 +1,212 @@
+"""What a body came to: from the value that it returned, or the exception that it raised, to an outcome."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from types import TracebackType
+from typing import Any
+
+from ..core.compat import FrameworkTask
+from ..core.exceptions import LONGEST_DELAY, Discard, NotRegistered, Retry, Snooze, TaskTimeLimit
+from ..core.options import DefaultOptions
+from ..core.results import ContractCode, OperationalCode, OutcomeCode, TaskError, TaskResult
+from ..core.retry import ANY_CODE, RETRIES_ON_DEMAND, RetryPolicy
+from ..core.serialization import check_size, clean_text, dumps, encode
+from ..core.type_check import return_problem
+from ..enqueue.masking import mask_of_task
+from ..enqueue.task import HorsiesTask
+from ..models.attempt import AttemptError
+from ..models.claims import ClaimedTask, Ended, error_result
+from ..models.operator_actions import INTERNAL
+from .execution import Run
+from .execution_result import Outcome
+
+logger = logging.getLogger("horsies_django.worker")
+
+
+class Unrunnable(Exception):
+    """The row can't be turned into a call; the cause says why."""
+
+    def __init__(self, code: OperationalCode) -> None:
+        self.code = code
+
+
+def returned(run: Run, task: FrameworkTask[..., Any], value: Any) -> Outcome:
+    """Return the outcome of a body that returned ``value``, which may be a :class:`TaskResult`."""
+    if isinstance(value, TaskResult):
+        if value.is_err():
+            return _returned_error(run, task, value.err)
+        value = value.ok
+    if problem := return_problem(task.func, value, lambda: mask_of_task(task)):
+        return _failed(run, task, ContractCode.RETURN_TYPE_MISMATCH, TypeError(problem))
+    try:
+        result = dumps({"ok": encode(value, rich=run.is_rich, where="the return value")})
+        check_size(result, run.options.max_payload_bytes, "the return value")
+    except Exception as error:  # noqa: BLE001  # a value's own methods may raise anything
+        return _failed(run, task, OperationalCode.WORKER_SERIALIZATION_ERROR, error)
+    return Outcome(run, Ended(run.task_id, run.claim.claim, result))
+
+
+def raised_by(run: Run, task: FrameworkTask[..., Any] | None, raised: BaseException) -> Outcome:
+    """Return the outcome of a body that raised, or that could not even be called."""
+    if run.told is TaskTimeLimit:
+        return _failed(run, task, OutcomeCode.TASK_TIMEOUT, raised)
+    if isinstance(raised, Unrunnable):
+        return _failed(run, None, raised.code, raised.__cause__ or raised)
+    if isinstance(raised, Snooze):
+        return Outcome(run, Ended(run.task_id, run.claim.claim, "null", again_in=raised.after))
+    if isinstance(raised, Discard):
+        return _failed(run, task, OutcomeCode.TASK_DISCARDED, raised)
+    if isinstance(raised, Retry):
+        return _failed(run, task, OutcomeCode.TASK_RETRY, raised)
+    if isinstance(raised, NotRegistered) and run.claim.task_name.startswith(INTERNAL):
+        return _failed(run, None, OperationalCode.WORKER_RESOLUTION_ERROR, raised)
+    if isinstance(raised, TypeError) and _is_ours(raised):
+        return _failed(run, task, ContractCode.ARGUMENT_TYPE_MISMATCH, raised)
+    return _failed(run, task, _code_of(raised, run, task), raised)
+
+
+def is_unknown(run: Run, raised: BaseException) -> bool:
+    """Whether a call failed before its body began, for this worker does not know the task or a value of the call."""
+    if run.told is not None:
+        return False
+    if isinstance(raised, NotRegistered):
+        return run.claim.task_name.startswith(INTERNAL)  # a condition or a workflow that the row names
+    return isinstance(raised, Unrunnable) or (isinstance(raised, TypeError) and _is_ours(raised))
+
+
+def _is_ours(raised: BaseException) -> bool:
+    """Whether the call itself failed, before the body had begun: its arguments don't fit the function any more."""
+    trace = raised.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return trace is None or _is_of_this_package(trace)
+
+
+def _code_of(raised: BaseException, run: Run, task: FrameworkTask[..., Any] | None) -> str:
+    """The code of the exception's class, or of its nearest base: in the task's mapper, else in the backend's."""
+    own = task.exception_mapper if isinstance(task, HorsiesTask) else {}
+    for mapper in (own, run.options.exception_mapper):
+        for kind in type(raised).__mro__:
+            if kind in mapper:
+                return mapper[kind]
+    return OperationalCode.UNHANDLED_EXCEPTION.value
+
+
+def _failed(run: Run, task: FrameworkTask[..., Any] | None, code: str, raised: BaseException) -> Outcome:
+    kind = type(raised)
+    error = AttemptError(
+        code=str(code),
+        message=clean_text(_message(raised, code, run)),
+        traceback=clean_text(_traceback(raised)),
+        exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
+    )
+    shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
+    return _end(run, task, error, TaskError(error_code=error.code, message=error.message, exception=shown), raised)
+
+
+def _returned_error(run: Run, task: FrameworkTask[..., Any], returned: Any) -> Outcome:
+    mask = mask_of_task(task)
+    if not isinstance(returned, TaskError):
+        # Messages are not masked, so what is sensitive is in the data alone.
+        seen = mask.seen_within("result", returned)
+        data = None if seen is returned else returned
+        message = repr(returned) if seen is returned else mask.quoted("result", returned)
+        returned = TaskError(error_code=OperationalCode.TASK_EXCEPTION, message=message, data=data)
+    message = clean_text(str(returned.message))
+    where = "the error's data"
+    try:
+        data = encode(returned.data, rich=run.is_rich, where=where)
+        check_size(dumps(data), run.options.max_payload_bytes, where)
+    except Exception:  # noqa: BLE001  # an error must not be lost for its data
+        data = clean_text(mask.quoted("data", returned.data))
+    code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
+    stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
+    return _end(run, task, AttemptError(code, message), stored, None)
+
+
+def _end(
+    run: Run,
+    task: FrameworkTask[..., Any] | None,
+    error: AttemptError,
+    shown: TaskError[Any],
+    raised: BaseException | None,
+) -> Outcome:
+    result = dumps({"err": shown.as_json()})
+    again_in = _again_in(run.claim, task, error.code, raised, shown, run.options.defaults)
+    return Outcome(run, Ended(run.task_id, run.claim.claim, result, error, again_in), raised)
+
+
+def _again_in(
+    claim: ClaimedTask,
+    task: FrameworkTask[..., Any] | None,
+    code: str,
+    raised: BaseException | None,
+    shown: TaskError[Any],
+    defaults: DefaultOptions,
+) -> float | None:
+    """The seconds until the next attempt; None if there is none (A-133)."""
+    is_free_to_ask = isinstance(raised, Retry) and claim.retry_policy is None
+    allowed = claim.max_retries or (RETRIES_ON_DEMAND if is_free_to_ask else 0)
+    if isinstance(raised, Discard) or claim.retry_count >= allowed:
+        return None
+    policy = RetryPolicy.read(claim.retry_policy, claim.task_id)
+    if isinstance(raised, Retry):
+        if raised.after is not None:
+            return raised.after
+        policy = policy or RetryPolicy.exponential(auto_retry_for=[ANY_CODE])
+    elif policy is None or not policy.covers(code, raised):
+        return None
+    if isinstance(task, HorsiesTask):
+        backoff = task.own_backoff(policy, defaults)
+        if backoff is not None:
+            return _own_backoff(backoff, raised, TaskResult(err=shown), claim)
+    return policy.delay(claim.retry_count + 1)
+
+
+def _own_backoff(
+    backoff: Any, raised: BaseException | None, result: TaskResult[Any, Any], claim: ClaimedTask
+) -> float | None:
+    try:
+        seconds = backoff(raised, result) if callable(backoff) else backoff
+        return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_DELAY.total_seconds())
+    except BaseException:  # a sys.exit() in there would end the thread, and nobody would hear of the task
+        logger.exception("backoff of %s raised: no retry. id=%s", claim.task_name, claim.task_id)
+        return None
+
+
+def _traceback(raised: BaseException) -> str:
+    """The traceback from the body on, without the frames that lead to it."""
+    return "".join(traceback.format_exception(type(raised), raised, _body_of(raised) or raised.__traceback__))
+
+
+def _body_of(raised: BaseException) -> TracebackType | None:
+    """The traceback without our own frames that lead to the body; None if it never got there."""
+    trace = raised.__traceback__
+    while trace and _is_of_this_package(trace):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_of_this_package(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_globals.get("__package__") == __package__
+
+
+def _message(raised: BaseException, code: str, run: Run) -> str:
+    if code == OutcomeCode.TASK_TIMEOUT:
+        return f"The body ran longer than its time limit of {run.time_limit:g} seconds."
+    try:
+        return str(raised)
+    except Exception:  # noqa: BLE001  # an exception's own __str__ may be what is broken
+        return f"<{type(raised).__name__} that can't be printed>"
+
+
+def broken(run: Run, error: BaseException) -> Outcome:
+    """Return the outcome of a body whose real one could not be told, with nothing that could fail again."""
+    claim = run.claim
+    logger.error("the outcome of task id=%s could not be told", claim.task_id, exc_info=error)
+    code = OperationalCode.UNHANDLED_EXCEPTION.value
+    message = f"{type(error).__name__} while the outcome was being written."
+    ended = Ended(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message))
+    return Outcome(run, ended, error)

@@ -1,0 +1,153 @@
+"""Signals of what a worker does, paid for only when someone listens."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Final
+
+from django.db import close_old_connections, connections
+
+from ..core.compat import task_finished, task_started
+from ..core.results import OperationalCode
+from ..core.signals import task_retrying
+from ..core.status import AttemptOutcome, TaskStatus
+from ..db.pause_on_outage import waiting_for_database
+from ..enqueue.django_result import result_of, send_finished, sender_of
+from ..enqueue.send_signals import Job, failures, send_failure
+from ..models import Task
+from ..models.claims import ClaimedTask
+from .execution_result import Outcome
+from .isolation import isolated
+
+logger = logging.getLogger("horsies_django.worker")
+
+#: The ends that ``task_finished`` tells of: a body that was cancelled may still come to one of its own.
+_FINISHED: Final = (TaskStatus.COMPLETED, TaskStatus.FAILED)
+
+
+def wants_started(claim: ClaimedTask) -> bool:
+    """Whether anyone listens to ``task_started`` of this task's backend."""
+    return task_started.has_listeners(sender_of(claim.backend))
+
+
+def wants_retrying(claim: ClaimedTask) -> bool:
+    """Whether anyone listens to ``task_retrying`` of this task's backend."""
+    return task_retrying.has_listeners(sender_of(claim.backend))
+
+
+def wants_finished(claim: ClaimedTask) -> bool:
+    """Whether anyone listens to ``task_finished`` of this task's backend."""
+    return task_finished.has_listeners(sender_of(claim.backend))
+
+
+def started(claim: ClaimedTask, database: str) -> None:
+    """Send ``task_started``, just before the body; what a receiver raises is logged and does not stop it."""
+    if wants_started(claim):
+        result = result_of(running_row(claim, database))
+        task_started.send_robust(sender=sender_of(claim.backend), task_result=result)
+
+
+def running_row(claim: ClaimedTask, database: str) -> Task:
+    """Return the row of a task whose body is about to begin. While the database is away, the body can't: it snoozes."""
+    with waiting_for_database():
+        return Task.objects.using(database).get(pk=claim.task_id)
+
+
+class Announcer:
+    """Sends signals of what has been stored, in a thread of its own: receivers must not hold up the pump.
+
+    Without ``has_thread``, for a database that no other thread can see into, :meth:`send` sends them in the calling
+    thread. ``on_sent`` is called after each job. ``taken`` and ``sent`` count jobs; one thread alone writes each.
+    """
+
+    def __init__(self, database: str, *, has_thread: bool = True, on_sent: Callable[[], None] | None = None) -> None:
+        self._database = database
+        self._has_thread = has_thread
+        self._on_sent = on_sent
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.taken = 0
+        self.sent = 0
+
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
+        """Announce those of ``outcomes`` that were a task's end, or that another attempt follows, once each."""
+        if finished := [one for one in outcomes if one.is_final and wants_finished(one.claim)]:
+            self.put(partial(self._announce, finished))
+        # What was to be retried has ended all the same where that would have been past ``good_until``.
+        failed = [one for one in outcomes if not one.is_final and one.ended.error is not None]
+        if failed := [one for one in failed if wants_retrying(one.claim) or wants_finished(one.claim)]:
+            self.put(partial(self._announce_failures, failed))
+
+    def put(self, job: Job) -> None:
+        """Take what sends signals."""
+        if self._thread is None and self._has_thread:
+            self._thread = threading.Thread(target=self._loop, name="horsies-signals", daemon=True)
+            self._thread.start()
+        self.taken += 1
+        self._queue.put(job)
+
+    def send(self) -> None:
+        """Send what is waiting in this thread, unless there is one for that."""
+        while not self._has_thread and self.sent < self.taken:
+            if (job := self._queue.get()) is not None:
+                self._send(job)
+
+    def close(self, timeout: float) -> None:
+        """Send what is waiting, for at most ``timeout`` seconds."""
+        self.send()
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout)
+
+    def _loop(self) -> None:
+        while (job := self._queue.get()) is not None:
+            close_old_connections()
+            self._send(job)
+            close_old_connections()
+        connections.close_all()
+
+    def _send(self, job: Job) -> None:
+        """Send the signals of one job; what a receiver raises changes nothing, be it SystemExit."""
+        try:
+            isolated(job)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not self._has_thread:
+                raise  # the caller's own thread was asked to stop
+            logger.exception("signals could not be sent")
+        finally:
+            self.sent += 1
+            if self._on_sent is not None:
+                self._on_sent()
+
+    def _announce(self, outcomes: Sequence[Outcome]) -> None:
+        raised = {outcome.claim.task_id: outcome for outcome in outcomes}
+        rows = Task.objects.using(self._database).filter(pk__in=raised, status__in=_FINISHED)
+        for row in rows:
+            outcome = raised[row.pk]
+            is_mine = (row.claim, row.claimed_by_worker_id) == (outcome.claim.claim, outcome.run.runner.worker_id)
+            # Who took this worker for dead has told of that end.
+            if is_mine and row.error_code != OperationalCode.WORKER_CRASHED:
+                _send_handling(outcome.exception, partial(send_finished, [row]))
+
+    def _announce_failures(self, outcomes: Sequence[Outcome]) -> None:
+        raised = {outcome.claim.task_id: outcome for outcome in outcomes}
+        for attempt in failures(self._database, {key: outcome.claim.attempt for key, outcome in raised.items()}):
+            outcome = raised[attempt.task_id]
+            is_mine = attempt.worker_id == outcome.run.runner.worker_id
+            if is_mine and attempt.outcome == AttemptOutcome.FAILED:  # else somebody took this worker for dead
+                _send_handling(outcome.exception, partial(send_failure, attempt))
+
+
+def _send_handling(exception: BaseException | None, send: Job) -> None:
+    """Send a signal where receivers find the traceback in ``sys.exc_info()``, as the framework promises."""
+    try:
+        if exception is not None:
+            raise exception
+    except BaseException:  # noqa: BLE001  # it was raised one line above
+        send()
+    else:
+        send()

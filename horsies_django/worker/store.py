@@ -1,0 +1,454 @@
+"""The books of one runner: everything it says to the queue's tables and asks of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from django.db import Error, connections, transaction
+from django.db.models.functions import Now
+
+from .. import __version__
+from ..core.bounds import beyond, bring_into_range
+from ..core.queue_policy import RULES
+from ..core.results import OperationalCode, TaskError
+from ..core.serialization import clean_text, dumps
+from ..core.status import BeatRole, TaskStatus
+from ..db import postgres
+from ..db.errors import is_of_the_row, is_refusal, primary_message
+from ..db.notifications import ANY_QUEUE, wake_after_commit
+from ..enqueue import retention
+from ..models import Heartbeat, Limit, Queue, Task, Worker
+from ..models.attempt import AttemptError
+from ..models.claim.complete_and_claim import Exchange, exchange_of
+from ..models.claim.scan import Survey
+from ..models.claims import ClaimedTask, Ended, Held, Runner
+from ..models.concurrency_limiter import NO_ONE, Admitted, admit, idle
+from ..models.queue import BOUNDS
+from ..models.queue_limiter import give_back
+from ..models.release_blocked import KEYS
+from ..models.release_blocked import isolate as isolate_gate
+from ..models.transitions import TaskQuerySet
+from ..models.unreadable import DATES, NUMBERS
+from ..models.worker import Answer, WorkerQuerySet
+from ..reaper import pruning
+from ..reaper.crashed import Overrun, recover_all
+from ..workflows import gateway
+from ..workflows.gateway import Door, Made
+from . import claiming, signal_dispatcher
+from .config import Plan
+from .execution import Run
+from .execution_result import Outcome
+from .selector import Shares
+from .slots import Lane
+from .versions import code_version
+from .watchdog import resident_bytes
+
+#: Seconds for which what rows of queues say is not read anew: a busy worker looks more often.
+LEARNT_FOR: Final = 0.2
+
+#: Tasks of a queue that are tried one by one, at least, once a claim has failed.
+ISOLATED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a look saw: for each lane the queues to claim from, and in how many seconds more will be due."""
+
+    due: tuple[tuple[str, ...], ...]
+    deferred_in: float | None
+    is_dismissed: bool = False
+    gates_in: float | None = None
+    is_held_back: bool = False  # more is due, in queues whose limits keep it for now
+    is_partial: bool = False  # there are more queues than one look sees
+    goes_on: bool = False  # and some that come after those that it has seen
+    is_promising: bool = True  # not all of these queues refused when they were last asked
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something to claim."""
+        comes = any(after is not None and after <= 0 for after in (self.deferred_in, self.gates_in))
+        return comes or (self.is_promising and any(self.due))
+
+
+class Lost(NamedTuple):
+    """A claim that only the table knows of."""
+
+    task_id: UUID
+    claim: int
+    workflow_id: UUID | None
+    begins_by: float | None = None
+
+
+C = TypeVar("C", ClaimedTask, Lost)
+
+
+class Books:
+    """Reads and writes for one runner, on the pump's connection. Nothing here waits, logs or keeps tasks in memory."""
+
+    def __init__(self, plan: Plan, runner: Runner) -> None:
+        self._plan = plan
+        self._runner = runner
+        self._exchanges: dict[bool, Exchange] = {}
+        self._survey: Survey | None = None
+        self._door = Door(plan.database)
+        self.shares = Shares(plan)
+        self._learn_at = float("-inf")
+
+    def register(self) -> bool:
+        """Write the worker's row."""
+        runner, facts = self._runner, self._plan.facts | {"version": __version__, "memory": resident_bytes()}
+        facts["code_version"] = code_version(self._plan.options)
+        self._workers.register(runner.worker_id, self._plan.name, runner.hostname, runner.pid or 0, **facts)
+        return True
+
+    def ping(self) -> bool:
+        """Say something to this worker's own listener, which so learns whether it hears at all."""
+        postgres.ping(self._plan.database, self._runner.worker_id)
+        return True
+
+    def leave(self) -> bool:
+        """Remove the worker's row."""
+        retention.learn(self._plan.database, {})
+        self._workers.leave(self._runner.worker_id)
+        return True
+
+    def is_asked_to_stop(self) -> bool:
+        """Whether the worker's row asks it to stop."""
+        return self._workers.filter(pk=self._runner.worker_id, stop_requested_at__isnull=False).exists()
+
+    def look(self, lanes: Sequence[Lane]) -> View:
+        """See, in one statement and with no lock, what there is to do."""
+        if self._survey is None:
+            kinds = [lane.is_async for lane in lanes]
+            self._survey = Survey(self._tasks(), self._workers, self._runner.worker_id, kinds)
+        while (surveyed := self._survey.make()) is None:
+            self.register()  # somebody removed the row
+        self._learn(is_ruled=surveyed.is_ruled)
+        serves = self._plan.serves
+        due: list[tuple[str, ...]] = []
+        is_held_back = False
+        for lane, waiting in zip(lanes, surveyed.queues, strict=True):
+            served = [queue for queue in waiting if not queue.is_paused and serves(queue.queue_name)]
+            names = self.shares.sorted(lane.is_async, served, surveyed.now)
+            due.append(self.shares.open(names))
+            is_held_back = is_held_back or self.shares.is_hopeful(set(names).difference(due[-1]))
+        is_promising = any(map(self.shares.promises, due))
+        return View(
+            tuple(due),
+            surveyed.deferred_in,
+            surveyed.is_dismissed,
+            surveyed.gates_in,
+            is_held_back,
+            surveyed.is_partial,
+            surveyed.goes_on,
+            is_promising,
+        )
+
+    def ease(self) -> None:
+        """Somebody has changed something of queues: what is known of them counts no more."""
+        self.shares.ease()
+        self._learn_at = float("-inf")
+
+    @property
+    def doubts_rules(self) -> bool:
+        """Whether what is known of queues counts no more."""
+        return self._learn_at == float("-inf")
+
+    def _learn(self, *, is_ruled: bool) -> None:
+        """Read what rows of queues say, if any says anything, and nobody has just done so."""
+        if is_ruled and time.monotonic() < self._learn_at:
+            return
+        self._learn_at = time.monotonic() + LEARNT_FOR
+        rows = Queue.objects.using(self._plan.database).ruled().values("name", *RULES) if is_ruled else ()
+        is_new = self.shares.learn({row.pop("name"): row for row in rows})
+        if is_new and retention.learn(self._plan.database, self.shares.kept):
+            self._exchanges.clear()
+
+    def beat(self, lanes: Sequence[Lane]) -> bool:
+        """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34).
+
+        Return whether it is asked to stop.
+        """
+        runner = self._runner
+        answer = self._workers.beat(runner.worker_id, resident_bytes())
+        if answer is Answer.GONE:
+            self.register()
+        self.ping()
+        held = {
+            BeatRole.RUNNER: [run.claim for lane in lanes for run in lane.running.values()],
+            BeatRole.CLAIMER: [claim for lane in lanes for claim in lane.prefetched],
+        }
+        for role, claims in held.items():
+            if claims:
+                status = TaskStatus.RUNNING if role is BeatRole.RUNNER else TaskStatus.CLAIMED
+                tasks = self._tasks().held(claims, status, runner.worker_id)
+                beats = Heartbeat.objects.using(self._plan.database)
+                beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
+        return answer is Answer.STOP
+
+    def still_mine(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
+        """What still runs of these claims' tasks, and under which claim. Two claims may be of one task."""
+        keys = {claim.task_id for claim in claims}
+        mine = self._tasks().filter(claimed_by_worker_id=self._runner.worker_id)
+        running = mine.filter(pk__in=keys, status=TaskStatus.RUNNING)
+        return set(running.values_list("pk", "claim")) if keys else set()
+
+    def locked(self, claims: Sequence[ClaimedTask]) -> set[UUID]:
+        """The ids of those that this worker still runs and somebody else's transaction has locked."""
+        with self.transaction():
+            mine = {key for key, _ in self.still_mine(claims)}
+            held = self._tasks().held(claims, TaskStatus.RUNNING, self._runner.worker_id)
+            return mine - set(held.lock().values_list("pk", flat=True))
+
+    def note_progress(self, runs: Iterable[Run]) -> dict[Run, str]:
+        """Write what bodies have said of their progress since it was last written; return what was written of which."""
+        notes = {run: note for run in runs if (note := run.progress) is not None and note != run.noted}
+        if not notes:
+            return {}
+        written = self._tasks().note_progress({run.claim: note for run, note in notes.items()}, self._runner.worker_id)
+        return {run: note for run, note in notes.items() if run.task_id in written}
+
+    def store(self, ends: Sequence[Ended]) -> None:
+        """Write how bodies ended. What lost its claim meanwhile changes nothing."""
+        if not ends:
+            return
+        ends, tasks, runner = latest(ends), self._tasks(), self._runner
+        if completed := [end for end in ends if end.is_success]:
+            tasks.complete(completed, runner)
+        if put_off := [end for end in ends if end.error is None and end.again_in is not None]:
+            if snoozed := [end for end in put_off if end.unknown_to is None]:
+                tasks.snooze(snoozed, runner.worker_id)
+            if handed_back := [end for end in put_off if end.unknown_to is not None]:
+                tasks.hand_back(handed_back, runner.worker_id)
+        if retried := [end for end in ends if end.error is not None and end.again_in is not None]:
+            tasks.retry_later(retried, runner)
+        if failed := [end for end in ends if end.error is not None and end.again_in is None]:
+            tasks.fail(failed, runner)
+
+    def blocked(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Lock the workflows of these nodes' tasks; return those whose workflow somebody else has locked."""
+        blocked = self._blocked([outcome.claim for outcome in outcomes])
+        return [outcome for outcome in outcomes if outcome.claim.workflow_id in blocked]
+
+    def _blocked(self, claims: Sequence[ClaimedTask | Lost]) -> set[UUID]:
+        roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
+        return self._door.blocked(roots) if roots else set()
+
+    def advance(self, outcomes: Sequence[Outcome]) -> Made:
+        """Do what follows from these ends of nodes' tasks; return what is there then.
+
+        Raises :class:`~..workflows.door.Stuck`.
+        """
+        is_any_left = any(outcome.ended.again_in is not None for outcome in outcomes)
+        return self._door.ended([outcome.run.task_id for outcome in outcomes], is_any_left=is_any_left)
+
+    def tell_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
+        """Wake those who serve the queues of these tasks, once they are there."""
+        for queue, is_async in set(tasks):
+            wake_after_commit(self._plan.database, queue, is_async=is_async)
+
+    def run_nodes(self, claims: Sequence[ClaimedTask]) -> bool:
+        """Show that the nodes of these tasks run."""
+        if claims:
+            gateway.run(self._plan.database, [claim.task_id for claim in claims])
+        return True
+
+    def delete_fleeting(self, outcomes: Sequence[Outcome]) -> None:
+        """Delete tasks that are kept for no time at all (S2-10). Where somebody listens, the reaper does so later."""
+        ended = [one for one in outcomes if one.is_final and not signal_dispatcher.wants_finished(one.claim)]
+        ends = ((one.claim, TaskStatus.COMPLETED if one.ended.is_success else TaskStatus.FAILED) for one in ended)
+        if retention.may_go_at_once(ends, self._plan.database):
+            with self.transaction():
+                pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[one.claim.task_id for one in ended])))
+
+    def store_singly(self, ends: Sequence[Ended]) -> None:
+        """Write ends one by one after they could not be written together.
+
+        One that the database can't hold fails for that alone. One after which its workflow can't go on is stored all
+        the same.
+        """
+        for end in ends:
+            try:
+                self._store_and_follow(end)
+            except Error as error:
+                if not is_refusal(error):
+                    raise  # the database is not to be had: that says nothing of the result
+                self._store_unstorable(end, error)
+
+    def _store_unstorable(self, end: Ended, error: Error) -> None:
+        try:
+            self._store_and_follow(_unstorable(end, error))
+        except Error as again:
+            if not is_refusal(again):
+                raise
+            held = self._tasks().held([end], TaskStatus.RUNNING, self._runner.worker_id)
+            held.fail_unreadable(f"The database refused the end of its body: {again}")
+
+    def readable(self, claims: list[ClaimedTask]) -> list[ClaimedTask]:
+        """End those of these claims that nobody can read; return the others."""
+        if all(claim.is_readable for claim in claims):
+            return claims
+        mine = self._tasks().held_by(self._runner.worker_id)
+        mine.filter(pk__in=[claim.task_id for claim in claims if not claim.is_readable]).fail_unreadable()
+        return [claim for claim in claims if claim.is_readable]
+
+    def isolate(self, lanes: Sequence[Lane]) -> int:
+        """End the tasks that can't be claimed, of those next up for these lanes; return how many there were.
+
+        A claim of many tells of no row. So each is claimed alone, in a transaction that is rolled back. Those that are
+        due and can't be let into the index of claims are found by what they hold; and so are rows of queues that can't
+        be written.
+        """
+        due = self._tasks().deferred().filter(enqueued_at__lte=Now())
+        found = due.filter(beyond(DATES, NUMBERS)).fail_unreadable()
+        found += len(bring_into_range(Queue.objects.using(self._plan.database), BOUNDS))
+        for lane in lanes:
+            for queue in lane.queues:
+                next_up = self._tasks().next_up(is_async=lane.is_async).filter(queue_name=queue)
+                for key in list(next_up.values_list("pk", flat=True)[: max(ISOLATED, 2 * lane.room)]):
+                    found += self._end_if_unclaimable(key, is_async=lane.is_async)
+        return found
+
+    def isolate_gated(self, key: str) -> int:
+        """Fail the unreadable tasks at this limit's gate and mend the limit; return the number of rows changed."""
+        return isolate_gate(self._plan.database, key)
+
+    def _end_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
+        row = self._tasks().filter(pk=key)
+        try:
+            with self.transaction():
+                row.claim(self._runner.worker_id, start=1, is_async=is_async)
+                transaction.set_rollback(True, using=self._plan.database)
+        except Exception as error:
+            if not is_of_the_row(error):
+                raise
+            return row.fail_unreadable(f"The row can't be claimed: {error}")
+        return 0
+
+    def _store_and_follow(self, end: Ended) -> None:
+        with self.transaction(), gateway.following(self._tasks().filter(pk=end.task_id)):
+            self.store([end])
+
+    def gates_due(self) -> set[str]:
+        """The limits at which time alone has made room, a few hundred at most."""
+        due = Limit.objects.using(self._plan.database).due()
+        return set(due.order_by("next_at").values_list("pk", flat=True)[:KEYS])
+
+    def admit(self, keys: Collection[str]) -> Admitted:
+        """Let in at the gates of these keys where somebody waits and nobody else is letting in."""
+        waits = set(keys) - idle(self._plan.database, keys)
+        return admit(self._plan.database, waits) if waits else NO_ONE
+
+    def undefer(self) -> int:
+        """Let what has become due be claimed, by whom it may."""
+        return self._tasks().undefer()
+
+    def start(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
+        """Start prefetched tasks, and return those that may."""
+        # One that was taken away and claimed anew is there twice: the later claim counts.
+        latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
+        may = self._tasks().start(latest, self._runner.worker_id)
+        nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
+        gateway.follow(self._plan.database, nodes)
+        return [claim for claim in latest if claim.task_id in may]
+
+    def exchange(self, lane: Lane, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
+        """Store successes and start what is next up for a lane, in one statement where the database can."""
+        if lane.is_async not in self._exchanges:
+            with self.transaction():
+                exchange = exchange_of(self._tasks(), self._runner, is_async=lane.is_async)
+            self._exchanges[lane.is_async] = exchange
+        exchange = self._exchanges[lane.is_async]
+        if self.shares.is_plain or not room:
+            return exchange.run(ends, room, lane.queues)
+        return claiming.exchange(self.shares, self._tasks(), lane, exchange, ends, room)
+
+    def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
+        """Claim for a lane, and return what has started and what was prefetched."""
+        return claiming.prefetch(self.shares, self._tasks(), lane, self._runner.worker_id)
+
+    def hand_back(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
+        """Give back what was started and has not begun; return those that have to wait with that."""
+        return self._let_go(claims, TaskStatus.RUNNING)
+
+    def release(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
+        """Give back what was claimed and not started; return those that have to wait with that."""
+        return self._let_go(claims, TaskStatus.CLAIMED)
+
+    def _let_go(self, claims: Sequence[C], status: TaskStatus, *, at_last: bool = False) -> list[C]:
+        """Let these be claimed anew, but for those that are returned: somebody else has locked their workflow.
+
+        Who pauses or cancels it does not see yet that they are to be claimed anew, and would leave them to run. That is
+        better, at last, than to be taken for bodies that have crashed.
+        """
+        blocked = self._blocked(claims)
+        free = [claim for claim in claims if claim.workflow_id not in blocked]
+        gone = claims if at_last else free
+        self._give_tokens_back(gone, status)
+        tasks = self._tasks()
+        (tasks.unstart if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
+        dated = {claim.task_id: claim.begins_by for claim in free if claim.begins_by is not None}
+        if late := [task_id for task_id, begins_by in dated.items() if time.monotonic() >= begins_by]:
+            tasks.filter(pk__in=late).expire()
+        gateway.ended(self._plan.database, [claim.task_id for claim in free if claim.workflow_id is not None])
+        wake_after_commit(self._plan.database, ANY_QUEUE)
+        return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
+
+    def _give_tokens_back(self, claims: Collection[Held], status: TaskStatus) -> None:
+        """Let others have the tokens of what has not begun: who sleeps until there is one is told."""
+        if self.shares.has_rates and give_back(self._tasks().held(claims, status, self._runner.worker_id)):
+            wake_after_commit(self._plan.database, ANY_QUEUE)
+
+    def give_up(self, still: Collection[ClaimedTask] = (), *, is_stopped: bool = False) -> int:
+        """Put back everything that this worker holds, as its policy says for a crash, but what ``still`` runs.
+
+        If it ``is_stopped``, that costs no retry.
+        """
+        held = self._tasks().held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
+        return recover_all(held, Overrun(self._plan.task_timeout, is_stopped))
+
+    def holds_anything(self) -> bool:
+        """Whether the table says that this worker holds a task."""
+        return self._tasks().held_by(self._runner.worker_id).exists()
+
+    def hand_back_unknown(self, known: Collection[ClaimedTask], *, at_last: bool = False) -> None:
+        """Give back what the table says this worker holds and it does not know of: a commit's answer was lost."""
+        mine = {(claim.task_id, claim.claim) for claim in known}
+        held = self._tasks().held_by(self._runner.worker_id).values_list("status", "pk", "claim", "workflow_id")
+        lost = [(status, Lost(*row)) for status, *row in held if tuple(row[:2]) not in mine]
+        for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
+            if claims := [claim for found, claim in lost if found == status]:
+                self._let_go(claims, status, at_last=at_last)
+
+    def transaction(self) -> transaction.Atomic:
+        """The transaction of a tick."""
+        return transaction.atomic(using=self._plan.database)
+
+    def pipeline(self) -> AbstractContextManager[None]:
+        """Have what is said in a tick about nodes go in few round trips, if the database can: a line may be slow."""
+        return postgres.pipeline(connections[self._plan.database])
+
+    def _tasks(self) -> TaskQuerySet:
+        return Task.objects.using(self._plan.database)
+
+    @property
+    def _workers(self) -> WorkerQuerySet:
+        return Worker.objects.using(self._plan.database)
+
+
+def latest(ends: Sequence[Ended]) -> list[Ended]:
+    """Two bodies of one task, the older of them under a claim that was taken away, may end in the same tick."""
+    return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
+
+
+def _unstorable(end: Ended, error: Error) -> Ended:
+    message = clean_text(f"The database refused the result: {primary_message(error)}")
+    code = OperationalCode.WORKER_SERIALIZATION_ERROR
+    result = dumps({"err": TaskError(error_code=code, message=message).as_json()})
+    return Ended(end.task_id, end.claim, result, AttemptError(code, message))

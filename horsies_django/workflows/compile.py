@@ -1,0 +1,197 @@
+"""A node becomes a blueprint; what is wrong with it, each mistake with its name, goes into the list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from django.utils import timezone
+
+from ..core.bounds import DATES_ALLOWED, is_in_range
+from ..core.option_parsers import LONGEST_DURATION
+from ..core.serialization import clean_text
+from ..core.workflow_status import Join
+from ..enqueue.call_builder import Callee
+from . import recursion_check
+from .blueprint import NodeBlueprint, SourceIndex
+from .conditions import path_of
+from .errors import Flaw, MistakeCode, Mistakes, shown
+from .inputs import inputs_of, value_kinds
+from .node_options import TermsOfNodes
+from .nodes import CallNode, EventNode, MapNode, Node, SleepNode, Source, SubWorkflowNode
+from .topology import Outline
+from .type_compat import clash, words
+
+EVENT_NAME_LENGTH: Final = 100
+_JOINS: Final = frozenset(Join.values)
+#: Stand for the columns of a node whose options are wrong: its blueprint is not used.
+_NO_COLUMNS: Final = {"backend": "", "queue_name": "", "priority": 0, "rich": False}
+
+
+def blueprints(outline: Outline, terms: TermsOfNodes, mistakes: Mistakes) -> tuple[NodeBlueprint, ...]:
+    """Return the blueprint of each node."""
+    return tuple([_blueprint(index, node, outline, terms, mistakes) for index, node in enumerate(outline.nodes)])
+
+
+def _blueprint(index: int, node: Node[Any], outline: Outline, terms: TermsOfNodes, mistakes: Mistakes) -> NodeBlueprint:
+    own = terms.of(node)
+    flaws: list[Flaw] = [*node.flaws, *own.flaws]
+    values = {**(own.columns or _NO_COLUMNS), "join": "all"}
+    if _has_step_options(node):
+        values |= _step_options(node, len(outline.waits_for[index]), flaws)
+    if isinstance(node, CallNode):
+        assert own.callee is not None  # there is something to call
+        values |= _call(index, node, own.callee, outline, flaws)
+    elif isinstance(node, SleepNode):
+        values |= _sleep(node, flaws)
+    elif isinstance(node, EventNode):
+        values |= _event(node, flaws)
+    for code, problem in flaws:
+        mistakes.add(code, problem, outline.ids[index])
+    return NodeBlueprint(
+        index=index,
+        node_id=outline.ids[index],
+        kind=node.kind.value,
+        waits_for=outline.waits_for[index],
+        dependents=outline.dependents[index],
+        **values,
+    )
+
+
+def _call(index: int, node: CallNode[Any], callee: Callee, outline: Outline, flaws: list[Flaw]) -> dict[str, Any]:
+    inputs = inputs_of(node, callee, partial(outline.sources_of, index))
+    flaws += inputs.flaws
+    values: dict[str, Any] = {"kwargs": inputs.kwargs, "limit_key": inputs.limit_key}
+    if node.args_from or node.values_from or node.workflow_ctx_from is not None:
+        values |= _sources(node, outline)
+    if isinstance(node, MapNode):
+        values |= {"param": inputs.param, "over": outline.index.get(node.over) if node.over else None}
+        flaws += _flaws_of_map(node)
+    elif isinstance(node, SubWorkflowNode):
+        values["definition_key"] = node.definition._meta.options.definition_key
+        flaws += _flaws_of_definition(node)
+    return values
+
+
+def _has_step_options(node: Node[Any]) -> bool:
+    return (
+        node.join is not Join.ALL
+        or node.min_success is not None
+        or node.allow_failed_deps is not False
+        or node.run_when is not None
+        or node.skip_when is not None
+    )
+
+
+def _step_options(node: Node[Any], deps: int, flaws: list[Flaw]) -> dict[str, Any]:
+    join = str(node.join) if isinstance(node.join, str) and node.join in _JOINS else None
+    flaws += _flaws_of_join(node, join, deps)
+    if not isinstance(node.allow_failed_deps, bool):
+        problem = f"allow_failed_deps is {shown(node.allow_failed_deps)}; allowed: True or False."
+        flaws.append((MistakeCode.INVALID_OPTION, problem))
+    values: dict[str, Any] = {"join": join, "min_success": node.min_success}
+    values["allow_failed_deps"] = node.allow_failed_deps
+    for name in ("run_when", "skip_when"):
+        if (condition := getattr(node, name)) is not None:
+            try:
+                values[name] = path_of(condition)
+            except ValueError as error:
+                flaws.append((MistakeCode.INVALID_CONDITION, f"{name} is {error}."))
+    return values
+
+
+def _flaws_of_join(node: Node[Any], join: str | None, deps: int) -> Iterator[Flaw]:
+    code, least = MistakeCode.INVALID_JOIN, node.min_success
+    if join is None:
+        yield code, f"join is {shown(node.join)}; allowed: {', '.join(Join.values)}."
+    elif join == Join.QUORUM:
+        if type(least) is not int or not 1 <= least <= deps:
+            yield code, f"min_success is {shown(least)}; allowed: from 1 to {deps}, the nodes that it waits for."
+    elif least is not None:
+        yield (
+            code,
+            f"min_success is {shown(least)}, and join is {join!r}; allowed: only with join='quorum'.",
+        )
+    if join == Join.ANY and not deps:
+        yield code, "join is 'any', and it waits for nothing; allowed: at least one node to wait for."
+
+
+def _sources(node: CallNode[Any], outline: Outline) -> dict[str, Any]:
+    places = outline.index
+    context = node.workflow_ctx_from
+    return {
+        "args_from": _indices(node.args_from, places),
+        "values_from": _indices(node.values_from, places),
+        "ctx_from": None if context is None else tuple(dict.fromkeys(places[one] for one in context if one in places)),
+    }
+
+
+def _indices(sources: Mapping[str, Source], places: Mapping[Node[Any], int]) -> dict[str, SourceIndex]:
+    """Return sources by place; a node that is not in the workflow was found before."""
+    return {
+        param: tuple([places.get(one, -1) for one in source]) if isinstance(source, tuple) else places.get(source, -1)
+        for param, source in sources.items()
+    }
+
+
+def _flaws_of_map(node: MapNode[Any]) -> Iterator[Flaw]:
+    if node.over is None:
+        return
+    if clash(found := value_kinds(node.over), frozenset({list})):
+        problem = f"over is {node.over!r}, which gives {words(found)}; allowed: a node that returns a list."
+        yield MistakeCode.INVALID_MAP, problem
+    if node.join != Join.ALL:
+        problem = f"join is {shown(node.join)}; allowed: 'all', for without the list there is nothing to map."
+        yield MistakeCode.INVALID_MAP, problem
+
+
+def _flaws_of_definition(node: SubWorkflowNode[Any]) -> Iterator[Flaw]:
+    if not node.definition._meta.can_be_found:
+        problem = f"{node.label} is abstract or has no definition_key; allowed: a definition with a key."
+        yield MistakeCode.UNREGISTERED_SUBWORKFLOW, problem
+    elif not _has_arguments(node) and (problem_of_circle := recursion_check.problem_of(node.definition)):
+        yield MistakeCode.CONTAINS_ITSELF, problem_of_circle
+
+
+def _has_arguments(node: CallNode[Any]) -> bool:
+    return bool(node.args or node.kwargs or node.args_from or node.values_from or node.workflow_ctx_from)
+
+
+def _sleep(node: SleepNode, flaws: list[Flaw]) -> dict[str, Any]:
+    until = node.until
+    if isinstance(until, datetime):
+        if timezone.is_aware(until) and is_in_range(until):
+            return {"until": until}
+    elif (seconds := _seconds(until)) is not None:
+        return {"seconds": seconds}
+    allowed = f"seconds from 0 to a hundred years, a timedelta, or an aware datetime, {DATES_ALLOWED}"
+    flaws.append((MistakeCode.INVALID_SLEEP, f"it sleeps {shown(until)}; allowed: {allowed}."))
+    return {}
+
+
+def _event(node: EventNode, flaws: list[Flaw]) -> dict[str, Any]:
+    name = node.event_name
+    if problem := problem_of_event(name):
+        flaws.append((MistakeCode.INVALID_EVENT, f"its event is {problem}"))
+    timeout = None if node.timeout is None else _seconds(node.timeout)
+    if node.timeout is not None and not timeout:
+        problem = f"timeout is {shown(node.timeout)}; allowed: more than 0 seconds, a timedelta, or None for no limit."
+        flaws.append((MistakeCode.INVALID_EVENT, problem))
+    return {"event_name": name, "event_timeout": timeout}
+
+
+def problem_of_event(name: object) -> str | None:
+    """Return what is wrong with the name of an event, if anything is."""
+    if isinstance(name, str) and 0 < len(name) <= EVENT_NAME_LENGTH and name == clean_text(name):
+        return None
+    return f"{shown(name)}; allowed: a text of 1 to {EVENT_NAME_LENGTH} characters."
+
+
+def _seconds(value: object) -> float | None:
+    """Return a duration in seconds; None for what is none."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DURATION:
+        return None
+    return float(seconds)

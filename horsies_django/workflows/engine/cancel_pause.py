@@ -1,0 +1,241 @@
+"""Stopping: what has not begun is taken back, what runs comes to its end (W-37, W-38, W-42, W-44)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from django.db import OperationalError, connections, models, transaction
+from django.db.models import Exists, OuterRef, Q, Subquery, Value
+from django.db.models.functions import Now
+
+from ...core.status import TaskStatus
+from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
+from ...db import postgres
+from ...db.completions import tell_after_commit
+from ...enqueue.retention import workflow_kept_until
+from ...models import Task, Workflow, WorkflowTask
+from ..codes import STOPPED_BY
+from . import limits, node_end
+from .nodes import BEGUN, NodeRows, Settled, among
+
+if TYPE_CHECKING:
+    from .context import Turn
+
+#: Milliseconds to wait for a task that somebody has locked.
+MOMENT: Final = 500
+
+_NOT_BEGUN: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
+
+
+def left_over(nodes: NodeRows, task_ids: Collection[UUID]) -> NodeRows:
+    """The nodes of those of these tasks that are to run once more in workflows that do not run any more."""
+    states = [WorkflowStatus.PAUSED, *sorted(WORKFLOW_TERMINAL_STATES)]
+    mine = nodes.filter(task_id__in=task_ids, status__in=BEGUN)
+    return mine.filter(task__status__in=_NOT_BEGUN, workflow__status__in=states)
+
+
+def abandon(turn: Turn, some: NodeRows) -> None:
+    """Take back the tasks of ``some`` nodes of paused workflows that have not begun.
+
+    A task that somebody has locked for longer than a moment is left to that.
+    """
+    paused = _not_begun(some).filter(workflow__status=WorkflowStatus.PAUSED)
+    _put_back(turn, paused.values_list("task_id", "pk"))
+
+
+def _not_begun(some: NodeRows) -> NodeRows:
+    """Those of ``some`` nodes whose tasks have not begun."""
+    return some.filter(status__in=BEGUN, task__status__in=_NOT_BEGUN)
+
+
+def drop(turn: Turn, some: NodeRows) -> list[Settled]:
+    """Skip those of ``some`` nodes whose workflow was ended while they ran, and whose tasks are to run once more."""
+    nodes = turn.nodes
+    late = _not_begun(some).filter(workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES))
+    taken = _take_back(turn, late.values_list("task_id", "pk"))
+    rows = nodes.filter(among(nodes.db, taken))
+    columns = ("pk", "workflow_id", "task_index", "dependents", "map_index")
+    skipped = [
+        Settled(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
+        for pk, workflow_id, index, dependents, map_index in rows.values_list(*columns)
+    ]
+    node_end.skip_stopped(nodes, skipped)
+    return skipped
+
+
+def _take_back(turn: Turn, rows: Iterable[tuple[Any, int]]) -> list[int]:
+    """Cancel tasks that have not begun, each given with its node; return the nodes.
+
+    A claimed one whose deadline has passed expires instead, and so does its node, as the turn follows it (S1-20).
+    """
+    pairs = dict(rows)
+    free = _locked(turn.database, pairs)
+    gone = _expire(turn, _claimed(free))
+    cancelled = [task_id for task_id in free if task_id not in gone]
+    if cancelled:
+        Task.objects.using(turn.database).filter(among(turn.database, cancelled)).cancel_quietly()
+    return [pairs[task_id] for task_id in cancelled]
+
+
+def _put_back(turn: Turn, rows: Iterable[tuple[Any, int]]) -> None:
+    """Take back the tasks of nodes of paused workflows that have not begun, each given with its node.
+
+    Those that nobody has claimed are cancelled, and their nodes READY: they get new tasks. A claimed one is PENDING
+    again and held back, with its id; or it expires, if its deadline has passed (S1-20).
+    """
+    pairs = dict(rows)
+    free = _locked(turn.database, pairs)
+    tasks = Task.objects.using(turn.database)
+    if claimed := _claimed(free):
+        _expire(turn, claimed)
+        tasks.filter(among(turn.database, claimed)).hold()
+    if waiting := [task_id for task_id, status in free.items() if status == TaskStatus.PENDING]:
+        tasks.filter(among(turn.database, waiting)).cancel_quietly()
+        rows_of = turn.nodes.filter(among(turn.database, [pairs[task_id] for task_id in waiting]))
+        rows_of.update(status=WorkflowTaskStatus.READY, task_id=None)
+
+
+def _claimed(statuses: Mapping[UUID, str]) -> list[UUID]:
+    return [task_id for task_id, status in statuses.items() if status == TaskStatus.CLAIMED]
+
+
+def _expire(turn: Turn, claimed: Collection[UUID]) -> set[UUID]:
+    """Expire those of these claimed tasks whose deadline has passed; return which. The turn follows that later."""
+    if not claimed:
+        return set()
+    tasks = Task.objects.using(turn.database).filter(among(turn.database, claimed))
+    if not tasks.filter(status=TaskStatus.CLAIMED).expire_claimed():
+        return set()
+    expired = set(tasks.filter(status=TaskStatus.EXPIRED).values_list("pk", flat=True))
+    turn.expired.update(expired)
+    return expired
+
+
+def let_go(database: str, keys: Collection[UUID]) -> None:
+    """Let the tasks be claimed that the pause of these workflows, which run again, has held back."""
+    tasks = Task.objects.using(database)
+    nodes = WorkflowTask.objects.using(database).filter(workflow__status=WorkflowStatus.RUNNING, status__in=BEGUN)
+    mine = nodes.filter(among(database, keys, "workflow"), task__in=tasks.held_back())
+    limited: dict[tuple[str, str], list[UUID]] = defaultdict(list)
+    free: list[UUID] = []
+    columns = ("task_id", "limit_key", "task_name", "task__task_name")
+    for task_id, limit_key, path, called in mine.values_list(*columns):
+        if task_id is None:
+            continue
+        if limit_key is None or path != called:  # a step of the engine has no limit
+            free.append(task_id)
+        else:
+            limited[limit_key, path].append(task_id)
+    if free:
+        tasks.filter(among(database, free)).let_go()
+    for (limit_key, _), task_ids in limited.items():
+        tasks.filter(among(database, task_ids)).let_go(limit_key)
+    limits.let_in_after_commit(database, limited)
+
+
+def _locked(database: str, task_ids: Collection[UUID]) -> dict[UUID, str]:
+    """Lock those of these tasks that have not begun, and return how they stand.
+
+    One that somebody has locked is being claimed, as a rule, and has begun a moment later; or its time has just come,
+    or there is room for it at its gate, and then it has not.
+    """
+    if not task_ids:
+        return {}
+    waiting = Task.objects.using(database).filter(status__in=_NOT_BEGUN)
+    free = dict(waiting.filter(among(database, task_ids)).lock().values_list("pk", "status"))
+    rest = waiting.filter(among(database, set(task_ids).difference(free)))
+    if len(free) < len(task_ids) and rest.exists():
+        try:
+            with transaction.atomic(using=database), postgres.waiting_for_locks(connections[database], MOMENT):
+                free |= dict(rest.lock(skip=False).values_list("pk", "status"))
+        except OperationalError as error:
+            if not postgres.is_lock_timeout(error):
+                raise
+            free |= dict(rest.lock().values_list("pk", "status"))
+    return free
+
+
+def pause(turn: Turn, roots: Collection[UUID]) -> list[UUID]:
+    """RUNNING → PAUSED for these workflows and everything below them; return which it was (W-42, W-62).
+
+    What has not begun is taken back when the turn asks for something else, or is flushed.
+    """
+    database = turn.database
+    if not roots:
+        return []
+    statuses = _statuses_below(database, roots)
+    keys = [key for key, status in statuses.items() if status == WorkflowStatus.RUNNING]
+    running = Workflow.objects.using(database).filter(among(database, keys), status=WorkflowStatus.RUNNING)
+    running.update(status=WorkflowStatus.PAUSED, paused_at=Now())
+    tell_after_commit(database, keys)
+    if keys:
+        mine = _not_begun(turn.nodes.filter(among(database, keys, "workflow")))
+        turn.ask_later(
+            turn.phrases.read(mine, "task_id", "pk"),
+            lambda rows: _put_back(turn, rows),
+        )
+    return keys
+
+
+def cancel(
+    turn: Turn,
+    roots: Collection[UUID],
+    status: WorkflowStatus = WorkflowStatus.CANCELLED,
+    error: Mapping[str, Any] | None = None,
+) -> list[Settled]:
+    """End these workflows, and everything below them; return the nodes that are skipped with that (W-44).
+
+    As CANCELLED, or EXPIRED when their time is over (P-09); ``error`` says why, if that is not clear from the rows.
+    """
+    database = turn.database
+    workflows = Workflow.objects.using(database)
+    live = workflows.filter(pk__in=below(database, roots)).exclude(status__in=sorted(WORKFLOW_TERMINAL_STATES))
+    keys = list(live.values_list("pk", flat=True))
+    rows = workflows.filter(pk__in=keys)
+    rows.update(status=status, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
+    tell_after_commit(database, keys)
+    nodes = WorkflowTask.objects.using(database).all()
+    mine = nodes.filter(workflow__in=keys)
+    taken = _take_back(turn, _not_begun(mine).values_list("task_id", "pk"))
+    waits = Q(status__in=[WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY])
+    children = workflows.filter(parent=OuterRef("pk"), is_replaced=False)
+    untasked = Q(~Exists(children), status__in=BEGUN, task__isnull=True)
+    skipped = [
+        Settled(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
+        for pk, workflow_id, index, dependents, map_index in mine.filter(
+            waits | untasked | among(database, taken)
+        ).values_list("pk", "workflow_id", "task_index", "dependents", "map_index")
+    ]
+    node_end.skip(nodes, skipped, STOPPED_BY[status], f"The workflow is {status}.")
+    return skipped
+
+
+def below(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
+    """The ids of these workflows, and of all that are below them, but for those that others have replaced."""
+    return list(_statuses_below(database, roots))
+
+
+def _statuses_below(database: str, roots: Collection[UUID]) -> dict[UUID, str]:
+    """How these workflows stand, and all that are below them, but for those that others have replaced."""
+    workflows = Workflow.objects.using(database)
+    asked = workflows.filter(among(database, roots))
+    # By their root: to ask who is a child of so many nodes takes as long as there are subworkflows anywhere.
+    tree = workflows.filter(root_id__in=asked.values("root_id"), depth__gt=0, is_replaced=False)
+    # A join might be planned to go through all nodes.
+    above_it = WorkflowTask.objects.using(database).filter(pk=OuterRef("parent")).values("workflow_id")
+    of_uuid = models.UUIDField()
+    rows = asked.values_list("pk", "status", Value(None, of_uuid)).union(
+        tree.values_list("pk", "status", Subquery(above_it, output_field=of_uuid)), all=True
+    )
+    children: dict[UUID | None, list[UUID]] = defaultdict(list)
+    statuses: dict[UUID, str] = {}
+    for key, status, above in rows:
+        statuses[key] = status
+        children[above].append(key)
+    keys = [key for key in roots if key in statuses]
+    for key in keys:  # which grows meanwhile
+        keys += children[key]
+    return {key: statuses[key] for key in keys}

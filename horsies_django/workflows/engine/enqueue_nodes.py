@@ -1,0 +1,121 @@
+"""Enqueuing: a node becomes a task, in the database itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
+
+from django.db import models
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Coalesce, Now
+
+from ...core.ids import uuid7s
+from ...core.retry import RetryPolicy
+from ...core.status import TaskStatus
+from ...db.expressions import FromMap, FromNow
+from ...db.notifications import wake_after_commit
+from ...db.statements import Statement
+from ...models import Task
+from ..blueprint import TASK_COLUMNS
+from .nodes import NodeRows
+
+if TYPE_CHECKING:
+    from .context import Turn
+
+#: The queue of a task, and whether it is a coroutine's.
+Lane: TypeAlias = tuple[str, bool]
+
+#: Columns of a task that its node has under the same name.
+_OWN: Final = (*TASK_COLUMNS, "kwargs")
+
+#: Builds the subworkflow of a node (see workflows/internal.py).
+BUILD: Final = "horsies_django.workflows.internal.build"
+
+#: Our own tasks run again when their worker dies: nobody's effects are doubled by that.
+_AGAIN: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["WORKER_CRASHED"])
+_MAX_RETRIES: Final = Value(_AGAIN.max_retries)
+_POLICY: Final = Value(_AGAIN.as_json(), models.JSONField())
+
+#: The changes that make the task of a node the one that builds its subworkflow, by its own policy if it has one (P-10).
+BUILDING: Final[Mapping[str, Any]] = {
+    "task_name": Value(BUILD),
+    "max_retries": Case(
+        When(retry_policy__isnull=True, then=_MAX_RETRIES), default="max_retries", output_field=models.IntegerField()
+    ),
+    "retry_policy": Coalesce("retry_policy", _POLICY),
+}
+
+_NEW: Final[dict[str, Any]] = {
+    "args": Value([], models.JSONField()),
+    "status": Value(TaskStatus.PENDING.value),
+    "deferred": Value(False),
+    "gated": Value(False),
+    "claim": Value(0),
+    "attempt": Value(0),
+    "retry_count": Value(0),
+    "sent_at": Now(),
+    "enqueued_at": Now(),
+}
+
+
+def enqueue(turn: Turn, kind: str, nodes: Mapping[int, Lane], **changes: Any) -> None:
+    """PENDING, READY → ENQUEUED for the nodes with these keys, with the next that the turn writes (W-32).
+
+    ``changes`` are columns of the tasks that are not as their nodes have them, the same for all of a kind.
+    """
+    if not nodes:
+        return
+    ids = dict(zip(nodes, uuid7s(len(nodes)), strict=True))
+    turn.enqueue(kind, ids, changes)
+    tell(turn, {task_id: nodes[key] for key, task_id in ids.items()}, is_later="deferred" in changes)
+
+
+def enqueue_made(turn: Turn, tasks: Mapping[UUID, Lane]) -> None:
+    """Make the tasks of nodes that were inserted as ENQUEUED, with the ids of these tasks."""
+    if tasks:
+        turn.phrases.make_tasks({}, tasks)
+        tell(turn, tasks, is_later=False)
+
+
+def tell(turn: Turn, tasks: Mapping[UUID, Lane], *, is_later: bool) -> None:
+    """Have workers know of these tasks; ``is_later`` if none is due."""
+    if not is_later:
+        turn.enqueued |= tasks
+    if is_later or not turn.is_quiet:
+        for queue, is_async in set(tasks.values()):
+            wake_after_commit(turn.database, queue, later=is_later, is_async=is_async)
+
+
+def insertion(nodes: NodeRows, task_ids: FromMap | F, changes: Mapping[str, Any]) -> Statement:
+    """Return the INSERT of the tasks of these nodes."""
+    is_fed = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
+    columns = {
+        "id": task_ids,
+        **{name: F(name) for name in _OWN},
+        **_NEW,
+        "workflow_id": F("workflow__root_id"),
+        "is_fed": models.ExpressionWrapper(is_fed, models.BooleanField()),
+        **changes,
+    }
+    return Statement.insert(Task, nodes, columns)
+
+
+def internal(path: str, **kwargs: Any) -> Mapping[str, Any]:
+    """Return the changes that make the task of a node one of ours."""
+    return {
+        "task_name": Value(path),
+        "kwargs": Value(kwargs, models.JSONField()),
+        "is_async": Value(False),
+        "rich": Value(False),
+        "is_fed": Value(False),
+        "timeout": Value(None, models.FloatField()),
+        "max_retries": _MAX_RETRIES,
+        "retry_policy": _POLICY,
+    }
+
+
+def later(seconds: FromMap) -> Mapping[str, Any]:
+    """Return the changes that let a task wait."""
+    due = FromNow(seconds)
+    return {"enqueued_at": due, "run_after": due, "deferred": Value(True)}

@@ -1,0 +1,56 @@
+"""Limiting: nodes whose task has limits by key, which wait at the gates of their keys."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import F, Value
+
+from ...core.ids import uuid7s
+from ...enqueue import limits
+from ...enqueue.limits import Terms
+from ...models import release_blocked
+from .context import Turn
+from .nodes import among
+
+_GATED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "gated": Value(True), "deferred": Value(True)}
+
+
+def enqueue(turn: Turn, limit_keys: Mapping[int, str | None]) -> None:
+    """PENDING, READY → ENQUEUED for the nodes with these keys, whose tasks are let in as there is room for them."""
+    if not limit_keys:
+        return
+    turn.enqueue("limited", dict(zip(limit_keys, uuid7s(len(limit_keys)), strict=True)), _GATED)
+    if turn.is_quiet:
+        turn.limit_keys.update(key for key in limit_keys.values() if key is not None)
+        return
+    nodes = turn.nodes.filter(among(turn.database, limit_keys)).order_by()
+    let_in_after_commit(turn.database, list(nodes.values_list("limit_key", "task_name").distinct()))
+
+
+def enqueue_made(turn: Turn, said: Mapping[UUID, tuple[str | None, str | None]]) -> None:
+    """Make the tasks of nodes that were inserted as ENQUEUED: by task, a limit key and the path of the task."""
+    if not said:
+        return
+    turn.phrases.make_tasks(_GATED, said)
+    if turn.is_quiet:
+        turn.limit_keys.update(limit_key for limit_key, _ in said.values() if limit_key is not None)
+    else:
+        let_in_after_commit(turn.database, set(said.values()))
+
+
+def let_in_after_commit(database: str, said: Iterable[tuple[str | None, str | None]]) -> None:
+    """Look at these gates once the current transaction has committed: limit keys, each with the path of its task.
+
+    What the code says of them now counts from then on, also for nodes that begin later.
+    """
+    by_terms: dict[Terms, list[str]] = defaultdict(list)
+    for limit_key, path in said:
+        if limit_key is not None and path is not None:
+            by_terms[limits.declared(path)].append(limit_key)
+    for terms, limit_keys in by_terms.items():
+        # Of one whose code says nothing of a limit, or is not here, what is known of the limit stays.
+        release_blocked.admit_after_commit(database, limit_keys, terms or None)

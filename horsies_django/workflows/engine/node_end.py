@@ -1,0 +1,204 @@
+"""Ending: nodes take over how their tasks ended."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import models
+from django.db.models import Case, Exists, OuterRef, Q, Subquery, TextField, Value, When
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
+from django.db.models.functions import Cast, Coalesce, Left, Now
+
+from ...core.results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
+from ...core.status import TASK_TERMINAL_STATES, TaskStatus
+from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
+from ...models import Task, Workflow
+from ..codes import STOPPED_BY, WorkflowCode
+from .nodes import BEGUN, IS_UNDECIDED, NodeRows, Settled, among
+
+if TYPE_CHECKING:
+    from .context import Turn
+
+#: The length of the column of error codes.
+_CODE_LENGTH: Final = 100
+
+_ENDED: Final = sorted(TASK_TERMINAL_STATES)
+
+#: Whether the stored result of a task, and not its status, says that it succeeded (S3-14, S3-15).
+_IS_OK: Final = models.ExpressionWrapper(
+    Q(task__result__ok__isnull=False, task__result__err__isnull=True), models.BooleanField()
+)
+
+#: What the task has said that looked at a node's conditions, and how its workflow is then.
+_ANSWER: Final = Case(When(IS_UNDECIDED, then=Cast("task__result", TextField())))
+_STATUS: Final = Case(
+    When(IS_UNDECIDED, then=Subquery(Workflow.objects.filter(pk=OuterRef("workflow_id")).values("status")))
+)
+
+#: Whether the subworkflow of a node has been built.
+_IS_BUILT: Final = Case(
+    When(
+        Q(kind=NodeKind.SUBWORKFLOW) & Exists(Workflow.objects.filter(parent=OuterRef("pk"), is_replaced=False)),
+        then=Value(True),
+    ),
+    default=Value(False),
+)
+
+#: What of a node whose task has ended says what becomes of it.
+ENDS: Final = (
+    "pk",
+    "workflow_id",
+    "task_index",
+    "dependents",
+    "map_index",
+    _IS_OK,
+    "kind",
+    IS_UNDECIDED,
+    _ANSWER,
+    _STATUS,
+    _IS_BUILT,
+)
+
+#: What is taken for the error of a task that has left none (S3-15).
+_CODES: Final = {
+    TaskStatus.COMPLETED: RetrievalCode.RESULT_NOT_AVAILABLE,
+    TaskStatus.FAILED: OperationalCode.WORKER_CRASHED,
+    TaskStatus.CANCELLED: OutcomeCode.TASK_CANCELLED,
+    TaskStatus.EXPIRED: OutcomeCode.TASK_EXPIRED,
+}
+
+
+def err(code: str, message: str, data: Any = None) -> dict[str, Any]:
+    """Return an err result as it is stored."""
+    return {"err": TaskError(error_code=str(code), message=message, data=data).as_json()}
+
+
+def settle(turn: Turn, rows: Iterable[Sequence[Any]]) -> tuple[list[Settled], list[int]]:
+    """End the nodes whose tasks have ended, given as :data:`ENDS`; return them, and those that are to run.
+
+    The latter are those whose conditions were looked at (P-05).
+    """
+    nodes = turn.nodes
+    plain: list[Settled] = []
+    asked: list[tuple[Settled, str, str]] = []
+    late: list[Settled] = []
+    for pk, workflow_id, index, dependents, map_index, is_ok, kind, is_undecided, answer, status, is_built in rows:
+        ended = WorkflowTaskStatus.COMPLETED if is_ok else WorkflowTaskStatus.FAILED
+        end = Settled(pk, workflow_id, index, ended, dependents, map_index)
+        if is_ok and is_undecided:
+            asked.append((end, answer, status))
+        elif is_ok and kind == NodeKind.EVENT:
+            late.append(end)
+        elif kind != NodeKind.SUBWORKFLOW or not (is_ok or is_built):
+            plain.append(end)  # but what has a subworkflow ends with it, even if a worker died after it had built it
+    if ok := [end.pk for end in plain if end.status == WorkflowTaskStatus.COMPLETED]:
+        turn.phrases.complete(ok)
+    _fail(nodes, [end.pk for end in plain if end.status != WorkflowTaskStatus.COMPLETED])
+    skipped, runs = _decide(nodes, asked)
+    return [*plain, *skipped, *time_out(nodes, late)], runs
+
+
+def ended(nodes: NodeRows) -> NodeRows:
+    """Those of these nodes whose tasks have ended, and that have not."""
+    return nodes.filter(status__in=BEGUN, task__status__in=_ENDED)
+
+
+def completed(database: str) -> dict[str, Any]:
+    """What the success of its task writes to a node."""
+    result = Subquery(Task.objects.using(database).filter(pk=OuterRef("task_id")).values("result"))
+    return {"status": WorkflowTaskStatus.COMPLETED, "completed_at": Now(), "result": result, "error_code": None}
+
+
+def _fail(nodes: NodeRows, keys: Collection[int]) -> None:
+    """Give nodes the errors of their tasks."""
+    if not keys:
+        return
+    task = Task.objects.using(nodes.db).filter(pk=OuterRef("task_id"))
+    lacking = Case(
+        *(
+            When(status=status, then=Value(err(code, "The task has left no result."), models.JSONField()))
+            for status, code in _CODES.items()
+        )
+    )
+    codes = Case(*(When(status=status, then=Value(str(code))) for status, code in _CODES.items()))
+    unreadable = OperationalCode.RESULT_DESERIALIZATION_ERROR
+    garbage = Value(err(unreadable, "The stored result of the task can't be read."), models.JSONField())
+    has_code = When(result__err__error_code__isnull=False, then="result")
+    stored = Left(KeyTextTransform("error_code", KeyTransform("err", "result")), _CODE_LENGTH)
+    result = Case(When(result__isnull=True, then=lacking), has_code, default=garbage, output_field=models.JSONField())
+    named = Case(
+        When(result__isnull=True, then=Coalesce("error_code", codes)),
+        When(result__err__error_code__isnull=False, then=stored),
+        default=Value(str(unreadable)),
+        output_field=models.CharField(),
+    )
+    known = Subquery(task.annotate(known=result).values("known"))
+    code = Subquery(task.annotate(code=named).values("code"))
+    _open(nodes, keys).update(status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=known, error_code=code)
+
+
+def _decide(nodes: NodeRows, asked: Sequence[tuple[Settled, str, str]]) -> tuple[list[Settled], list[int]]:
+    """The conditions of these nodes were looked at: skip those that are not to run, and return the others' keys.
+
+    Each is given with the answer, and the status of its workflow: none is to run if that has ended in the meantime.
+    """
+    if not asked:
+        return [], []
+    lost: dict[str, list[Settled]] = defaultdict(list)
+    skipped, runs = list[Settled](), list[int]()
+    for end, answer, status in asked:
+        end = end._replace(status=WorkflowTaskStatus.SKIPPED)
+        if status in WORKFLOW_TERMINAL_STATES:
+            lost[status].append(end)
+        elif json.loads(answer).get("ok") is True:
+            runs.append(end.pk)
+        else:
+            skipped.append(end._replace(is_neutral=True))
+    for status, ends in lost.items():
+        _skip_stopped(nodes, ends, status)
+    if runs:
+        _open(nodes, runs).update(status=WorkflowTaskStatus.READY, is_decided=True, task_id=None)
+    skip(nodes, skipped, WorkflowCode.CONDITION_NOT_MET, "Its condition says that it is not to run.")
+    return [*(end for ends in lost.values() for end in ends), *skipped], runs
+
+
+def time_out(nodes: NodeRows, ends: Sequence[Settled]) -> list[Settled]:
+    """The time of these events is over."""
+    failed = [end._replace(status=WorkflowTaskStatus.FAILED) for end in ends]
+    if failed:
+        _open(nodes, [end.pk for end in failed]).update(
+            status=WorkflowTaskStatus.FAILED,
+            completed_at=Now(),
+            result=err(WorkflowCode.EVENT_TIMEOUT, "The event did not come in time."),
+            error_code=str(WorkflowCode.EVENT_TIMEOUT),
+        )
+    return failed
+
+
+def skip(nodes: NodeRows, ends: Sequence[Settled], code: str, message: str) -> None:
+    """PENDING, READY and what has begun → SKIPPED (W-36, W-38)."""
+    if ends:
+        nodes.filter(among(nodes.db, [end.pk for end in ends])).exclude(status__in=_NODE_ENDED).update(
+            status=WorkflowTaskStatus.SKIPPED, completed_at=Now(), result=err(code, message), error_code=str(code)
+        )
+
+
+def skip_stopped(nodes: NodeRows, ends: Sequence[Settled]) -> None:
+    """ENQUEUED, RUNNING → SKIPPED for nodes that find their workflow ended, with the code of how it did."""
+    statuses = dict(nodes.filter(pk__in=[end.pk for end in ends]).values_list("pk", "workflow__status")) if ends else {}
+    for status in sorted(set(statuses.values())):
+        _skip_stopped(nodes, [end for end in ends if statuses[end.pk] == status], status)
+
+
+def _skip_stopped(nodes: NodeRows, ends: Sequence[Settled], status: str) -> None:
+    skip(nodes, ends, STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED), "The workflow had ended.")
+
+
+_NODE_ENDED: Final = (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
+
+
+def _open(nodes: NodeRows, keys: Collection[int]) -> NodeRows:
+    return nodes.filter(pk__in=keys, status__in=BEGUN)

@@ -1,0 +1,261 @@
+"""Repairing: workflows that nothing moves any more, as something else than the engine has changed them (W-73)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import Error, InterfaceError, OperationalError, connections, models, transaction
+from django.db.models import Count, Exists, Min, OuterRef, Q
+from django.db.models.functions import Now
+
+from ...core.bounds import as_read
+from ...core.results import OperationalCode, RetrievalCode, TaskError
+from ...core.serialization import clean_text
+from ...core.status import TASK_TERMINAL_STATES
+from ...core.workflow_status import (
+    WORKFLOW_TASK_TERMINAL_STATES,
+    WORKFLOW_TERMINAL_STATES,
+    NodeKind,
+    WorkflowStatus,
+    WorkflowTaskStatus,
+)
+from ...db.completions import tell_after_commit
+from ...db.errors import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_of_the_row, primary_message, sqlstate
+from ...db.expressions import FromNow, SecondsUntil
+from ...enqueue.retention import workflow_kept_until
+from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
+from ..codes import WorkflowCode
+from . import cancel_pause, node_end, resume_workflow, start_nodes
+from .advance import Advance
+from .nodes import BEGUN, NodeRows, Settled, read
+
+logger = logging.getLogger("horsies_django.reaper")
+
+#: Trees that one pass looks into at most.
+MOST: Final = 200
+
+_IS_OPEN: Final = ~Q(status__in=sorted(WORKFLOW_TASK_TERMINAL_STATES))
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What was done to the workflows of one tree; ``error`` says why it had to be failed, or was left as it is."""
+
+    root_id: UUID
+    settled: int = 0
+    decided: int = 0
+    finished: int = 0
+    error: str = ""
+
+    @property
+    def is_anything(self) -> bool:
+        """Whether anything was done."""
+        return bool(self.settled or self.decided or self.finished or self.error)
+
+
+def repair(database: str, most: int = MOST) -> list[Repaired]:
+    """Bring stuck workflows up to date, each tree in a transaction of its own; return what was done (S3-12 … S3-17).
+
+    A tree whose rows can't be worked with is FAILED with ``WORKER_ROW_UNREADABLE``; the others are still repaired.
+    A tree that another transaction has locked is left for the next pass.
+    """
+    done: list[Repaired] = []
+    for root in _stuck(database, most):
+        try:
+            with transaction.atomic(using=database):
+                if Workflow.objects.using(database).lock([root], skip=True):
+                    done.append(_mend(database, root))
+        except Exception as error:
+            _raise_if_away(database, error)
+            logger.exception("workflow id=%s can't be repaired", root)
+            done.append(_give_up(database, root, error))
+    return [each for each in done if each.is_anything]
+
+
+def _raise_if_away(database: str, error: Exception) -> None:
+    is_away = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
+    is_away = is_away or sqlstate(error) in (READ_ONLY, LOCK_TAKEN, NO_PRIVILEGE)
+    if is_away or connections[database].in_atomic_block:
+        raise error
+
+
+def _give_up(database: str, root: UUID, error: Exception) -> Repaired:
+    """Fail a tree whose rows can't be worked with, as something has damaged them. Any other is left."""
+    if not is_of_the_row(error):
+        return Repaired(root, error=repr(error))
+    why = primary_message(error) if isinstance(error, Error) else repr(error)
+    try:
+        with transaction.atomic(using=database):
+            if not Workflow.objects.using(database).lock([root], skip=True):
+                return Repaired(root)
+            finished = _fail_unreadable(database, root, f"Its rows can't be worked with: {why}")
+    except Exception as again:
+        _raise_if_away(database, again)
+        logger.exception("workflow id=%s can't be failed either: left as it is", root)
+        return Repaired(root, error=repr(again))
+    return Repaired(root, finished=finished, error=why)
+
+
+def _fail_unreadable(database: str, root: UUID, why: str) -> int:
+    """End a tree by its columns alone, and bring them into range; return how many workflows it was.
+
+    Bodies that run come to their end, which nothing follows.
+    """
+    error = node_end.err(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(why))
+    tree = Workflow.objects.using(database).filter(Q(pk=root) | Q(root_id=root))
+    live = tree.live()
+    keys = list(live.values_list("pk", flat=True))
+    nodes = WorkflowTask.objects.using(database).filter(_IS_OPEN, workflow__in=list(tree.values_list("pk", flat=True)))
+    tasks = list(nodes.filter(task_id__isnull=False).values_list("task_id", flat=True))
+    Task.objects.using(database).filter(pk__in=tasks).cancel_quietly()
+    nodes.update(
+        status=WorkflowTaskStatus.SKIPPED,
+        completed_at=Now(),
+        result=error,
+        error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
+        **as_read(WorkflowTask, workflow_task.BOUNDS),
+    )
+    tree.update(open_count=0, **as_read(Workflow, workflow.BOUNDS))
+    ended = Workflow.objects.using(database).filter(pk__in=keys)
+    kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
+    ended.live().update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error["err"], kept_until=kept_until)
+    tell_after_commit(database, keys)
+    return len(keys)
+
+
+def expire(database: str, most: int = MOST) -> int:
+    """End the workflows whose time is over, as EXPIRED (P-09); return how many."""
+    overdue = Workflow.objects.using(database).live().filter(good_until__lte=Now())
+    rows = list(overdue.order_by("good_until").values_list("pk", "root_id")[:most])
+    return sum(_expire_alone(overdue, key, root) for key, root in rows)
+
+
+def expire_paused(database: str, after: timedelta, most: int = MOST) -> int:
+    """End the workflows that were paused longer than that, as EXPIRED (W-46); return how many.
+
+    What is below a paused one ends with it. For one above it is as if its child had been cancelled.
+    """
+    stale = Workflow.objects.using(database).filter(
+        Q(parent__isnull=True) | ~Q(parent__workflow__status=WorkflowStatus.PAUSED),
+        status=WorkflowStatus.PAUSED,
+        paused_at__lte=FromNow(-after.total_seconds()),
+    )
+    rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:most])
+    return sum(_expire_alone(stale, key, root, _too_long(after, -seconds)) for key, root, seconds in rows)
+
+
+def _expire_alone(
+    which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None
+) -> bool:
+    """End one; if that fails for its rows, it keeps no other from its end."""
+    try:
+        return _expire(which, key, root, error)
+    except Exception as problem:
+        _raise_if_away(which.db, problem)
+        logger.exception("workflow id=%s can't be expired", key)
+        return bool(_give_up(which.db, root, problem).finished)
+
+
+def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None) -> bool:
+    """End one workflow as EXPIRED if it is still one of ``which``; not if somebody has locked its tree."""
+    database = which.db
+    with transaction.atomic(using=database):
+        if not Workflow.objects.using(database).lock([root], skip=True) or not which.filter(pk=key).exists():
+            return False
+        advance = Advance.on(database)
+        advance.after(cancel_pause.cancel(advance, [key], WorkflowStatus.EXPIRED, error))
+        advance.finish(cancel_pause.below(database, [key]))
+        return True
+
+
+def _too_long(after: timedelta, seconds: float) -> dict[str, Any]:
+    age = timedelta(seconds=int(seconds))
+    message = f"It was paused for {age}: longer than paused_workflow_auto_cancel_after, {after}."
+    data = {
+        "policy": "paused_workflow_auto_cancel_after",
+        "allowed_seconds": after.total_seconds(),
+        "paused_seconds": seconds,
+    }
+    return TaskError(error_code=WorkflowCode.WORKFLOW_EXPIRED, message=message, data=data).as_json()
+
+
+def _stuck(database: str, most: int) -> list[UUID]:
+    """The roots of trees in which something has ended and nothing has followed, or nothing is left that could end."""
+    nodes = WorkflowTask.objects.using(database)
+    begun = nodes.filter(status__in=BEGUN)
+    tasks = Task.objects.using(database).filter(pk=OuterRef("task_id"))
+    children = Workflow.objects.using(database).filter(parent=OuterRef("pk"), is_replaced=False)
+    ended_task = Q(~Exists(children), task__status__in=sorted(TASK_TERMINAL_STATES))
+    lost_task = Q(~Exists(tasks), ~Exists(children), task_id__isnull=False)
+    ended_child = Exists(children.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), open_count=0))
+    items = nodes.filter(workflow=OuterRef("workflow"), map_index=OuterRef("task_index"))
+    ended_map = Q(kind=NodeKind.MAP) & ~Exists(items.filter(_IS_OPEN))
+    left = begun.filter(ended_task | lost_task | ended_child | ended_map).values_list("workflow__root_id", flat=True)
+    alive = Workflow.objects.using(database).filter(status=WorkflowStatus.RUNNING)
+    idle = alive.filter(~Exists(begun.filter(workflow=OuterRef("pk")))).values_list("root_id", flat=True)
+    return list(dict.fromkeys([*left.distinct()[:most], *idle.order_by("pk")[:most]]))[:most]
+
+
+def _mend(database: str, root: UUID) -> Repaired:
+    advance = Advance.on(database)
+    workflows = Workflow.objects.using(database)
+    keys = cancel_pause.below(database, [root])
+    mine = advance.nodes.filter(workflow__in=keys)
+    before = _ended(database, keys)
+    _recount(database, keys)
+    lost = [*start_nodes.collect(advance, resume_workflow.recount_maps(mine)), *_lose(mine)]
+    ends, ready = node_end.settle(advance, node_end.ended(mine).values_list(*node_end.ENDS))
+    advance.after([*lost, *ends], ready)
+    for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
+        _fail_empty(database, key)
+    decided = resume_workflow.reconsider(database, keys)
+    advance.finish(workflows.filter(pk__in=keys, open_count=0).values_list("pk", flat=True))
+    return Repaired(root, len(lost) + len(ends), decided + len(ready), _ended(database, keys) - before)
+
+
+def _ended(database: str, keys: Collection[UUID]) -> int:
+    return Workflow.objects.using(database).filter(pk__in=keys, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
+
+
+def _lose(mine: NodeRows) -> Iterator[Settled]:
+    """Fail the nodes whose tasks somebody has deleted. One that has its subworkflow needs no task any more."""
+    tasks = Task.objects.using(mine.db).filter(pk=OuterRef("task_id"))
+    children = Workflow.objects.using(mine.db).filter(parent=OuterRef("pk"), is_replaced=False)
+    lost = mine.filter(~Exists(tasks), ~Exists(children), status__in=BEGUN, task_id__isnull=False)
+    for node in read(lost):
+        result = node_end.err(RetrievalCode.RESULT_NOT_AVAILABLE, "The task is not there any more.")
+        mine.filter(pk=node.pk).update(
+            status=WorkflowTaskStatus.FAILED,
+            completed_at=Now(),
+            result=result,
+            error_code=str(RetrievalCode.RESULT_NOT_AVAILABLE),
+        )
+        yield node.settled(WorkflowTaskStatus.FAILED)
+
+
+def _recount(database: str, keys: Collection[UUID]) -> None:
+    """Count anew what the rows say, before anything follows from it."""
+    nodes = WorkflowTask.objects.using(database)
+    is_failed = Q(status=WorkflowTaskStatus.FAILED, map_index__isnull=True)
+    for key in keys:
+        mine = nodes.filter(workflow=key)
+        counts = mine.aggregate(
+            node_count=Count("pk"),
+            open_count=Count("pk", filter=_IS_OPEN),
+            failed_index=Min("task_index", filter=is_failed),
+        )
+        Workflow.objects.using(database).filter(pk=key).update(**counts)
+        resume_workflow.recount(mine.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read(mine))
+
+
+def _fail_empty(database: str, key: UUID) -> None:
+    error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="There are no nodes.").as_json()
+    rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
+    kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
+    rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)
+    tell_after_commit(database, [key])

@@ -1,0 +1,108 @@
+"""Resuming: a workflow goes on, and what waits in it is decided anew (W-43)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from django.db.models import Count, Q
+
+from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ...models import Workflow, WorkflowTask
+from ..codes import WorkflowCode
+from . import node_end, start_nodes
+from .advance import Advance
+from .cancel_pause import below, let_go
+from .nodes import Node, NodeRows, Settled, among, read
+
+_ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
+
+
+def resume(database: str, key: UUID) -> bool:
+    """PAUSED → RUNNING for a workflow and all below it; return whether it was paused, and what is above it runs."""
+    workflows = Workflow.objects.using(database)
+    keys = below(database, [key])
+    workflow = workflows.filter(pk=key, status=WorkflowStatus.PAUSED).first()
+    was_paused = workflow is not None and _runs_above(database, workflow)
+    paused = list(workflows.filter(pk__in=keys, status=WorkflowStatus.PAUSED).values_list("pk", flat=True))
+    if was_paused:
+        workflows.filter(pk__in=paused).update(status=WorkflowStatus.RUNNING, paused_at=None)
+        reconsider(database, paused)
+    return was_paused
+
+
+def _runs_above(database: str, workflow: Workflow) -> bool:
+    """Whether the workflow above this one runs, if there is one."""
+    above = WorkflowTask.objects.using(database).filter(pk=workflow.parent_id or 0)
+    return not above.exclude(workflow__status=WorkflowStatus.RUNNING).exists()
+
+
+def reconsider(database: str, keys: Collection[UUID]) -> int:
+    """Decide every node of these running workflows that waits; return how many began or were skipped."""
+    let_go(database, keys)
+    advance = Advance.on(database)
+    waiting = advance.nodes.filter(
+        workflow__in=keys,
+        workflow__status=WorkflowStatus.RUNNING,
+        status__in=[WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY],
+        map_index__isnull=True,
+    )
+    ready, skipped = list[int](), list[Settled]()
+    for node in read(waiting):
+        if node.status == WorkflowTaskStatus.READY or node.verdict == WorkflowTaskStatus.READY:
+            ready.append(node.pk)
+        elif node.verdict == WorkflowTaskStatus.SKIPPED:
+            skipped.append(node.settled(WorkflowTaskStatus.SKIPPED))
+    items = advance.nodes.filter(
+        workflow__in=keys,
+        workflow__status=WorkflowStatus.RUNNING,
+        status=WorkflowTaskStatus.READY,
+        map_index__isnull=False,
+    )
+    ready += items.values_list("pk", flat=True)
+    running = advance.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
+    collected = start_nodes.collect(advance, read(running.filter(open_deps=0)))  # it ended before they had
+    node_end.skip(advance.nodes, skipped, WorkflowCode.UPSTREAM_SKIPPED, "What it waits for did not complete.")
+    advance.after([*collected, *skipped], ready)
+    advance.finish(keys)
+    return len(ready) + len(skipped)
+
+
+def recount_maps(nodes: NodeRows) -> list[Node]:
+    """Count anew the items of those of these nodes that are maps and run; return those of which none is open."""
+    is_open, is_ok = ~Q(status__in=_ENDED), Q(status=WorkflowTaskStatus.COMPLETED)
+    done = []
+    for node in read(nodes.filter(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)):
+        items = WorkflowTask.objects.using(nodes.db).filter(workflow=node.workflow_id, map_index=node.task_index)
+        count = items.aggregate(
+            open_deps=Count("pk", filter=is_open),
+            ok_deps=Count("pk", filter=is_ok),
+            bad_deps=Count("pk", filter=~is_ok & ~is_open),
+        )
+        nodes.filter(pk=node.pk).update(**count)
+        if not count["open_deps"]:
+            done.append(replace(node, **count))
+    return done
+
+
+def recount(waiting: NodeRows, everything: Iterable[Node]) -> None:
+    """Set the counters of nodes that wait by what has become of those that they wait for."""
+    ends = {node.task_index: node for node in everything if node.map_index is None}
+    by_change: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    waits_for = dict(waiting.values_list("pk", "waits_for"))
+    for node in read(waiting):
+        sources = waits_for[node.pk]
+        fresh = replace(node, open_deps=len(sources), ok_deps=0, bad_deps=0, open_ctx=len(node.ctx_from or ()))
+        closed = [ends[index] for index in sources if WorkflowTaskStatus(ends[index].status).is_terminal]
+        neutral = {each.task_index for each in closed if each.is_neutral}
+        counted = fresh.after(
+            each.settled(WorkflowTaskStatus(each.status), is_neutral=each.task_index in neutral) for each in closed
+        )
+        by_change[counted.open_deps, counted.ok_deps, counted.bad_deps, counted.open_ctx].append(node.pk)
+    for (open_deps, ok_deps, bad_deps, open_ctx), keys in by_change.items():
+        waiting.filter(among(waiting.db, keys)).update(
+            open_deps=open_deps, ok_deps=ok_deps, bad_deps=bad_deps, open_ctx=open_ctx
+        )

@@ -1,0 +1,219 @@
+"""Retrying: what has failed or was skipped runs again, and what has ended goes on (P-06)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from django.db.models import Case, Exists, F, OuterRef, Q, When
+from django.db.models.functions import Now
+
+from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
+from ...models import Workflow, WorkflowTask
+from ..codes import STOPPED_BY, WorkflowCode
+from .cancel_pause import below
+from .nodes import BEGUN, Node, NodeRows, among, read
+from .resume_workflow import reconsider, recount, recount_maps
+
+#: The states of a workflow in which what has failed of it can be run again.
+RETRYABLE: Final = (WorkflowStatus.PAUSED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED, WorkflowStatus.EXPIRED)
+
+_NOT_COMPLETED: Final = (WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
+_ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
+
+#: What a node that is to run again forgets; when its time is over is said anew as it begins, if it does not say itself.
+_CLEARED: Final[dict[str, Any]] = {
+    "task_id": None,
+    "completed_at": None,
+    "started_at": None,
+    "result": None,
+    "error_code": None,
+    "rebuilds": 0,
+    "until": Case(When(seconds__isnull=True, event_timeout__isnull=True, then=F("until"))),
+}
+
+
+def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
+    """Run the failed and skipped nodes of a workflow again, or one of them and what was skipped for it (P-06).
+
+    Completed ones are kept, as are those that their own condition has skipped. What is above it and has ended goes on
+    too. Returns whether there was one; not, if another workflow has the unique key now, or if it is under one that is
+    PAUSED or COMPLETED.
+    """
+    steps = _steps(database, key, node_id)
+    if not steps:
+        return False
+    keys = below(database, [steps[-1].workflow.pk])
+    if _is_key_taken(database, keys):
+        return False
+    for step in steps:
+        _reopen(database, step.workflow, step.keys, is_whole=step.is_whole)
+    reconsider(database, keys)
+    return True
+
+
+def has_failed(workflow: Workflow) -> bool:
+    """Whether a workflow that does not run, or what is below it, has anything that a retry would run again."""
+    database = str(workflow._state.db)
+    if workflow.status not in RETRYABLE:
+        return False
+    keys = below(database, [workflow.pk])
+    return _failures(database).filter(workflow__in=keys, workflow__status__in=RETRYABLE).exists()
+
+
+class _Step(NamedTuple):
+    """What is to run again of one workflow; ``is_whole`` if what is below goes with it."""
+
+    workflow: Workflow
+    keys: set[int]
+    is_whole: bool = False
+
+
+def _steps(database: str, key: UUID, node_id: str | None) -> list[_Step]:
+    """What a retry does to a workflow, and to each above it that does not run; nothing if it can't be done."""
+    workflow = Workflow.objects.using(database).filter(pk=key, is_replaced=False).first()
+    if workflow is None:
+        return []
+    again = _whole(database, workflow) if node_id is None else _branch(database, workflow, node_id)
+    if again is None:
+        return []
+    steps = [_Step(workflow, again, is_whole=node_id is None)]
+    for node in _above(database, workflow):
+        if node.status in BEGUN and node.workflow.status == WorkflowStatus.RUNNING:
+            break
+        is_open = node.status in BEGUN  # it was cancelled, and something below runs still
+        again = _stopped(database, node.workflow) if is_open else _branch(database, node.workflow, node.node_id)
+        if again is None or node.workflow.is_replaced or node.workflow.status == WorkflowStatus.PAUSED:
+            return []
+        steps.append(_Step(node.workflow, again))
+    return steps
+
+
+def _above(database: str, workflow: Workflow) -> Iterator[WorkflowTask]:
+    """The nodes that a workflow is below, the nearest first."""
+    nodes = WorkflowTask.objects.using(database).select_related("workflow")
+    while node := nodes.filter(pk=workflow.parent_id or 0).first():
+        yield node
+        workflow = node.workflow
+
+
+def _is_key_taken(database: str, keys: Collection[UUID]) -> bool:
+    """Whether a workflow other than these has the unique key that one of them would need."""
+    workflows = Workflow.objects.using(database)
+    dead = workflows.filter(pk__in=keys, status__in=RETRYABLE, unique_key__isnull=False)
+    wanted = list(dead.values_list("unique_key", flat=True))
+    return workflows.live().filter(unique_key__in=wanted).exclude(pk__in=keys).exists()
+
+
+def _failures(database: str) -> NodeRows:
+    """The nodes that have ended and did not complete, but those that their own conditions have skipped."""
+    ended = WorkflowTask.objects.using(database).filter(status__in=_NOT_COMPLETED)
+    return ended.exclude(error_code=str(WorkflowCode.CONDITION_NOT_MET))
+
+
+def _bad(database: str, workflow: Workflow) -> set[int]:
+    return set(_failures(database).filter(workflow=workflow).values_list("pk", flat=True))
+
+
+def _stopped(database: str, workflow: Workflow) -> set[int]:
+    """What a workflow's own end, before its time, has ended: it is brought back with whatever is."""
+    if workflow.status not in STOPPED_BY:
+        return set()
+    rows = _failures(database).filter(workflow=workflow, error_code__in=[str(code) for code in STOPPED_BY.values()])
+    return set(rows.values_list("pk", flat=True))
+
+
+def _whole(database: str, workflow: Workflow) -> set[int] | None:
+    """All of a workflow that can run again. None if nothing can, nor of what is below it."""
+    return _bad(database, workflow) if has_failed(workflow) else None
+
+
+def _branch(database: str, workflow: Workflow, node_id: str) -> set[int] | None:
+    """A node, what was skipped for it, and what has to come back with it. None if it can't be run again.
+
+    It can while the workflow runs too, as long as nothing has followed from how it ended.
+    """
+    if workflow.status not in (*RETRYABLE, WorkflowStatus.RUNNING):
+        return None
+    nodes = WorkflowTask.objects.using(database).filter(workflow=workflow)
+    keys = _downstream(read(_failures(database).filter(workflow=workflow)), nodes.filter(node_id=node_id))
+    if not keys or (workflow.status == WorkflowStatus.RUNNING and not _is_unused(read(nodes), keys)):
+        return None
+    return keys | _stopped(database, workflow)
+
+
+def _is_unused(nodes: Sequence[Node], keys: set[int]) -> bool:
+    """Whether nothing that waits for any of these has gone by how it ended."""
+    by_index = {node.task_index: node for node in nodes}
+    after = (by_index[index] for node in nodes if node.pk in keys for index in node.dependents)
+    return all(node.pk in keys or node.status == WorkflowTaskStatus.PENDING for node in after)
+
+
+def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool) -> None:
+    """Let these nodes of a workflow wait again, and it run."""
+    workflows = Workflow.objects.using(database)
+    nodes = WorkflowTask.objects.using(database).filter(workflow=workflow)
+    running = {*_reopen_children(database, workflow, keys, is_whole=is_whole), *_maps(nodes, keys)}
+    items = nodes.filter(among(database, keys), map_index__isnull=False)
+    items.update(status=WorkflowTaskStatus.READY, **_CLEARED)
+    nodes.filter(among(database, keys & running)).update(status=WorkflowTaskStatus.RUNNING, **_CLEARED)
+    waiting = nodes.filter(among(database, keys - running), map_index__isnull=True)
+    waiting.update(status=WorkflowTaskStatus.PENDING, **_CLEARED)
+    nodes.exclude(status__in=_ENDED).filter(good_until__lte=Now()).update(good_until=None)
+    recount_maps(nodes)
+    recount(nodes.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read(nodes))
+    failed = nodes.filter(status=WorkflowTaskStatus.FAILED, map_index__isnull=True).order_by("task_index")
+    workflows.filter(pk=workflow.pk).update(
+        status=WorkflowStatus.RUNNING,
+        open_count=F("open_count") + len(keys),
+        failed_index=failed.values_list("task_index", flat=True).first(),
+        good_until=Case(When(good_until__gt=Now(), then=F("good_until"))),
+        paused_at=None,
+        completed_at=None,
+        cancelled_at=None,
+        kept_until=None,
+        result=None,
+        error=None,
+    )
+
+
+def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool) -> set[int]:
+    """Reopen the subworkflows of these nodes, and of others what has stopped with it; return whose nodes run again."""
+    tree = Workflow.objects.using(database).filter(root_id=workflow.root_id, depth__gt=0)  # as an index has them
+    children = tree.filter(parent__workflow=workflow, is_replaced=False)
+    theirs = among(database, keys, "parent")
+    if workflow.status != WorkflowStatus.RUNNING:
+        theirs |= Q(parent__status__in=BEGUN)
+    for child in children.filter(theirs, status__in=RETRYABLE):
+        goes_along = is_whole or child.parent_id in keys
+        again = _bad(database, child) if goes_along else _stopped(database, child)
+        _reopen(database, child, again, is_whole=goes_along)
+    alive = children.filter(among(database, keys, "parent"), status=WorkflowStatus.RUNNING)
+    return set(alive.values_list("parent_id", flat=True))
+
+
+def _maps(nodes: NodeRows, keys: set[int]) -> set[int]:
+    """Those of these nodes that are maps and have made their items."""
+    items = nodes.filter(map_index=OuterRef("task_index"))
+    return set(nodes.filter(Exists(items), among(nodes.db, keys), kind=NodeKind.MAP).values_list("pk", flat=True))
+
+
+def _downstream(skipped: Iterable[Node], start: NodeRows) -> set[int]:
+    """The keys of a failed node and of the skipped ones that come after it."""
+    by_index = {node.task_index: node for node in skipped}
+    todo = [node for node in read(start) if node.task_index in by_index]
+    # An item is run again with its map, and that with all of them that failed.
+    todo += [by_index[node.map_index] for node in todo if node.map_index in by_index]
+    found: dict[int, Node] = {}
+    while todo:
+        node = todo.pop()
+        if node.pk not in found:
+            found[node.pk] = node
+            todo += [
+                by_index[index]
+                for index in node.dependents
+                if index in by_index and by_index[index].status == WorkflowTaskStatus.SKIPPED
+            ]
+    items = {node.pk for node in by_index.values() if node.map_index in {each.task_index for each in found.values()}}
+    return set(found) | items

@@ -1,0 +1,119 @@
+"""Feeding: what the body of a node gets from other nodes, read as it begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Set
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db.models import TextField
+from django.db.models.functions import Cast
+
+from ..core.compat import FrameworkTask
+from ..core.results import OperationalCode, TaskError, TaskResult
+from ..core.serialization import decode
+from ..core.workflow_status import WorkflowTaskStatus
+from ..enqueue import result_reader
+from ..enqueue.backend import reads_rich
+from ..enqueue.call_builder import parameters_of
+from .context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
+
+if TYPE_CHECKING:
+    from ..models import WorkflowTask
+    from ..worker.execution import Run
+
+_META: Final = "workflow_meta"
+_CONTEXT: Final = "workflow_ctx"
+
+Result = TaskResult[Any, TaskError[Any]]
+
+
+def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
+    """Return the arguments of a node's body that come from its workflow.
+
+    None if that builds a subworkflow, which asks for what is for that.
+    """
+    parameters = parameters_of(task.func, task.takes_context).by_name
+    if not (run.claim.is_fed or {_META, _CONTEXT} & parameters):
+        return {}
+    from ..models import WorkflowTask
+    from .engine.enqueue_nodes import BUILD
+
+    if run.claim.task_name == BUILD:
+        return {}
+    nodes = WorkflowTask.objects.using(run.database)
+    return arguments_of(nodes.select_related("workflow").get(task_id=run.task_id), parameters)
+
+
+def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
+    """Return what a node gives, read with its workflow, to what has these parameters."""
+    from ..models import WorkflowTask
+
+    wanted = {_META, _CONTEXT} & parameters
+    indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _each(source)}
+    nodes = WorkflowTask.objects.using(node._state.db)
+    rows = nodes.filter(workflow=node.workflow, task_index__in=indexes | set(node.ctx_from or ()))
+    columns = ("task_index", "node_id", "status", Cast("result", TextField()), "backend", "rich")
+    results, ids = dict[int, Result](), dict[int, str]()
+    for index, node_id, status, text, backend, rich in rows.values_list(*columns):
+        ids[index] = node_id
+        if WorkflowTaskStatus(status).is_terminal and text is not None:
+            results[index] = read(text, reads_rich(backend, rich))
+    given: dict[str, Any] = {}
+    for name, source in node.args_from.items():
+        _put(given, name, source, results)
+    values = {index: result.ok for index, result in results.items() if result.is_ok()}
+    for name, source in node.values_from.items():
+        _put(given, name, source, values)
+    about: dict[str, Any] = {
+        "workflow_id": node.workflow.pk,
+        "task_index": node.task_index,
+        "task_name": node.task_name or "",
+        "node_id": node.node_id,
+    }
+    if _META in wanted:
+        given[_META] = WorkflowMeta(**about)
+    if _CONTEXT in wanted:
+        listed = {ids[index]: results[index] for index in node.ctx_from or () if index in results}
+        summaries = _summaries(node) if listed else {}
+        given[_CONTEXT] = WorkflowContext(**about, results=listed, summaries=summaries)
+    return given
+
+
+def _summaries(node: WorkflowTask) -> dict[str, SubWorkflowSummary]:
+    """How the subworkflows ended that a node has in its context (W-26)."""
+    from ..models import Workflow
+    from .engine.complete_workflow import summary
+
+    workflows = Workflow.objects.using(node._state.db).filter(
+        parent__workflow=node.workflow, parent__task_index__in=node.ctx_from or ()
+    )
+    return {
+        str(workflow.parent.node_id): SubWorkflowSummary(**summary(workflow))
+        for workflow in workflows.select_related("parent").order_by("sent_at", "pk")
+        if workflow.parent is not None
+    }
+
+
+def _each(source: int | list[int]) -> list[int]:
+    return source if isinstance(source, list) else [source]
+
+
+def _put(given: dict[str, Any], name: str, source: int | list[int], known: Mapping[int, Any]) -> None:
+    """Give a parameter what there is; one for which there is nothing is left out (W-23)."""
+    if isinstance(source, list):
+        given[name] = [known[index] for index in source if index in known]
+    elif source in known:
+        given[name] = known[source]
+
+
+def read(text: str, rich: bool) -> Result:
+    """Read a node's result."""
+    stored = json.loads(text)
+    if not isinstance(stored, dict) or not stored.keys() & {"ok", "err"}:
+        return result_reader.error(
+            OperationalCode.RESULT_DESERIALIZATION_ERROR, "The stored result of the node can't be read."
+        )
+    if "err" in stored:
+        return TaskResult(err=TaskError.from_json(stored["err"]))
+    return TaskResult(ok=decode(stored["ok"], rich=rich))

@@ -1,0 +1,203 @@
+"""How nodes are made: ``task.node(**options)(**kwargs)``, ``task.map()``, ``sleep()``, ``wait_for_event()``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
+
+from .errors import Flaw, MistakeCode, shown
+from .node_option_types import SEND_OPTIONS, STEP_OPTIONS, StepOptions, SubWorkflowNodeOptions, TaskNodeOptions
+from .nodes import EventNode, MapNode, Node, ResultOf, SleepNode, Source, SubWorkflowNode, TaskNode
+
+if TYPE_CHECKING:
+    from ..enqueue.task import HorsiesTask
+    from .definition import WorkflowDefinition
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_ONE_OR_MORE = "allowed: a node, or a list of nodes."
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNodeFactory(Generic[P, T_co]):
+    """Makes nodes of a task that have the same options; called with the arguments of the task's function."""
+
+    task: HorsiesTask[P, Any]
+    options: Mapping[str, Any]
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskNode[T_co]:
+        """Return a node.
+
+        Arguments go by name. One that is a node, or a list of nodes, is what will have come out of it; so is
+        ``node.value``, which has the type of that.
+        """
+        return TaskNode(task=self.task, **_fields(self.options, args, kwargs))
+
+
+@dataclass(frozen=True, slots=True)
+class SubWorkflowNodeFactory(Generic[T_co]):
+    """Makes nodes of a subworkflow that have the same options; called with the parameters of its ``build_with``."""
+
+    definition: type[WorkflowDefinition[Any]]
+    options: Mapping[str, Any]
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> SubWorkflowNode[T_co]:
+        """Return a node. See :meth:`TaskNodeFactory.__call__`."""
+        return SubWorkflowNode(definition=self.definition, **_fields(self.options, args, kwargs))
+
+
+def task_nodes(task: HorsiesTask[P, Any], options: Mapping[str, Any]) -> TaskNodeFactory[P, Any]:
+    """Return what makes nodes of a task. Raises TypeError for an unknown option."""
+    check_names("node()", options, TaskNodeOptions.__optional_keys__)
+    return TaskNodeFactory(task, options)
+
+
+def subworkflow_nodes(definition: type[Any], options: Mapping[str, Any]) -> SubWorkflowNodeFactory[Any]:
+    """Return what makes nodes of a subworkflow. Raises TypeError for an unknown option."""
+    check_names("node()", options, SubWorkflowNodeOptions.__optional_keys__)
+    return SubWorkflowNodeFactory(definition, options)
+
+
+def mapped(
+    task: HorsiesTask[..., Any],
+    over: Any,
+    param: str | None,
+    kwargs: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> MapNode[Any]:
+    """Return the node of ``task.map()``. Raises TypeError for an unknown option."""
+    check_names("map()", options, TaskNodeOptions.__optional_keys__)
+    flaws: list[Flaw] = []
+    if not isinstance(kwargs, Mapping | None):
+        flaws.append((MistakeCode.INVALID_MAP, f"kwargs is {shown(kwargs)}; allowed: a dict of arguments."))
+        kwargs = None
+    fields = _fields(options, (), kwargs or {})
+    if isinstance(over, Node):
+        fields["waits_for"] = (*fields.get("waits_for", ()), over)
+    else:
+        flaws.append((MistakeCode.INVALID_MAP, f"over is {shown(over)}; allowed: a node whose value is a list."))
+    fields["flaws"] = (*fields.get("flaws", ()), *flaws)
+    return MapNode(task=task, over=over if isinstance(over, Node) else None, param=param, **fields)
+
+
+def sleep(until: float | timedelta | datetime, **options: Unpack[StepOptions]) -> SleepNode:
+    """Return a node that waits: for seconds or a timedelta from when its turn comes, or until an aware datetime.
+
+    No worker is held. Its value is None.
+    """
+    check_names("sleep()", options, STEP_OPTIONS)
+    return SleepNode(until=until, **_fields(options, (), {}))
+
+
+def wait_for_event(name: str, timeout: float | timedelta | None = None, **options: Unpack[StepOptions]) -> EventNode:
+    """Return a node that waits for ``handle.send_event(name, payload)``, at most ``timeout`` seconds from its turn on.
+
+    No worker is held; an event that was sent before counts. Its value is the payload.
+    """
+    check_names("wait_for_event()", options, STEP_OPTIONS)
+    return EventNode(event_name=name, timeout=timeout, **_fields(options, (), {}))
+
+
+def check_names(where: str, options: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    """Raise TypeError for an option that is not allowed."""
+    if unknown := options.keys() - allowed:
+        names, others = ", ".join(sorted(unknown)), ", ".join(sorted(allowed))
+        raise TypeError(f"{where} got unknown option {names}; allowed: {others}.")
+
+
+def _fields(options: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a node's fields are for these options and arguments, with the flaws that show already."""
+    fields: dict[str, Any] = {}
+    flaws: list[Flaw] = []
+    waits_for: list[Node[Any]] = []
+    if options:
+        fields, waits_for = _from_options(options, flaws)
+    if kwargs:
+        _add_arguments(fields, kwargs, waits_for, flaws)
+    if args:
+        fields["args"] = args
+    if waits_for:
+        fields["waits_for"] = tuple(waits_for)
+    if flaws:
+        fields["flaws"] = tuple(flaws)
+    return fields
+
+
+def _from_options(options: Mapping[str, Any], flaws: list[Flaw]) -> tuple[dict[str, Any], list[Node[Any]]]:
+    fields = {name: value for name, value in options.items() if name in STEP_OPTIONS}
+    if sending := {name: value for name, value in options.items() if name in SEND_OPTIONS}:
+        fields["options"] = sending
+    waits_for = _nodes("waits_for", fields.pop("waits_for", ()), MistakeCode.INVALID_DEPENDENCY, flaws)
+    if (context := options.get("workflow_ctx_from")) is not None:
+        fields["workflow_ctx_from"] = tuple(_nodes("workflow_ctx_from", context, MistakeCode.INVALID_CTX_FROM, flaws))
+    for name in ("args_from", "values_from"):
+        if name in options:
+            fields[name] = dict(_sources(name, options[name], flaws))
+    flaws += [
+        (MistakeCode.GIVEN_TWICE, f"{param!r} is in args_from and in values_from; allowed: one of them.")
+        for param in fields.get("args_from", {}).keys() & fields.get("values_from", {}).keys()
+    ]
+    return fields, waits_for
+
+
+def _nodes(name: str, value: Any, code: MistakeCode, flaws: list[Flaw]) -> list[Node[Any]]:
+    if isinstance(value, Node):
+        return [value]
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        flaws.append((code, f"{name} is {shown(value)}; {_ONE_OR_MORE}"))
+        return []
+    nodes = list(value)
+    if strangers := [node for node in nodes if not isinstance(node, Node)]:
+        flaws.append((code, f"{name} has {shown(strangers[0])}; {_ONE_OR_MORE}"))
+    return [node for node in nodes if isinstance(node, Node)]
+
+
+def _sources(name: str, value: Any, flaws: list[Flaw]) -> Iterator[tuple[str, Source]]:
+    if not isinstance(value, Mapping):
+        flaws.append(
+            (MistakeCode.INVALID_ARGS_FROM, f"{name} is {shown(value)}; allowed: a dict of parameter to node.")
+        )
+        return
+    for param, given in value.items():
+        source = _source(given)
+        # In args_from a node is its result, with or without the mark for that.
+        if isinstance(param, str) and source and (source[0] is Node or name == "args_from"):
+            yield param, source[1]
+        else:
+            problem = f"{name}[{param!r}] is {shown(given)}; {_ONE_OR_MORE}"
+            flaws.append((MistakeCode.INVALID_ARGS_FROM, problem))
+
+
+def _source(value: Any) -> tuple[type, Source] | None:
+    """Return the nodes that an argument stands for, and whether as values (Node) or as results (ResultOf)."""
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    if not isinstance(first, Node | ResultOf):
+        return None
+    if first is value:
+        return (Node, value) if isinstance(value, Node) else (ResultOf, value.node)
+    kind = Node if isinstance(first, Node) else ResultOf
+    if not all(isinstance(one, kind) for one in value):
+        return None  # its encoding will tell which of them is the odd one
+    return kind, tuple(value) if kind is Node else tuple(one.node for one in value)
+
+
+def _add_arguments(
+    fields: dict[str, Any], kwargs: Mapping[str, Any], waits_for: list[Node[Any]], flaws: list[Flaw]
+) -> None:
+    """Tell the arguments that are nodes from those that are values; a node that is an argument is waited for."""
+    plain: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        if name in fields.get("args_from", ()) or name in fields.get("values_from", ()):
+            problem = f"{name!r} is an argument and in args_from or values_from; allowed: one of them."
+            flaws.append((MistakeCode.GIVEN_TWICE, problem))
+        if (found := _source(value)) is None:
+            plain[name] = value
+            continue
+        kind, source = found
+        fields.setdefault("values_from" if kind is Node else "args_from", {})[name] = source
+        waits_for.extend(source if isinstance(source, tuple) else (source,))
+    fields["kwargs"] = plain

@@ -1,0 +1,191 @@
+"""On which terms the work of a node is sent: the options of its task, its own, and what it inherits (P-09, W-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
+
+from ..core.bounds import DATES_ALLOWED, is_in_range
+from ..core.compat import (
+    DEFAULT_TASK_PRIORITY,
+    DEFAULT_TASK_QUEUE_NAME,
+    TASK_MAX_PRIORITY,
+    TASK_MIN_PRIORITY,
+    InvalidTask,
+    task_backends,
+)
+from ..core.options import Options
+from ..core.retry import RetryPolicy
+from ..enqueue.backend import config_of
+from ..enqueue.call_builder import Callee, Calls
+from ..enqueue.task import HorsiesTask
+from ..enqueue.task_validation import QUEUE_LENGTH
+from .blueprint import TASK_COLUMNS
+from .errors import Flaw, MistakeCode, shown
+from .nodes import Node, SubWorkflowNode, TaskNode
+
+_CODES: Final = {"queue_name": MistakeCode.INVALID_QUEUE, "priority": MistakeCode.INVALID_PRIORITY}
+
+#: Options of a send that a task can't bring along into a workflow, and what stands for them there.
+_PER_SEND: Final = {
+    "good_until": "node(good_until=…)",
+    "unique": "with_options(unique=None), for a node has a task of its own",
+    "unique_key": "the workflow's own unique_key",
+    "task_id": "start(workflow_id=…)",
+    "run_after": "a sleep() before it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The columns of the work of some nodes, what checks their arguments, and what is wrong with their options."""
+
+    columns: Mapping[str, Any]
+    callee: Callee | None = None
+    flaws: tuple[Flaw, ...] = ()
+
+
+class TermsOfNodes:
+    """Finds the terms of the nodes of one workflow; those that nodes have in common are found once.
+
+    ``flaws`` are those of the workflow's own options. An option of it that is wrong is not inherited, or it would be
+    wrong at each of its nodes.
+    """
+
+    def __init__(self, alias: str, inherited: Mapping[str, Any]) -> None:
+        self.alias = alias if isinstance(alias, str) else ""
+        self.flaws: list[Flaw] = []
+        self._known: dict[Any, Terms] = {}
+        self._options: dict[str, Options] = {}
+        self._own = Options()
+        try:
+            self._own = self._options[alias] = config_of(alias)
+        except (InvalidTask, ImproperlyConfigured) as error:
+            self.flaws.append((MistakeCode.INVALID_BACKEND, str(error)))
+        wrong = dict(self._problems_of(inherited))
+        self.flaws += [(_CODES.get(name, MistakeCode.INVALID_OPTION), text) for name, text in wrong.items()]
+        self._inherited = {name: value for name, value in inherited.items() if name not in wrong}
+        self._steps = Terms(self._step_columns())
+
+    def of(self, node: Node[Any]) -> Terms:
+        """Return the terms of a node."""
+        if not isinstance(node, TaskNode | SubWorkflowNode):
+            return self._steps
+        key = _key(node)
+        if (terms := self._known.get(key)) is None:
+            terms = self._of_task(node) if isinstance(node, TaskNode) else self._of_subworkflow(node)
+            self._known[key] = terms
+        return terms
+
+    def _of_task(self, node: TaskNode[Any]) -> Terms:
+        task = node.task
+        flaws = [
+            (MistakeCode.INVALID_OPTION, f"its task brings along {name}={shown(value)}; allowed: {instead}.")
+            for name, instead in _PER_SEND.items()
+            if (value := getattr(task, name)) is not None
+        ]
+        options = {**self._inherited, **node.options}
+        for name, problem in list(_wrong_options(task, options)):
+            flaws.append((_CODES.get(name, MistakeCode.INVALID_OPTION), problem))
+            del options[name]
+        calls = Calls(self._own, task)
+        try:
+            sent = task.with_options(**options)
+            calls = Calls(self._options_of(sent.backend), sent)
+            columns = calls.columns
+        except (InvalidTask, ImproperlyConfigured) as error:
+            flaws.append((MistakeCode.INVALID_BACKEND, str(error)))
+        except (TypeError, ValueError) as error:  # of all options only metadata has to be encoded
+            flaws.append((MistakeCode.INVALID_OPTION, f"metadata: {error}"))
+        else:
+            return Terms({name: columns[name] for name in TASK_COLUMNS}, calls, tuple(flaws))
+        return Terms({}, calls, tuple(flaws))
+
+    def _of_subworkflow(self, node: SubWorkflowNode[Any]) -> Terms:
+        flaws: tuple[Flaw, ...] = ()
+        columns = dict(self._steps.columns)
+        policy = node.options.get("retry_policy")
+        if isinstance(policy, RetryPolicy):
+            columns |= {"max_retries": policy.max_retries, "retry_policy": policy.as_json()}
+        elif policy is not None:
+            flaws = ((MistakeCode.INVALID_OPTION, f"retry_policy is {shown(policy)}; allowed: a RetryPolicy."),)
+        return Terms(columns, Callee(self._own, node.definition.build_with, node.label), flaws)
+
+    def _step_columns(self) -> dict[str, Any]:
+        """The columns of a node without a task of its own."""
+        columns = {
+            "backend": self.alias,
+            "rich": self._own.serializer == "rich",
+            "queue_name": self._queue_of_steps(),
+            "priority": DEFAULT_TASK_PRIORITY,
+        }
+        return columns | self._inherited
+
+    def _queue_of_steps(self) -> str:
+        """The queue of a node without a task of its own: one that workers serve, also where none is called default."""
+        known = self._known_queues()
+        return DEFAULT_TASK_QUEUE_NAME if not known or DEFAULT_TASK_QUEUE_NAME in known else min(known)
+
+    def _known_queues(self) -> Collection[str]:
+        """The names in QUEUES of the workflow's backend; none if any name is allowed."""
+        return task_backends[self.alias].queues if self.alias in self._options else ()
+
+    def _options_of(self, alias: str) -> Options:
+        """Return the options of a backend. Raises InvalidTask if a workflow can't have its rows there."""
+        if alias not in self._options:
+            options = config_of(alias)
+            if self.alias in self._options and options.database != self._own.database:
+                raise InvalidTask(
+                    f"TASKS[{alias!r}] has its rows in the database {options.database!r}, "
+                    f"the workflow in {self._own.database!r}; allowed: one database."
+                )
+            self._options[alias] = options
+        return self._options[alias]
+
+    def _problems_of(self, inherited: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        queue, priority, good_until = (inherited.get(name) for name in ("queue_name", "priority", "good_until"))
+        if queue is not None and (problem := self._problem_of_queue(queue)):
+            yield "queue_name", problem
+        if priority is not None and not (type(priority) is int and TASK_MIN_PRIORITY <= priority <= TASK_MAX_PRIORITY):
+            allowed = f"a whole number from {TASK_MIN_PRIORITY} to {TASK_MAX_PRIORITY}"
+            yield "priority", f"priority is {shown(priority)}; allowed: {allowed}."
+        if good_until is not None and not (isinstance(good_until, datetime) and timezone.is_aware(good_until)):
+            yield "good_until", f"good_until is {shown(good_until)}; allowed: an aware datetime (timezone.now() + …)."
+        elif good_until is not None and not is_in_range(good_until):
+            yield "good_until", f"good_until is {shown(good_until)}; allowed: {DATES_ALLOWED}."
+
+    def _problem_of_queue(self, name: object) -> str | None:
+        known = self._known_queues()
+        if not (isinstance(name, str) and 0 < len(name) <= QUEUE_LENGTH):
+            return f"queue_name is {shown(name)}; allowed: a text of 1 to {QUEUE_LENGTH} characters."
+        if known and name not in known:
+            return f"queue_name is {name!r}; allowed: {', '.join(sorted(known))}."
+        return None
+
+
+def _wrong_options(task: HorsiesTask[..., Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each option with which there is no such task, one by one: a task itself tells of the first only."""
+    for name, value in options.items():
+        try:
+            task.with_options(**{name: value})
+        except (InvalidTask, TypeError, ValueError) as error:
+            text = str(error)
+            yield name, text if text.startswith(name) else f"{name} is {shown(value)}: {text}"
+
+
+def _key(node: TaskNode[Any] | SubWorkflowNode[Any]) -> Any:
+    """Nodes with the same key have the same terms."""
+    called = id(node.task) if isinstance(node, TaskNode) else id(node.definition)
+    if not node.options:
+        return called
+    try:
+        key = (called, tuple(node.options.items()))
+        hash(key)
+    except TypeError:
+        return node  # a dict of metadata: it shares with none
+    return key

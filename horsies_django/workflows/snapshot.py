@@ -1,0 +1,95 @@
+"""The news of a workflow, for those who wait for its end: all that its result is made of."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db.models import F, Q, TextField
+from django.db.models.functions import Cast
+
+from ..core.results import RetrievalCode
+from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
+from ..enqueue import result_reader
+from ..enqueue.backend import reads_rich
+from ..enqueue.result_reader import Result
+from .codes import STOPPED_BY, WorkflowCode
+
+_CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
+
+
+class Row(NamedTuple):
+    """How a workflow stands. ``rich`` are the ids of the nodes whose values its result is made of, and are rich."""
+
+    status: str
+    output_index: int | None
+    result: str | None
+    error: str | None
+    rich: frozenset[str] = frozenset()
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it has ended; or is paused, which may be for ever (W-72)."""
+        return self.status in WORKFLOW_TERMINAL_STATES or self.status == WorkflowStatus.PAUSED
+
+    def as_result(self) -> Result:
+        """Return the result of a workflow that has ended or is paused."""
+        status = WorkflowStatus(self.status)
+        text = self.result if status == WorkflowStatus.COMPLETED else self.error
+        if text is None or text == "null":
+            if status in _CODES:
+                return result_reader.error(_CODES[status], f"The workflow is {status}.")
+            return result_reader.error(
+                RetrievalCode.RESULT_NOT_AVAILABLE, f"The workflow is {status} and kept no result."
+            )
+        if status != WorkflowStatus.COMPLETED:
+            return result_reader.read(f'{{"err":{text}}}', bool(self.rich))
+        result = result_reader.read(text, self.output_index is not None and bool(self.rich))
+        if self.output_index is None and isinstance(by_node := result.ok, dict):
+            return result_reader.ok(
+                {name: result_reader.restore(one, name in self.rich) for name, one in by_node.items()}
+            )
+        return result
+
+
+def of_workflows(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Row]:
+    """Read the news of workflows: one statement, and more only for those that have ended."""
+    from ..models import Workflow
+
+    columns = ("pk", "status", "output_index", Cast("result", TextField()), Cast("error", TextField()))
+    rows = Workflow.objects.using(database).filter(pk__in=keys).values_list(*columns)
+    found = {key: Row(*values) for key, *values in rows}
+    rich = _rich_sources(database, found)
+    return {key: row._replace(rich=frozenset(rich[key])) if key in rich else row for key, row in found.items()}
+
+
+def _rich_sources(database: str, found: Mapping[UUID, Row]) -> Mapping[UUID, set[str]]:
+    """Return the ids of the rich nodes of which the results of these workflows are made, by workflow."""
+    from ..models import WorkflowTask
+
+    completed = {key: row for key, row in found.items() if row.status == WorkflowStatus.COMPLETED}
+    with_output = [key for key, row in completed.items() if row.output_index is not None]
+    without = [key for key, row in completed.items() if row.output_index is None]
+    failed = {key: name for key, row in found.items() if (name := _failed_node(row.error)) is not None}
+    rich: dict[UUID, set[str]] = defaultdict(set)
+    # One by one, for an index serves each of them and none the three together.
+    for of, which in (
+        (with_output, Q(task_index=F("workflow__output_index"))),
+        (without, Q(dependents=[], map_index=None)),
+        (failed, Q(node_id__in=set(failed.values()))),
+    ):
+        nodes = WorkflowTask.objects.using(database).filter(which, workflow__in=list(of), rich=True)
+        for key, node_id, backend in nodes.values_list("workflow_id", "node_id", "backend") if of else ():
+            if failed.get(key, node_id) == node_id and reads_rich(backend, True):
+                rich[key].add(node_id)
+    return rich
+
+
+def _failed_node(error: str | None) -> str | None:
+    """The node whose error a workflow has, if it is a node's."""
+    stored: Any = json.loads(error or "null")
+    name = stored.get("node_id") if isinstance(stored, dict) else None
+    return name if isinstance(name, str) else None

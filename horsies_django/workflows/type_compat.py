@@ -1,0 +1,101 @@
+"""Whether what a node gives can be what a parameter takes, as far as both hints say (HRS-024, HRS-025).
+
+Hints are read as what JSON makes of them; one that says nothing of that fits anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
+
+from ..core.results import TaskResult
+from ..core.type_check import hints_of, unwrapped
+
+#: The kinds of values that a hint lets through; None is any.
+Kinds = frozenset[type] | None
+
+_KINDS: Final[dict[Any, frozenset[type]]] = {
+    str: frozenset({str}),
+    bool: frozenset({bool}),
+    int: frozenset({int, bool}),
+    float: frozenset({float, int, bool}),
+    list: frozenset({list}),
+    tuple: frozenset({list}),
+    Sequence: frozenset({list, str}),
+    Iterable: frozenset({list, str, dict}),
+    dict: frozenset({dict}),
+    Mapping: frozenset({dict}),
+    None: frozenset({type(None)}),
+    type(None): frozenset({type(None)}),
+    TaskResult: frozenset({TaskResult}),
+}
+#: What a value of the hint is at its narrowest: a float is no int, and an int no bool.
+_GIVEN: Final[dict[Any, frozenset[type]]] = _KINDS | {int: frozenset({int}), float: frozenset({float})}
+
+
+def taken(hint: Any) -> Kinds:
+    """Return the kinds of values that a parameter with this hint takes."""
+    return _kinds(hint, _KINDS)
+
+
+def given(hint: Any) -> Kinds:
+    """Return the kinds of values that what is hinted so gives."""
+    return _kinds(unwrapped(hint), _GIVEN)
+
+
+@functools.cache
+def returned(func: Callable[..., Any]) -> Kinds:
+    """Return the kinds of ok values of a function."""
+    return None if hasattr(func, "__wrapped__") else given(hints_of(func).get("return", Any))
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """What a parameter takes: values of these kinds, and whether a TaskResult."""
+
+    kinds: Kinds = None
+    takes_result: bool = True
+
+
+@functools.cache
+def takers(func: Callable[..., Any]) -> Mapping[str, Taker]:
+    """Return what the hinted parameters of a function take; the others take anything."""
+    return {name: Taker(taken(hint), takes_result(hint)) for name, hint in hints_of(func).items()}
+
+
+def clash(source: Kinds, target: Kinds) -> bool:
+    """Whether no value of the one is a value of the other."""
+    return source is not None and target is not None and source.isdisjoint(target)
+
+
+def words(kinds: Kinds) -> str:
+    """Return kinds as a message names them."""
+    return " or ".join(sorted("None" if kind is type(None) else kind.__name__ for kind in kinds or ())) or "anything"
+
+
+def takes_result(hint: Any) -> bool:
+    """Whether a parameter with this hint takes a TaskResult."""
+    return (found := taken(hint)) is None or TaskResult in found
+
+
+def _kinds(hint: Any, known: Mapping[Any, frozenset[type]]) -> Kinds:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        found = [_kinds(one, known) for one in inner]
+        return None if None in found else frozenset[type]().union(*(kinds for kinds in found if kinds))
+    if origin is Literal:
+        return frozenset(map(type, inner))
+    if origin is Annotated:
+        return _kinds(inner[0], known)
+    if isinstance(hint, NewType):
+        return _kinds(hint.__supertype__, known)
+    if typing.is_typeddict(hint):
+        return known[dict]
+    try:
+        return known.get(origin or hint)
+    except TypeError:  # no type, but somebody's way to write one
+        return None
