@@ -18,20 +18,21 @@ from .core.workflow_status import (
     WorkflowTaskStatus,
 )
 from .enqueue.context import TaskContext
+from .enqueue.flow import together
 from .enqueue.handle import Progress, TaskHandle, TaskInfo
+from .enqueue.node_factories import sleep, wait_for_event
+from .enqueue.nodes import EventNode, MapNode, Node, NodeKey, SleepNode, TaskNode
 from .enqueue.task import HorsiesTask, register_task, task
+from .enqueue.workflow_context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .reaper.recovery import reclaim, recover_stuck_workflows
 from .schedules.declaring import schedule
 from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .workflows.builders import workflow_builder
 from .workflows.conditions import register_condition
-from .workflows.context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 from .workflows.definition import WorkflowDefinition
-from .workflows.flow import together
 from .workflows.handle import WorkflowHandle
-from .workflows.node_factories import sleep, wait_for_event
-from .workflows.nodes import EventNode, MapNode, Node, NodeKey, SleepNode, SubWorkflowNode, TaskNode
 from .workflows.policies import SuccessCase, SuccessPolicy
+from .workflows.subworkflow_node import SubWorkflowNode
 from .workflows.workflow import Workflow
 
 __version__ = "0.1.0"

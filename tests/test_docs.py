@@ -32,14 +32,14 @@ from horsies_django import (
 )
 from horsies_django.core import lifecycle, options
 from horsies_django.core.schedule_enums import CatchUp, Overlap
+from horsies_django.core.workflow_errors import MistakeCode
+from horsies_django.enqueue.node_option_types import TaskNodeOptions
 from horsies_django.reaper.duties import DUTIES
 from horsies_django.schedules.declaring import ScheduleOptions
 from horsies_django.workflows import lifecycle as of_workflows
 from horsies_django.workflows.codes import WorkflowCode
-from horsies_django.workflows.errors import MistakeCode
 from horsies_django.workflows.lifecycle import NODE_CHANGES, WORKFLOW_CHANGES
 from horsies_django.workflows.meta import DefinitionOptions
-from horsies_django.workflows.node_option_types import TaskNodeOptions
 from horsies_django.workflows.registry import registry
 from horsies_django.workflows.workflow import WorkflowKeywords
 from tests.conftest import ROOT

@@ -13,7 +13,7 @@ from ..core.dry_run import is_dry
 from ..core.ids import uuid7
 from ..core.serialization import clean_text
 from ..enqueue.backend import config_of
-from ..workflows.nodes import NodeKey
+from ..enqueue.nodes import NodeKey
 from ..workflows.validation import NAME_LENGTH
 from .calls import CallsOfBatch, Columns, many
 from .handle import BatchHandle

@@ -8,14 +8,14 @@ from uuid import UUID
 
 from ..core import headers
 from ..core.compat import InvalidTask
+from ..core.workflow_errors import shown
 from ..core.workflow_status import Join
 from ..enqueue.backend import config_of
 from ..enqueue.call_builder import Calls
+from ..enqueue.nodes import MapNode, TaskNode
 from ..enqueue.task import HorsiesTask
 from ..workflows.blueprint import CALL_COLUMNS
-from ..workflows.errors import shown
 from ..workflows.node_options import Terms, TermsOfNodes
-from ..workflows.nodes import MapNode, TaskNode
 
 #: Parameters that a batch fills in, if a call does not.
 BATCH_ID: Final = "batch_id"

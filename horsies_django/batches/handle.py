@@ -12,8 +12,8 @@ from asgiref.sync import sync_to_async
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..core.dry_run import is_dry
 from ..core.workflow_status import WorkflowTaskStatus
+from ..enqueue.nodes import NodeKey
 from ..workflows.handle import WorkflowHandle
-from ..workflows.nodes import NodeKey
 from .calls import CallsOfBatch, Columns, many
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from ..workflows.errors import Mistake
     from .results import TaskError
+    from .workflow_errors import Mistake
 
 
 #: The longest time that a body may put itself off.

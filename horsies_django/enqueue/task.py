@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from ..core.results import TaskResult
-    from ..workflows.node_factories import TaskNodeFactory
-    from ..workflows.node_option_types import TaskNodeOptions
-    from ..workflows.nodes import MapNode, Node
     from .backend import HorsiesBackend
     from .handle import TaskHandle
+    from .node_factories import TaskNodeFactory
+    from .node_option_types import TaskNodeOptions
+    from .nodes import MapNode, Node
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -206,7 +206,7 @@ class HorsiesTask(_GenericTask[P, T]):
         ``queue_name``, ``priority``, ``good_until``, ``retry_policy``, ``timeout``, ``retention`` and ``metadata``.
         Raises TypeError for any other name; bad values are told with the rest of the workflow.
         """
-        from ..workflows.node_factories import task_nodes
+        from .node_factories import task_nodes
 
         return task_nodes(self, options)
 
@@ -245,7 +245,7 @@ class HorsiesTask(_GenericTask[P, T]):
         An item goes to the parameter ``param``, by default the first; ``kwargs`` are the other arguments, the same for
         each call. Options are those of :meth:`node`. The node's value is the list of theirs, in order.
         """
-        from ..workflows.node_factories import mapped
+        from .node_factories import mapped
 
         return mapped(self, over, param, kwargs, options)
 

@@ -12,15 +12,17 @@ from django.utils import timezone
 from ..core.bounds import DATES_ALLOWED, is_in_range
 from ..core.option_parsers import LONGEST_DURATION
 from ..core.serialization import clean_text
+from ..core.workflow_errors import Flaw, MistakeCode, shown
 from ..core.workflow_status import Join
 from ..enqueue.call_builder import Callee
+from ..enqueue.nodes import CallNode, EventNode, MapNode, Node, SleepNode, Source
 from . import recursion_check
 from .blueprint import NodeBlueprint, SourceIndex
 from .conditions import path_of
-from .errors import Flaw, MistakeCode, Mistakes, shown
+from .errors import Mistakes
 from .inputs import inputs_of, value_kinds
 from .node_options import TermsOfNodes
-from .nodes import CallNode, EventNode, MapNode, Node, SleepNode, Source, SubWorkflowNode
+from .subworkflow_node import SubWorkflowNode
 from .topology import Outline
 from .type_compat import clash, words
 

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 from ..core.exceptions import NotRegistered
 from ..core.registry import loaded
 from ..core.type_check import hints_of
-from .context import WorkflowContext
-from .errors import shown
+from ..core.workflow_errors import shown
+from ..enqueue.workflow_context import WorkflowContext
 
 F = TypeVar("F")
 

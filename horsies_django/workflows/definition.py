@@ -9,15 +9,16 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
 
 from ..core.exceptions import InvalidWorkflow
 from ..core.registry import registry as names
+from ..core.workflow_errors import Flaw, MistakeCode, shown
+from ..enqueue.flow import Part
+from ..enqueue.node_option_types import SubWorkflowNodeOptions
 from .conditions import register_those_of
-from .errors import Flaw, MistakeCode, Mistakes, shown
-from .flow import Part
+from .errors import Mistakes
 from .inputs import value_kinds
 from .meta import DefinitionMeta, meta_of
-from .node_factories import SubWorkflowNodeFactory, subworkflow_nodes
-from .node_option_types import SubWorkflowNodeOptions
 from .recursion_check import building
 from .registry import registry
+from .subworkflow_node import SubWorkflowNodeFactory, subworkflow_nodes
 from .type_compat import clash, given, words
 from .workflow import Workflow
 

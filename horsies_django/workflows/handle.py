@@ -14,13 +14,13 @@ from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..core.ids import as_uuid
 from ..core.operations import log_operation
 from ..core.results import RetrievalCode, TaskError, TaskResult
+from ..core.workflow_errors import shown
 from ..core.workflow_status import WorkflowStatus, WorkflowTaskStatus
 from ..enqueue import result_reader, wait
 from ..enqueue.backend import config_of, reads_rich
+from ..enqueue.nodes import Node, NodeKey, NodeRef
 from . import snapshot
 from .compile import problem_of_event
-from .errors import shown
-from .nodes import Node, NodeKey, NodeRef
 
 if TYPE_CHECKING:
     from ..models.workflow import WorkflowQuerySet

@@ -16,7 +16,7 @@ from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue import result_reader
 from ..enqueue.backend import reads_rich
 from ..enqueue.call_builder import parameters_of
-from .context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
+from ..enqueue.workflow_context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 
 if TYPE_CHECKING:
     from ..models import WorkflowTask

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from ..core.workflow_errors import Flaw, MistakeCode, shown
 from ..core.workflow_status import Join, NodeKind
 from ..enqueue.call_builder import Callee, Calls
+from ..enqueue.nodes import CallNode, MapNode, Node, Source, TaskNode, nodes_in
 from . import type_compat
-from .errors import Flaw, MistakeCode, shown
-from .nodes import CallNode, MapNode, Node, Source, SubWorkflowNode, TaskNode, nodes_in
+from .subworkflow_node import SubWorkflowNode
 
 CTX_PARAM: Final = "workflow_ctx"
 META_PARAM: Final = "workflow_meta"

@@ -14,10 +14,10 @@ from ..enqueue.backend import reads_rich
 from ..enqueue.call_builder import parameters_of
 from ..enqueue.context import TaskContext
 from ..enqueue.task import task
+from ..enqueue.workflow_context import WorkflowContext
 from . import input_resolver
 from .codes import STOPPED_BY, WorkflowCode
 from .conditions import condition_at
-from .context import WorkflowContext
 
 if TYPE_CHECKING:
     from ..models import WorkflowTask

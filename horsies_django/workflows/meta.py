@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar, get_args, get_origin
 
+from ..core.workflow_errors import Flaw, MistakeCode, shown
 from ..core.workflow_status import OnError
-from .errors import Flaw, MistakeCode, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

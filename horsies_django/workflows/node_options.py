@@ -21,13 +21,14 @@ from ..core.compat import (
 )
 from ..core.options import Options
 from ..core.retry import RetryPolicy
+from ..core.workflow_errors import Flaw, MistakeCode, shown
 from ..enqueue.backend import config_of
 from ..enqueue.call_builder import Callee, Calls
+from ..enqueue.nodes import Node, TaskNode
 from ..enqueue.task import HorsiesTask
 from ..enqueue.task_validation import QUEUE_LENGTH
 from .blueprint import TASK_COLUMNS
-from .errors import Flaw, MistakeCode, shown
-from .nodes import Node, SubWorkflowNode, TaskNode
+from .subworkflow_node import SubWorkflowNode
 
 _CODES: Final = {"queue_name": MistakeCode.INVALID_QUEUE, "priority": MistakeCode.INVALID_PRIORITY}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .nodes import NodeRef
+    from ..enqueue.nodes import NodeRef
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from ..core.dry_run import sends_nothing
 from ..core.exceptions import InvalidWorkflow
-from .errors import MistakeCode
+from ..core.workflow_errors import MistakeCode
 
 if TYPE_CHECKING:
     from .definition import WorkflowDefinition

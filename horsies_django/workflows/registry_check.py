@@ -13,9 +13,9 @@ from django.apps import apps
 from ..core.dry_run import sends_nothing
 from ..core.exceptions import InvalidWorkflow
 from ..core.type_check import hints_of
+from ..core.workflow_errors import Mistake, MistakeCode, shown
 from .builders import Builder
 from .definition import WorkflowDefinition
-from .errors import Mistake, MistakeCode, shown
 from .registry import registry
 from .workflow import Workflow
 

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from django.utils.text import slugify
 
-from .errors import MistakeCode, Mistakes, shown
-from .flow import Order, Part, walk
+from ..core.workflow_errors import MistakeCode, shown
+from ..enqueue.flow import Order, Part, walk
+from ..enqueue.nodes import Node
+from .errors import Mistakes
 from .graph import cycles_in, dependents_of
-from .nodes import Node
 
 ID_LENGTH: Final = 128
 _ID: Final = re.compile(r"[A-Za-z0-9_\-:.]+")

@@ -12,12 +12,13 @@ from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..core.exceptions import InvalidWorkflow
 from ..core.ids import as_uuid
 from ..core.serialization import clean_text
+from ..core.workflow_errors import Mistake, MistakeCode, shown
 from ..core.workflow_status import OnError
+from ..enqueue.nodes import Node, NodeKey, TaskNode
 from .blueprint import WorkflowBlueprint
 from .compile import blueprints
-from .errors import Mistake, MistakeCode, Mistakes, shown
+from .errors import Mistakes
 from .node_options import TermsOfNodes
-from .nodes import Node, NodeKey, TaskNode
 from .policies import SuccessCase, SuccessPolicy
 from .topology import Outline, outline, slug_of
 

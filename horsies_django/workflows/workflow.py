@@ -12,11 +12,11 @@ from asgiref.sync import sync_to_async
 
 from ..core.results import TaskError, TaskResult
 from ..core.workflow_status import OnError
+from ..enqueue.flow import Part
+from ..enqueue.node_factories import check_names
+from ..enqueue.nodes import Node, NodeKey, NodeRef
 from . import validation
 from .blueprint import WorkflowBlueprint
-from .flow import Part
-from .node_factories import check_names
-from .nodes import Node, NodeKey, NodeRef
 from .policies import SuccessPolicy
 from .validation import Built, WorkflowOptions, build, place_of
 

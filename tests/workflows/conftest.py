@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from horsies_django import InvalidWorkflow, Workflow
-from horsies_django.workflows.errors import Mistake
+from horsies_django.core.workflow_errors import Mistake
 
 
 def mistakes_of(build: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Mistake]:

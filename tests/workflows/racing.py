@@ -18,7 +18,7 @@ from horsies_django import (
     wait_for_event,
     workflow_builder,
 )
-from horsies_django.workflows.nodes import Node
+from horsies_django.enqueue.nodes import Node
 from tests.jobs.models import Entry
 
 #: Seconds that one body waits, in its slot, for another to come.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from horsies_django import Workflow, WorkflowDefinition, sleep
+from horsies_django.core.workflow_errors import MistakeCode
 from horsies_django.exceptions import InvalidWorkflow
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows import registry_check
-from horsies_django.workflows.errors import MistakeCode
 from tests.workflows import bodies, jobs
 from tests.workflows.conftest import mistakes_of
 from tests.workflows.running import codes, ran

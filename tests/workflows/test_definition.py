@@ -5,7 +5,7 @@ import json
 import pytest
 
 from horsies_django import OnError, RetryPolicy, SuccessCase, SuccessPolicy, Workflow, WorkflowDefinition
-from horsies_django.workflows.errors import MistakeCode
+from horsies_django.core.workflow_errors import MistakeCode
 from horsies_django.workflows.registry import definition_at, registry
 from tests.workflows import jobs
 from tests.workflows.conftest import mistakes_of, only

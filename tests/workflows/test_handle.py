@@ -19,10 +19,10 @@ from django.utils import timezone
 from horsies_django import OnError, RetryPolicy, TaskHandle, Workflow, WorkflowHandle, sleep
 from horsies_django.core.compat import BaseTaskBackend, InvalidTask
 from horsies_django.db import completions, postgres
+from horsies_django.enqueue.node_factories import wait_for_event
 from horsies_django.exceptions import PayloadMismatch, TaskFailed
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
-from horsies_django.workflows.node_factories import wait_for_event
 from tests.asking import asking_for
 from tests.conftest import wait_until
 from tests.waiting.telling import all_tell, ears

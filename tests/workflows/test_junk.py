@@ -16,8 +16,8 @@ from horsies_django import (
     sleep,
     wait_for_event,
 )
+from horsies_django.enqueue.node_option_types import StepOptions, SubWorkflowNodeOptions, TaskNodeOptions
 from horsies_django.workflows.meta import DefinitionOptions
-from horsies_django.workflows.node_option_types import StepOptions, SubWorkflowNodeOptions, TaskNodeOptions
 from horsies_django.workflows.workflow import OtherKeywords
 from tests.workflows import jobs
 

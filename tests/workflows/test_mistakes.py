@@ -18,7 +18,7 @@ from horsies_django import (
     sleep,
     wait_for_event,
 )
-from horsies_django.workflows.errors import HINTS, MistakeCode
+from horsies_django.core.workflow_errors import HINTS, MistakeCode
 from tests.workflows import jobs
 from tests.workflows.conftest import mistakes_of, only
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies_django import InvalidWorkflow, Workflow
-from horsies_django.workflows.errors import MistakeCode
+from horsies_django.core.workflow_errors import MistakeCode
 from tests.workflows import jobs
 from tests.workflows.test_graph import TIMELESS, graphs, is_acyclic
 

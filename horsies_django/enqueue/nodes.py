@@ -12,14 +12,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 from ..core.results import TaskError, TaskResult
+from ..core.workflow_errors import Flaw
 from ..core.workflow_status import Join, NodeKind
-from .errors import Flaw
 from .flow import Part
 from .node_option_types import Condition
 
 if TYPE_CHECKING:
-    from ..enqueue.task import HorsiesTask
-    from .definition import WorkflowDefinition
+    from .task import HorsiesTask
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -128,20 +127,6 @@ class MapNode(TaskNode[list[T]], Generic[T]):
     param: str | None = None
 
     kind = NodeKind.MAP
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class SubWorkflowNode(CallNode[T_co]):
-    """A workflow as a step of another one: ``Import.node(**options)(**params)`` makes one; its value is the output."""
-
-    definition: type[WorkflowDefinition[Any]]
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    kind = NodeKind.SUBWORKFLOW
-
-    @property
-    def label(self) -> str:
-        return self.definition._meta.path
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)

@@ -11,8 +11,8 @@ from ..core.task_options import Retention
 from ..core.workflow_status import Join
 
 if TYPE_CHECKING:
-    from .context import WorkflowContext
     from .nodes import Node, ResultOf
+    from .workflow_context import WorkflowContext
 
 #: Decides about a node, once, when it would become ready: ``run_when`` and ``skip_when``.
 Condition = Callable[["WorkflowContext"], bool]

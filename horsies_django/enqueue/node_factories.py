@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
-from .errors import Flaw, MistakeCode, shown
-from .node_option_types import SEND_OPTIONS, STEP_OPTIONS, StepOptions, SubWorkflowNodeOptions, TaskNodeOptions
-from .nodes import EventNode, MapNode, Node, ResultOf, SleepNode, Source, SubWorkflowNode, TaskNode
+from ..core.workflow_errors import Flaw, MistakeCode, shown
+from .node_option_types import SEND_OPTIONS, STEP_OPTIONS, StepOptions, TaskNodeOptions
+from .nodes import EventNode, MapNode, Node, ResultOf, SleepNode, Source, TaskNode
 
 if TYPE_CHECKING:
-    from ..enqueue.task import HorsiesTask
-    from .definition import WorkflowDefinition
+    from .task import HorsiesTask
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,31 +34,13 @@ class TaskNodeFactory(Generic[P, T_co]):
         Arguments go by name. One that is a node, or a list of nodes, is what will have come out of it; so is
         ``node.value``, which has the type of that.
         """
-        return TaskNode(task=self.task, **_fields(self.options, args, kwargs))
-
-
-@dataclass(frozen=True, slots=True)
-class SubWorkflowNodeFactory(Generic[T_co]):
-    """Makes nodes of a subworkflow that have the same options; called with the parameters of its ``build_with``."""
-
-    definition: type[WorkflowDefinition[Any]]
-    options: Mapping[str, Any]
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> SubWorkflowNode[T_co]:
-        """Return a node. See :meth:`TaskNodeFactory.__call__`."""
-        return SubWorkflowNode(definition=self.definition, **_fields(self.options, args, kwargs))
+        return TaskNode(task=self.task, **node_fields(self.options, args, kwargs))
 
 
 def task_nodes(task: HorsiesTask[P, Any], options: Mapping[str, Any]) -> TaskNodeFactory[P, Any]:
     """Return what makes nodes of a task. Raises TypeError for an unknown option."""
     check_names("node()", options, TaskNodeOptions.__optional_keys__)
     return TaskNodeFactory(task, options)
-
-
-def subworkflow_nodes(definition: type[Any], options: Mapping[str, Any]) -> SubWorkflowNodeFactory[Any]:
-    """Return what makes nodes of a subworkflow. Raises TypeError for an unknown option."""
-    check_names("node()", options, SubWorkflowNodeOptions.__optional_keys__)
-    return SubWorkflowNodeFactory(definition, options)
 
 
 def mapped(
@@ -75,7 +56,7 @@ def mapped(
     if not isinstance(kwargs, Mapping | None):
         flaws.append((MistakeCode.INVALID_MAP, f"kwargs is {shown(kwargs)}; allowed: a dict of arguments."))
         kwargs = None
-    fields = _fields(options, (), kwargs or {})
+    fields = node_fields(options, (), kwargs or {})
     if isinstance(over, Node):
         fields["waits_for"] = (*fields.get("waits_for", ()), over)
     else:
@@ -90,7 +71,7 @@ def sleep(until: float | timedelta | datetime, **options: Unpack[StepOptions]) -
     No worker is held. Its value is None.
     """
     check_names("sleep()", options, STEP_OPTIONS)
-    return SleepNode(until=until, **_fields(options, (), {}))
+    return SleepNode(until=until, **node_fields(options, (), {}))
 
 
 def wait_for_event(name: str, timeout: float | timedelta | None = None, **options: Unpack[StepOptions]) -> EventNode:
@@ -99,7 +80,7 @@ def wait_for_event(name: str, timeout: float | timedelta | None = None, **option
     No worker is held; an event that was sent before counts. Its value is the payload.
     """
     check_names("wait_for_event()", options, STEP_OPTIONS)
-    return EventNode(event_name=name, timeout=timeout, **_fields(options, (), {}))
+    return EventNode(event_name=name, timeout=timeout, **node_fields(options, (), {}))
 
 
 def check_names(where: str, options: Mapping[str, Any], allowed: frozenset[str]) -> None:
@@ -109,7 +90,7 @@ def check_names(where: str, options: Mapping[str, Any], allowed: frozenset[str])
         raise TypeError(f"{where} got unknown option {names}; allowed: {others}.")
 
 
-def _fields(options: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def node_fields(options: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a node's fields are for these options and arguments, with the flaws that show already."""
     fields: dict[str, Any] = {}
     flaws: list[Flaw] = []

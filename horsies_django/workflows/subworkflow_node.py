@@ -1,0 +1,50 @@
+"""A workflow as a step of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..core.workflow_status import NodeKind
+from ..enqueue.node_factories import check_names, node_fields
+from ..enqueue.node_option_types import SubWorkflowNodeOptions
+from ..enqueue.nodes import CallNode
+
+if TYPE_CHECKING:
+    from .definition import WorkflowDefinition
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class SubWorkflowNode(CallNode[T_co]):
+    """A workflow as a step of another one: ``Import.node(**options)(**params)`` makes one; its value is the output."""
+
+    definition: type[WorkflowDefinition[Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    kind = NodeKind.SUBWORKFLOW
+
+    @property
+    def label(self) -> str:
+        """The dotted path of the definition."""
+        return self.definition._meta.path
+
+
+@dataclass(frozen=True, slots=True)
+class SubWorkflowNodeFactory(Generic[T_co]):
+    """Makes nodes of a subworkflow that have the same options; called with the parameters of its ``build_with``."""
+
+    definition: type[WorkflowDefinition[Any]]
+    options: Mapping[str, Any]
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> SubWorkflowNode[T_co]:
+        """Return a node. See :meth:`TaskNodeFactory.__call__`."""
+        return SubWorkflowNode(definition=self.definition, **node_fields(self.options, args, kwargs))
+
+
+def subworkflow_nodes(definition: type[Any], options: Mapping[str, Any]) -> SubWorkflowNodeFactory[Any]:
+    """Return what makes nodes of a subworkflow. Raises TypeError for an unknown option."""
+    check_names("node()", options, SubWorkflowNodeOptions.__optional_keys__)
+    return SubWorkflowNodeFactory(definition, options)
