@@ -9,6 +9,7 @@ from .core.results import ContractCode, OperationalCode, OutcomeCode, RetrievalC
 from .core.retry import RetryPolicy
 from .core.status import TASK_TERMINAL_STATES, TaskStatus
 from .core.unique import Unique
+from .core.version import __version__ as __version__
 from .core.workflow_status import (
     WORKFLOW_TASK_TERMINAL_STATES,
     WORKFLOW_TERMINAL_STATES,
@@ -34,8 +35,6 @@ from .workflows.handle import WorkflowHandle
 from .workflows.policies import SuccessCase, SuccessPolicy
 from .workflows.subworkflow_node import SubWorkflowNode
 from .workflows.workflow import Workflow
-
-__version__ = "0.1.0"
 
 __all__ = [
     "TASK_TERMINAL_STATES",

@@ -45,12 +45,22 @@ class HorsiesConfig(AppConfig):
         from .core.printable import guard_logs
 
         guard_logs()
+        subscribe()
         load_modules()
         register(checks.check_names)
         register(checks.check_workflows)
         register(checks.check_schedules)
         register(checks.check_modules)
         register(checks.check_queues)
+
+
+def subscribe() -> None:
+    """Have workflows and signals follow the transitions of tasks."""
+    from .enqueue.send_signals import ended_after_commit
+    from .models.subscribers import subscribers
+    from .workflows import gateway
+
+    subscribers.subscribe(follow_nodes=gateway.following, retry_nodes=gateway.retry, send_ended=ended_after_commit)
 
 
 #: Modules of each app that are imported.

@@ -13,12 +13,12 @@ from uuid import UUID
 from django.db import Error, connections, transaction
 from django.db.models.functions import Now
 
-from .. import __version__
 from ..core.bounds import beyond, bring_into_range
 from ..core.queue_policy import RULES
 from ..core.results import OperationalCode, TaskError
 from ..core.serialization import clean_text, dumps
 from ..core.status import BeatRole, TaskStatus
+from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import is_of_the_row, is_refusal, primary_message
 from ..db.notifications import ANY_QUEUE, wake_after_commit
