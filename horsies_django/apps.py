@@ -55,12 +55,18 @@ class HorsiesConfig(AppConfig):
 
 
 def subscribe() -> None:
-    """Have workflows and signals follow the transitions of tasks."""
+    """Give the models the functions that stand above them."""
     from .enqueue.send_signals import ended_after_commit
     from .models.subscribers import subscribers
+    from .schedules.dispatch import run_now
+    from .schedules.validation import problems_of
     from .workflows import gateway
 
-    subscribers.subscribe(follow_nodes=gateway.following, retry_nodes=gateway.retry, send_ended=ended_after_commit)
+    subscribers.follow_nodes = gateway.following
+    subscribers.retry_nodes = gateway.retry
+    subscribers.send_ended = ended_after_commit
+    subscribers.schedule_problems = problems_of
+    subscribers.run_schedule = run_now
 
 
 #: Modules of each app that are imported.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import IntegrityError, OperationalError, connections, models, transaction
@@ -36,6 +36,9 @@ from .release_blocked import IS_LIMITED, admit_after_commit
 from .retention import kept_until
 from .subscribers import subscribers
 from .unreadable import IS_READABLE, results_of, values_in_range
+
+if TYPE_CHECKING:
+    from .task import Task  # noqa: F401  # the base class below names it
 
 #: Rows that one statement of a reaper's duty changes at most.
 BATCH: Final = 500
@@ -105,7 +108,7 @@ def completed_with(results: Mapping[UUID, str] | Blank, database: str) -> dict[s
     }
 
 
-class TaskQuerySet(Interventions):
+class TaskQuerySet(Interventions["Task"]):
     """The transitions."""
 
     # From PENDING to a body that runs.
