@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from horsies_django.core.sync import Mailbox, Stop
+from horsies_django.core.sync import Mailbox, StopEvent
 
 pytestmark = pytest.mark.once
 
@@ -43,7 +43,7 @@ def test_a_signal_handler_may_ring_whatever_it_interrupts() -> None:
 
 
 def test_every_waiter_is_told_to_stop() -> None:
-    stop = Stop()
+    stop = StopEvent()
     heard: list[bool] = []
     threads = [threading.Thread(target=lambda: heard.append(stop.wait(20))) for _ in range(5)]
     for thread in threads:
@@ -58,7 +58,7 @@ def test_every_waiter_is_told_to_stop() -> None:
 
 
 def test_a_stop_that_nobody_says_is_waited_for_in_vain() -> None:
-    stop = Stop()
+    stop = StopEvent()
     began = time.monotonic()
 
     assert not stop.wait(0.02)

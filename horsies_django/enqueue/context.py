@@ -15,7 +15,7 @@ from ..core.serialization import check_size, clean_text, decode, dumps, encode
 from ..core.status import TaskStatus
 
 if TYPE_CHECKING:
-    from ..worker.execution import Run
+    from ..worker.execution import Execution
 
     _FrameworkContext = FrameworkContext[..., Any]
 else:
@@ -32,12 +32,12 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
     raises :class:`~horsies_django.exceptions.TaskInterrupt`.
     """
 
-    run: Run
+    run: Execution
 
     @property
     def is_cancelled(self) -> bool:
         """Whether the body should stop: the task was cancelled, has run too long, or was taken from this worker."""
-        return self.run.told is not None
+        return self.run.stop_reason is not None
 
     @property
     def max_attempts(self) -> int:
@@ -80,7 +80,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
                 raise ValueError(f"progress() got {name}={number!r}; allowed: numbers from 0 on.")
         note = {"done": done, "total": total, "message": clean_text(str(message))[:MESSAGE_LENGTH]}
         self.run.progress = dumps(note)
-        self.run.check()
+        self.run.raise_if_stopping()
 
     def save(self, state: Any) -> None:
         """Keep ``state`` for the next attempt, as part of the body's own transaction if it is in one.
@@ -90,7 +90,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         """
         from ..models import Task
 
-        self.run.check()
+        self.run.raise_if_stopping()
         claim = self.run.claim
         encoded = encode(state, rich=self.run.is_rich, where="the state")
         check_size(dumps(encoded), self.run.options.max_payload_bytes, "the state")
@@ -98,8 +98,8 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         tasks = Task.objects.using(self.run.database)
         mine = tasks.held([claim], TaskStatus.RUNNING, self.run.runner.worker_id)
         if not mine.update(checkpoint=encoded):
-            self.run.tell(TaskRevoked)
-            self.run.check()
+            self.run.request_stop(TaskRevoked)
+            self.run.raise_if_stopping()
         self.run.state = encoded
 
     async def asave(self, state: Any) -> None:

@@ -9,35 +9,37 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from ..core.sync import Mailbox
-from ..db.notifications import Freed, Wake
-from .execution_result import Outcome, Unbegun
+from ..db.notifications import SlotFreed, TaskReady
+from .execution_result import ExecutionResult, NotStarted
 
 #: A wait shorter than this is exact and hears nothing: a selector counts in whole milliseconds.
-_SHORT: Final = 0.003
+_SHORT_WAIT: Final = 0.003
 
 
-class Word(Enum):
+class Command(Enum):
     """What a pump can be told."""
 
-    LOOK = auto()  # there may be something to claim, or something will be due later
-    REVOKED = auto()  # a task that runs may have been cancelled, or taken away
+    POLL = auto()  # there may be something to claim, or something will be due later
+    CHECK_REVOKED = auto()  # a task that runs may have been cancelled, or taken away
     PING = auto()  # the listener wants to hear something
-    SOON = auto()  # there is more of that than anybody can hear: look for it all, soon
-    DISMISS = auto()  # the worker's row may ask it to claim no more, let the bodies finish, and be replaced by nobody
+    POLL_SOON = auto()  # there is more of that than anybody can hear: look for it all, soon
+    CHECK_STOP_REQUEST = (
+        auto()
+    )  # the worker's row may ask it to claim no more, let the bodies finish, and be replaced by nobody
     STOP = auto()  # claim no more, let the bodies finish
     ABORT = auto()  # hand back what runs, and go
 
 
-Item = Outcome | Unbegun | Word | Wake | Freed
+InboxItem = ExecutionResult | NotStarted | Command | TaskReady | SlotFreed
 
 
-class Hearing(Protocol):
+class Source(Protocol):
     """Hears in the pump's own thread, while that waits."""
 
     def fileno(self) -> int | None:
         """Return what becomes readable when there is something to hear; None while nothing can be heard."""
 
-    def hear(self, *, is_readable: bool) -> None:
+    def receive(self, *, is_readable: bool) -> None:
         """Put what has been said into the inbox. Waits for nothing."""
 
 
@@ -48,63 +50,63 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        self._mailbox: Mailbox[Item] = Mailbox()
-        self._hearing: Hearing | None = None
-        self._waits = False
-        self._first = 0.0
+        self._mailbox: Mailbox[InboxItem] = Mailbox()
+        self._source: Source | None = None
+        self._is_waiting = False
+        self._first_wait = 0.0
 
-    def put(self, item: Item) -> None:
+    def put(self, item: InboxItem) -> None:
         """Put something in."""
         self._mailbox.put(item)
-        if self._waits:  # who begins to wait says so first and looks at what is there then
-            self._waits = False
+        if self._is_waiting:  # who begins to wait says so first and looks at what is there then
+            self._is_waiting = False
             with suppress(OSError):  # full: it rings already
-                self._clapper.send(b".")
+                self._wakeup_writer.send(b".")
 
-    def attend(self, hearing: Hearing) -> None:
+    def attach(self, hearing: Source) -> None:
         """Wait for what is heard from now on, too."""
-        self._bell, self._clapper = socket.socketpair()
-        for end in (self._bell, self._clapper):
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        for end in (self._wakeup_reader, self._wakeup_writer):
             end.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._bell, selectors.EVENT_READ)
-        self._hearing = hearing
+        self._selector.register(self._wakeup_reader, selectors.EVENT_READ)
+        self._source = hearing
 
-    def ignore(self) -> None:
+    def detach(self) -> None:
         """Hear nothing any more."""
-        if self._hearing is not None:
-            self._hearing = None
+        if self._source is not None:
+            self._source = None
             self._selector.close()
-            self._bell.close()
-            self._clapper.close()
+            self._wakeup_reader.close()
+            self._wakeup_writer.close()
 
-    def take(self, timeout: float) -> list[Item]:
+    def take(self, timeout: float) -> list[InboxItem]:
         """Wait for something, at most ``timeout`` seconds, and return all that is there."""
-        if self._hearing is None:
+        if self._source is None:
             return self._mailbox.take(timeout)
-        self._hearing.hear(is_readable=False)
-        is_short = timeout < _SHORT
-        items = self._mailbox.take(timeout if is_short else self._first)
+        self._source.receive(is_readable=False)
+        is_short = timeout < _SHORT_WAIT
+        items = self._mailbox.take(timeout if is_short else self._first_wait)
         if not items and not is_short:
-            self._wait(self._hearing, timeout - self._first)
+            self._wait(self._source, timeout - self._first_wait)
             items = self._mailbox.take(0.0)
         # Where ends come one after the other, to ring for the first would take the interpreter from who has the next.
-        self._first = _SHORT if items else 0.0
+        self._first_wait = _SHORT_WAIT if items else 0.0
         return items
 
-    def _wait(self, hearing: Hearing, timeout: float) -> None:
-        self._waits = True
+    def _wait(self, hearing: Source, timeout: float) -> None:
+        self._is_waiting = True
         try:
-            rings = self._rings(hearing.fileno(), timeout) if not self._mailbox else []
+            rings = self._select(hearing.fileno(), timeout) if not self._mailbox else []
         finally:
-            self._waits = False
+            self._is_waiting = False
         for end in rings:
-            if end is self._bell:
-                self._bell.recv(4096)
+            if end is self._wakeup_reader:
+                self._wakeup_reader.recv(4096)
             else:
-                hearing.hear(is_readable=True)
+                hearing.receive(is_readable=True)
 
-    def _rings(self, heard: int | None, timeout: float) -> list[Any]:
+    def _select(self, heard: int | None, timeout: float) -> list[Any]:
         """Wait, and return what has become readable."""
         if heard is not None:  # each time anew, for it may be another connection under the same number
             self._selector.register(heard, selectors.EVENT_READ)

@@ -29,8 +29,8 @@ from ..enqueue.task import HorsiesTask
 from ..models import Task
 from ..workflows import gateway, input_resolver
 from . import console, deferred_group_join, middleware_stack, result_mapping, signal_dispatcher, versions
-from .execution import Run, TooLate
-from .execution_result import Outcome, Unbegun
+from .execution import Execution, TooLate
+from .execution_result import ExecutionResult, NotStarted
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -42,113 +42,120 @@ class _Call:
     kwargs: dict[str, Any]
 
 
-def run(run: Run) -> Outcome | Unbegun:
+def run_task(execution: Execution) -> ExecutionResult | NotStarted:
     """Run a body in this thread, if it may still begin. Never raises."""
     call = None
     try:
-        run.begin()
-        call = _prepare(run)
-        signal_dispatcher.started(run.claim, run.database)
+        execution.start()
+        call = _prepare(execution)
+        signal_dispatcher.started(execution.claim, execution.database)
         if isinstance(call.task, HorsiesTask) and call.task.atomic:
-            return _run_atomic(run, call)
-        return result_mapping.returned(run, call.task, _value(run, call))
+            return _run_atomic(execution, call)
+        return result_mapping.returned(execution, call.task, _value(execution, call))
     except TooLate:
-        return Unbegun(run)
+        return NotStarted(execution)
     except BaseException as error:  # noqa: BLE001  # sys.exit() and KeyboardInterrupt of a body end the body, not us
-        return _raised(run, call, error)
+        return _raised(execution, call, error)
     finally:
-        run.end()
+        execution.end()
 
 
-async def arun(run: Run) -> Outcome | Unbegun:
+async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
     """Run a body on this event loop, if it may still begin. Never raises."""
     call = None
     try:
-        run.begin()
+        execution.start()
         # What a node, or a group of calls, is given is read from the database.
-        is_given = run.claim.workflow_id is not None or run.claim.is_fed
-        call = await sync_to_async(_prepare)(run) if is_given else _prepare(run)
-        if signal_dispatcher.wants_started(run.claim):
-            await sync_to_async(signal_dispatcher.started)(run.claim, run.database)
-        context = [await sync_to_async(_context)(run)] if call.task.takes_context else []
+        is_given = execution.claim.workflow_id is not None or execution.claim.is_fed
+        call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
+        if signal_dispatcher.wants_started(execution.claim):
+            await sync_to_async(signal_dispatcher.started)(execution.claim, execution.database)
+        context = [await sync_to_async(_context)(execution)] if call.task.takes_context else []
         func = call.task.func
         if not inspect.iscoroutinefunction(func):
             func = sync_to_async(func, thread_sensitive=False)
-        run.require_time()
-        if run.options.middleware:
-            value = await run.wait_for(_within_chain(run, call, partial(func, *context, *call.args, **call.kwargs)))
+        execution.raise_if_too_late()
+        if execution.options.middleware:
+            value = await execution.cancellable(
+                _call_with_middleware(execution, call, partial(func, *context, *call.args, **call.kwargs))
+            )
         else:
-            value = await run.wait_for(func(*context, *call.args, **call.kwargs))
-        return result_mapping.returned(run, call.task, value)
+            value = await execution.cancellable(func(*context, *call.args, **call.kwargs))
+        return result_mapping.returned(execution, call.task, value)
     except TooLate:
-        return Unbegun(run)
+        return NotStarted(execution)
     except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to whoever runs it: us
-        if result_mapping.is_unknown(run, error):
-            return await sync_to_async(_raised)(run, call, error)
-        return result_mapping.raised_by(run, call.task if call else None, error)
+        if result_mapping.is_unknown(execution, error):
+            return await sync_to_async(_raised)(execution, call, error)
+        return result_mapping.raised_by(execution, call.task if call else None, error)
     finally:
-        run.end()
+        execution.end()
 
 
-def _raised(run: Run, call: _Call | None, error: BaseException) -> Outcome:
+def _raised(execution: Execution, call: _Call | None, error: BaseException) -> ExecutionResult:
     """Return the outcome of an exception: a call that another version of the code may know goes back. Never raises."""
     task = call.task if call else None
     try:
-        if result_mapping.is_unknown(run, error) and (outcome := versions.handed_back(run, error)) is not None:
+        if (
+            result_mapping.is_unknown(execution, error)
+            and (outcome := versions.hand_back(execution, error)) is not None
+        ):
             return outcome
     except Snooze as snooze:
-        return result_mapping.raised_by(run, task, snooze)
+        return result_mapping.raised_by(execution, task, snooze)
     except Exception:
-        logger.exception("whether another worker knows task id=%s could not be told", run.task_id)
-    return result_mapping.raised_by(run, task, error)
+        logger.exception("whether another worker knows task id=%s could not be told", execution.task_id)
+    return result_mapping.raised_by(execution, task, error)
 
 
-def _value(run: Run, call: _Call) -> Any:
-    context = [_context(run)] if call.task.takes_context else []
+def _value(execution: Execution, call: _Call) -> Any:
+    context = [_context(execution)] if call.task.takes_context else []
     is_async = inspect.iscoroutinefunction(call.task.func)
-    run.require_time()  # what the call is given may have taken long to read
-    if run.options.middleware and call.task.func is not deferred_group_join.join:  # which is no body of theirs
+    execution.raise_if_too_late()  # what the call is given may have taken long to read
+    if execution.options.middleware and call.task.func is not deferred_group_join.join:  # which is no body of theirs
         body = partial(call.task.func, *context, *call.args, **call.kwargs)
         if is_async:
-            return async_to_sync(run.wait_for)(_within_chain(run, call, body))
-        around = middleware_stack.chain_of(run.options.middleware, is_async=False)
-        with run.window():
-            return around(middleware_stack.call_of(run.claim, call.task, call.args, call.kwargs, body))
+            return async_to_sync(execution.cancellable)(_call_with_middleware(execution, call, body))
+        around = middleware_stack.stack_of(execution.options.middleware, is_async=False)
+        with execution.interruptible():
+            return around(middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body))
     if is_async:
-        return async_to_sync(run.wait_for)(call.task.func(*context, *call.args, **call.kwargs))
-    with run.window():
+        return async_to_sync(execution.cancellable)(call.task.func(*context, *call.args, **call.kwargs))
+    with execution.interruptible():
         return call.task.func(*context, *call.args, **call.kwargs)
 
 
-def _within_chain(run: Run, call: _Call, body: Callable[[], Any]) -> Awaitable[Any]:
+def _call_with_middleware(execution: Execution, call: _Call, body: Callable[[], Any]) -> Awaitable[Any]:
     """Return a coroutine's chain, to be awaited."""
-    around = middleware_stack.chain_of(run.options.middleware, is_async=True)
-    awaitable: Awaitable[Any] = around(middleware_stack.call_of(run.claim, call.task, call.args, call.kwargs, body))
+    around = middleware_stack.stack_of(execution.options.middleware, is_async=True)
+    awaitable: Awaitable[Any] = around(
+        middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body)
+    )
     return awaitable
 
 
-def _value_in_transaction(run: Run, call: _Call) -> Any:
+def _value_in_transaction(execution: Execution, call: _Call) -> Any:
     """Run an atomic task's body. A block that it leaves open would be ended in the place of the transaction itself."""
-    connection = connections[run.database]
+    connection = connections[execution.database]
     depth = len(connection.atomic_blocks)
-    value = _value(run, call)
+    value = _value(execution, call)
     if len(connection.atomic_blocks) != depth:
         raise transaction.TransactionManagementError("The body left a transaction.atomic() block open.")
     return value
 
 
-class _RolledBack(Exception):
+class _TaskFailed(Exception):
     """The body of an atomic task came to an error, so its effects must not stay."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: ExecutionResult) -> None:
         self.outcome = outcome
 
 
-def _run_atomic(run: Run, call: _Call) -> Outcome:
+def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
     """Run a body, its COMPLETED mark and its attempt as one transaction, behind the fence of the claim."""
     committed: list[bool] = []
     has_begun = False
-    database = run.database
+    database = execution.database
     tasks = Task.objects.using(database)
     try:
         with transaction.atomic(using=database):
@@ -156,66 +163,66 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
             transaction.on_commit(partial(committed.append, True), using=database)
             if connections[database].vendor == "sqlite":
                 # Who has read can't become the writer once somebody else has written: be it from the start.
-                mine = tasks.held([run.claim], TaskStatus.RUNNING, run.runner.worker_id)
-                _require(run, mine.update(claim=F("claim")))
+                mine = tasks.held([execution.claim], TaskStatus.RUNNING, execution.runner.worker_id)
+                _require_claim(execution, mine.update(claim=F("claim")))
             has_begun = True
-            value = _value_in_transaction(run, call)
-            run.is_over = True
-            outcome = result_mapping.returned(run, call.task, value)
-            if outcome.ended.error is not None:
-                raise _RolledBack(outcome)
-            root = run.claim.workflow_id
+            value = _value_in_transaction(execution, call)
+            execution.is_over = True
+            outcome = result_mapping.returned(execution, call.task, value)
+            if outcome.completion.error is not None:
+                raise _TaskFailed(outcome)
+            root = execution.claim.workflow_id
             if root is not None:
                 gateway.lock(database, root)
-            if run.progress is not None:
-                tasks.note_progress({run.claim: run.progress}, run.runner.worker_id)
-            _require(run, tasks.complete([outcome.ended], run.runner))
+            if execution.progress is not None:
+                tasks.note_progress({execution.claim: execution.progress}, execution.runner.worker_id)
+            _require_claim(execution, tasks.complete([outcome.completion], execution.runner))
             if root is not None:
-                gateway.ended(database, [run.task_id])
+                gateway.ended(database, [execution.task_id])
             outcome = replace(outcome, is_stored=True)
-    except _RolledBack as error:
+    except _TaskFailed as error:
         return error.outcome
     except BaseException as error:
-        is_ours = not has_begun or run.is_over  # and what the body itself has run into is its own
+        is_ours = not has_begun or execution.is_over  # and what the body itself has run into is its own
         if is_ours and not committed and is_outage(error):
             raise Snooze(UNTIL_IT_IS_BACK) from error
         if not committed:
             raise
-        logger.exception("a callback after the commit of task id=%s raised; the task is done", run.task_id)
+        logger.exception("a callback after the commit of task id=%s raised; the task is done", execution.task_id)
     return outcome
 
 
-def _require(run: Run, is_held: object) -> None:
+def _require_claim(execution: Execution, is_held: object) -> None:
     """Stop a run whose task is not its worker's any more."""
     if not is_held:
-        run.tell(TaskRevoked)
-        run.check()
+        execution.request_stop(TaskRevoked)
+        execution.raise_if_stopping()
 
 
-def _prepare(run: Run) -> _Call:
-    claim = run.claim
-    console.say(
+def _prepare(execution: Execution) -> _Call:
+    claim = execution.claim
+    console.log_later(
         "task started id=%s name=%s queue=%s attempt=%d",
         claim.task_id,
         claim.task_name,
         claim.queue_name,
         claim.attempt,
-        is_last=not run.is_followed,
+        is_last=not execution.has_next,
     )
     try:
         task = registry.find_task(claim.task_name)
     except NotRegistered as error:
         raise result_mapping.Unrunnable(OperationalCode.WORKER_RESOLUTION_ERROR) from error
     try:
-        args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=run.is_rich)
+        args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=execution.is_rich)
         if claim.workflow_id is not None:
             with waiting_for_database():
-                kwargs |= input_resolver.arguments(run, task)
+                kwargs |= input_resolver.arguments(execution, task)
         elif claim.is_fed:
             with waiting_for_database():
-                gathered = grouping.arguments(run, task)
+                gathered = grouping.arguments(execution, task)
             if not gathered:
-                return _Call(deferred_group_join.task_on(claim.backend), [], {"call": kwargs})
+                return _Call(deferred_group_join.join_task(claim.backend), [], {"call": kwargs})
             kwargs |= gathered
     except Snooze:
         raise
@@ -224,8 +231,8 @@ def _prepare(run: Run) -> _Call:
     return _Call(task, args, kwargs)
 
 
-def _context(run: Run) -> TaskContext:
-    row = signal_dispatcher.running_row(run.claim, run.database)
-    run.state = row.checkpoint
-    run.has_context = True
-    return TaskContext(task_result=result_of(row), run=run)
+def _context(execution: Execution) -> TaskContext:
+    row = signal_dispatcher.running_row(execution.claim, execution.database)
+    execution.state = row.checkpoint
+    execution.has_context = True
+    return TaskContext(task_result=result_of(row), run=execution)

@@ -20,7 +20,7 @@ from ..enqueue.workflow_context import SubWorkflowSummary, WorkflowContext, Work
 
 if TYPE_CHECKING:
     from ..models import WorkflowTask
-    from ..worker.execution import Run
+    from ..worker.execution import Execution
 
 _META: Final = "workflow_meta"
 _CONTEXT: Final = "workflow_ctx"
@@ -28,7 +28,7 @@ _CONTEXT: Final = "workflow_ctx"
 Result = TaskResult[Any, TaskError[Any]]
 
 
-def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
+def arguments(run: Execution, task: FrameworkTask[..., Any]) -> dict[str, Any]:
     """Return the arguments of a node's body that come from its workflow.
 
     None if that builds a subworkflow, which asks for what is for that.

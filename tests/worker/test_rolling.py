@@ -152,7 +152,7 @@ def test_it_fails_once_each_live_version_has_met_it(drain, settings):
 @pytest.mark.once
 def test_it_fails_at_last_if_the_other_worker_never_takes_it(drain):
     another()
-    row = unknown(unknown_to={"versions": ["older"], "times": versions.MOST_RETURNS})
+    row = unknown(unknown_to={"versions": ["older"], "times": versions.MAX_RETURNS})
 
     drain()
 
