@@ -20,7 +20,7 @@ import django
 from django.apps import apps
 
 if TYPE_CHECKING:
-    from .commands import Inbox
+    from .inbox import Inbox
     from .started_registry import StartedRegistry
 
 #: Exit status of a runner whose supervisor is gone. How others have ended, their supervisor reads from shared memory:
@@ -49,11 +49,11 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from django.db import connections
 
     from . import runner
-    from .commands import Command, Inbox
     from .config import WorkerConfig
-    from .console import log_to_console
+    from .console_logging import log_to_console
     from .exit_reason import ExitReason
-    from .forks import install_fork_hooks
+    from .fork_safety import install_fork_hooks
+    from .inbox import Command, Inbox
     from .started_registry import StartedRegistry
 
     log_to_console(int(verbosity))
@@ -113,8 +113,8 @@ class ControlPipe:
 
 def _read_commands(voice: ControlPipe, inbox: Inbox, started_registry: StartedRegistry) -> None:
     """Pass on what the supervisor says, and show it meanwhile that this interpreter runs."""
-    from .commands import Command
-    from .stalls import PULSE_INTERVAL
+    from .inbox import Command
+    from .stall_detector import PULSE_INTERVAL
 
     while True:
         started_registry.record_pulse()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .config import Until, WorkerConfig
 from .exit_reason import ExitReason
-from .slots import SlotPool
+from .slot_pool import SlotPool
 from .watchdog import Watchdog
 
 

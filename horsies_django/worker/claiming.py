@@ -13,8 +13,8 @@ from ..models.claim.complete_and_claim import Exchange
 from ..models.claims import ClaimedTask, Ended
 from ..models.queue_limiter import Admitted, spend
 from ..models.transitions import TaskQuerySet
-from .selector import QueueSelector
-from .slots import SlotPool
+from .queue_selector import QueueSelector
+from .slot_pool import SlotPool
 
 #: Claims so many tasks of some queues, and of each of them no more than stands there.
 TakeTasks = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]

@@ -10,7 +10,7 @@ from typing import Final
 from ..core.exceptions import TaskRevoked
 from ..core.serialization import clean_text
 from ..models.claims import ClaimedTask, Ended
-from . import console
+from . import console_logging
 from .execution import Execution
 
 logger = logging.getLogger("horsies_django.worker")
@@ -61,7 +61,7 @@ class ExecutionResult:
             why = f"{again} for a worker of another version: {clean_text(str(self.exception))}"
             logger.warning(_ENDED, "handed back", *values[:-1], why)
         elif ended.error is None:
-            console.log_later(_ENDED, "snoozes" if again else "completed", *values, is_last=False)
+            console_logging.log_later(_ENDED, "snoozes" if again else "completed", *values, is_last=False)
         elif again:
             kind = f"{ended.error.exception_class}: " if ended.error.exception_class else ""
             logger.warning(_ENDED, "retries", *values[:-1], f"{error}{again} why={kind}{ended.error.message}")

@@ -16,11 +16,17 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
 from ..core.exceptions import TaskTimeLimit
-from . import result_mapping, run_body
+from . import result_mapping, run_task
+from .connection_cleanup import (
+    SharedThreads,
+    clean_up_connections,
+    current_execution,
+    drop_connections,
+    rolling_back_leftovers,
+)
+from .context_isolation import isolated
 from .execution import Execution
 from .execution_result import ExecutionResult, NotStarted
-from .isolation import isolated
-from .leftovers import SharedThreads, clean_up_connections, current_execution, drop_connections, rolling_back_leftovers
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -143,7 +149,7 @@ class ThreadExecutor:
     def _outcome_of(self, execution: Execution) -> ExecutionResult | NotStarted:
         try:
             close_old_connections()
-            outcome = isolated(run_body.run_task, execution)
+            outcome = isolated(run_task.run_task, execution)
             # An interrupt may have come in the middle of an answer of the database.
             drop_connections() if execution.stop_reason else clean_up_connections(execution)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
@@ -239,7 +245,7 @@ class LoopExecutor:
         outcome: ExecutionResult | NotStarted
         try:
             async with ThreadSensitiveContext() as context:
-                outcome = await run_body.arun_task(execution)
+                outcome = await run_task.arun_task(execution)
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
                     await sync_to_async(clean_up_connections)(execution, close=True)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
@@ -263,7 +269,7 @@ class InlineExecutor:
                 timer.start()
             try:
                 with rolling_back_leftovers(execution):
-                    outcome = isolated(run_body.run_task, execution)
+                    outcome = isolated(run_task.run_task, execution)
             finally:
                 timer.cancel()
             self._deliver(outcome)

@@ -13,7 +13,7 @@ from ..db.errors import is_of_the_row
 from ..models.concurrency_limiter import GATES, NO_ONE, Admitted
 from .claim_budget import ClaimBudget
 from .config import WorkerConfig
-from .slots import SlotPool
+from .slot_pool import SlotPool
 from .store import WorkerStore
 
 logger = logging.getLogger("horsies_django.worker")

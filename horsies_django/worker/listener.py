@@ -11,10 +11,10 @@ from django.db import Error
 
 from ..db import completions, postgres
 from ..db.notifications import MAX_NAME_LENGTH, REVOKED, SLOT_FREED, STOP_REQUESTED, SlotFreed, TaskReady
-from .commands import Command, Inbox, InboxItem
 from .completion_notifier import CompletionNotifier
 from .config import WorkerConfig
 from .hints import NotificationLimit
+from .inbox import Command, Inbox, InboxItem
 
 logger = logging.getLogger("horsies_django.worker")
 

@@ -23,9 +23,8 @@ from ..db.errors import lacks_privilege
 from ..db.notifications import ANY_QUEUE, SlotFreed, TaskReady, notify_slot_freed_after_commit
 from ..enqueue.send_signals import handing_over
 from ..models.claims import ClaimedTask, Runner
-from . import console
+from . import console_logging
 from .claim_budget import ClaimBudget
-from .commands import Command, Inbox, InboxItem
 from .config import Until, WorkerConfig
 from .connection import is_callers_alone
 from .database_retry import DatabaseRetry
@@ -33,13 +32,14 @@ from .execution import Execution
 from .execution_result import ExecutionResult, NotStarted
 from .exit_reason import ExitReason
 from .hints import POLL_DELAY
+from .inbox import Command, Inbox, InboxItem
 from .limit_releaser import LimitReleaser
 from .listener import Listener
 from .poll_interval import PollInterval
 from .queue_poller import QueuePoller
 from .result_buffer import ResultBuffer
 from .signal_dispatcher import SignalDispatcher
-from .slots import SlotPool
+from .slot_pool import SlotPool
 from .started_registry import StartedRegistry
 from .stopping import stop_bodies
 from .store import WorkerStore
@@ -171,7 +171,7 @@ class Producer:
             self._retry(self._releaser.open)
         if self._poller.is_due:
             self._retry(self._poll)
-        console.flush()
+        console_logging.flush()
         self._signals.send()
         self._done = self._is_done() or self._budget.is_over
         return tick.claimed + len(tick.stored) if tick else 0

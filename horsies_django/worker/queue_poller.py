@@ -10,8 +10,8 @@ from .config import WorkerConfig
 from .limit_releaser import LimitReleaser
 from .listener import Listener
 from .poll_interval import BUSY_INTERVAL, MIN_PAUSE, NOTIFIED_FACTOR, PollInterval
-from .selector import MAX_PAUSE, MAX_PAUSE_UNNOTIFIED
-from .slots import SlotPool
+from .queue_selector import MAX_PAUSE, MAX_PAUSE_UNNOTIFIED
+from .slot_pool import SlotPool
 from .store import PollView, WorkerStore
 
 

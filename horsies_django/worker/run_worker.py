@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..db.check_migrated import check_tables
 from ..reaper.duties import run_pass
 from . import runner
-from .commands import Command, Inbox
 from .config import Until, WorkerConfig
 from .connection import own_connection
 from .exit_reason import ExitReason
+from .inbox import Command, Inbox
 from .stop_signals import stop_signals
 from .supervisor import ABORT_TIMEOUT, LEAVE_TIMEOUT, Supervisor
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 
 from ..enqueue.django_result import own_logging
 from ..models.claims import Runner
-from .commands import Inbox
 from .config import HOSTNAME, WorkerConfig
 from .connection import is_callers_alone, own_connection
-from .console import log_and_print
+from .console_logging import log_and_print
 from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
 from .exit_reason import ExitReason
+from .inbox import Inbox
 from .listener import Listener
 from .producer import Producer
-from .slots import SlotPool
+from .slot_pool import SlotPool
 from .start_ahead import StartAheadTuner
 from .started_registry import StartedRegistry
 

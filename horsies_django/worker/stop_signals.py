@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Final, Self
 
-from .forks import install_fork_hooks
+from .fork_safety import install_fork_hooks
 
 logger = logging.getLogger("horsies_django.worker")
 

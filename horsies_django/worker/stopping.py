@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 
 from ..core.exceptions import TaskRevoked
-from .commands import Command, Inbox
 from .execution import Execution
 from .execution_result import ExecutionResult, NotStarted
-from .slots import SlotPool
+from .inbox import Command, Inbox
+from .slot_pool import SlotPool
 from .watchdog import INTERRUPT_INTERVAL
 
 

@@ -41,12 +41,12 @@ from ..reaper.crashed import Overrun, recover_all
 from ..workflows import gateway
 from ..workflows.gateway import Door, Made
 from . import claiming, signal_dispatcher
+from .code_version import code_version
 from .config import WorkerConfig
 from .execution import Execution
 from .execution_result import ExecutionResult
-from .selector import QueueSelector
-from .slots import SlotPool
-from .versions import code_version
+from .queue_selector import QueueSelector
+from .slot_pool import SlotPool
 from .watchdog import resident_bytes
 
 #: Seconds for which what rows of queues say is not read anew: a busy worker looks more often.

@@ -24,12 +24,12 @@ from ..db.check_migrated import MissingPrivilege
 from ..enqueue.django_result import own_logging
 from ..reaper.loop import Reaper
 from ..schedules.scheduler import Beat
-from .commands import Command
 from .config import Until, WorkerConfig
 from .connection import own_connection
 from .exit_reason import ExitReason
 from .groups import kill_process_group
-from .spawning import Child, Spawner
+from .inbox import Command
+from .spawner import Child, Spawner
 from .supervisor_store import DeadRunner, SupervisorStore
 
 logger = logging.getLogger("horsies_django.worker")

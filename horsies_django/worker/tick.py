@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..models.claims import ClaimedTask
 from .execution_result import ExecutionResult
-from .slots import SlotPool
+from .slot_pool import SlotPool
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from .claim_budget import ClaimBudget
 from .config import WorkerConfig
 from .execution_result import ExecutionResult
 from .result_buffer import ResultBuffer
-from .slots import SlotPool
+from .slot_pool import SlotPool
 from .store import WorkerStore, latest
 from .tick import Tick
 

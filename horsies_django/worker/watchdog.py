@@ -14,7 +14,7 @@ from uuid import UUID
 from ..core.exceptions import TaskRevoked, TaskTimeLimit
 from .config import WorkerConfig
 from .execution import CANCEL_GRACE, Execution
-from .slots import SlotPool
+from .slot_pool import SlotPool
 
 logger = logging.getLogger("horsies_django.worker")
 

@@ -11,12 +11,12 @@ from django.utils import timezone
 from horsies_django.core.ids import uuid7
 from horsies_django.models import Task, release_blocked
 from horsies_django.worker.claim_budget import ClaimBudget
-from horsies_django.worker.commands import Inbox
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.executors import InlineExecutor
+from horsies_django.worker.inbox import Inbox
 from horsies_django.worker.limit_releaser import LimitReleaser
-from horsies_django.worker.slots import SlotPool
+from horsies_django.worker.slot_pool import SlotPool
 from horsies_django.worker.start_ahead import StartAheadTuner
 from horsies_django.worker.store import WorkerStore
 from horsies_django.worker.watchdog import Watchdog

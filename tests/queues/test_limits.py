@@ -9,10 +9,10 @@ from django.db import connection, connections, transaction
 
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claims import Runner
-from horsies_django.worker.commands import Inbox
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.slots import SlotPool
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.slot_pool import SlotPool
 from horsies_django.worker.start_ahead import StartAheadTuner
 from horsies_django.worker.store import WorkerStore
 from tests.conftest import wait_until

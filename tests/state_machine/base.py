@@ -19,12 +19,12 @@ from horsies_django import RetryPolicy
 from horsies_django.enqueue.task import HorsiesTask
 from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
 from horsies_django.models.claims import ClaimedTask, Ended, Runner
-from horsies_django.worker import run_body
-from horsies_django.worker.commands import Inbox
+from horsies_django.worker import run_task
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.slots import SlotPool
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.slot_pool import SlotPool
 from horsies_django.worker.start_ahead import StartAheadTuner
 from horsies_django.worker.store import WorkerStore, latest
 
@@ -115,7 +115,7 @@ class Base(RuleBasedStateMachine):
 
     def run_body(self, taken: Taken, how: str) -> Ended:
         jobs.outcome[0] = how
-        return run_body.run_task(self.run_of(taken)).completion
+        return run_task.run_task(self.run_of(taken)).completion
 
     def task(self, send: Send) -> HorsiesTask[[], object]:
         codes, delays = send.policy

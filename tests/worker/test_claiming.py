@@ -10,7 +10,7 @@ from horsies_django import TaskStatus
 from horsies_django.models import Queue, Task
 from horsies_django.models.claim.complete_and_claim import exchange_of
 from horsies_django.models.claims import Runner
-from horsies_django.worker.slots import MAX_QUEUES
+from horsies_django.worker.slot_pool import MAX_QUEUES
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry

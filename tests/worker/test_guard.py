@@ -17,13 +17,13 @@ from horsies_django.enqueue.django_result import own_logging
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.claim import complete_and_claim
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.worker import run_body
-from horsies_django.worker.commands import Inbox
+from horsies_django.worker import run_task
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.connection import own_connection
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.slots import SlotPool
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.slot_pool import SlotPool
 from horsies_django.worker.start_ahead import StartAheadTuner
 from horsies_django.worker.store import WorkerStore
 from tests.jobs import tasks
@@ -346,7 +346,7 @@ def turns(exchange, options, batch, count):
     """Run ``count`` tasks in this thread, as a pump and its slots do in theirs."""
     held = exchange.run([], batch, ["default"])
     for _ in range(count // batch):
-        outcomes = [run_body.run_task(Execution(claimed, options, RUNNER)) for claimed in held]
+        outcomes = [run_task.run_task(Execution(claimed, options, RUNNER)) for claimed in held]
         held = exchange.run([outcome.completion for outcome in outcomes], batch, ["default"])
 
 

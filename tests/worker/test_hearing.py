@@ -8,8 +8,8 @@ from django.db import Error, connection, connections
 
 from horsies_django.db import postgres
 from horsies_django.db.notifications import TaskReady
-from horsies_django.worker.commands import Command, Inbox
 from horsies_django.worker.connection import own_connection
+from horsies_django.worker.inbox import Command, Inbox
 from tests.conftest import wait_until
 
 

@@ -17,8 +17,8 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..db import postgres
+from .context_isolation import isolated
 from .execution import Execution
-from .isolation import isolated
 
 logger = logging.getLogger("horsies_django.worker")
 

@@ -14,10 +14,10 @@ from django.conf import settings
 from django.core.cache import caches
 from django.db import connections
 
-from .commands import Command
 from .config import WorkerConfig
 from .forkserver import ForkedProcess, ForkServer
-from .stalls import StallDetector
+from .inbox import Command
+from .stall_detector import StallDetector
 from .started_registry import StartedRegistry, create_shared_memory
 
 logger = logging.getLogger("horsies_django.worker")

@@ -28,7 +28,7 @@ from ..enqueue.django_result import result_of
 from ..enqueue.task import HorsiesTask
 from ..models import Task
 from ..workflows import gateway, input_resolver
-from . import console, deferred_group_join, middleware_stack, result_mapping, signal_dispatcher, versions
+from . import code_version, console_logging, deferred_group_join, middleware_stack, result_mapping, signal_dispatcher
 from .execution import Execution, TooLate
 from .execution_result import ExecutionResult, NotStarted
 
@@ -98,7 +98,7 @@ def _raised(execution: Execution, call: _Call | None, error: BaseException) -> E
     try:
         if (
             result_mapping.is_unknown(execution, error)
-            and (outcome := versions.hand_back(execution, error)) is not None
+            and (outcome := code_version.hand_back(execution, error)) is not None
         ):
             return outcome
     except Snooze as snooze:
@@ -201,7 +201,7 @@ def _require_claim(execution: Execution, is_held: object) -> None:
 
 def _prepare(execution: Execution) -> _Call:
     claim = execution.claim
-    console.log_later(
+    console_logging.log_later(
         "task started id=%s name=%s queue=%s attempt=%d",
         claim.task_id,
         claim.task_name,
