@@ -105,7 +105,7 @@ def test_what_comes_beside_an_answer_is_heard_although_nothing_can_be_read_any_m
     def ask():
         with connections["default"].cursor() as cursor:
             cursor.execute("SELECT 1")
-        return own_line.receive(is_readable=False)
+        return own_line.hear(is_readable=False)
 
     assert wait_until(ask) == ["now"]
 
@@ -115,12 +115,12 @@ def test_a_connection_listens_once_and_the_next_one_anew(own_line):
 
     connections["default"].close()
     assert own_line.fileno() is None
-    assert own_line.receive(is_readable=False) == []
+    assert own_line.hear(is_readable=False) == []
     connections["default"].ensure_connection()
 
     assert own_line.listen()
     say("again")
-    assert wait_until(lambda: own_line.receive(is_readable=True)) == ["again"]
+    assert wait_until(lambda: own_line.hear(is_readable=True)) == ["again"]
 
 
 def test_a_connection_that_is_lost_is_an_error_once_and_then_gone(own_line):
@@ -130,16 +130,16 @@ def test_a_connection_that_is_lost_is_an_error_once_and_then_gone(own_line):
     with postgres.Line("default", None, "test") as line:
         line._connection.execute("SELECT pg_terminate_backend(%s)", [pid])
 
-    def receive():
+    def hear():
         try:
-            return own_line.receive(is_readable=True)
+            return own_line.hear(is_readable=True)
         except Error as error:
             return [error]
 
     (lost,) = wait_until(hear)
     assert isinstance(lost, Error)
     assert own_line.fileno() is None
-    assert own_line.receive(is_readable=True) == []
+    assert own_line.hear(is_readable=True) == []
 
 
 @pytest.mark.django_db(transaction=True)

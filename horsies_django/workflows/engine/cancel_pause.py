@@ -15,8 +15,8 @@ from ...core.status import TaskStatus
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db import postgres
 from ...db.completions import notify_after_commit
-from ...enqueue.retention import workflow_kept_until
 from ...models import Task, Workflow, WorkflowTask
+from ...models.retention import workflow_kept_until
 from ..codes import STOPPED_BY
 from . import limits, node_end
 from .nodes import BEGUN, NodeRows, Settled, among
