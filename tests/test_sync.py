@@ -16,19 +16,19 @@ pytestmark = pytest.mark.once
 #: The signal comes at any point of the wait, of its begin and of its end.
 _INTERRUPTED = """
 import random, signal
-from horsies_django import bell
+from horsies_django.core import sync
 
 chance = random.Random(1)
-bell.LONGEST_WAIT = 0.001
+sync.MAX_WAIT = 0.001
 for _ in range(5_000):
-    stop, mailbox = bell.Stop(), bell.Mailbox()
+    stop, mailbox = sync.StopEvent(), sync.Mailbox()
     signal.signal(signal.SIGALRM, lambda *_: (stop.set(), mailbox.put(1)))
     signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 3e-5))
     taken = []
     while not taken:
         taken = mailbox.take(0.001)
     assert taken == [1] and stop.wait(20)
-    stop = bell.Stop()
+    stop = sync.StopEvent()
     signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 3e-5))
     assert stop.wait(20)
 print("all heard")
