@@ -26,7 +26,7 @@ from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
 from ..core.unique import UniqueUntil
 from ..db.expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
-from ..db.notifications import ANY_QUEUE, revoke_after_commit, wake_after_commit
+from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claim.query import RANK, among, in_order
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, claims_of, error_result
@@ -360,7 +360,7 @@ class TaskQuerySet(Interventions["Task"]):
         with subscribers.follow_nodes(rows), rows.leaving():
             count = self._insist(lambda: rows._cancel(possible))
         if count and include_running:
-            revoke_after_commit(self.db)
+            notify_revoked_after_commit(self.db)
         return count
 
     def cancel_quietly(self) -> int:

@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from ..core.bounds import DATES_ALLOWED, date_if_within
 from ..core.clock import aware
 from ..core.options import Options
-from ..core.sync import Stop
+from ..core.sync import StopEvent
 from ..db.clock import select_values
 from ..db.errors import is_of_the_row, is_outage
 from ..db.expressions import SecondsUntil
@@ -72,7 +72,7 @@ class Beat:
         self._backend = backend
         self._interval = INTERVAL if interval is None else interval
         self._project = project_of(options)
-        self._stopped = Stop()
+        self._stopped = StopEvent()
         self._patience = Patience()
         self._is_synced = False
         self._is_away = False

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from ...core.status import TaskStatus
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db import postgres
-from ...db.completions import tell_after_commit
+from ...db.completions import notify_after_commit
 from ...models import Task, Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
 from ..codes import STOPPED_BY
@@ -170,7 +170,7 @@ def pause(turn: Turn, roots: Collection[UUID]) -> list[UUID]:
     keys = [key for key, status in statuses.items() if status == WorkflowStatus.RUNNING]
     running = Workflow.objects.using(database).filter(among(database, keys), status=WorkflowStatus.RUNNING)
     running.update(status=WorkflowStatus.PAUSED, paused_at=Now())
-    tell_after_commit(database, keys)
+    notify_after_commit(database, keys)
     if keys:
         mine = _not_begun(turn.nodes.filter(among(database, keys, "workflow")))
         turn.ask_later(
@@ -196,7 +196,7 @@ def cancel(
     keys = list(live.values_list("pk", flat=True))
     rows = workflows.filter(pk__in=keys)
     rows.update(status=status, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
-    tell_after_commit(database, keys)
+    notify_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
     taken = _take_back(turn, _not_begun(mine).values_list("task_id", "pk"))
