@@ -66,7 +66,7 @@ async def arun(run: Run) -> Outcome | Unbegun:
     try:
         run.begin()
         # What a node, or a group of calls, is given is read from the database.
-        is_given = run.claim.workflow_id is not None or run.claim.is_fed
+        is_given = run.claim.workflow_id is not None or run.claim.has_inputs
         call = await sync_to_async(_prepare)(run) if is_given else _prepare(run)
         if signal_dispatcher.wants_started(run.claim):
             await sync_to_async(signal_dispatcher.started)(run.claim, run.database)
@@ -166,12 +166,12 @@ def _run_atomic(run: Run, call: _Call) -> Outcome:
                 raise _RolledBack(outcome)
             root = run.claim.workflow_id
             if root is not None:
-                gateway.lock(database, root)
+                gateway.lock_and_wait(database, root)
             if run.progress is not None:
                 tasks.note_progress({run.claim: run.progress}, run.runner.worker_id)
             _require(run, tasks.complete([outcome.ended], run.runner))
             if root is not None:
-                gateway.ended(database, [run.task_id])
+                gateway.advance_locked(database, [run.task_id])
             outcome = replace(outcome, is_stored=True)
     except _RolledBack as error:
         return error.outcome
@@ -211,7 +211,7 @@ def _prepare(run: Run) -> _Call:
         if claim.workflow_id is not None:
             with waiting_for_database():
                 kwargs |= input_resolver.arguments(run, task)
-        elif claim.is_fed:
+        elif claim.has_inputs:
             with waiting_for_database():
                 gathered = grouping.arguments(run, task)
             if not gathered:

@@ -39,7 +39,7 @@ from ..models.worker import Answer, WorkerQuerySet
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
 from ..workflows import gateway
-from ..workflows.gateway import Door, Made
+from ..workflows.gateway import EngineGateway, NewTasks
 from . import claiming, signal_dispatcher
 from .config import Plan
 from .execution import Run
@@ -96,7 +96,7 @@ class Books:
         self._runner = runner
         self._exchanges: dict[bool, Exchange] = {}
         self._survey: Survey | None = None
-        self._door = Door(plan.database)
+        self._gateway = EngineGateway(plan.database)
         self.shares = Shares(plan)
         self._learn_at = float("-inf")
 
@@ -238,15 +238,15 @@ class Books:
 
     def _blocked(self, claims: Sequence[ClaimedTask | Lost]) -> set[UUID]:
         roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
-        return self._door.blocked(roots) if roots else set()
+        return self._gateway.lock_unless_locked(roots) if roots else set()
 
-    def advance(self, outcomes: Sequence[Outcome]) -> Made:
+    def advance(self, outcomes: Sequence[Outcome]) -> NewTasks:
         """Do what follows from these ends of nodes' tasks; return what is there then.
 
-        Raises :class:`~..workflows.door.Stuck`.
+        Raises :class:`~..workflows.gateway.AdvanceFailed`.
         """
-        is_any_left = any(outcome.ended.again_in is not None for outcome in outcomes)
-        return self._door.ended([outcome.run.task_id for outcome in outcomes], is_any_left=is_any_left)
+        has_pending = any(outcome.ended.again_in is not None for outcome in outcomes)
+        return self._gateway.advance_locked([outcome.run.task_id for outcome in outcomes], has_pending=has_pending)
 
     def tell_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
         """Wake those who serve the queues of these tasks, once they are there."""
@@ -256,7 +256,7 @@ class Books:
     def run_nodes(self, claims: Sequence[ClaimedTask]) -> bool:
         """Show that the nodes of these tasks run."""
         if claims:
-            gateway.run(self._plan.database, [claim.task_id for claim in claims])
+            gateway.mark_running(self._plan.database, [claim.task_id for claim in claims])
         return True
 
     def delete_fleeting(self, outcomes: Sequence[Outcome]) -> None:
@@ -332,7 +332,7 @@ class Books:
         return 0
 
     def _store_and_follow(self, end: Ended) -> None:
-        with self.transaction(), gateway.following(self._tasks().filter(pk=end.task_id)):
+        with self.transaction(), gateway.lock_then_advance(self._tasks().filter(pk=end.task_id)):
             self.store([end])
 
     def gates_due(self) -> set[str]:
@@ -355,7 +355,7 @@ class Books:
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest, self._runner.worker_id)
         nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
-        gateway.follow(self._plan.database, nodes)
+        gateway.advance_unless_locked(self._plan.database, nodes)
         return [claim for claim in latest if claim.task_id in may]
 
     def exchange(self, lane: Lane, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
@@ -396,7 +396,7 @@ class Books:
         dated = {claim.task_id: claim.begins_by for claim in free if claim.begins_by is not None}
         if late := [task_id for task_id, begins_by in dated.items() if time.monotonic() >= begins_by]:
             tasks.filter(pk__in=late).expire()
-        gateway.ended(self._plan.database, [claim.task_id for claim in free if claim.workflow_id is not None])
+        gateway.advance_locked(self._plan.database, [claim.task_id for claim in free if claim.workflow_id is not None])
         wake_after_commit(self._plan.database, ANY_QUEUE)
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
 

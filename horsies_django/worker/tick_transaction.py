@@ -12,7 +12,7 @@ from django.db import Error
 
 from ..db.errors import is_refusal
 from ..models.claims import ClaimedTask, Ended
-from ..workflows.gateway import Stuck
+from ..workflows.gateway import AdvanceFailed
 from .claim_budget import Allowance
 from .config import Plan
 from .execution_result import Outcome
@@ -79,7 +79,7 @@ class Writer:
                 self._store(successes)
                 if nodes:
                     self._tell_others(fresh, tick)
-        except (Error, Stuck) as error:
+        except (Error, AdvanceFailed) as error:
             self.in_doubt = True  # the answer may be lost, and the transaction may be there all the same
             if not ends or (isinstance(error, Error) and not is_refusal(error)):
                 raise
