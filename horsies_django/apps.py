@@ -29,7 +29,7 @@ class HorsiesConfig(AppConfig):
         try:
             connections[DEFAULT_DB_ALIAS]  # loads the driver and does not connect
         except ImproperlyConfigured as error:
-            from .db.check_migrated import check_database
+            from .db.check_database import check_database
 
             try:
                 check_database(DEFAULT_DB_ALIAS)

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from asgiref.sync import sync_to_async
 
+from ..core.backends import config_of
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..core.dry_run import is_dry
 from ..core.ids import uuid7
 from ..core.serialization import clean_text
-from ..enqueue.backend import config_of
 from ..enqueue.nodes import NodeKey
 from ..workflows.validation import NAME_LENGTH
 from .calls import CallsOfBatch, Columns, many

@@ -7,10 +7,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from ..core import headers
+from ..core.backends import config_of
 from ..core.compat import InvalidTask
 from ..core.workflow_errors import shown
 from ..core.workflow_status import Join
-from ..enqueue.backend import config_of
 from ..enqueue.call_builder import Calls
 from ..enqueue.nodes import MapNode, TaskNode
 from ..enqueue.task import HorsiesTask

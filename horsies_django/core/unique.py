@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
-from django.db.models import DateTimeField, Value
-from django.db.models.functions import Greatest
-
-from ..db.expressions import FromNow
 from .option_parsers import parse_duration
 from .status import TASK_LIVE_STATES, TaskStatus
 
@@ -111,13 +107,6 @@ class Unique:
         """Run at most once in each ``period``: the first call does, the later ones are given its handle."""
         return cls(by=by, key=key, period=period)
 
-    def columns(self, run_after: datetime | timedelta | None) -> dict[str, Any]:
-        """Return the columns of a call that is to run then: by what it holds its key."""
-        return {
-            "unique_until": UniqueUntil(self.until or UniqueUntil.DONE).value,
-            "unique_expires_at": self._expires_at(run_after),
-        }
-
     @property
     def delay(self) -> timedelta | None:
         """The time from the last call to its task, if later calls move it."""
@@ -151,13 +140,6 @@ class Unique:
         if self.until is not None and self.until != found:
             raise ValueError(f"states says until {str(found)!r} and until is {self.until!r}; one of them is enough.")
         return found
-
-    def _expires_at(self, run_after: datetime | timedelta | None) -> Any:
-        if not isinstance(self.period, timedelta):
-            return None
-        if isinstance(run_after, datetime):
-            return Greatest(FromNow(self.period.total_seconds()), Value(run_after + self.period, DateTimeField()))
-        return FromNow((self.period + (run_after or timedelta())).total_seconds())
 
 
 def _set(unique: Unique, name: str, value: Any) -> None:

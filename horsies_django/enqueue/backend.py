@@ -16,15 +16,13 @@ from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.functional import cached_property
 
-from ..core import options
+from ..core.backends import ConfiguredBackend
 from ..core.compat import (
-    BaseTaskBackend,
     FrameworkTask,
     FrameworkTaskResult,
     InvalidTask,
     TaskResultDoesNotExist,
     framework_signals,
-    task_backends,
     task_enqueued,
 )
 from ..core.loading import loading
@@ -39,7 +37,7 @@ from .task_validation import problems_of
 from .unique_keys import problems_of_unique
 
 
-class HorsiesBackend(BaseTaskBackend):
+class HorsiesBackend(ConfiguredBackend):
     """A task backend that keeps its tasks in the project's own database.
 
     Built while the first ``@task`` is imported, once in each thread: it holds no connection, and nothing but settings.
@@ -50,18 +48,6 @@ class HorsiesBackend(BaseTaskBackend):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
-
-    @cached_property
-    def parsed(self) -> options.Parsed:
-        """The OPTIONS and what is wrong with them."""
-        return options.parse(self.alias, self.options, set(self.queues))
-
-    @property
-    def config(self) -> options.Options:
-        """The OPTIONS. Raises ImproperlyConfigured, naming every mistake, if there is one."""
-        if self.parsed.problems:
-            raise ImproperlyConfigured("\n".join(map(str, self.parsed.problems)))
-        return self.parsed.options
 
     @cached_property
     def _is_installed(self) -> bool:
@@ -203,24 +189,3 @@ def _ours(task: FrameworkTask[..., Any]) -> HorsiesTask[..., Any]:
         run_after=task.run_after,
         takes_context=task.takes_context,
     )
-
-
-def config_of(alias: object) -> options.Options:
-    """Return the options of a backend. Raises InvalidTask for an alias that is none of ours."""
-    if not isinstance(alias, str) or alias not in task_backends.settings:
-        known = " or ".join(map(repr, task_backends.settings))
-        raise InvalidTask(f"backend is {alias!r}; allowed: {known}.")
-    backend = task_backends[alias]
-    if not isinstance(backend, HorsiesBackend):
-        raise InvalidTask(f"TASKS[{alias!r}] is {type(backend).__name__}; allowed: a HorsiesBackend.")
-    return backend.config
-
-
-def reads_rich(alias: object, is_rich: bool) -> bool:
-    """Whether the values of a row carry type tags: its column says so, and its backend's serializer is "rich"."""
-    if not is_rich:
-        return False
-    try:
-        return config_of(alias).serializer == "rich"
-    except (InvalidTask, ImproperlyConfigured):
-        return False

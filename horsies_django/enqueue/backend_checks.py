@@ -15,7 +15,7 @@ from django.db import connections
 from ..core.compat import task_backends
 from ..core.middleware_loader import factory_at
 from ..core.options import Parsed, QueueOptions, problems_beside
-from ..db.check_migrated import database_problem
+from ..db.check_database import database_problem
 
 if TYPE_CHECKING:
     from ..core.options import Options

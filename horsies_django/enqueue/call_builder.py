@@ -14,15 +14,16 @@ from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
 from ..core import headers, type_check
+from ..core.limit_terms import terms_of
 from ..core.mask import BY_NAME, Mask
 from ..core.options import Options
 from ..core.registry import registry
+from ..core.retention import stored_retention
 from ..core.retry import NO_RETRIES
 from ..core.serialization import check_size, dumps, encode
 from ..db.expressions import FromNow
 from ..db.inserts import Insert
 from . import limits
-from .retention import stored_retention
 from .task import HorsiesTask
 
 T = TypeVar("T")
@@ -188,7 +189,7 @@ class Calls(Callee):
 
         Raises what :func:`~.limits.key_so_far` raises.
         """
-        if not limits.terms_of(self._task):
+        if not terms_of(self._task):
             return None
         return limits.key_so_far(self._task, self.parameters, kwargs, later)
 

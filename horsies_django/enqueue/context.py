@@ -4,24 +4,65 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
 from ..core.compat import TaskContext as FrameworkContext
-from ..core.exceptions import TaskRevoked
+from ..core.exceptions import TaskInterrupt, TaskRevoked
 from ..core.headers import slot_in
+from ..core.options import Options
 from ..core.serialization import check_size, clean_text, decode, dumps, encode
 from ..core.status import TaskStatus
 
 if TYPE_CHECKING:
-    from ..worker.execution import Run
+    from ..models.claims import ClaimedTask, Runner
 
     _FrameworkContext = FrameworkContext[..., Any]
 else:
     _FrameworkContext = FrameworkContext
 
 MESSAGE_LENGTH: Final = 255
+
+
+class TaskRun(Protocol):
+    """What a body, or what prepares its arguments, may ask of its run in a worker."""
+
+    told: type[TaskInterrupt] | None
+    has_saved: bool
+    state: Any
+    progress: str | None
+
+    @property
+    def claim(self) -> ClaimedTask:
+        """The claimed row."""
+
+    @property
+    def options(self) -> Options:
+        """The options of its backend."""
+
+    @property
+    def runner(self) -> Runner:
+        """The process that runs it."""
+
+    @property
+    def task_id(self) -> UUID:
+        """The row's id."""
+
+    @property
+    def database(self) -> str:
+        """The alias of the queue's database."""
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether the values of the row carry type tags."""
+
+    def tell(self, why: type[TaskInterrupt]) -> None:
+        """Note that the body is to stop. The first reason counts."""
+
+    def check(self) -> None:
+        """Raise the reason to stop, if there is one: a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +73,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
     raises :class:`~horsies_django.exceptions.TaskInterrupt`.
     """
 
-    run: Run
+    run: TaskRun
 
     @property
     def is_cancelled(self) -> bool:
@@ -52,7 +93,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
     @property
     def metadata(self) -> dict[str, Any]:
         """What came along with the task: its metadata, and what the middleware of its sender added."""
-        from ..worker.middleware_stack import metadata_of
+        from ..models.claims import metadata_of
 
         return metadata_of(self.run.claim)
 

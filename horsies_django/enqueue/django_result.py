@@ -34,10 +34,10 @@ from ..core.option_parsers import INHERIT
 from ..core.options import NO_DEFAULTS
 from ..core.registry import registry
 from ..core.results import OperationalCode, OutcomeCode
+from ..core.retention import read_retention, stored_retention
 from ..core.retry import NO_RETRIES, RetryPolicy
 from ..core.serialization import decode, decode_call
 from ..core.status import AttemptOutcome, TaskStatus
-from .retention import read_retention, stored_retention
 from .task import HorsiesTask
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def result_of(row: Task, *, task: FrameworkTask[..., Any] | None = None) -> Fram
 
 def _values(row: Task) -> dict[str, Any]:
     """The arguments and the return value as they were, which the framework would turn into plain JSON."""
-    from .backend import reads_rich
+    from ..core.backends import reads_rich
 
     values: dict[str, Any] = {}
     try:
@@ -157,7 +157,7 @@ def _rebuilt(task: FrameworkTask[..., Any], row: Task) -> FrameworkTask[..., Any
 
 def _differing(task: HorsiesTask[..., Any], row: Task) -> dict[str, Any]:
     """Return the options of a row that a backend's defaults count for; what these would be anyway is not said."""
-    from .backend import config_of
+    from ..core.backends import config_of
 
     try:
         defaults = config_of(row.backend).defaults

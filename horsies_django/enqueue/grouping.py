@@ -32,7 +32,7 @@ from .call_builder import Arguments, Calls, parameters_of
 from .task import HorsiesTask
 
 if TYPE_CHECKING:
-    from ..worker.execution import Run
+    from .context import TaskRun
 
 #: Nothing of a call has run before it has joined, so that is no double if a worker dies over it.
 _AGAIN: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["*"])
@@ -197,7 +197,7 @@ class _Group:
 _CLOSED: Final[dict[str, Any]] = {"group_key": None, "enqueued_at": Now(), "deferred": False}
 
 
-def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
+def arguments(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
     """Return the argument of a body whose calls were gathered: the list of them, in the order they came in.
 
     Nothing, if none were: then it is a call that was sent for later, and has to join now.

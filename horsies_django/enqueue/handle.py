@@ -217,7 +217,7 @@ class TaskHandle(Generic[T]):
 
     def _kept(self, row: wait.Row) -> TaskResult[T, TaskError[Any]] | None:
         """The result of a task that has ended; None while it lives."""
-        from .backend import reads_rich
+        from ..core.backends import reads_rich
 
         if not row.is_final:
             return None

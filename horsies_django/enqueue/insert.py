@@ -13,6 +13,7 @@ from django.db import transaction
 from ..core import headers
 from ..core.dry_run import is_dry
 from ..core.ids import uuid7, uuid7s
+from ..core.limit_terms import terms_of
 from ..core.options import Options
 from ..db import notifications, postgres
 from ..db.inserts import Insert, Piece
@@ -21,7 +22,7 @@ from .call_builder import Arguments, Calls
 from .dedupe import insert_once
 from .pending_insert import Draft, Sent, admit_after_commit, wake_of
 from .task import HorsiesTask
-from .unique_keys import key_of
+from .unique_keys import key_of, unique_columns
 
 #: Rows of one INSERT of ``send_many()``.
 ROWS_PER_INSERT: Final = 1_000
@@ -97,7 +98,7 @@ def _check_of(task: HorsiesTask[..., Any], calls: Calls) -> Callable[[Sequence[A
     """Return what checks the arguments of a call of this task."""
     if task.gather is not None:
         return lambda args, kwargs: grouping.checked(calls, task, args, kwargs)[0]
-    return calls.limited if limits.terms_of(task) else calls.arguments
+    return calls.limited if terms_of(task) else calls.arguments
 
 
 def drafted(
@@ -115,7 +116,7 @@ def drafted(
     values |= own or {}
     values |= limits.gating(arguments.limit_key, values)
     if task.unique is not None:
-        values |= {"unique_key": key, **task.unique.columns(task.run_after)}
+        values |= {"unique_key": key, **unique_columns(task.unique, task.run_after)}
     return Draft(
         options.database,
         calls,
@@ -125,7 +126,7 @@ def drafted(
         has_own=bool(own) or arguments.limit_key is not None,
         has_given_id=task.task_id is not None,
         unique=task.unique,
-        limit=limits.terms_of(task),
+        limit=terms_of(task),
     )
 
 
@@ -173,7 +174,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
         return [joined.id for joined in grouping.join(options, task, given, columns)]
     check_for_many(task)
     checks, database = Calls.of(task, options), options.database
-    limit = limits.terms_of(task)
+    limit = terms_of(task)
     check = _check_of(task, checks)
     checked = (check((), kwargs) for kwargs in calls)
     ahead = _taken(checked, CALLS_AHEAD, TEXT_AHEAD)

@@ -9,46 +9,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from ..core.limit_terms import LENGTH
 from ..core.mask import MASKED, Mask, keyed_hash
 from ..core.rates import Rate
-from ..core.registry import registry
 from ..core.serialization import clean_text
 
 if TYPE_CHECKING:
     from .call_builder import Parameters
     from .task import HorsiesTask
 
-#: Characters of a key with its scope: what a row holds.
-LENGTH: Final = 255
-
 #: Characters of a scope before the hash of a key that must not be read.
 _SCOPE_SHOWN: Final = 200
-
-
-class Terms(NamedTuple):
-    """What a task says of its limits."""
-
-    max_concurrency: int | None
-    rate: str | None
-
-    def __bool__(self) -> bool:
-        """Whether they limit anything."""
-        return self.max_concurrency is not None or self.rate is not None
-
-
-def terms_of(task: HorsiesTask[..., Any]) -> Terms:
-    """Return what a task says of its limits."""
-    return Terms(task.max_concurrency, task.rate_limit)
-
-
-def declared(path: str) -> Terms:
-    """Return the limits of the registered task of that name; none if there is none, whose calls can but fail."""
-    from .task import HorsiesTask
-
-    found = registry.tasks.get(path)
-    return terms_of(found) if isinstance(found, HorsiesTask) else Terms(None, None)
 
 
 def key_of(

@@ -11,13 +11,13 @@ from uuid import UUID
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 from django.utils import timezone
 
+from ..core.limit_terms import Terms
 from ..core.unique import Unique
 from ..db import notifications, postgres
 from ..db.expressions import Blank
 from ..db.inserts import Insert, Piece, can_leave_out, columns_of, read
 from ..db.notifications import Wake
 from .call_builder import Arguments, Calls
-from .limits import Terms
 
 if TYPE_CHECKING:
     from ..models import Task as TaskRow

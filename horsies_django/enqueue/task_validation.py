@@ -15,11 +15,11 @@ from ..core.bounds import DATES_ALLOWED, LONGEST_TIMEOUT, is_in_range
 from ..core.grouping_policy import Gather
 from ..core.names import NAME_LENGTH, is_identifier
 from ..core.option_parsers import problems_of_mapper
+from ..core.retention import stored_retention
 from ..core.retry import MAX_RETRIES, RetryPolicy
 from ..core.serialization import clean_text
 from . import limits
 from .call_builder import parameters_of
-from .retention import stored_retention
 from .task import HorsiesTask
 from .unique_keys import problems_of_unique
 

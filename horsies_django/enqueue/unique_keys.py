@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from string import Formatter
 from typing import Any, Final
 
+from django.db.models import DateTimeField, Value
+from django.db.models.functions import Greatest
+
 from ..core.mask import MASKED, Mask, keyed_hash
 from ..core.serialization import clean_text
-from ..core.unique import ARGUMENTS, RESERVED, Unique
+from ..core.unique import ARGUMENTS, RESERVED, Unique, UniqueUntil
+from ..db.expressions import FromNow
 from .call_builder import Arguments, Calls, parameters_of
 from .task import HorsiesTask
 
@@ -101,3 +106,19 @@ def _canonical(values: Mapping[str, Any]) -> str:
 def _is_plain(mask: Mask, values: Mapping[str, Any]) -> bool:
     """Whether people who look may see the values: rows are shown with their keys."""
     return all(not isinstance(value, list | dict) and mask.seen(name, value) == value for name, value in values.items())
+
+
+def unique_columns(unique: Unique, run_after: datetime | timedelta | None) -> dict[str, Any]:
+    """Return the columns that say how long a call which is to run then holds its unique key."""
+    return {
+        "unique_until": UniqueUntil(unique.until or UniqueUntil.DONE).value,
+        "unique_expires_at": _expires_at(unique.period, run_after),
+    }
+
+
+def _expires_at(period: object, run_after: datetime | timedelta | None) -> Any:
+    if not isinstance(period, timedelta):
+        return None
+    if isinstance(run_after, datetime):
+        return Greatest(FromNow(period.total_seconds()), Value(run_after + period, DateTimeField()))
+    return FromNow((period + (run_after or timedelta())).total_seconds())

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
+from horsies_django.core.backends import horsies_backend
 from horsies_django.core.options import Options
-from horsies_django.db.check_migrated import MissingPrivilege, check_tables
 from horsies_django.enqueue.django_result import own_logging
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import flag_or_variable, positive_seconds
-from horsies_django.worker.config import horsies_backend
+from horsies_django.models.check_migrated import MissingPrivilege, check_tables
 from horsies_django.worker.connection import own_connection
 from horsies_django.worker.console import log_to_console
 from horsies_django.worker.stop_signals import stop_signals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -110,3 +111,9 @@ class Runner:
 def error_result(code: str, message: str, data: Any = None) -> str:
     """Return the JSON text of an err result."""
     return dumps({"err": TaskError(error_code=code, message=message, data=data).as_json()})
+
+
+def metadata_of(claim: ClaimedTask) -> dict[str, Any]:
+    """Return what came along with a task; nothing where somebody has put something else than a dict into the row."""
+    stored = {} if claim.metadata is None else json.loads(claim.metadata)
+    return stored if isinstance(stored, dict) else {}

@@ -16,11 +16,11 @@ from django.db import connections, models, transaction
 from django.db.models import Count, Min, Q, Subquery
 from django.db.models.functions import Now
 
+from ..core import limit_terms
+from ..core.limit_terms import Terms
 from ..core.status import TaskStatus
 from ..db.expressions import Blank, FromNow, Given
 from ..db.statements import Selection, Statement
-from ..enqueue import limits
-from ..enqueue.limits import Terms
 from .filters import not_past_deadline
 from .limit import Limit
 
@@ -104,7 +104,7 @@ def declared(database: str, keys: Collection[str]) -> dict[str, Terms]:
     """What the tasks say that wait there, whose limits nobody has written or somebody has forgotten."""
     waiting = _tasks(database).gated().filter(limit_key__in=keys).order_by().values_list("limit_key")
     paths = dict(waiting.annotate(path=Min("task_name"))) if keys else {}
-    return {key: limits.declared(paths[key]) if key in paths else Terms(None, None) for key in keys}
+    return {key: limit_terms.declared(paths[key]) if key in paths else Terms(None, None) for key in keys}
 
 
 def idle(database: str, keys: Collection[str]) -> set[str]:

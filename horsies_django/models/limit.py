@@ -14,9 +14,9 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.bounds import Bounds, within
+from ..core.limit_terms import LENGTH, Terms
 from ..core.rates import TOKENS, Rate
 from ..db.expressions import FromNow
-from ..enqueue.limits import LENGTH, Terms
 from .fields import DateTimeField
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from django.db.models import Case, Count, Q, Value, When
 from django.db.models.functions import Now
 
 from ..core.bounds import beyond, bring_into_range
+from ..core.limit_terms import Terms
 from ..core.status import TaskStatus
 from ..db.errors import is_of_the_row
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.on_commit import on_commit_robust
 from ..db.statements import Statement
-from ..enqueue.limits import Terms
 from .claim.scan import Here
 from .concurrency_limiter import GATES, NOBODY, Admitted, Inside, Lane, admit, declared, held_in
 from .filters import IS_ADMITTED

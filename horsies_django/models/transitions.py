@@ -28,7 +28,6 @@ from ..core.unique import UniqueUntil
 from ..db.expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
 from ..db.notifications import ANY_QUEUE, revoke_after_commit, wake_after_commit
 from ..enqueue import send_signals
-from ..enqueue.retention import kept_until
 from ..workflows import gateway
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claim.query import RANK, among, in_order
@@ -36,6 +35,7 @@ from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, claims_of, erro
 from .filters import not_past_deadline
 from .operator_actions import Interventions
 from .release_blocked import IS_LIMITED, admit_after_commit
+from .retention import kept_until
 from .unreadable import IS_READABLE, results_of, values_in_range
 
 #: Rows that one statement of a reaper's duty changes at most.

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Final
 
 from ..core.options import Options
-from ..db.check_migrated import raise_if_forbidden
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Limit, Task, release_blocked
+from ..models.check_migrated import raise_if_forbidden
 from ..models.transitions import TaskQuerySet
 from ..models.unreadable import IS_OUT_OF_REACH
 from ..workflows import gateway

@@ -12,9 +12,9 @@ from django.db import Error, close_old_connections, connections
 
 from ..core.options import Options
 from ..core.sync import Stop
-from ..db.check_migrated import raise_if_forbidden
 from ..db.errors import is_outage
 from ..models import Turn
+from ..models.check_migrated import raise_if_forbidden
 from .duties import DutyReport, run_pass
 from .outages import OutageDetector
 

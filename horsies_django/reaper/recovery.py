@@ -19,7 +19,7 @@ def recover_stuck_workflows(*, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> lis
     A reaper does so in each pass. Each tree of workflows is repaired in a transaction of its own: one that can't be has
     an ``error`` in what is returned, and keeps no other from it. Raises ValueError for an unknown backend.
     """
-    from ..worker.config import horsies_backend
+    from ..core.backends import horsies_backend
     from ..workflows.engine.repair import repair
 
     repaired = repair(horsies_backend(backend).config.database)
@@ -35,8 +35,8 @@ def reclaim(older_than: timedelta | float | str, *, backend: str = DEFAULT_TASK_
     live: one beats only every ``runner_heartbeat_interval_ms``. Raises ValueError for what is not a duration, or an
     unknown backend.
     """
+    from ..core.backends import horsies_backend
     from ..models import Task
-    from ..worker.config import horsies_backend
     from .crashed import recover_all
     from .duties import requeue_all
 

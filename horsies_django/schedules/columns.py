@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from ..core.backends import config_of
 from ..core.serialization import encode
-from ..enqueue.backend import config_of
 from ..enqueue.task import HorsiesTask
 from .clock import stored
 

@@ -10,13 +10,14 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from ..core import headers
+from ..core.backends import config_of
 from ..core.compat import task_backends
 from ..core.exceptions import NotRegistered
 from ..core.option_parsers import LONGEST_DURATION
 from ..core.registry import registry
 from ..core.serialization import decode_call
 from ..db.errors import primary_message
-from ..enqueue.backend import HorsiesBackend, config_of
+from ..enqueue.backend import HorsiesBackend
 from ..enqueue.handle import TaskHandle
 from ..enqueue.task import HorsiesTask
 from ..workflows.handle import WorkflowHandle

@@ -12,8 +12,8 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from ..core.schedule_enums import MOST_CATCH_UP, CatchUp, Overlap
-from ..db.check_migrated import raise_if_grants_are_missing
 from ..db.errors import is_outage
+from ..models.check_migrated import raise_if_grants_are_missing
 from ..models.schedule import Schedule, ScheduleQuerySet
 from . import dispatch
 from .clock import aware, stored

@@ -17,9 +17,9 @@ from django.db.models.functions import Now
 from ..core.bounds import DATES_ALLOWED, date_if_within
 from ..core.options import Options
 from ..core.sync import Stop
-from ..db.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..db.errors import is_of_the_row, is_outage
 from ..db.expressions import SecondsUntil
+from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.schedule import Schedule, ScheduleQuerySet
 from .backoff import Patience
 from .clock import asked, aware

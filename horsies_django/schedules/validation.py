@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.exceptions import ImproperlyConfigured
 
 from ..core import headers
+from ..core.backends import config_of
 from ..core.bounds import DATES_ALLOWED, is_in_range
 from ..core.compat import InvalidTask, task_backends
 from ..core.dry_run import sends_nothing
@@ -19,7 +20,6 @@ from ..core.options import Options
 from ..core.registry import registry
 from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
 from ..enqueue import grouping
-from ..enqueue.backend import config_of
 from ..enqueue.call_builder import Calls, parameters_of
 from ..enqueue.task import HorsiesTask
 from .clock import aware

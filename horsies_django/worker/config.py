@@ -12,13 +12,12 @@ from uuid import uuid4
 
 from django.db import connections
 
-from ..core.compat import task_backends
+from ..core.backends import horsies_backend
 from ..db.notifications import ANY_QUEUE
 from .connection import check_identity, identity_of
 
 if TYPE_CHECKING:
     from ..core.options import Options
-    from ..enqueue.backend import HorsiesBackend
 
 HOSTNAME: Final = socket.gethostname()
 
@@ -125,16 +124,3 @@ class Plan:
         plan = cls(**stored | {"until": Until(stored["until"])})
         check_identity(plan.database, identity)
         return plan
-
-
-def horsies_backend(alias: str) -> HorsiesBackend:
-    """Return the backend of an alias. Raises ValueError if there is none or if it is another kind."""
-    from ..enqueue.backend import HorsiesBackend
-
-    ours = [name for name in task_backends if isinstance(task_backends[name], HorsiesBackend)]
-    if alias not in ours:
-        known = ", ".join(map(repr, ours)) or "none"
-        raise ValueError(f"There is no HorsiesBackend at TASKS[{alias!r}]; there is {known}.")
-    backend = task_backends[alias]
-    assert isinstance(backend, HorsiesBackend)
-    return backend

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
+from ..core.backends import reads_rich
 from ..core.exceptions import TaskInterrupt, TaskRevoked
 from ..core.options import Options
-from ..enqueue.backend import reads_rich
 from ..models.claims import ClaimedTask, Runner
 from .started_registry import Place
 

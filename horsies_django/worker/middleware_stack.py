@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ..core.compat import FrameworkTask
 from ..core.middleware import Run, TaskCall
 from ..core.middleware_loader import factory_at, goes_round
-from ..models.claims import ClaimedTask
+from ..models.claims import ClaimedTask, metadata_of
 
 _chains: Final[dict[tuple[tuple[str, ...], bool], Run]] = {}
 _lock: Final = threading.Lock()
@@ -54,12 +53,6 @@ def call_of(
         workflow_id=claim.workflow_id,
         body=body,
     )
-
-
-def metadata_of(claim: ClaimedTask) -> dict[str, Any]:
-    """Return what came along with a task; nothing where somebody has put something else than a dict into the row."""
-    stored = {} if claim.metadata is None else json.loads(claim.metadata)
-    return stored if isinstance(stored, dict) else {}
 
 
 def _made(paths: tuple[str, ...], *, is_async: bool) -> Run:

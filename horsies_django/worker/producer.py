@@ -18,10 +18,10 @@ from django.db import Error
 from ..core import recent_exceptions
 from ..core.exceptions import TaskRevoked
 from ..core.sync import LONGEST_WAIT
-from ..db.check_migrated import MissingPrivilege, raise_if_forbidden
 from ..db.errors import lacks_privilege
 from ..db.notifications import ANY_QUEUE, Freed, Wake, free_after_commit
 from ..enqueue.send_signals import handing_over
+from ..models.check_migrated import MissingPrivilege, raise_if_forbidden
 from ..models.claims import ClaimedTask, Runner
 from . import console
 from .claim_budget import Allowance

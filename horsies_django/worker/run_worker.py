@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..db.check_migrated import check_tables
+from ..models.check_migrated import check_tables
 from ..reaper.duties import run_pass
 from . import runner
 from .commands import Inbox, Word

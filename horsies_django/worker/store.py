@@ -22,8 +22,7 @@ from ..core.status import BeatRole, TaskStatus
 from ..db import postgres
 from ..db.errors import is_of_the_row, is_refusal, primary_message
 from ..db.notifications import ANY_QUEUE, wake_after_commit
-from ..enqueue import retention
-from ..models import Heartbeat, Limit, Queue, Task, Worker
+from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import Exchange, exchange_of
 from ..models.claim.scan import Survey

@@ -20,8 +20,8 @@ from typing import Final, TypeAlias
 from django.conf import settings
 
 from ..core.sync import LONGEST_WAIT, Mailbox
-from ..db.check_migrated import MissingPrivilege
 from ..enqueue.django_result import own_logging
+from ..models.check_migrated import MissingPrivilege
 from ..reaper.loop import Reaper
 from ..schedules.scheduler import Beat
 from .commands import Word

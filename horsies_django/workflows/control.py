@@ -9,9 +9,9 @@ from uuid import UUID
 
 from django.db import connections, transaction
 
+from ..core.backends import config_of
 from ..core.serialization import check_size, dumps, encode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
-from ..enqueue.backend import config_of
 from ..models import Task, Workflow, WorkflowEvent, WorkflowTask
 from .engine import cancel_pause, resume_workflow, retry_nodes, start_nodes
 from .engine.advance import Advance

@@ -10,6 +10,7 @@ from asgiref.sync import sync_to_async
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
+from ..core.backends import config_of, reads_rich
 from ..core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..core.ids import as_uuid
 from ..core.operations import log_operation
@@ -17,7 +18,6 @@ from ..core.results import RetrievalCode, TaskError, TaskResult
 from ..core.workflow_errors import shown
 from ..core.workflow_status import WorkflowStatus, WorkflowTaskStatus
 from ..enqueue import result_reader, wait
-from ..enqueue.backend import config_of, reads_rich
 from ..enqueue.nodes import Node, NodeKey, NodeRef
 from . import snapshot
 from .compile import problem_of_event

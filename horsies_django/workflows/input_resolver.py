@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
+from ..core.backends import reads_rich
 from ..core.compat import FrameworkTask
 from ..core.results import OperationalCode, TaskError, TaskResult
 from ..core.serialization import decode
 from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue import result_reader
-from ..enqueue.backend import reads_rich
 from ..enqueue.call_builder import parameters_of
 from ..enqueue.workflow_context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
 
 if TYPE_CHECKING:
+    from ..enqueue.context import TaskRun
     from ..models import WorkflowTask
-    from ..worker.execution import Run
 
 _META: Final = "workflow_meta"
 _CONTEXT: Final = "workflow_ctx"
@@ -28,7 +28,7 @@ _CONTEXT: Final = "workflow_ctx"
 Result = TaskResult[Any, TaskError[Any]]
 
 
-def arguments(run: Run, task: FrameworkTask[..., Any]) -> dict[str, Any]:
+def arguments(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
     """Return the arguments of a node's body that come from its workflow.
 
     None if that builds a subworkflow, which asks for what is for that.

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 
+from ..core.backends import reads_rich
 from ..core.results import TaskError, TaskResult
 from ..core.retry import RetryPolicy
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..db.pause_on_outage import waiting_for_database
-from ..enqueue.backend import reads_rich
 from ..enqueue.call_builder import parameters_of
 from ..enqueue.context import TaskContext
 from ..enqueue.task import task

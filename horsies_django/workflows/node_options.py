@@ -10,6 +10,7 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
+from ..core.backends import config_of
 from ..core.bounds import DATES_ALLOWED, is_in_range
 from ..core.compat import (
     DEFAULT_TASK_PRIORITY,
@@ -22,7 +23,6 @@ from ..core.compat import (
 from ..core.options import Options
 from ..core.retry import RetryPolicy
 from ..core.workflow_errors import Flaw, MistakeCode, shown
-from ..enqueue.backend import config_of
 from ..enqueue.call_builder import Callee, Calls
 from ..enqueue.nodes import Node, TaskNode
 from ..enqueue.task import HorsiesTask

@@ -11,10 +11,10 @@ from uuid import UUID
 from django.db.models import F, Q, TextField
 from django.db.models.functions import Cast
 
+from ..core.backends import reads_rich
 from ..core.results import RetrievalCode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ..enqueue import result_reader
-from ..enqueue.backend import reads_rich
 from ..enqueue.result_reader import Result
 from .codes import STOPPED_BY, WorkflowCode
 

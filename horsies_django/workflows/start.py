@@ -10,10 +10,10 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 
 from ..core import headers
+from ..core.backends import config_of
 from ..core.dry_run import is_dry
 from ..core.exceptions import PayloadMismatch
 from ..core.ids import uuid7
-from ..enqueue.backend import config_of
 from ..models import Workflow, WorkflowTask
 from .blueprint import WorkflowBlueprint
 from .engine import start_workflow

@@ -10,8 +10,8 @@ from django.db import connection
 from django.urls import reverse
 
 from horsies_django import OperationalCode, TaskStatus
+from horsies_django.core.backends import config_of
 from horsies_django.db.expressions import FromNow
-from horsies_django.enqueue.backend import config_of
 from horsies_django.models import Rollup, Schedule, Task, TaskAttempt, Worker
 from horsies_django.models.rollup import Span
 from horsies_django.reaper.duties import run_pass

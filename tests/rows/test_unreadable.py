@@ -12,10 +12,10 @@ from django.apps import apps
 from django.db import IntegrityError, connection, transaction
 
 from horsies_django import OperationalCode, TaskStatus
+from horsies_django.core.backends import config_of
 from horsies_django.core.bounds import beyond
 from horsies_django.core.compat import InvalidTask
 from horsies_django.db.expressions import FromNow
-from horsies_django.enqueue.backend import config_of
 from horsies_django.models import Limit, Task
 from horsies_django.models.unreadable import DATES, NUMBERS
 from horsies_django.reaper.duties import run_pass

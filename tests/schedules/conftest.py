@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from horsies_django.core.backends import config_of
 from horsies_django.db.expressions import FromNow
-from horsies_django.enqueue.backend import config_of
 from horsies_django.models import Schedule
 from horsies_django.schedules.declaring import declarations
 from horsies_django.schedules.scheduler import Beat

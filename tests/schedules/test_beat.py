@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from horsies_django import Every, schedule
 from horsies_django.checks import check_schedules
-from horsies_django.enqueue.backend import config_of
+from horsies_django.core.backends import config_of
 from horsies_django.models import Schedule, Task, Workflow
 from horsies_django.models.transitions import DEADLOCK
 from horsies_django.schedules import backoff, dispatch, fire_due

@@ -259,7 +259,7 @@ def test_one_with_a_mistake_leaves_its_row_as_it_is(beat):
 
 
 def test_a_project_may_name_itself(beat, settings):
-    from horsies_django.enqueue.backend import config_of
+    from horsies_django.core.backends import config_of
     from horsies_django.schedules.scheduler import Beat
 
     settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"project": "shop"}}}

@@ -13,8 +13,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...core.durations import lasting
+from ...core.retention import LONGEST, retention_of
 from ...core.status import TASK_LIVE_STATES, TaskStatus
-from ...enqueue.retention import LONGEST, retention_of
 from ...models import Limit, Task, Worker
 from ...ops.payload_view.contents import contents_of
 from ...ops.payload_view.policy import policy_in_words

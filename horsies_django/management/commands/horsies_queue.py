@@ -11,20 +11,19 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
+from horsies_django.core.backends import ConfiguredBackend, horsies_backend
 from horsies_django.core.compat import DEFAULT_TASK_QUEUE_NAME
 from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
 from horsies_django.core.queue_policy import parse_rules
-from horsies_django.db.check_migrated import check_tables
-from horsies_django.enqueue.backend import HorsiesBackend
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.tasks.flags import retention_of
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Queue
+from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.queue import QueueQuerySet
 from horsies_django.ops.inspector import QueueNotEmpty, delete_queue
 from horsies_django.ops.queue_status import standings
-from horsies_django.worker.config import horsies_backend
 from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_queue"
@@ -95,7 +94,7 @@ class Command(QueueCommand):
             raise CommandError(str(error)) from error
 
     def _do(
-        self, verb: str, names: Sequence[str], rules: dict[str, Any], backend: HorsiesBackend, *, is_json: bool
+        self, verb: str, names: Sequence[str], rules: dict[str, Any], backend: ConfiguredBackend, *, is_json: bool
     ) -> None:
         if verb == "list":
             self._list(backend, is_json=is_json)
@@ -108,7 +107,7 @@ class Command(QueueCommand):
         for name, is_changed in changed.items():
             self.stdout.write(one_line((done if is_changed else undone) % name))
 
-    def _delete(self, names: Sequence[str], backend: HorsiesBackend, *, force: bool, is_json: bool) -> None:
+    def _delete(self, names: Sequence[str], backend: ConfiguredBackend, *, force: bool, is_json: bool) -> None:
         for name in names:
             deleted = delete_queue(name, backend.config.database, force=force)
             if is_json:
@@ -119,7 +118,7 @@ class Command(QueueCommand):
             if name in backend.queues:
                 self.stdout.write(one_line(f"The queue {name} is in QUEUES, so tasks may still be sent to it."))
 
-    def _list(self, backend: HorsiesBackend, *, is_json: bool) -> None:
+    def _list(self, backend: ConfiguredBackend, *, is_json: bool) -> None:
         known = standings(backend.config.database, set(backend.queues) or {DEFAULT_TASK_QUEUE_NAME})
         if is_json:
             self.stdout.write(json.dumps({"queues": [queue.as_json() for queue in known]}, indent=2))
@@ -163,7 +162,7 @@ def _read(name: str, text: Any) -> object:
     return int(text) if text.lstrip("-").isdigit() else text
 
 
-def _names(names: Sequence[str], backend: HorsiesBackend, *, may_be_gone: bool) -> list[str]:
+def _names(names: Sequence[str], backend: ConfiguredBackend, *, may_be_gone: bool) -> list[str]:
     for name in names:
         if not may_be_gone and backend.queues and name not in backend.queues:
             known = ", ".join(sorted(backend.queues))

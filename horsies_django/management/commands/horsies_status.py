@@ -10,16 +10,16 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
+from horsies_django.core.backends import horsies_backend
 from horsies_django.core.durations import brief
 from horsies_django.core.printable import one_line
-from horsies_django.db.check_migrated import check_tables
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.layout import table
 from horsies_django.management.variables import flag_or_variable
+from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.metrics import Snapshot, take
 from horsies_django.ops.metrics.snapshot import QueueFigures
 from horsies_django.ops.metrics.workers import Member
-from horsies_django.worker.config import horsies_backend
 from horsies_django.worker.connection import own_connection
 
 COMMAND: Final = "horsies_status"

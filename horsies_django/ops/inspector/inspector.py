@@ -9,13 +9,13 @@ from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
+from ...core.backends import horsies_backend
 from ...core.compat import DEFAULT_TASK_BACKEND_ALIAS
 from ...core.ids import as_uuid
 from ...core.operations import log_operation
 from ...enqueue.handle import TaskHandle
 from ...models import Task
 from ...models.transitions import TaskQuerySet
-from ...worker.config import horsies_backend
 from .detail import ShownTask, shown
 from .filters import Which
 from .report import LeftAlone, Report

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ...core.backends import config_of
 from ...core.exceptions import NotRegistered
 from ...core.registry import registry
-from ...enqueue.backend import config_of
 from ...enqueue.call_builder import Calls
 from ...enqueue.handle import TaskHandle
 from ...enqueue.task import HorsiesTask

@@ -16,8 +16,8 @@ from ...core.transition import Transition
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db import postgres
 from ...db.completions import tell_after_commit
-from ...enqueue.retention import workflow_kept_until
 from ...models import Task, Workflow, WorkflowTask
+from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from ..codes import STOPPED_BY
 from . import limits, node_end

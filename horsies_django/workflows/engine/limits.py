@@ -10,8 +10,7 @@ from uuid import UUID
 from django.db.models import F, Value
 
 from ...core.ids import uuid7s
-from ...enqueue import limits
-from ...enqueue.limits import Terms
+from ...core.limit_terms import Terms, declared
 from ...models import release_blocked
 from .context import Turn
 from .nodes import among
@@ -50,7 +49,7 @@ def let_in_after_commit(database: str, said: Iterable[tuple[str | None, str | No
     by_terms: dict[Terms, list[str]] = defaultdict(list)
     for limit_key, path in said:
         if limit_key is not None and path is not None:
-            by_terms[limits.declared(path)].append(limit_key)
+            by_terms[declared(path)].append(limit_key)
     for terms, limit_keys in by_terms.items():
         # Of one whose code says nothing of a limit, or is not here, what is known of the limit stays.
         release_blocked.admit_after_commit(database, limit_keys, terms or None)

@@ -23,8 +23,8 @@ from ...core.workflow_status import WorkflowStatus
 from ...db import postgres
 from ...db.expressions import Blank, FromMap, FromNow, IsAmong, IsOneOf, json_array, json_object, json_pairs, spelled
 from ...db.statements import Selection, Statement
-from ...enqueue.retention import workflow_kept_until
 from ...models import Workflow, WorkflowTask
+from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from . import enqueue_nodes, node_end
 from .nodes import (

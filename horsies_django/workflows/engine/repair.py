@@ -27,8 +27,8 @@ from ...core.workflow_status import (
 from ...db.completions import tell_after_commit
 from ...db.errors import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_of_the_row, primary_message, sqlstate
 from ...db.expressions import FromNow, SecondsUntil
-from ...enqueue.retention import workflow_kept_until
 from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
+from ...models.retention import workflow_kept_until
 from .. import lifecycle
 from ..codes import WorkflowCode
 from . import cancel_pause, node_end, resume_workflow, start_nodes

@@ -1,0 +1,67 @@
+"""The backends of ``TASKS`` that keep their tasks in a database: which there are, and their OPTIONS."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.functional import cached_property
+
+from .compat import BaseTaskBackend, InvalidTask, task_backends
+from .options import Options, Parsed, parse
+
+
+class ConfiguredBackend(BaseTaskBackend):
+    """The part of :class:`~horsies_django.backend.HorsiesBackend` that reads its settings."""
+
+    @cached_property
+    def parsed(self) -> Parsed:
+        """The OPTIONS and what is wrong with them."""
+        return parse(self.alias, self.options, set(self.queues))
+
+    @property
+    def config(self) -> Options:
+        """The OPTIONS. Raises ImproperlyConfigured, naming every mistake, if there is one."""
+        if self.parsed.problems:
+            raise ImproperlyConfigured("\n".join(map(str, self.parsed.problems)))
+        return self.parsed.options
+
+
+def backends_on(database: str) -> dict[str, ConfiguredBackend]:
+    """Return the backends whose tasks are in ``database``, by alias. Raises ImproperlyConfigured for bad OPTIONS."""
+    ours = ((alias, task_backends[alias]) for alias in task_backends)
+    return {
+        alias: backend
+        for alias, backend in ours
+        if isinstance(backend, ConfiguredBackend) and backend.config.database == database
+    }
+
+
+def config_of(alias: object) -> Options:
+    """Return the options of a backend. Raises InvalidTask for an alias that is none of ours."""
+    if not isinstance(alias, str) or alias not in task_backends.settings:
+        known = " or ".join(map(repr, task_backends.settings))
+        raise InvalidTask(f"backend is {alias!r}; allowed: {known}.")
+    backend = task_backends[alias]
+    if not isinstance(backend, ConfiguredBackend):
+        raise InvalidTask(f"TASKS[{alias!r}] is {type(backend).__name__}; allowed: a HorsiesBackend.")
+    return backend.config
+
+
+def reads_rich(alias: object, is_rich: bool) -> bool:
+    """Whether the values of a row carry type tags: its column says so, and its backend's serializer is "rich"."""
+    if not is_rich:
+        return False
+    try:
+        return config_of(alias).serializer == "rich"
+    except (InvalidTask, ImproperlyConfigured):
+        return False
+
+
+def horsies_backend(alias: str) -> ConfiguredBackend:
+    """Return the backend of an alias. Raises ValueError if there is none or if it is another kind."""
+    ours = [name for name in task_backends if isinstance(task_backends[name], ConfiguredBackend)]
+    if alias not in ours:
+        known = ", ".join(map(repr, ours)) or "none"
+        raise ValueError(f"There is no HorsiesBackend at TASKS[{alias!r}]; there is {known}.")
+    backend = task_backends[alias]
+    assert isinstance(backend, ConfiguredBackend)
+    return backend

@@ -1,0 +1,45 @@
+"""The limits that a task declares: how many of its calls run at once, and how many begin in a time."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol, runtime_checkable
+
+from .registry import registry
+
+#: Characters of a limit key with its scope, the longest that a row holds.
+LENGTH: Final = 255
+
+
+class Terms(NamedTuple):
+    """The limits of one task."""
+
+    max_concurrency: int | None
+    rate: str | None
+
+    def __bool__(self) -> bool:
+        """Whether they limit anything."""
+        return self.max_concurrency is not None or self.rate is not None
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A task that can declare limits."""
+
+    @property
+    def max_concurrency(self) -> int | None:
+        """The most calls that run at once."""
+
+    @property
+    def rate_limit(self) -> str | None:
+        """The most calls that begin in a time, as ``"100/m"``."""
+
+
+def terms_of(task: Limited) -> Terms:
+    """Return the limits that a task declares."""
+    return Terms(task.max_concurrency, task.rate_limit)
+
+
+def declared(path: str) -> Terms:
+    """Return the limits of the registered task of that name; no limits for an unknown one, whose calls only fail."""
+    found = registry.tasks.get(path)
+    return terms_of(found) if isinstance(found, Limited) else Terms(None, None)

@@ -1,0 +1,50 @@
+"""The option ``retention``, as a row stores it: how long an ended task is kept, by state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from .option_parsers import INHERIT, LONGEST_DURATION, RETENTION_STATES, parse_retention
+from .options import NO_DEFAULTS
+from .task_options import Retention
+
+#: What a row stores that is to be kept for ever; NULL says that its queue and its backend decide.
+LONGEST: Final = timedelta(seconds=LONGEST_DURATION)
+
+_COMPLETED: Final = RETENTION_STATES[0]
+
+
+def stored_retention(value: object, default: Mapping[str, timedelta | None] = NO_DEFAULTS.retention) -> dict[str, Any]:
+    """Return the columns of a row for the option ``retention``; ``default`` counts for a state that it does not say.
+
+    Completed tasks have a column of their own: thousands of them end each second. Raises ValueError.
+    """
+    kept = {state: finite(duration) for state, duration in {**default, **parse_retention(value)}.items()}
+    completed = kept.pop(_COMPLETED, None)
+    by_state = {state: duration.total_seconds() for state, duration in kept.items()} or None
+    return {"retention": completed, "retention_by_state": by_state}
+
+
+def read_retention(stored: timedelta | None, by_state: object) -> Retention:
+    """Return the option that :func:`stored_retention` has stored. What may not stand in a row is not in it."""
+    kept = retention_of(stored, by_state)
+    said = {state: duration if duration < LONGEST else None for state, duration in kept.items()}
+    return said.get(_COMPLETED, INHERIT) if said.keys() <= {_COMPLETED} else said
+
+
+def retention_of(stored: timedelta | None, by_state: object) -> dict[str, timedelta]:
+    """Return how long a row says that tasks are kept, by state; the longest is for ever."""
+    kept = {} if stored is None else {_COMPLETED: stored}
+    said = by_state if isinstance(by_state, Mapping) else {}
+    for state in RETENTION_STATES[1:]:
+        seconds = said.get(state)
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= LONGEST_DURATION:
+            kept[state] = timedelta(seconds=seconds)
+    return kept
+
+
+def finite(kept: timedelta | None) -> timedelta:
+    """Return a duration that a row can store: for ever is the longest."""
+    return LONGEST if kept is None else min(kept, LONGEST)
