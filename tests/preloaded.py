@@ -112,7 +112,7 @@ def _preload() -> Any:
 
     django.setup()
     import horsies_django.management.commands as commands
-    from horsies_django.worker.versions import fingerprint
+    from horsies_django.worker.code_version import fingerprint
 
     for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
         importlib.import_module(module.name)

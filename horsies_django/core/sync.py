@@ -16,32 +16,32 @@ T = TypeVar("T")
 
 #: Seconds of a wait between two looks. A signal that comes just before a thread begins to wait, or comes to another
 #: thread, is handled when the main thread next does anything.
-LONGEST_WAIT: Final = 1.0
+MAX_WAIT: Final = 1.0
 
 
-class Bell:
+class WakeEvent:
     """Rung once or more often it wakes one wait, that of now or else the next. Seconds."""
 
     def __init__(self) -> None:
-        self._quiet = threading.Lock()
-        self._quiet.acquire()
+        self._unset = threading.Lock()
+        self._unset.acquire()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake who waits."""
-        if self._quiet.locked():
+        if self._unset.locked():
             with suppress(RuntimeError):  # another thread has rung it since
-                self._quiet.release()
+                self._unset.release()
 
     def wait(self, timeout: float) -> bool:
         """Wait until it rings, ``timeout`` seconds at most, and return whether it did."""
-        return self._quiet.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX))
+        return self._unset.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX))
 
 
-class Stop:
+class StopEvent:
     """Whether to stop: said once, for good."""
 
     def __init__(self) -> None:
-        self._bell = Bell()
+        self._wake = WakeEvent()
         self._is_set = False
 
     @property
@@ -52,15 +52,15 @@ class Stop:
     def set(self) -> None:
         """Say it."""
         self._is_set = True
-        self._bell.ring()
+        self._wake.set()
 
     def wait(self, timeout: float) -> bool:
         """Wait until it is said, ``timeout`` seconds at most, and return whether it was."""
         deadline = time.monotonic() + timeout
         while not self._is_set and (left := deadline - time.monotonic()) > 0:
-            self._bell.wait(min(left, LONGEST_WAIT))
+            self._wake.wait(min(left, MAX_WAIT))
         if self._is_set:
-            self._bell.ring()  # for another thread that waits
+            self._wake.set()  # for another thread that waits
         return self._is_set
 
 
@@ -68,7 +68,7 @@ class Mailbox(Generic[T]):
     """A queue that many threads fill and one empties."""
 
     def __init__(self) -> None:
-        self._bell = Bell()
+        self._wake = WakeEvent()
         self._items: deque[T] = deque()
 
     def __bool__(self) -> bool:
@@ -77,7 +77,7 @@ class Mailbox(Generic[T]):
     def put(self, item: T) -> None:
         """Put something in."""
         self._items.append(item)
-        self._bell.ring()
+        self._wake.set()
 
     def take(self, timeout: float) -> list[T]:
         """Wait until something is there, ``timeout`` seconds at most, and return all that is."""
@@ -85,7 +85,7 @@ class Mailbox(Generic[T]):
             return self._taken()
         deadline = time.monotonic() + timeout
         # It may have rung for what has been taken since.
-        while self._bell.wait(deadline - time.monotonic()) and not self._items:
+        while self._wake.wait(deadline - time.monotonic()) and not self._items:
             pass
         return self._taken()
 

@@ -24,33 +24,33 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 
 
-class Waiters(Protocol):
+class Subscriber(Protocol):
     """Some who wait."""
 
-    def call(self, marks: Collection[str]) -> None:
+    def on_completed(self, marks: Collection[str]) -> None:
         """Tasks with these marks have ended."""
 
 
-class Ear:
+class CompletionListener:
     """Listens as long as somebody attends. When it can't, those who wait look for themselves, as they do anyway."""
 
     def __init__(self, database: str) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._waiters: WeakSet[Waiters] = WeakSet()
-        self._wanted_until = float("-inf")
-        self._is_on = False
-        self._not_before = float("-inf")
+        self._subscribers: WeakSet[Subscriber] = WeakSet()
+        self._listen_until = float("-inf")
+        self._is_running = False
+        self._retry_at = float("-inf")
         self._pause = _FIRST_PAUSE
 
-    def attend(self, waiters: Waiters) -> None:
+    def subscribe(self, waiters: Subscriber) -> None:
         """Listen for them for a while. Called again and again as long as they wait."""
         now = time.monotonic()
         with self._lock:
-            self._waiters.add(waiters)
-            self._wanted_until = now + LINGER
-            starts = not self._is_on and now >= self._not_before
-            self._is_on = self._is_on or starts
+            self._subscribers.add(waiters)
+            self._listen_until = now + LINGER
+            starts = not self._is_running and now >= self._retry_at
+            self._is_running = self._is_running or starts
         if starts:
             threading.Thread(target=self._run, name="horsies-ear", daemon=True).start()
 
@@ -64,41 +64,41 @@ class Ear:
             else:
                 logger.exception("tasks' ends can't be listened to, looking for them")
             with self._lock:
-                self._is_on = False
-                self._not_before = time.monotonic() + self._pause
+                self._is_running = False
+                self._retry_at = time.monotonic() + self._pause
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         finally:
             connections.close_all()
 
     def _listen(self, line: postgres.Line) -> None:
         next_say = float("-inf")
-        while self._is_wanted():
+        while self._should_listen():
             if time.monotonic() >= next_say:
                 line.say(postgres.CHANNEL, [postgres.WAITING])
-                next_say = time.monotonic() + completions.SAID_EVERY
-            if payloads := line.hear(min(next_say, self._wanted_until) - time.monotonic()):
+                next_say = time.monotonic() + completions.RENEW_INTERVAL
+            if payloads := line.hear(min(next_say, self._listen_until) - time.monotonic()):
                 self._pause = _FIRST_PAUSE
-                self._call(set().union(*map(completions.loads, payloads)))
+                self._notify(set().union(*map(completions.loads, payloads)))
 
-    def _is_wanted(self) -> bool:
+    def _should_listen(self) -> bool:
         with self._lock:
-            self._is_on = time.monotonic() < self._wanted_until
-            return self._is_on
+            self._is_running = time.monotonic() < self._listen_until
+            return self._is_running
 
-    def _call(self, ended: Collection[str]) -> None:
+    def _notify(self, ended: Collection[str]) -> None:
         with self._lock:
-            waiters = list(self._waiters)
+            waiters = list(self._subscribers)
         for some in waiters:
-            some.call(ended)
+            some.on_completed(ended)
 
 
 @cache
-def _ear(database: str, pid: int) -> Ear:
+def _listener(database: str, pid: int) -> CompletionListener:
     """By process: a fork inherits neither the thread nor the connection."""
-    return Ear(database)
+    return CompletionListener(database)
 
 
-def attend(database: str, waiters: Waiters) -> None:
+def subscribe(database: str, waiters: Subscriber) -> None:
     """Call ``waiters`` when tasks end, for a while, if the database can be listened to."""
     if postgres.can_listen(database):
-        _ear(database, os.getpid()).attend(waiters)
+        _listener(database, os.getpid()).subscribe(waiters)

@@ -11,65 +11,65 @@ from . import postgres
 from .on_commit import on_commit_robust
 
 #: Seconds for which a worker tells of ends after somebody has said that he waits. Who still waits says so more often.
-TOLD_FOR: Final = 10.0
-SAID_EVERY: Final = 4.0
+SUBSCRIPTION_TTL: Final = 10.0
+RENEW_INTERVAL: Final = 4.0
 
 #: What has ended goes by the last digits of its id: who mistakes another one for it looks once in vain.
-_DIGITS: Final = 8
+_KEY_LENGTH: Final = 8
 
 #: Ends in one notification; PostgreSQL takes 8,000 bytes.
-_ENDS: Final = 900
+_KEYS_PER_PAYLOAD: Final = 900
 
 
-def mark(key: UUID) -> str:
+def short_key(key: UUID) -> str:
     """Return what a task or a workflow goes by."""
-    return key.hex[-_DIGITS:]
+    return key.hex[-_KEY_LENGTH:]
 
 
 def dumps(keys: Sequence[UUID]) -> list[str]:
     """Return the payloads that tell of these ends."""
-    marks = [mark(key) for key in keys]
-    return ["".join(marks[start : start + _ENDS]) for start in range(0, len(marks), _ENDS)]
+    marks = [short_key(key) for key in keys]
+    return ["".join(marks[start : start + _KEYS_PER_PAYLOAD]) for start in range(0, len(marks), _KEYS_PER_PAYLOAD)]
 
 
 def loads(payload: str) -> set[str]:
     """Return the marks in a payload."""
-    return {payload[start : start + _DIGITS] for start in range(0, len(payload), _DIGITS)}
+    return {payload[start : start + _KEY_LENGTH] for start in range(0, len(payload), _KEY_LENGTH)}
 
 
-class Teller(Protocol):
+class CompletionSink(Protocol):
     """Tells of ends as long as somebody wants to know."""
 
-    def ended(self, keys: Iterable[UUID]) -> None:
+    def publish(self, keys: Iterable[UUID]) -> None:
         """These have ended, for good and in the table."""
 
 
-_tellers: Final[dict[tuple[str, int], Teller]] = {}
+_sinks: Final[dict[tuple[str, int], CompletionSink]] = {}
 
 
-def appoint(alias: str, teller: Teller) -> None:
+def register_sink(alias: str, teller: CompletionSink) -> None:
     """From now on ``teller`` tells what ends in this process, of which a fork is another one."""
-    _tellers[alias, os.getpid()] = teller
+    _sinks[alias, os.getpid()] = teller
 
 
-def dismiss(alias: str, teller: Teller) -> None:
+def unregister_sink(alias: str, teller: CompletionSink) -> None:
     """From now on it does not."""
-    if _tellers.get((alias, os.getpid())) is teller:
-        del _tellers[alias, os.getpid()]
+    if _sinks.get((alias, os.getpid())) is teller:
+        del _sinks[alias, os.getpid()]
 
 
-def tell_after_commit(alias: str, keys: Collection[UUID]) -> None:
+def notify_after_commit(alias: str, keys: Collection[UUID]) -> None:
     """Tell those who wait, once the current transaction has committed, that there is nothing more to wait for.
 
     In a worker its teller does so, and nothing is said while nobody waits. Any other process, where an end is a rare
     thing, says it. A failure is logged and no more: who waits looks for himself too.
     """
     if keys and postgres.can_listen(alias):
-        on_commit_robust(alias, _tell, alias, list(keys))
+        on_commit_robust(alias, _notify, alias, list(keys))
 
 
-def _tell(alias: str, keys: Sequence[UUID]) -> None:
-    if (teller := _tellers.get((alias, os.getpid()))) is not None:
-        teller.ended(keys)
+def _notify(alias: str, keys: Sequence[UUID]) -> None:
+    if (teller := _sinks.get((alias, os.getpid()))) is not None:
+        teller.publish(keys)
     else:
         postgres.say(alias, postgres.ENDED, dumps(keys))

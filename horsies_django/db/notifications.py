@@ -12,22 +12,22 @@ from .on_commit import on_commit_robust
 
 #: Seconds between two notifications of one process for one queue. A NOTIFY takes a cluster-wide lock at commit; a
 #: worker that was woken looks again within a few times as long, so what is left unsaid costs milliseconds.
-QUIET: Final = 0.01
+MIN_INTERVAL: Final = 0.01
 
 
 #: So many names a process remembers at most for that: whoever makes up more is told a little more often.
-REMEMBERED: Final = 1_000
+MAX_REMEMBERED: Final = 1_000
 
 #: The name that stands for every queue.
 ANY_QUEUE: Final = "*"
 
 
 #: What a payload begins with that tells of something to be run now: of either kind, of functions, of coroutines.
-_KINDS: Final = {None: "=", False: "-", True: "~"}
-_MARKS: Final = {mark: kind for kind, mark in _KINDS.items()} | {"+": None}
+_PREFIX_BY_KIND: Final = {None: "=", False: "-", True: "~"}
+_KIND_BY_PREFIX: Final = {mark: kind for kind, mark in _PREFIX_BY_KIND.items()} | {"+": None}
 
 #: Characters of a queue's name at most.
-LONGEST_NAME: Final = 100
+MAX_NAME_LENGTH: Final = 100
 
 
 class _Limiter:
@@ -35,24 +35,24 @@ class _Limiter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last: dict[tuple[str, str], float] = {}
+        self._sent_at: dict[tuple[str, str], float] = {}
 
     def allows(self, key: tuple[str, str]) -> bool:
         with self._lock:
-            return time.monotonic() - self._last.get(key, -QUIET) >= QUIET
+            return time.monotonic() - self._sent_at.get(key, -MIN_INTERVAL) >= MIN_INTERVAL
 
-    def said(self, key: tuple[str, str]) -> None:
+    def mark_sent(self, key: tuple[str, str]) -> None:
         with self._lock:
-            if len(self._last) >= REMEMBERED:
-                self._last.clear()
-            self._last[key] = time.monotonic()
+            if len(self._sent_at) >= MAX_REMEMBERED:
+                self._sent_at.clear()
+            self._sent_at[key] = time.monotonic()
 
 
 _limiter: Final = _Limiter()
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class TaskReady:
     """What a notification says: which queue, whether its news is due now or only later, and for which kind of body.
 
     Who has slots for both kinds need not ask for the other one then, at the moment when time counts.
@@ -64,26 +64,26 @@ class Wake:
 
     def dumps(self) -> str:
         """Return the payload."""
-        return ("+" if self.later else _KINDS[self.is_async]) + self.queue_name
+        return ("+" if self.later else _PREFIX_BY_KIND[self.is_async]) + self.queue_name
 
     @classmethod
-    def loads(cls, payload: str) -> Wake | None:
+    def loads(cls, payload: str) -> TaskReady | None:
         """Read a payload; None if it is none of these."""
         mark, name = payload[:1], payload[1:]
-        if mark not in _MARKS or not 0 < len(name) <= LONGEST_NAME:
+        if mark not in _KIND_BY_PREFIX or not 0 < len(name) <= MAX_NAME_LENGTH:
             return None
-        return cls(name, mark == "+", _MARKS[mark])
+        return cls(name, mark == "+", _KIND_BY_PREFIX[mark])
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class SlotFreed:
     """What is said of a queue with a limit in which something has ended: who waits for a place may ask for it."""
 
     queue_name: str
 
 
 #: What the payload begins with that says so.
-FREED: Final = "%"
+SLOT_FREED: Final = "%"
 
 
 #: The payload that tells workers to look whether they still hold what they run.
@@ -91,16 +91,16 @@ REVOKED: Final = "!"
 
 
 #: What the payload begins with that tells one worker, whose id follows, that its row may ask it to stop.
-DISMISSED: Final = "#"
+STOP_REQUESTED: Final = "#"
 
 
-def dismiss_after_commit(alias: str, worker_id: str) -> None:
+def notify_stop_request_after_commit(alias: str, worker_id: str) -> None:
     """Tell a worker, once the current transaction has committed, that its row asks it to stop."""
     if postgres.can_listen(alias):
-        on_commit_robust(alias, _notify, alias, DISMISSED + worker_id)
+        on_commit_robust(alias, _notify, alias, STOP_REQUESTED + worker_id)
 
 
-def revoke_after_commit(alias: str) -> None:
+def notify_revoked_after_commit(alias: str) -> None:
     """Tell workers, once the current transaction has committed, that some of what they run was taken from them."""
     if postgres.can_listen(alias):
         on_commit_robust(alias, _notify, alias, REVOKED)
@@ -112,17 +112,17 @@ def wake_after_commit(alias: str, queue_name: str, *, later: bool = False, is_as
     A failure is logged and no more: the rows are there, and workers find them when they next look.
     """
     if postgres.can_listen(alias):
-        wake = Wake(queue_name, later, is_async)
+        wake = TaskReady(queue_name, later, is_async)
         on_commit_robust(alias, _notify, alias, wake.dumps())
 
 
-def free_after_commit(alias: str, queue_name: str) -> None:
+def notify_slot_freed_after_commit(alias: str, queue_name: str) -> None:
     """Tell workers, once the current transaction has committed, that a queue with a limit may have a place."""
     if postgres.can_listen(alias):
-        on_commit_robust(alias, _notify, alias, FREED + queue_name)
+        on_commit_robust(alias, _notify, alias, SLOT_FREED + queue_name)
 
 
-def to_go_along(alias: str, wake: Wake) -> str | None:
+def piggyback(alias: str, wake: TaskReady) -> str | None:
     """Return the payload that an INSERT outside a transaction has to say itself, None if it has been said just now.
 
     That saves a round trip and a commit. Inside a transaction it would make every commit take its turn at the lock, so
@@ -134,12 +134,12 @@ def to_go_along(alias: str, wake: Wake) -> str | None:
     return payload if _limiter.allows((alias, payload)) else None
 
 
-def went_along(alias: str, payload: str) -> None:
+def mark_sent(alias: str, payload: str) -> None:
     """Take note that a payload has been said, and committed."""
-    _limiter.said((alias, payload))
+    _limiter.mark_sent((alias, payload))
 
 
 def _notify(alias: str, payload: str) -> None:
     if _limiter.allows((alias, payload)):
         postgres.notify(alias, payload)
-        _limiter.said((alias, payload))
+        _limiter.mark_sent((alias, payload))

@@ -29,7 +29,7 @@ MESSAGE_LENGTH: Final = 255
 class TaskRun(Protocol):
     """What a body, or what prepares its arguments, may ask of its run in a worker."""
 
-    told: type[TaskInterrupt] | None
+    stop_reason: type[TaskInterrupt] | None
     has_saved: bool
     state: Any
     progress: str | None
@@ -58,10 +58,10 @@ class TaskRun(Protocol):
     def is_rich(self) -> bool:
         """Whether the values of the row carry type tags."""
 
-    def tell(self, why: type[TaskInterrupt]) -> None:
+    def request_stop(self, why: type[TaskInterrupt]) -> None:
         """Note that the body is to stop. The first reason counts."""
 
-    def check(self) -> None:
+    def raise_if_stopping(self) -> None:
         """Raise the reason to stop, if there is one: a checkpoint."""
 
 
@@ -78,7 +78,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
     @property
     def is_cancelled(self) -> bool:
         """Whether the body should stop: the task was cancelled, has run too long, or was taken from this worker."""
-        return self.run.told is not None
+        return self.run.stop_reason is not None
 
     @property
     def max_attempts(self) -> int:
@@ -121,7 +121,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
                 raise ValueError(f"progress() got {name}={number!r}; allowed: numbers from 0 on.")
         note = {"done": done, "total": total, "message": clean_text(str(message))[:MESSAGE_LENGTH]}
         self.run.progress = dumps(note)
-        self.run.check()
+        self.run.raise_if_stopping()
 
     def save(self, state: Any) -> None:
         """Keep ``state`` for the next attempt, as part of the body's own transaction if it is in one.
@@ -131,7 +131,7 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         """
         from ..models import Task
 
-        self.run.check()
+        self.run.raise_if_stopping()
         claim = self.run.claim
         encoded = encode(state, rich=self.run.is_rich, where="the state")
         check_size(dumps(encoded), self.run.options.max_payload_bytes, "the state")
@@ -139,8 +139,8 @@ class TaskContext(_FrameworkContext):  # type: ignore[misc]  # the stubs forget 
         tasks = Task.objects.using(self.run.database)
         mine = tasks.held([claim], TaskStatus.RUNNING, self.run.runner.worker_id)
         if not mine.update(checkpoint=encoded):
-            self.run.tell(TaskRevoked)
-            self.run.check()
+            self.run.request_stop(TaskRevoked)
+            self.run.raise_if_stopping()
         self.run.state = encoded
 
     async def asave(self, state: Any) -> None:

@@ -16,7 +16,7 @@ from ..core.unique import Unique
 from ..db import notifications, postgres
 from ..db.expressions import Blank
 from ..db.inserts import Insert, Piece, can_leave_out, columns_of, read
-from ..db.notifications import Wake
+from ..db.notifications import TaskReady
 from .call_builder import Arguments, Calls
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Draft:
         return Sent(self.id, TaskRow(**times, **known), is_new=False)
 
     @property
-    def wake(self) -> Wake:
+    def wake(self) -> TaskReady:
         """Whom it wakes."""
         # Only a time that is asked for can be later, and whether it is may be for the database to say.
         return wake_of(self.values)
@@ -109,7 +109,7 @@ class Draft:
             with transaction.mark_for_rollback_on_error(using=database):
                 return self._run(None, if_free=if_free)
         is_alone = connections[database].get_autocommit()
-        payload = notifications.to_go_along(database, wake) if is_alone else None
+        payload = notifications.piggyback(database, wake) if is_alone else None
         with transaction.mark_for_rollback_on_error(using=database):
             told = self._run(payload, if_free=if_free)
         if told is None:
@@ -117,7 +117,7 @@ class Draft:
         if not is_alone:
             notifications.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
         elif payload is not None:
-            notifications.went_along(database, payload)
+            notifications.mark_sent(database, payload)
         return told
 
     def _run(self, payload: str | None, *, if_free: bool) -> Sequence[Any] | None:
@@ -171,9 +171,9 @@ class Draft:
         return row
 
 
-def wake_of(columns: Mapping[str, Any]) -> Wake:
+def wake_of(columns: Mapping[str, Any]) -> TaskReady:
     """Return whom a row with these columns wakes."""
-    return Wake(columns["queue_name"], bool(columns.get("deferred")), columns["is_async"])
+    return TaskReady(columns["queue_name"], bool(columns.get("deferred")), columns["is_async"])
 
 
 def admit_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None) -> None:

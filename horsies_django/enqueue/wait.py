@@ -32,8 +32,8 @@ from django.db.models.functions import Cast
 from django.utils.asyncio import async_unsafe
 
 from ..core.status import TASK_TERMINAL_STATES
-from ..db.completion_listener import attend
-from ..db.completions import mark
+from ..db.completion_listener import subscribe
+from ..db.completions import short_key
 
 #: Seconds between two looks of a room: soon at first and after each newcomer, then less often.
 _FIRST_LOOK: Final = 0.02
@@ -172,10 +172,10 @@ class _Room:
                 if self.leader is not None:
                     self.leader.bell.set()
 
-    def call(self, marks: Collection[str]) -> None:
+    def on_completed(self, marks: Collection[str]) -> None:
         """Some have ended, others' among them perhaps. May be called from any thread."""
         with self.lock:
-            called = [seat for seat in self.seats if mark(seat.key) in marks]
+            called = [seat for seat in self.seats if short_key(seat.key) in marks]
             self.called |= dict.fromkeys(called)
             if called and self.leader is not None:
                 self.pass_on(self.leader.bell.set)
@@ -260,7 +260,7 @@ def ended(read: Reader[N], database: str, key: UUID, deadline: float) -> Answer[
         while turn := room.turn(seat):
             if turn.asked:
                 if not is_alone:
-                    attend(database, room)
+                    subscribe(database, room)
                 room.tell(turn, _look(read, database, turn.asked, seat.patient_until))
             else:
                 bell.wait(turn.pause)
@@ -279,7 +279,7 @@ async def aended(read: Reader[N], database: str, key: UUID, deadline: float) -> 
         while turn := room.turn(seat):
             if turn.asked:
                 if not is_alone:
-                    attend(database, room)
+                    subscribe(database, room)
                 room.tell(turn, await sync_to_async(_look)(read, database, turn.asked, seat.patient_until))
             else:
                 with suppress(TimeoutError):

@@ -16,7 +16,7 @@ from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import flag_or_variable, positive_seconds
 from horsies_django.models.check_migrated import MissingPrivilege, check_tables
 from horsies_django.worker.connection import own_connection
-from horsies_django.worker.console import log_to_console
+from horsies_django.worker.console_logging import log_to_console
 from horsies_django.worker.stop_signals import stop_signals
 from horsies_django.worker.supervisor import LEAVE_TIMEOUT
 

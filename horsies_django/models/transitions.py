@@ -26,7 +26,7 @@ from ..core.status import AttemptOutcome, TaskStatus
 from ..core.transition import Transition
 from ..core.unique import UniqueUntil
 from ..db.expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
-from ..db.notifications import ANY_QUEUE, revoke_after_commit, wake_after_commit
+from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
 from ..enqueue import send_signals
 from ..workflows import gateway
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
@@ -358,7 +358,7 @@ class TaskQuerySet(Interventions):
         with gateway.lock_then_advance(rows), rows.leaving():
             count = self._insist(lambda: rows._cancel(possible))
         if count and include_running:
-            revoke_after_commit(self.db)
+            notify_revoked_after_commit(self.db)
         return count
 
     def cancel_quietly(self) -> int:

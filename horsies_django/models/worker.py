@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
 from ..db.expressions import FromNow
-from ..db.notifications import dismiss_after_commit
+from ..db.notifications import notify_stop_request_after_commit
 from .fields import DateTimeField, JSONField, texts_in
 
 
@@ -64,7 +64,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
             free = self.model.objects.using(self.db).filter(pk=key, stop_requested_at__isnull=True)
             if free.update(stop_requested_at=Now()):
                 count += 1
-                dismiss_after_commit(self.db, key)
+                notify_stop_request_after_commit(self.db, key)
         log_operation("worker.stop", count, worker=workers)
         return count
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 from django.db import Error, close_old_connections, connections
 
 from ..core.options import Options
-from ..core.sync import Stop
+from ..core.sync import StopEvent
 from ..db.errors import is_outage
 from ..models import Turn
 from ..models.check_migrated import raise_if_forbidden
@@ -45,7 +45,7 @@ class Reaper:
         self._interval = options.recovery.check_interval_ms / 1_000 if interval is None else interval
         self._turn = f"{TURN}:{backend}"[:100]  # each backend has thresholds of its own
         self._id = uuid4().hex
-        self._stopped = Stop()
+        self._stopped = StopEvent()
 
     def stop(self) -> None:
         """End after the pass that runs."""

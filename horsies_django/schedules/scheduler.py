@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 
 from ..core.bounds import DATES_ALLOWED, date_if_within
 from ..core.options import Options
-from ..core.sync import Stop
+from ..core.sync import StopEvent
 from ..db.errors import is_of_the_row, is_outage
 from ..db.expressions import SecondsUntil
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
@@ -71,7 +71,7 @@ class Beat:
         self._backend = backend
         self._interval = INTERVAL if interval is None else interval
         self._project = project_of(options)
-        self._stopped = Stop()
+        self._stopped = StopEvent()
         self._patience = Patience()
         self._is_synced = False
         self._is_away = False

@@ -20,12 +20,12 @@ import django
 from django.apps import apps
 
 if TYPE_CHECKING:
-    from .commands import Inbox
-    from .started_registry import Begun
+    from .inbox import Inbox
+    from .started_registry import StartedRegistry
 
 #: Exit status of a runner whose supervisor is gone. How others have ended, their supervisor reads from shared memory:
 #: a body may end the process with any status.
-ORPHANED: Final = 70
+EXIT_ORPHANED: Final = 70
 
 
 def main(descriptors: Sequence[int] = ()) -> None:
@@ -36,10 +36,10 @@ def main(descriptors: Sequence[int] = ()) -> None:
     os.setpgid(0, 0)
     # The supervisor's word is what counts. A handler, unlike SIG_IGN, is not inherited by what bodies start.
     signal.signal(signal.SIGINT, lambda *_: None)
-    voice = _Voice()
+    voice = ControlPipe()
     if not (line := voice.line()):
-        os._exit(ORPHANED)
-    worker_id, verbosity, *numbers, plan = line.split(" ", 4)
+        os._exit(EXIT_ORPHANED)
+    worker_id, verbosity, *numbers, config = line.split(" ", 4)
     pipe, memory = descriptors or map(int, numbers)
     for inherited in (pipe, memory):
         os.set_inheritable(inherited, False)  # a body's subprocess has no business with it
@@ -49,41 +49,45 @@ def main(descriptors: Sequence[int] = ()) -> None:
     from django.db import connections
 
     from . import runner
-    from .commands import Inbox, Word
-    from .config import Plan
-    from .console import log_to_console
-    from .exit_reason import Leaving
-    from .forks import mind_forks
-    from .started_registry import Begun
+    from .config import WorkerConfig
+    from .console_logging import log_to_console
+    from .exit_reason import ExitReason
+    from .fork_safety import install_fork_hooks
+    from .inbox import Command, Inbox
+    from .started_registry import StartedRegistry
 
     log_to_console(int(verbosity))
-    mind_forks()
-    begun = Begun(memory)
+    install_fork_hooks()
+    started_registry = StartedRegistry(memory)
     try:
-        orders = Plan.loads(plan)
+        orders = WorkerConfig.loads(config)
     except ImproperlyConfigured as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
-        begun.leave(Leaving.ELSEWHERE)
+        started_registry.record_exit(ExitReason.WRONG_DATABASE)
         os._exit(1)
     # A body must not be the one to find out that a connection died while its thread had nothing to do.
     for database in connections.settings.values():
         database["CONN_HEALTH_CHECKS"] = True
     inbox = Inbox()
     # A SIGTERM to the whole group comes beside the supervisor's word, so it says no more than that.
-    signal.signal(signal.SIGTERM, lambda *_: inbox.put(Word.STOP))
-    threading.Thread(target=_obey, args=(voice, inbox, begun), name="horsies-control", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: inbox.put(Command.STOP))
+    threading.Thread(
+        target=_read_commands, args=(voice, inbox, started_registry), name="horsies-control", daemon=True
+    ).start()
 
-    def retire(leaving: Leaving) -> bool:
-        return os.write(pipe, f"{leaving}\n".encode()) > 0
+    def retire(exit_reason: ExitReason) -> bool:
+        return os.write(pipe, f"{exit_reason}\n".encode()) > 0
 
-    begun.leave(runner.run(orders, worker_id, inbox, retire, begun, verbosity=int(verbosity)))
+    started_registry.record_exit(
+        runner.run(orders, worker_id, inbox, retire, started_registry, verbosity=int(verbosity))
+    )
     # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
     logging.shutdown()
     os._exit(0)
 
 
-class _Voice:
+class ControlPipe:
     """The supervisor's pipe, kept from bodies: a subprocess must neither read its words nor wait for its end."""
 
     def __init__(self) -> None:
@@ -107,18 +111,18 @@ class _Voice:
         return line.decode()
 
 
-def _obey(voice: _Voice, inbox: Inbox, begun: Begun) -> None:
+def _read_commands(voice: ControlPipe, inbox: Inbox, started_registry: StartedRegistry) -> None:
     """Pass on what the supervisor says, and show it meanwhile that this interpreter runs."""
-    from .commands import Word
-    from .stalls import PULSE
+    from .inbox import Command
+    from .stall_detector import PULSE_INTERVAL
 
     while True:
-        begun.pulse()
-        word = voice.line(PULSE)
-        if word == "":
+        started_registry.record_pulse()
+        command = voice.line(PULSE_INTERVAL)
+        if command == "":
             os.killpg(0, signal.SIGKILL)  # this process and what its bodies have started
-        if word is not None:
-            inbox.put(Word[word])
+        if command is not None:
+            inbox.put(Command[command])
 
 
 if __name__ == "__main__":

@@ -5,30 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from .config import Plan, Until
-from .exit_reason import Leaving
-from .slots import Lane
-from .watchdog import Watch
+from .config import Until, WorkerConfig
+from .exit_reason import ExitReason
+from .slot_pool import SlotPool
+from .watchdog import Watchdog
 
 
-class Allowance:
+class ClaimBudget:
     """Runs out when the runner is told to stop, retires, has had as many tasks as it may, or has grown too large.
 
     ``stop_by`` is a moment of the monotonic clock; ``retired`` says why the runner leaves though nobody told it to.
     """
 
-    def __init__(self, plan: Plan, lanes: Sequence[Lane], watch: Watch) -> None:
-        self._plan = plan
-        self._lanes = lanes
-        self._watch = watch
+    def __init__(self, config: WorkerConfig, pools: Sequence[SlotPool], watchdog: Watchdog) -> None:
+        self._config = config
+        self._pools = pools
+        self._watchdog = watchdog
         self.claimed = 0
         self.stop_by: float | None = None
-        self.retired: Leaving | None = None
+        self.retired: ExitReason | None = None
 
     @property
     def may_claim(self) -> bool:
         """Whether anything may be claimed."""
-        once = self._plan.until is Until.ONE_CLAIM and self.claimed > 0
+        once = self._config.until is Until.ONE_CLAIM and self.claimed > 0
         return self.stop_by is None and self.retired is None and not self.is_spent and not once
 
     @property
@@ -37,15 +37,15 @@ class Allowance:
         return self.stop_by is not None and time.monotonic() >= self.stop_by
 
     @property
-    def leaving(self) -> Leaving:
+    def leaving(self) -> ExitReason:
         """Why the runner leaves, if it does."""
-        if self.stop_by is not None and self.retired not in (Leaving.DISMISSED, Leaving.FORBIDDEN):
-            return Leaving.DONE
-        return self.retired or (Leaving.SPENT if self.is_spent else Leaving.DONE)
+        if self.stop_by is not None and self.retired not in (ExitReason.STOP_REQUESTED, ExitReason.FORBIDDEN):
+            return ExitReason.DONE
+        return self.retired or (ExitReason.WORN_OUT if self.is_spent else ExitReason.DONE)
 
     def has_room(self) -> bool:
         """Whether there is a slot for something, too."""
-        return self.may_claim and any(lane.room for lane in self._lanes)
+        return self.may_claim and any(pool.room for pool in self._pools)
 
     def wants_relief(self) -> bool:
         """Whether to have a fresh runner beside this one, which has slots to spare and waits for a long body.
@@ -53,15 +53,15 @@ class Allowance:
         One whose slots of a kind are all taken is not relieved: with one thread there is one body at a time.
         """
         is_waiting = self.is_spent and self.retired is None and self.stop_by is None
-        return is_waiting and any(lane.running for lane in self._lanes) and all(lane.free > 0 for lane in self._lanes)
+        return is_waiting and any(pool.running for pool in self._pools) and all(pool.free > 0 for pool in self._pools)
 
-    def room_in(self, lane: Lane) -> int:
+    def room_in(self, pool: SlotPool) -> int:
         """How many tasks may be claimed for a lane."""
-        limit = self._plan.max_tasks_per_child
-        return lane.room if limit is None else min(lane.room, max(0, limit - self.claimed))
+        limit = self._config.max_tasks_per_child
+        return pool.room if limit is None else min(pool.room, max(0, limit - self.claimed))
 
     @property
     def is_spent(self) -> bool:
         """Whether the runner has had as many tasks, or takes as much memory, as it may."""
-        limit = self._plan.max_tasks_per_child
-        return (limit is not None and self.claimed >= limit) or (self._watch.is_too_large and self.claimed > 0)
+        limit = self._config.max_tasks_per_child
+        return (limit is not None and self.claimed >= limit) or (self._watchdog.is_too_large and self.claimed > 0)

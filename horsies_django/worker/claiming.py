@@ -13,15 +13,15 @@ from ..models.claim.complete_and_claim import Exchange
 from ..models.claims import ClaimedTask, Ended
 from ..models.queue_limiter import Admitted, spend
 from ..models.transitions import TaskQuerySet
-from .selector import Shares
-from .slots import Lane
+from .queue_selector import QueueSelector
+from .slot_pool import SlotPool
 
 #: Claims so many tasks of some queues, and of each of them no more than stands there.
-Take = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]
+TakeTasks = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]
 
 
-def exchange(
-    shares: Shares, tasks: TaskQuerySet, lane: Lane, way: Exchange, ends: Sequence[Ended], room: int
+def complete_and_claim(
+    selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, way: Exchange, ends: Sequence[Ended], room: int
 ) -> list[ClaimedTask]:
     """Store successes and start what is next up for a lane."""
     if ends:  # what ends may make place for what begins; and nobody has to wait while it is stored
@@ -30,39 +30,39 @@ def exchange(
     def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         return way.run((), room, queues, most)
 
-    return _share(shares, tasks, lane, shares.open(lane.queues), room, take)
+    return _claim_within_limits(selector, tasks, pool, selector.unblocked(pool.queues), room, take)
 
 
 def prefetch(
-    shares: Shares, tasks: TaskQuerySet, lane: Lane, worker_id: str
+    selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, worker_id: str
 ) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
     """Claim for a lane, and return what has started and what was prefetched."""
-    start, taken = max(0, lane.free - len(lane.prefetched)), 0
+    start, taken = max(0, pool.free - len(pool.prefetched)), 0
 
     def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         nonlocal taken
         begin = min(room, max(0, start - taken))
         claims = tasks.claim(
-            worker_id, start=begin, prefetch=room - begin, is_async=lane.is_async, queues=queues, most=most
+            worker_id, start=begin, prefetch=room - begin, is_async=pool.is_async, queues=queues, most=most
         )
         taken += len(claims)
         return claims
 
-    paused = Queue.objects.using(tasks.db).filter(name__in=lane.queues, paused=True)
-    queues = set(shares.open(lane.queues)).difference(paused.values_list("name", flat=True))
-    if shares.is_plain:
-        claims = take(lane.room, sorted(queues), {})
+    paused = Queue.objects.using(tasks.db).filter(name__in=pool.queues, paused=True)
+    queues = set(selector.unblocked(pool.queues)).difference(paused.values_list("name", flat=True))
+    if selector.is_plain:
+        claims = take(pool.room, sorted(queues), {})
     else:
-        claims = _share(shares, tasks, lane, sorted(queues), lane.room, take)
+        claims = _claim_within_limits(selector, tasks, pool, sorted(queues), pool.room, take)
     return claims[:start], claims[start:]
 
 
-def _share(
-    shares: Shares, tasks: TaskQuerySet, lane: Lane, queues: Sequence[str], room: int, take: Take
+def _claim_within_limits(
+    selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, queues: Sequence[str], room: int, take: TakeTasks
 ) -> list[ClaimedTask]:
     if not queues:
         return []
-    limited = shares.limited(queues)
+    limited = selector.limited(queues)
 
     def take_of(names: Sequence[str], room: int) -> list[ClaimedTask]:
         limits = {name: admitted[name].most for name in names if name in admitted}
@@ -78,12 +78,12 @@ def _share(
     claims: list[ClaimedTask] = []
     try:
         with transaction.atomic(using=tasks.db):
-            admitted = shares.admission(tasks).ask(limited) if limited else {}
+            admitted = selector.admission(tasks).ask(limited) if limited else {}
             known = [name for name in queues if name not in limited or name in admitted]
-            claims = shares.claim(lane.is_async, known, room, take_of)
+            claims = selector.claim(pool.is_async, known, room, take_of)
             spend(tasks.db, [admitted[name] for name in {claim.queue_name for claim in claims} if name in admitted])
     except OperationalError as error:
         if admitted or not postgres.is_lock_timeout(error):
             raise
-    shares.judge(lane.is_async, limited, admitted)
+    selector.record_result(pool.is_async, limited, admitted)
     return claims

@@ -17,13 +17,13 @@ from ..db import completions, postgres
 logger = logging.getLogger("horsies_django.worker")
 
 #: Seconds between two notifications of one process: each takes a lock that the whole cluster shares.
-QUIET: Final = 0.01
+MIN_INTERVAL: Final = 0.01
 
 #: Seconds until it is tried anew when it can't be told.
-_PAUSE: Final = 1.0
+_RETRY_INTERVAL: Final = 1.0
 
 
-class Teller:
+class CompletionNotifier:
     """Tells in a thread and on a connection that are there only while somebody wants to know.
 
     The pump's own connection, and its time, are not spent on it.
@@ -32,57 +32,57 @@ class Teller:
     def __init__(self, database: str, name: str) -> None:
         self._database = database
         self._name = f"{name} teller"
-        self._asked_until = float("-inf")
-        self._ended: Mailbox[UUID | None] = Mailbox()
+        self._subscribed_until = float("-inf")
+        self._completed: Mailbox[UUID | None] = Mailbox()
         self._lock = threading.Lock()
-        self._is_on = False
+        self._is_running = False
 
     @property
-    def is_asked(self) -> bool:
+    def has_subscribers(self) -> bool:
         """Whether anybody wants to know."""
-        return time.monotonic() < self._asked_until
+        return time.monotonic() < self._subscribed_until
 
-    def asked(self) -> None:
+    def renew_subscription(self) -> None:
         """Somebody waits."""
         with self._lock:
-            self._asked_until = time.monotonic() + completions.TOLD_FOR
-            starts, self._is_on = not self._is_on, True
+            self._subscribed_until = time.monotonic() + completions.SUBSCRIPTION_TTL
+            starts, self._is_running = not self._is_running, True
         if starts:
             threading.Thread(target=self._run, name="horsies-teller", daemon=True).start()
 
-    def ended(self, keys: Iterable[UUID]) -> None:
+    def publish(self, keys: Iterable[UUID]) -> None:
         """These have ended, for good and in the table."""
-        if self.is_asked:
+        if self.has_subscribers:
             for key in keys:
-                self._ended.put(key)
+                self._completed.put(key)
 
     def close(self) -> None:
         """End soon. Who still waits for an end that was not told finds it when it next looks."""
         with self._lock:
-            self._asked_until = float("-inf")
-        self._ended.put(None)
+            self._subscribed_until = float("-inf")
+        self._completed.put(None)
 
     def _run(self) -> None:
-        while self._goes_on():
+        while self._should_run():
             try:
                 with postgres.Line(self._database, None, self._name) as line:
-                    while self._goes_on():
-                        self._tell(line)
+                    while self._should_run():
+                        self._publish(line)
             except Exception as error:  # who waits goes on looking
                 if postgres.is_lost(error):
                     logger.info("nobody is told of tasks' ends: %s", error)
                 else:
                     logger.exception("tasks' ends can't be told of")
-                time.sleep(_PAUSE)
+                time.sleep(_RETRY_INTERVAL)
         connections.close_all()
 
-    def _goes_on(self) -> bool:
+    def _should_run(self) -> bool:
         with self._lock:
-            self._is_on = self._is_on and self.is_asked
-            return self._is_on
+            self._is_running = self._is_running and self.has_subscribers
+            return self._is_running
 
-    def _tell(self, line: postgres.Line) -> None:
+    def _publish(self, line: postgres.Line) -> None:
         """Wait for ends, tell of all that there are, and keep quiet for a while."""
-        if keys := self._ended.take(self._asked_until - time.monotonic()):
+        if keys := self._completed.take(self._subscribed_until - time.monotonic()):
             line.say(postgres.ENDED, completions.dumps([key for key in keys if key is not None]))
-            time.sleep(QUIET)
+            time.sleep(MIN_INTERVAL)

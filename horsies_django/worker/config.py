@@ -34,7 +34,7 @@ class Until(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorkerConfig:
     """What a worker does. Travels to its runners as JSON. Durations are seconds."""
 
     backend: str
@@ -71,8 +71,8 @@ class Plan:
                 known = ", ".join(sorted(alias.queues))
                 raise ValueError(f"There is no queue {name!r} in TASKS[{backend!r}]; its QUEUES are {known}.")
         names = tuple(queues or sorted(alias.queues))
-        plan = cls(backend, names, tuple(exclude_queues), **asdict(alias.config.worker))
-        return replace(plan, **changes)
+        config = cls(backend, names, tuple(exclude_queues), **asdict(alias.config.worker))
+        return replace(config, **changes)
 
     @property
     def options(self) -> Options:
@@ -85,7 +85,7 @@ class Plan:
         return self.options.database
 
     @property
-    def longest_stall(self) -> float:
+    def max_stall(self) -> float:
         """For how long a runner may stand still before its supervisor kills it."""
         return self.stall_timeout or self.options.recovery.running_stale_threshold_ms / 1_000
 
@@ -96,7 +96,7 @@ class Plan:
         return queue_name not in self.exclude_queues and (not self.queues or queue_name in self.queues)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def row_values(self) -> dict[str, Any]:
         """What a worker's row tells of it, by column."""
         return {
             "backend": self.backend,
@@ -121,6 +121,6 @@ class Plan:
         identity = stored.pop(_IDENTITY)
         for name in ("queues", "exclude_queues"):
             stored[name] = tuple(stored[name])
-        plan = cls(**stored | {"until": Until(stored["until"])})
-        check_identity(plan.database, identity)
-        return plan
+        config = cls(**stored | {"until": Until(stored["until"])})
+        check_identity(config.database, identity)
+        return config

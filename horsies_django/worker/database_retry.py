@@ -16,10 +16,10 @@ logger = logging.getLogger("horsies_django.worker")
 T = TypeVar("T")
 
 _FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
+_MAX_PAUSE: Final = 5.0
 
 
-class Patience:
+class DatabaseRetry:
     """Does things with a database.
 
     ``wait`` is how to spend some seconds, ``doubt`` what to do about a lost claim. ``longest_pause`` are the seconds
@@ -42,7 +42,7 @@ class Patience:
         self._forbidden = forbidden
         self._wait = wait
         self._doubt = doubt
-        self._longest_pause = min(longest_pause, _LONGEST_PAUSE)
+        self._longest_pause = min(longest_pause, _MAX_PAUSE)
         self._pause = _FIRST_PAUSE
 
     def __call__(self, action: Callable[[], T]) -> T | None:

@@ -16,14 +16,14 @@ from ..enqueue.task import HorsiesTask, task
 from ..models import Task
 
 #: The columns that the group has of a call that opens it.
-_OPENS_WITH: Final = ("backend", "queue_name", "priority", "timeout", "retention", "retention_by_state", "metadata")
+_COPIED_COLUMNS: Final = ("backend", "queue_name", "priority", "timeout", "retention", "retention_by_state", "metadata")
 
 #: Milliseconds that a slot waits for a group that a sender's transaction holds, and seconds until the next try.
-MOMENT: Final = 100
-AGAIN: Final = 0.2
+LOCK_WAIT: Final = 100
+RETRY_AFTER: Final = 0.2
 
 
-def task_on(backend: str) -> HorsiesTask[..., Any]:
+def join_task(backend: str) -> HorsiesTask[..., Any]:
     """Return the task that is run in the place of a call's own, on its backend: there may be none called default."""
     return task(takes_context=True, atomic=True, backend=backend)(join)
 
@@ -34,15 +34,15 @@ def join(context: TaskContext, call: dict[str, Any]) -> str:
     It is one transaction with its own end, so the call is in one group, once. Raises Snooze while somebody holds the
     group.
     """
-    run = context.run
-    found = registry.find_task(run.claim.task_name)
+    execution = context.run
+    found = registry.find_task(execution.claim.task_name)
     if not isinstance(found, HorsiesTask):
-        raise TypeError(f"{run.claim.task_name} is no task of horsies_django any more: its call can't be sent.")
-    own = Task.objects.using(run.database).values(*_OPENS_WITH).get(pk=run.task_id)
+        raise TypeError(f"{execution.claim.task_name} is no task of horsies_django any more: its call can't be sent.")
+    own = Task.objects.using(execution.database).values(*_COPIED_COLUMNS).get(pk=execution.task_id)
     try:
-        with postgres.waiting_for_locks(connections[run.database], MOMENT):
-            return str(insert.insert(run.options, found, (), call, own=own).id)
+        with postgres.waiting_for_locks(connections[execution.database], LOCK_WAIT):
+            return str(insert.insert(execution.options, found, (), call, own=own).id)
     except Error as error:
         if not is_outage(error):
             raise
-        raise Snooze(AGAIN) from error
+        raise Snooze(RETRY_AFTER) from error

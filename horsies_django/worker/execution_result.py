@@ -10,8 +10,8 @@ from typing import Final
 from ..core.exceptions import TaskRevoked
 from ..core.serialization import clean_text
 from ..models.claims import ClaimedTask, Ended
-from . import console
-from .execution import Run
+from . import console_logging
+from .execution import Execution
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -19,49 +19,49 @@ _ENDED: Final = "task %s id=%s name=%s queue=%s attempt=%d duration=%.3fs%s"
 
 
 @dataclass(frozen=True, slots=True)
-class Unbegun:
+class NotStarted:
     """A body whose turn came when it must not begin any more: its task goes back."""
 
-    run: Run
+    execution: Execution
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExecutionResult:
     """A body that has ended: what to store, and what to say of it."""
 
-    run: Run
-    ended: Ended
+    execution: Execution
+    completion: Ended
     exception: BaseException | None = None
     is_stored: bool = False  # in the body's own transaction
     duration: float = field(init=False)
 
     def __post_init__(self) -> None:
         """Take the time."""
-        object.__setattr__(self, "duration", max(0.0, time.monotonic() - self.run.began))
+        object.__setattr__(self, "duration", max(0.0, time.monotonic() - self.execution.started_at))
 
     @property
     def claim(self) -> ClaimedTask:
         """The row, as it was claimed."""
-        return self.run.claim
+        return self.execution.claim
 
     @property
     def is_final(self) -> bool:
         """Whether the task has ended with it, as far as this worker knows."""
-        return self.ended.again_in is None
+        return self.completion.again_in is None
 
     def log(self) -> None:
         """Log a body's end, or its retry. The lines of several are there once the console is flushed."""
-        claim, ended = self.claim, self.ended
+        claim, ended = self.claim, self.completion
         error = f" error={ended.error.code}" if ended.error else ""
         again = "" if ended.again_in is None else f" in={ended.again_in:.1f}s"
         values = claim.task_id, claim.task_name, claim.queue_name, claim.attempt, self.duration, error + again
-        if self.run.told is TaskRevoked and not self.is_stored:
+        if self.execution.stop_reason is TaskRevoked and not self.is_stored:
             logger.warning(_ENDED, "revoked", *values)
         elif ended.unknown_to is not None:
             why = f"{again} for a worker of another version: {clean_text(str(self.exception))}"
             logger.warning(_ENDED, "handed back", *values[:-1], why)
         elif ended.error is None:
-            console.say(_ENDED, "snoozes" if again else "completed", *values, is_last=False)
+            console_logging.log_later(_ENDED, "snoozes" if again else "completed", *values, is_last=False)
         elif again:
             kind = f"{ended.error.exception_class}: " if ended.error.exception_class else ""
             logger.warning(_ENDED, "retries", *values[:-1], f"{error}{again} why={kind}{ended.error.message}")

@@ -16,33 +16,39 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
 from ..core.exceptions import TaskTimeLimit
-from . import result_mapping, run_body
-from .execution import Run
-from .execution_result import Outcome, Unbegun
-from .isolation import isolated
-from .leftovers import SharedThreads, calling, drop_connections, kept_as_they_are, tidy
+from . import result_mapping, run_task
+from .connection_cleanup import (
+    SharedThreads,
+    clean_up_connections,
+    current_execution,
+    drop_connections,
+    rolling_back_leftovers,
+)
+from .context_isolation import isolated
+from .execution import Execution
+from .execution_result import ExecutionResult, NotStarted
 
 logger = logging.getLogger("horsies_django.worker")
 
-Deliver = Callable[[Outcome | Unbegun], None]
+OnResult = Callable[[ExecutionResult | NotStarted], None]
 
 #: Seconds that an executor's threads get to close their connections.
-CLOSING: Final = 2.0
+CLOSE_TIMEOUT: Final = 2.0
 
 #: Seconds after which an event loop that does not answer counts as blocked.
-BLOCKED: Final = 5.0
+LOOP_BLOCKED_AFTER: Final = 5.0
 
 
 class Executor(Protocol):
     """Runs bodies and delivers each one's outcome, or that it came too late to begin."""
 
-    def submit(self, runs: Collection[Run]) -> None:
+    def submit(self, executions: Collection[Execution]) -> None:
         """Take bodies, to begin each as soon as a slot is free for it. Nothing here waits."""
 
-    def waiting(self) -> Run | None:
+    def waiting(self) -> Execution | None:
         """Return the first of those that have not begun."""
 
-    def withdraw(self) -> list[Run]:
+    def withdraw(self) -> list[Execution]:
         """Take back those that have not begun."""
 
     @property
@@ -64,24 +70,24 @@ class ThreadExecutor:
     switch of threads in between.
     """
 
-    def __init__(self, slots: int, deliver: Deliver) -> None:
+    def __init__(self, slots: int, deliver: OnResult) -> None:
         self._slots = slots
         self._deliver = deliver
-        self._waiting: deque[Run] = deque()
-        self._calls: SimpleQueue[bool] = SimpleQueue()
+        self._waiting: deque[Execution] = deque()
+        self._wakeups: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
-        self._is_called = False
+        self._is_waking = False
         self._lock = threading.Lock()
 
-    def submit(self, runs: Collection[Run]) -> None:
-        self._waiting.extend(runs)
-        self._call()
+    def submit(self, executions: Collection[Execution]) -> None:
+        self._waiting.extend(executions)
+        self._wake_thread()
 
-    def waiting(self) -> Run | None:
+    def waiting(self) -> Execution | None:
         return _first(self._waiting)
 
-    def withdraw(self) -> list[Run]:
+    def withdraw(self) -> list[Execution]:
         return _taken_from(self._waiting)
 
     @property
@@ -93,21 +99,21 @@ class ThreadExecutor:
 
     def close(self) -> None:
         for _ in self._threads:
-            self._calls.put(False)
-        limit = time.monotonic() + CLOSING
+            self._wakeups.put(False)
+        limit = time.monotonic() + CLOSE_TIMEOUT
         for thread in self._threads:
             thread.join(max(0.0, limit - time.monotonic()))
 
-    def _call(self) -> None:
+    def _wake_thread(self) -> None:
         """Call a thread if there is something to do and none is on its way."""
-        if self._is_called or not self._waiting:
+        if self._is_waking or not self._waiting:
             return
         with self._lock:
-            if self._is_called:
+            if self._is_waking:
                 return
-            self._is_called = True
+            self._is_waking = True
             if self._idle or len(self._threads) == self._slots:
-                self._calls.put(True)
+                self._wakeups.put(True)
                 return
             thread = threading.Thread(target=self._loop, name=f"horsies-slot-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
@@ -119,35 +125,35 @@ class ThreadExecutor:
             if not self._threads:
                 raise
             logger.error("a thread can't be started, %d do the work for now: %s", len(self._threads), error)
-            self._calls.put(True)
+            self._wakeups.put(True)
 
     def _loop(self) -> None:
         is_called = True
         while is_called:
-            self._is_called = False  # first, so that what comes from here on is called for
+            self._is_waking = False  # first, so that what comes from here on is called for
             while True:
                 try:
-                    run = self._waiting.popleft()
+                    execution = self._waiting.popleft()
                 except IndexError:
                     break
-                run.is_followed = bool(self._waiting)
-                self._call()
-                self._deliver(self._outcome_of(run))
+                execution.has_next = bool(self._waiting)
+                self._wake_thread()
+                self._deliver(self._outcome_of(execution))
             with self._lock:
                 self._idle += 1
-            is_called = self._calls.get()
+            is_called = self._wakeups.get()
             with self._lock:
                 self._idle -= 1
         connections.close_all()
 
-    def _outcome_of(self, run: Run) -> Outcome | Unbegun:
+    def _outcome_of(self, execution: Execution) -> ExecutionResult | NotStarted:
         try:
             close_old_connections()
-            outcome = isolated(run_body.run, run)
+            outcome = isolated(run_task.run_task, execution)
             # An interrupt may have come in the middle of an answer of the database.
-            drop_connections() if run.told else tidy(run)
+            drop_connections() if execution.stop_reason else clean_up_connections(execution)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
-            return result_mapping.broken(run, error)
+            return result_mapping.broken(execution, error)
         return outcome
 
 
@@ -161,56 +167,56 @@ class LoopExecutor:
     each is taken from the waiting ones only when it is its turn; the loop is asked then when it goes on.
     """
 
-    def __init__(self, deliver: Deliver) -> None:
+    def __init__(self, deliver: OnResult) -> None:
         self._deliver = deliver
-        self._waiting: deque[Run] = deque()
-        self._asked_at: float | None = None
+        self._waiting: deque[Execution] = deque()
+        self._pinged_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._bodies: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references only
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references only
         self._thread = threading.Thread(target=self._main, name="horsies-loop", daemon=True)
         self._is_up = threading.Event()
         self._is_closing = False
 
-    def submit(self, runs: Collection[Run]) -> None:
+    def submit(self, executions: Collection[Execution]) -> None:
         if self._loop is None:
             self._thread.start()
             self._is_up.wait()
         assert self._loop is not None
-        self._waiting.extend(runs)
-        self._loop.call_soon_threadsafe(self._begin, self._loop, len(runs))
+        self._waiting.extend(executions)
+        self._loop.call_soon_threadsafe(self._start, self._loop, len(executions))
 
-    def waiting(self) -> Run | None:
+    def waiting(self) -> Execution | None:
         return _first(self._waiting)
 
-    def withdraw(self) -> list[Run]:
+    def withdraw(self) -> list[Execution]:
         if withdrawn := _taken_from(self._waiting):
-            self._ask()
+            self._ping()
         return withdrawn
 
     @property
     def is_silent(self) -> bool:
-        return self._asked_at is not None
+        return self._pinged_at is not None
 
     def is_blocked(self) -> bool:
-        return time.monotonic() - self._ask() > BLOCKED
+        return time.monotonic() - self._ping() > LOOP_BLOCKED_AFTER
 
-    def _ask(self) -> float:
+    def _ping(self) -> float:
         """Ask the event loop for an answer, if none is awaited; return since when one is, in monotonic seconds."""
-        if (asked_at := self._asked_at) is None:
+        if (asked_at := self._pinged_at) is None:
             asked_at = time.monotonic()
             if self._loop is not None:
-                self._asked_at = asked_at
-                self._loop.call_soon_threadsafe(self._answer)
+                self._pinged_at = asked_at
+                self._loop.call_soon_threadsafe(self._on_pong)
         return asked_at
 
-    def _answer(self) -> None:
-        self._asked_at = None
+    def _on_pong(self) -> None:
+        self._pinged_at = None
 
     def close(self) -> None:
         self._is_closing = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(CLOSING)
+            self._thread.join(CLOSE_TIMEOUT)
 
     def _main(self) -> None:
         with asyncio.Runner() as runner:  # it cancels what is left, and closes the loop
@@ -223,27 +229,27 @@ class LoopExecutor:
                 except (SystemExit, KeyboardInterrupt):  # of a task that a body has started and left behind
                     logger.exception("a coroutine's own task tried to end the event loop; it goes on")
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+    def _start(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         for _ in range(count):
             task = loop.create_task(self._run_next())
-            self._bodies.add(task)
-            task.add_done_callback(self._bodies.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _run_next(self) -> None:
         try:
-            run = self._waiting.popleft()
+            execution = self._waiting.popleft()
         except IndexError:
             return  # it was withdrawn
-        run.is_followed = bool(self._waiting)
-        calling.set(run)
-        outcome: Outcome | Unbegun
+        execution.has_next = bool(self._waiting)
+        current_execution.set(execution)
+        outcome: ExecutionResult | NotStarted
         try:
             async with ThreadSensitiveContext() as context:
-                outcome = await run_body.arun(run)
+                outcome = await run_task.arun_task(execution)
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
-                    await sync_to_async(tidy)(run, close=True)
+                    await sync_to_async(clean_up_connections)(execution, close=True)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
-            outcome = result_mapping.broken(run, error)
+            outcome = result_mapping.broken(execution, error)
         self._deliver(outcome)
 
 
@@ -253,34 +259,34 @@ class InlineExecutor:
     For a database that only one connection can see: SQLite in memory, or a test's transaction.
     """
 
-    def __init__(self, deliver: Deliver) -> None:
+    def __init__(self, deliver: OnResult) -> None:
         self._deliver = deliver
 
-    def submit(self, runs: Collection[Run]) -> None:
-        for run in runs:
-            timer = threading.Timer(run.time_limit or 0.0, self._stop, args=(run,))
-            if run.time_limit is not None:
+    def submit(self, executions: Collection[Execution]) -> None:
+        for execution in executions:
+            timer = threading.Timer(execution.time_limit or 0.0, self._stop, args=(execution,))
+            if execution.time_limit is not None:
                 timer.start()
             try:
-                with kept_as_they_are(run):
-                    outcome = isolated(run_body.run, run)
+                with rolling_back_leftovers(execution):
+                    outcome = isolated(run_task.run_task, execution)
             finally:
                 timer.cancel()
             self._deliver(outcome)
 
-    def waiting(self) -> Run | None:
+    def waiting(self) -> Execution | None:
         return None
 
-    def withdraw(self) -> list[Run]:
+    def withdraw(self) -> list[Execution]:
         return []
 
     @property
     def is_silent(self) -> bool:
         return False
 
-    def _stop(self, run: Run) -> None:
-        run.tell(TaskTimeLimit)
-        run.interrupt()
+    def _stop(self, execution: Execution) -> None:
+        execution.request_stop(TaskTimeLimit)
+        execution.interrupt()
 
     def is_blocked(self) -> bool:
         return False
@@ -289,14 +295,14 @@ class InlineExecutor:
         """There is nothing to let go."""
 
 
-def _first(waiting: deque[Run]) -> Run | None:
+def _first(waiting: deque[Execution]) -> Execution | None:
     with suppress(IndexError):  # another thread may take it in between
         return waiting[0]
     return None
 
 
-def _taken_from(waiting: deque[Run]) -> list[Run]:
-    withdrawn: list[Run] = []
+def _taken_from(waiting: deque[Execution]) -> list[Execution]:
+    withdrawn: list[Execution] = []
     with suppress(IndexError):
         while True:
             withdrawn.append(waiting.pop())

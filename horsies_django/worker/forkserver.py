@@ -25,7 +25,7 @@ from django.db import connections
 from . import child
 
 #: Seconds that a birth may take. It takes milliseconds; a nursery that was stopped must not hold up the supervisor.
-PATIENCE: Final = 2.0
+SPAWN_TIMEOUT: Final = 2.0
 
 _THREADS: Final = Path("/proc/self/task")
 
@@ -34,7 +34,7 @@ _SET_NAME: Final = 15
 _SET_CHILD_SUBREAPER: Final = 36
 
 
-class Forked:
+class ForkedProcess:
     """A runner that was forked: the little of subprocess.Popen that its supervisor needs."""
 
     def __init__(self, pid: int, voice: int) -> None:
@@ -56,13 +56,13 @@ class Forked:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-class Nursery:
+class ForkServer:
     """The supervisor's end."""
 
     def __init__(self, pid: int, line: socket.socket) -> None:
         self._pid = pid
-        self._line = line
-        self._line.settimeout(PATIENCE)
+        self._socket = line
+        self._socket.settimeout(SPAWN_TIMEOUT)
 
     @classmethod
     def open(cls) -> Self | None:
@@ -78,19 +78,19 @@ class Nursery:
         pid = os.fork()
         if not pid:
             ours.close()
-            _nurse(theirs)
+            _serve(theirs)
         theirs.close()
         return cls(pid, ours)
 
-    def bear(self, descriptors: Sequence[int]) -> int | None:
+    def spawn(self, descriptors: Sequence[int]) -> int | None:
         """Fork a runner that has these, the first as its standard input, and return its pid; None if that can't be.
 
         Raises OSError if there are no more processes for now.
         """
         try:
             _prctl(_SET_CHILD_SUBREAPER, 1)  # a runner whose parent ends comes to us
-            socket.send_fds(self._line, [b"one more"], descriptors)
-            answer = self._line.recv(16)
+            socket.send_fds(self._socket, [b"one more"], descriptors)
+            answer = self._socket.recv(16)
         except OSError:
             return None
         finally:
@@ -103,7 +103,7 @@ class Nursery:
 
     def close(self) -> None:
         """End it; the runners go on."""
-        self._line.close()
+        self._socket.close()
         with suppress(OSError):
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -135,7 +135,7 @@ def _prctl(option: int, value: int | bytes) -> bool:
     return ctypes.CDLL(None).prctl(option, argument, nothing, nothing, nothing) == 0  # type: ignore[no-any-return]
 
 
-def _nurse(line: socket.socket) -> NoReturn:
+def _serve(line: socket.socket) -> NoReturn:
     """Fork when told to, until the supervisor hangs up."""
     try:
         # What is said to the whole group is for the others.
@@ -147,7 +147,7 @@ def _nurse(line: socket.socket) -> NoReturn:
             if not message:
                 os._exit(0)
             try:
-                answer = _bear(line, descriptors)
+                answer = _spawn(line, descriptors)
             except OSError:
                 answer = b"0"
             for descriptor in descriptors:
@@ -159,13 +159,13 @@ def _nurse(line: socket.socket) -> NoReturn:
         os._exit(1)
 
 
-def _bear(line: socket.socket, descriptors: Sequence[int]) -> bytes:
+def _spawn(line: socket.socket, descriptors: Sequence[int]) -> bytes:
     """Fork a runner by way of a process that ends at once, and return its pid."""
     reading, writing = os.pipe()
     try:
         midwife = os.fork()
         if not midwife:
-            _deliver(line, descriptors, (reading, writing))
+            _start_child(line, descriptors, (reading, writing))
         os.waitpid(midwife, 0)
         os.set_blocking(reading, False)
         with suppress(BlockingIOError):
@@ -176,7 +176,7 @@ def _bear(line: socket.socket, descriptors: Sequence[int]) -> bytes:
         os.close(writing)
 
 
-def _deliver(line: socket.socket, descriptors: Sequence[int], pipe: tuple[int, int]) -> NoReturn:
+def _start_child(line: socket.socket, descriptors: Sequence[int], pipe: tuple[int, int]) -> NoReturn:
     try:
         if pid := os.fork():
             os.write(pipe[1], str(pid).encode())

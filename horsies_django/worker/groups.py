@@ -12,24 +12,24 @@ from contextlib import suppress
 from typing import Final
 
 #: Seconds between SIGTERM and SIGKILL.
-GRACE: Final = 1.0
+GROUP_GRACE: Final = 1.0
 
 #: Seconds between two looks whether the group has ended.
 _INTERVAL: Final = 0.02
 
 
-def end_group(leader: int) -> None:
+def kill_process_group(leader: int) -> None:
     """End what is left of the group that a process has led which has ended; return once it is gone or killed."""
-    kill_at = time.monotonic() + GRACE
-    is_left = _send(leader, signal.SIGTERM)
+    kill_at = time.monotonic() + GROUP_GRACE
+    is_left = _signal_group(leader, signal.SIGTERM)
     while is_left and time.monotonic() < kill_at:
         time.sleep(_INTERVAL)
-        is_left = _send(leader, 0)
+        is_left = _signal_group(leader, 0)
     if is_left:
-        _send(leader, signal.SIGKILL)
+        _signal_group(leader, signal.SIGKILL)
 
 
-def _send(group: int, number: int) -> bool:
+def _signal_group(group: int, number: int) -> bool:
     """Send a signal, or with 0 none, to a group; return whether it has a process that can get one."""
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG)[0]:

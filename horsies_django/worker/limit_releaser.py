@@ -11,38 +11,38 @@ from typing import Final
 
 from ..db.errors import is_of_the_row
 from ..models.concurrency_limiter import GATES, NO_ONE, Admitted
-from .claim_budget import Allowance
-from .config import Plan
-from .slots import Lane
-from .store import Books
+from .claim_budget import ClaimBudget
+from .config import WorkerConfig
+from .slot_pool import SlotPool
+from .store import WorkerStore
 
 logger = logging.getLogger("horsies_django.worker")
 
 #: Seconds of one turn, after which nothing more is begun: bodies end meanwhile.
-TURN: Final = 0.005
+TIME_SLICE: Final = 0.005
 
 #: Of how many such times one is for gates at which many wait for their turn, while there are bodies to mind.
-SHARE: Final = 5
+SLICE_SHARE: Final = 5
 
 #: Seconds until the next try at a gate where somebody else is letting in.
-PAUSE: Final = 0.005
+LOCKED_PAUSE: Final = 0.005
 
 
-class Gates:
+class LimitReleaser:
     """Lets in for this worker, and waits for nobody. What it has not come to when it dies a reaper does."""
 
     def __init__(
         self,
-        plan: Plan,
-        books: Books,
-        lanes: Sequence[Lane],
-        allowance: Allowance,
+        config: WorkerConfig,
+        store: WorkerStore,
+        pools: Sequence[SlotPool],
+        budget: ClaimBudget,
         due_at: Callable[[float], None],
     ) -> None:
-        self._plan = plan
-        self._books = books
-        self._lanes = lanes
-        self._allowance = allowance
+        self._config = config
+        self._store = store
+        self._pools = pools
+        self._budget = budget
         self._due_at = due_at
         self._keys: dict[str, None] = {}
         self._rests_until = float("-inf")
@@ -67,47 +67,47 @@ class Gates:
         """Let in at some of them; return how many were let in."""
         began = now = time.monotonic()
         total, busy = 0, dict[str, None]()
-        while self._keys and now < began + TURN:
+        while self._keys and now < began + TIME_SLICE:
             some = list(islice(self._keys, GATES))
-            admitted = self._admit(some)
+            admitted = self._release_batch(some)
             for key in some:
                 del self._keys[key]
             busy |= dict.fromkeys(admitted.busy)
             total += admitted.lanes.total()
-            self._tell(admitted)
+            self._report(admitted)
             now = time.monotonic()
-        is_minding = any(lane.running for lane in self._lanes)
-        self._rests_until = now + (now - began) * (SHARE - 1) if self._keys and is_minding else now
+        is_minding = any(pool.running for pool in self._pools)
+        self._rests_until = now + (now - began) * (SLICE_SHARE - 1) if self._keys and is_minding else now
         self._keys |= busy
-        self.next = max(self._rests_until, now + PAUSE if busy else now) if self._keys else float("inf")
+        self.next = max(self._rests_until, now + LOCKED_PAUSE if busy else now) if self._keys else float("inf")
         return total
 
-    def _admit(self, keys: Sequence[str]) -> Admitted:
+    def _release_batch(self, keys: Sequence[str]) -> Admitted:
         """Let in at these. One at which that fails for a row is in the way of no other."""
         try:
-            return self._books.admit(keys)
+            return self._store.release_blocked(keys)
         except Exception as error:
             if not is_of_the_row(error):
                 raise
             if len(keys) == 1:
-                if self._books.isolate_gated(keys[0]):
-                    return self._admit(keys)
+                if self._store.isolate_blocked(keys[0]):
+                    return self._release_batch(keys)
                 logger.exception("limit %r can't be looked at: its gate is left to the reaper", keys[0])
                 return NO_ONE
-        parts = [self._admit([key]) for key in keys]
-        lanes = sum((part.lanes for part in parts), Counter[tuple[str, bool]]())
+        parts = [self._release_batch([key]) for key in keys]
+        pools = sum((part.lanes for part in parts), Counter[tuple[str, bool]]())
         again = [part.again_in for part in parts if part.again_in is not None]
-        return Admitted(lanes, frozenset().union(*(part.busy for part in parts)), min(again, default=None))
+        return Admitted(pools, frozenset().union(*(part.busy for part in parts)), min(again, default=None))
 
-    def _tell(self, admitted: Admitted) -> None:
+    def _report(self, admitted: Admitted) -> None:
         """Claim them soon, and tell others of what is more than there is room for here."""
         if admitted.again_in is not None:
             self._due_at(time.monotonic() + admitted.again_in)
         for (queue, is_async), count in admitted.lanes.items():
             room = 0
-            for lane in self._lanes:
-                if lane.is_async == is_async and self._plan.serves(queue):
-                    lane.heat(queue)
-                    room = lane.room if self._allowance.may_claim else 0
+            for pool in self._pools:
+                if pool.is_async == is_async and self._config.serves(queue):
+                    pool.mark_ready(queue)
+                    room = pool.room if self._budget.may_claim else 0
             if count > room:
-                self._books.tell_others([(queue, is_async)])
+                self._store.notify_others([(queue, is_async)])

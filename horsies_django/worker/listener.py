@@ -10,11 +10,11 @@ from uuid import UUID
 from django.db import Error
 
 from ..db import completions, postgres
-from ..db.notifications import DISMISSED, FREED, LONGEST_NAME, REVOKED, Freed, Wake
-from .commands import Inbox, Item, Word
-from .completion_notifier import Teller
-from .config import Plan
-from .hints import Hints
+from ..db.notifications import MAX_NAME_LENGTH, REVOKED, SLOT_FREED, STOP_REQUESTED, SlotFreed, TaskReady
+from .completion_notifier import CompletionNotifier
+from .config import WorkerConfig
+from .hints import NotificationLimit
+from .inbox import Command, Inbox, InboxItem
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -32,81 +32,81 @@ class Listener:
     hints there are no more in a second than a worker can afford.
     """
 
-    def __init__(self, plan: Plan, worker_id: str, inbox: Inbox) -> None:
-        self._plan = plan
+    def __init__(self, config: WorkerConfig, worker_id: str, inbox: Inbox) -> None:
+        self._config = config
         self._worker_id = worker_id
         self._inbox = inbox
-        self._line: postgres.OwnLine | None = None
-        self._teller = Teller(plan.database, worker_id)
-        self._believed_for = 3 * plan.options.recovery.beat_interval
-        self._heard_at = float("-inf")
-        self._hints = Hints()
+        self._connection: postgres.OwnLine | None = None
+        self._completion_notifier = CompletionNotifier(config.database, worker_id)
+        self._alive_for = 3 * config.options.recovery.beat_interval
+        self._pinged_at = float("-inf")
+        self._notification_limit = NotificationLimit()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether what is told is heard."""
-        return time.monotonic() - self._heard_at < self._believed_for
+        return time.monotonic() - self._pinged_at < self._alive_for
 
     def start(self) -> None:
         """Begin to listen, if the database can be listened to."""
-        if postgres.can_listen(self._plan.database):
-            self._line = postgres.OwnLine(self._plan.database, postgres.CHANNEL)
-            self._inbox.attend(self)
-            completions.appoint(self._plan.database, self._teller)
+        if postgres.can_listen(self._config.database):
+            self._connection = postgres.OwnLine(self._config.database, postgres.CHANNEL)
+            self._inbox.attach(self)
+            completions.register_sink(self._config.database, self._completion_notifier)
 
     def stop(self) -> None:
         """Hear nothing, and tell nobody any more."""
-        self._inbox.ignore()
-        completions.dismiss(self._plan.database, self._teller)
-        self._teller.close()
+        self._inbox.detach()
+        completions.unregister_sink(self._config.database, self._completion_notifier)
+        self._completion_notifier.close()
 
-    def ended(self, keys: Iterable[UUID]) -> None:
+    def publish_completed(self, keys: Iterable[UUID]) -> None:
         """Tell those who wait that these tasks have ended. Costs nothing while nobody does."""
-        self._teller.ended(keys)
+        self._completion_notifier.publish(keys)
 
     def fileno(self) -> int | None:
         """Return the pump's connection; None while there is none."""
-        return None if self._line is None else self._line.fileno()
+        return None if self._connection is None else self._connection.fileno()
 
-    def hear(self, *, is_readable: bool) -> None:
+    def receive(self, *, is_readable: bool) -> None:
         """Put what has been said into the inbox."""
-        if self._line is None:
+        if self._connection is None:
             return
         try:
-            if self._line.listen():
+            if self._connection.listen():
                 # What was told before is lost.
-                self._inbox.put(Word.LOOK)
-                self._inbox.put(Word.PING)
-            for payload in dict.fromkeys(self._line.hear(is_readable=is_readable)):
-                self._hear(payload)
+                self._inbox.put(Command.POLL)
+                self._inbox.put(Command.PING)
+            for payload in dict.fromkeys(self._connection.hear(is_readable=is_readable)):
+                self._handle(payload)
         except Error as error:
-            self._heard_at = float("-inf")
+            self._pinged_at = float("-inf")
             logger.warning("LISTEN was lost, polling until it is back: %s", error)
-            self._inbox.put(Word.LOOK)
+            self._inbox.put(Command.POLL)
 
-    def _hear(self, payload: str) -> None:
+    def _handle(self, payload: str) -> None:
         if payload.startswith(postgres.PING):
             if payload == postgres.PING + self._worker_id:
-                self._heard_at = time.monotonic()
+                self._pinged_at = time.monotonic()
             elif payload == postgres.WAITING:
-                self._teller.asked()
+                self._completion_notifier.renew_subscription()
         elif payload == REVOKED:
-            self._inbox.put(Word.REVOKED)
-        elif payload.startswith(DISMISSED):
-            if payload == DISMISSED + self._worker_id:
-                self._inbox.put(Word.DISMISS)
+            self._inbox.put(Command.CHECK_REVOKED)
+        elif payload.startswith(STOP_REQUESTED):
+            if payload == STOP_REQUESTED + self._worker_id:
+                self._inbox.put(Command.CHECK_STOP_REQUEST)
         elif (item := self._item(payload)) is not None:
-            if self._hints.allows():
+            if self._notification_limit.allows():
                 self._inbox.put(item)
-            elif self._hints.is_first_refusal():
-                self._inbox.put(Word.SOON)
+            elif self._notification_limit.is_first_refusal():
+                self._inbox.put(Command.POLL_SOON)
 
-    def _item(self, payload: str) -> Item | None:
+    def _item(self, payload: str) -> InboxItem | None:
         """Return what the pump is to make of it; None if that is nothing, for it is no payload or not for this one."""
-        if payload.startswith(FREED):
-            name = payload[len(FREED) :]
-            return Freed(name) if len(name) <= LONGEST_NAME and self._plan.serves(name) else None
-        wake = Wake.loads(payload)
-        if wake is None or not self._plan.serves(wake.queue_name):
+        if payload.startswith(SLOT_FREED):
+            name = payload[len(SLOT_FREED) :]
+            return SlotFreed(name) if len(name) <= MAX_NAME_LENGTH and self._config.serves(name) else None
+        wake = TaskReady.loads(payload)
+        if wake is None or not self._config.serves(wake.queue_name):
             return None
-        return Word.LOOK if wake.later else wake
+        return Command.POLL if wake.later else wake

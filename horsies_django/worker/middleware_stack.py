@@ -15,19 +15,19 @@ from ..core.middleware import Run, TaskCall
 from ..core.middleware_loader import factory_at, goes_round
 from ..models.claims import ClaimedTask, metadata_of
 
-_chains: Final[dict[tuple[tuple[str, ...], bool], Run]] = {}
+_stacks: Final[dict[tuple[tuple[str, ...], bool], Run]] = {}
 _lock: Final = threading.Lock()
 
 
-def chain_of(paths: tuple[str, ...], *, is_async: bool) -> Run:
+def stack_of(paths: tuple[str, ...], *, is_async: bool) -> Run:
     """Return the chain for functions, or for coroutines; the same in the whole process.
 
     Raises ImproperlyConfigured for a middleware that is none, and whatever one raises that is being made.
     """
     key = (paths, is_async)
-    if (found := _chains.get(key)) is None:
+    if (found := _stacks.get(key)) is None:
         with _lock:
-            found = _chains[key] = _chains.get(key) or _made(paths, is_async=is_async)
+            found = _stacks[key] = _stacks.get(key) or _build(paths, is_async=is_async)
     return found
 
 
@@ -55,7 +55,7 @@ def call_of(
     )
 
 
-def _made(paths: tuple[str, ...], *, is_async: bool) -> Run:
+def _build(paths: tuple[str, ...], *, is_async: bool) -> Run:
     run: Run = _await if is_async else _call
     mode = is_async
     for path in reversed(paths):

@@ -19,8 +19,8 @@ from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
 from ..models.claims import ClaimedTask, Ended, error_result
 from ..models.operator_actions import INTERNAL
-from .execution import Run
-from .execution_result import Outcome
+from .execution import Execution
+from .execution_result import ExecutionResult
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -32,51 +32,53 @@ class Unrunnable(Exception):
         self.code = code
 
 
-def returned(run: Run, task: FrameworkTask[..., Any], value: Any) -> Outcome:
+def returned(execution: Execution, task: FrameworkTask[..., Any], value: Any) -> ExecutionResult:
     """Return the outcome of a body that returned ``value``, which may be a :class:`TaskResult`."""
     if isinstance(value, TaskResult):
         if value.is_err():
-            return _returned_error(run, task, value.err)
+            return _returned_error(execution, task, value.err)
         value = value.ok
     if problem := return_problem(task.func, value, lambda: mask_of_task(task)):
-        return _failed(run, task, ContractCode.RETURN_TYPE_MISMATCH, TypeError(problem))
+        return _failed(execution, task, ContractCode.RETURN_TYPE_MISMATCH, TypeError(problem))
     try:
-        result = dumps({"ok": encode(value, rich=run.is_rich, where="the return value")})
-        check_size(result, run.options.max_payload_bytes, "the return value")
+        result = dumps({"ok": encode(value, rich=execution.is_rich, where="the return value")})
+        check_size(result, execution.options.max_payload_bytes, "the return value")
     except Exception as error:  # noqa: BLE001  # a value's own methods may raise anything
-        return _failed(run, task, OperationalCode.WORKER_SERIALIZATION_ERROR, error)
-    return Outcome(run, Ended(run.task_id, run.claim.claim, result))
+        return _failed(execution, task, OperationalCode.WORKER_SERIALIZATION_ERROR, error)
+    return ExecutionResult(execution, Ended(execution.task_id, execution.claim.claim, result))
 
 
-def raised_by(run: Run, task: FrameworkTask[..., Any] | None, raised: BaseException) -> Outcome:
+def raised_by(execution: Execution, task: FrameworkTask[..., Any] | None, raised: BaseException) -> ExecutionResult:
     """Return the outcome of a body that raised, or that could not even be called."""
-    if run.told is TaskTimeLimit:
-        return _failed(run, task, OutcomeCode.TASK_TIMEOUT, raised)
+    if execution.stop_reason is TaskTimeLimit:
+        return _failed(execution, task, OutcomeCode.TASK_TIMEOUT, raised)
     if isinstance(raised, Unrunnable):
-        return _failed(run, None, raised.code, raised.__cause__ or raised)
+        return _failed(execution, None, raised.code, raised.__cause__ or raised)
     if isinstance(raised, Snooze):
-        return Outcome(run, Ended(run.task_id, run.claim.claim, "null", again_in=raised.after))
+        return ExecutionResult(
+            execution, Ended(execution.task_id, execution.claim.claim, "null", again_in=raised.after)
+        )
     if isinstance(raised, Discard):
-        return _failed(run, task, OutcomeCode.TASK_DISCARDED, raised)
+        return _failed(execution, task, OutcomeCode.TASK_DISCARDED, raised)
     if isinstance(raised, Retry):
-        return _failed(run, task, OutcomeCode.TASK_RETRY, raised)
-    if isinstance(raised, NotRegistered) and run.claim.task_name.startswith(INTERNAL):
-        return _failed(run, None, OperationalCode.WORKER_RESOLUTION_ERROR, raised)
-    if isinstance(raised, TypeError) and _is_ours(raised):
-        return _failed(run, task, ContractCode.ARGUMENT_TYPE_MISMATCH, raised)
-    return _failed(run, task, _code_of(raised, run, task), raised)
+        return _failed(execution, task, OutcomeCode.TASK_RETRY, raised)
+    if isinstance(raised, NotRegistered) and execution.claim.task_name.startswith(INTERNAL):
+        return _failed(execution, None, OperationalCode.WORKER_RESOLUTION_ERROR, raised)
+    if isinstance(raised, TypeError) and _is_bad_call(raised):
+        return _failed(execution, task, ContractCode.ARGUMENT_TYPE_MISMATCH, raised)
+    return _failed(execution, task, _code_of(raised, execution, task), raised)
 
 
-def is_unknown(run: Run, raised: BaseException) -> bool:
+def is_unknown(execution: Execution, raised: BaseException) -> bool:
     """Whether a call failed before its body began, for this worker does not know the task or a value of the call."""
-    if run.told is not None:
+    if execution.stop_reason is not None:
         return False
     if isinstance(raised, NotRegistered):
-        return run.claim.task_name.startswith(INTERNAL)  # a condition or a workflow that the row names
-    return isinstance(raised, Unrunnable) or (isinstance(raised, TypeError) and _is_ours(raised))
+        return execution.claim.task_name.startswith(INTERNAL)  # a condition or a workflow that the row names
+    return isinstance(raised, Unrunnable) or (isinstance(raised, TypeError) and _is_bad_call(raised))
 
 
-def _is_ours(raised: BaseException) -> bool:
+def _is_bad_call(raised: BaseException) -> bool:
     """Whether the call itself failed, before the body had begun: its arguments don't fit the function any more."""
     trace = raised.__traceback__
     while trace and trace.tb_next:
@@ -84,29 +86,33 @@ def _is_ours(raised: BaseException) -> bool:
     return trace is None or _is_of_this_package(trace)
 
 
-def _code_of(raised: BaseException, run: Run, task: FrameworkTask[..., Any] | None) -> str:
+def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..., Any] | None) -> str:
     """The code of the exception's class, or of its nearest base: in the task's mapper, else in the backend's."""
     own = task.exception_mapper if isinstance(task, HorsiesTask) else {}
-    for mapper in (own, run.options.exception_mapper):
+    for mapper in (own, execution.options.exception_mapper):
         for kind in type(raised).__mro__:
             if kind in mapper:
                 return mapper[kind]
     return OperationalCode.UNHANDLED_EXCEPTION.value
 
 
-def _failed(run: Run, task: FrameworkTask[..., Any] | None, code: str, raised: BaseException) -> Outcome:
+def _failed(
+    execution: Execution, task: FrameworkTask[..., Any] | None, code: str, raised: BaseException
+) -> ExecutionResult:
     kind = type(raised)
     error = AttemptError(
         code=str(code),
-        message=clean_text(_message(raised, code, run)),
+        message=clean_text(_message(raised, code, execution)),
         traceback=clean_text(_traceback(raised)),
         exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
     )
     shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
-    return _end(run, task, error, TaskError(error_code=error.code, message=error.message, exception=shown), raised)
+    return _end(
+        execution, task, error, TaskError(error_code=error.code, message=error.message, exception=shown), raised
+    )
 
 
-def _returned_error(run: Run, task: FrameworkTask[..., Any], returned: Any) -> Outcome:
+def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returned: Any) -> ExecutionResult:
     mask = mask_of_task(task)
     if not isinstance(returned, TaskError):
         # Messages are not masked, so what is sensitive is in the data alone.
@@ -117,25 +123,25 @@ def _returned_error(run: Run, task: FrameworkTask[..., Any], returned: Any) -> O
     message = clean_text(str(returned.message))
     where = "the error's data"
     try:
-        data = encode(returned.data, rich=run.is_rich, where=where)
-        check_size(dumps(data), run.options.max_payload_bytes, where)
+        data = encode(returned.data, rich=execution.is_rich, where=where)
+        check_size(dumps(data), execution.options.max_payload_bytes, where)
     except Exception:  # noqa: BLE001  # an error must not be lost for its data
         data = clean_text(mask.quoted("data", returned.data))
     code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
     stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
-    return _end(run, task, AttemptError(code, message), stored, None)
+    return _end(execution, task, AttemptError(code, message), stored, None)
 
 
 def _end(
-    run: Run,
+    execution: Execution,
     task: FrameworkTask[..., Any] | None,
     error: AttemptError,
     shown: TaskError[Any],
     raised: BaseException | None,
-) -> Outcome:
+) -> ExecutionResult:
     result = dumps({"err": shown.as_json()})
-    again_in = _again_in(run.claim, task, error.code, raised, shown, run.options.defaults)
-    return Outcome(run, Ended(run.task_id, run.claim.claim, result, error, again_in), raised)
+    again_in = _again_in(execution.claim, task, error.code, raised, shown, execution.options.defaults)
+    return ExecutionResult(execution, Ended(execution.task_id, execution.claim.claim, result, error, again_in), raised)
 
 
 def _again_in(
@@ -178,10 +184,10 @@ def _own_backoff(
 
 def _traceback(raised: BaseException) -> str:
     """The traceback from the body on, without the frames that lead to it."""
-    return "".join(traceback.format_exception(type(raised), raised, _body_of(raised) or raised.__traceback__))
+    return "".join(traceback.format_exception(type(raised), raised, _task_frame(raised) or raised.__traceback__))
 
 
-def _body_of(raised: BaseException) -> TracebackType | None:
+def _task_frame(raised: BaseException) -> TracebackType | None:
     """The traceback without our own frames that lead to the body; None if it never got there."""
     trace = raised.__traceback__
     while trace and _is_of_this_package(trace):
@@ -193,20 +199,20 @@ def _is_of_this_package(trace: TracebackType) -> bool:
     return trace.tb_frame.f_globals.get("__package__") == __package__
 
 
-def _message(raised: BaseException, code: str, run: Run) -> str:
+def _message(raised: BaseException, code: str, execution: Execution) -> str:
     if code == OutcomeCode.TASK_TIMEOUT:
-        return f"The body ran longer than its time limit of {run.time_limit:g} seconds."
+        return f"The body ran longer than its time limit of {execution.time_limit:g} seconds."
     try:
         return str(raised)
     except Exception:  # noqa: BLE001  # an exception's own __str__ may be what is broken
         return f"<{type(raised).__name__} that can't be printed>"
 
 
-def broken(run: Run, error: BaseException) -> Outcome:
+def broken(execution: Execution, error: BaseException) -> ExecutionResult:
     """Return the outcome of a body whose real one could not be told, with nothing that could fail again."""
-    claim = run.claim
+    claim = execution.claim
     logger.error("the outcome of task id=%s could not be told", claim.task_id, exc_info=error)
     code = OperationalCode.UNHANDLED_EXCEPTION.value
     message = f"{type(error).__name__} while the outcome was being written."
     ended = Ended(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message))
-    return Outcome(run, ended, error)
+    return ExecutionResult(execution, ended, error)

@@ -8,30 +8,30 @@ from collections.abc import Callable, Sequence
 
 from ..enqueue.django_result import own_logging
 from ..models.claims import Runner
-from .commands import Inbox
-from .config import HOSTNAME, Plan
+from .config import HOSTNAME, WorkerConfig
 from .connection import is_callers_alone, own_connection
-from .console import announce
+from .console_logging import log_and_print
 from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
-from .exit_reason import Leaving
+from .exit_reason import ExitReason
+from .inbox import Inbox
 from .listener import Listener
-from .producer import Pump
-from .slots import Lane
-from .start_ahead import Ahead
-from .started_registry import Begun
+from .producer import Producer
+from .slot_pool import SlotPool
+from .start_ahead import StartAheadTuner
+from .started_registry import StartedRegistry
 
 logger = logging.getLogger("horsies_django.worker")
 
 
 def run(
-    plan: Plan,
+    config: WorkerConfig,
     worker_id: str,
     inbox: Inbox,
-    retire: Callable[[Leaving], bool] = lambda _: False,
-    begun: Begun | None = None,
+    retire: Callable[[ExitReason], bool] = lambda _: False,
+    started_registry: StartedRegistry | None = None,
     *,
     verbosity: int = 0,
-) -> Leaving:
+) -> ExitReason:
     """Work by ``plan`` in this thread until done or told to stop; return why it ended.
 
     ``retire`` tells a supervisor that this runner takes no more work, and why, and returns whether there is one; in
@@ -39,45 +39,47 @@ def run(
     comes to stderr however LOGGING is set.
     """
     runner = Runner(worker_id, HOSTNAME, os.getpid())
-    with own_logging(), own_connection(plan.database, worker_id, is_busy=True):
-        inline = is_callers_alone(plan.database)
-        lanes = _inline_lanes(plan, inbox) if inline else _lanes(plan, inbox)
-        listener = Listener(plan, worker_id, inbox)
+    with own_logging(), own_connection(config.database, worker_id, is_busy=True):
+        inline = is_callers_alone(config.database)
+        pools = _inline_lanes(config, inbox) if inline else _lanes(config, inbox)
+        listener = Listener(config, worker_id, inbox)
         if not inline:
             listener.start()
-        pump = Pump(plan, runner, inbox, lanes, listener, retire, begun)
-        announce(
+        producer = Producer(config, runner, inbox, pools, listener, retire, started_registry)
+        log_and_print(
             "worker ready id=%s pid=%d queues=%s threads=%d async_slots=%d",
             worker_id,
             runner.pid,
-            ",".join(plan.queues) or "all",
-            plan.threads,
-            plan.async_slots,
+            ",".join(config.queues) or "all",
+            config.threads,
+            config.async_slots,
             verbosity=verbosity,
         )
         try:
-            leaving = pump.run()
+            exit_reason = producer.run()
         finally:
             listener.stop()
-            for lane in lanes:
-                if not pump.leaves_bodies:  # else the end of the process is what its threads need
-                    lane.executor.close()
+            for pool in pools:
+                if not producer.leaves_bodies:  # else the end of the process is what its threads need
+                    pool.executor.close()
     logger.info("worker stopped id=%s", worker_id)
-    return leaving
+    return exit_reason
 
 
-def _lanes(plan: Plan, inbox: Inbox) -> Sequence[Lane]:
+def _lanes(config: WorkerConfig, inbox: Inbox) -> Sequence[SlotPool]:
     return [
-        Lane(False, plan.threads, plan.prefetch, ThreadExecutor(plan.threads, inbox.put), _ahead(plan)),
-        Lane(True, plan.async_slots, plan.prefetch, LoopExecutor(inbox.put), Ahead(plan.async_slots, 0)),
+        SlotPool(False, config.threads, config.prefetch, ThreadExecutor(config.threads, inbox.put), _ahead(config)),
+        SlotPool(
+            True, config.async_slots, config.prefetch, LoopExecutor(inbox.put), StartAheadTuner(config.async_slots, 0)
+        ),
     ]
 
 
-def _ahead(plan: Plan) -> Ahead:
+def _ahead(config: WorkerConfig) -> StartAheadTuner:
     """Who has asked for a number of tasks to be claimed ahead gets those, and no others."""
-    return Ahead(plan.threads, 0 if plan.prefetch else plan.start_ahead)
+    return StartAheadTuner(config.threads, 0 if config.prefetch else config.start_ahead)
 
 
-def _inline_lanes(plan: Plan, inbox: Inbox) -> Sequence[Lane]:
+def _inline_lanes(config: WorkerConfig, inbox: Inbox) -> Sequence[SlotPool]:
     """Lanes for a database, or a transaction, that no other thread can see into."""
-    return [Lane(is_async, 1, 0, InlineExecutor(inbox.put), Ahead(1, 0)) for is_async in (False, True)]
+    return [SlotPool(is_async, 1, 0, InlineExecutor(inbox.put), StartAheadTuner(1, 0)) for is_async in (False, True)]

@@ -20,8 +20,8 @@ from ..enqueue.django_result import result_of, send_finished, sender_of
 from ..enqueue.send_signals import Job, failures, send_failure
 from ..models import Task
 from ..models.claims import ClaimedTask
-from .execution_result import Outcome
-from .isolation import isolated
+from .context_isolation import isolated
+from .execution_result import ExecutionResult
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -57,7 +57,7 @@ def running_row(claim: ClaimedTask, database: str) -> Task:
         return Task.objects.using(database).get(pk=claim.task_id)
 
 
-class Announcer:
+class SignalDispatcher:
     """Sends signals of what has been stored, in a thread of its own: receivers must not hold up the pump.
 
     Without ``has_thread``, for a database that no other thread can see into, :meth:`send` sends them in the calling
@@ -73,14 +73,14 @@ class Announcer:
         self.taken = 0
         self.sent = 0
 
-    def ended(self, outcomes: Sequence[Outcome]) -> None:
+    def enqueue_results(self, outcomes: Sequence[ExecutionResult]) -> None:
         """Announce those of ``outcomes`` that were a task's end, or that another attempt follows, once each."""
         if finished := [one for one in outcomes if one.is_final and wants_finished(one.claim)]:
-            self.put(partial(self._announce, finished))
+            self.put(partial(self._send_finished, finished))
         # What was to be retried has ended all the same where that would have been past ``good_until``.
-        failed = [one for one in outcomes if not one.is_final and one.ended.error is not None]
+        failed = [one for one in outcomes if not one.is_final and one.completion.error is not None]
         if failed := [one for one in failed if wants_retrying(one.claim) or wants_finished(one.claim)]:
-            self.put(partial(self._announce_failures, failed))
+            self.put(partial(self._send_failures, failed))
 
     def put(self, job: Job) -> None:
         """Take what sends signals."""
@@ -123,21 +123,21 @@ class Announcer:
             if self._on_sent is not None:
                 self._on_sent()
 
-    def _announce(self, outcomes: Sequence[Outcome]) -> None:
+    def _send_finished(self, outcomes: Sequence[ExecutionResult]) -> None:
         raised = {outcome.claim.task_id: outcome for outcome in outcomes}
         rows = Task.objects.using(self._database).filter(pk__in=raised, status__in=_FINISHED)
         for row in rows:
             outcome = raised[row.pk]
-            is_mine = (row.claim, row.claimed_by_worker_id) == (outcome.claim.claim, outcome.run.runner.worker_id)
+            is_mine = (row.claim, row.claimed_by_worker_id) == (outcome.claim.claim, outcome.execution.runner.worker_id)
             # Who took this worker for dead has told of that end.
             if is_mine and row.error_code != OperationalCode.WORKER_CRASHED:
                 _send_handling(outcome.exception, partial(send_finished, [row]))
 
-    def _announce_failures(self, outcomes: Sequence[Outcome]) -> None:
+    def _send_failures(self, outcomes: Sequence[ExecutionResult]) -> None:
         raised = {outcome.claim.task_id: outcome for outcome in outcomes}
         for attempt in failures(self._database, {key: outcome.claim.attempt for key, outcome in raised.items()}):
             outcome = raised[attempt.task_id]
-            is_mine = attempt.worker_id == outcome.run.runner.worker_id
+            is_mine = attempt.worker_id == outcome.execution.runner.worker_id
             if is_mine and attempt.outcome == AttemptOutcome.FAILED:  # else somebody took this worker for dead
                 _send_handling(outcome.exception, partial(send_failure, attempt))
 

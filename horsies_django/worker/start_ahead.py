@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 #: Seconds that a task which was started ahead of its slot is to wait for it, as a rule.
-WAIT: Final = 0.008
+TARGET_WAIT: Final = 0.008
 
 #: Seconds after which one that still waits is given back, for the bodies before it take longer than expected.
-TOO_LONG: Final = 0.05
+MAX_WAIT: Final = 0.05
 
 #: How much the newest body counts in the averages.
 _WEIGHT: Final = 1 / 16
 
 
 #: How many times too long for anything to be ahead of them bodies are taken to be, until some have ended.
-_UNKNOWN: Final = 2
+_INITIAL_FACTOR: Final = 2
 
 
-class Ahead:
+class StartAheadTuner:
     """Learns from the bodies that have ended. Durations are seconds.
 
     What waits is gone after ``WAIT`` if there is as much of it as the slots get through in that time. So there is
@@ -29,27 +29,27 @@ class Ahead:
 
     def __init__(self, slots: int, most: int) -> None:
         self._slots = slots
-        self._most = most
+        self._max_size = most
         self._waited = 0.0
         self._seen = 0
-        self._took = _UNKNOWN * WAIT * slots
+        self._duration = _INITIAL_FACTOR * TARGET_WAIT * slots
         self.size = 0
 
-    def learn(self, waited: float, took: float) -> None:
+    def record(self, waited: float, took: float) -> None:
         """A body has waited for its slot, and taken it, for so long."""
         self._seen += 1
         weight = max(_WEIGHT, 1 / self._seen)  # the first ones say it all
         self._waited += (waited - self._waited) * weight
-        self._took += (took - self._took) * weight
+        self._duration += (took - self._duration) * weight
 
     def adapt(self) -> None:
         """Set ``size`` by what was learned."""
-        room = self._slots * WAIT / max(self._took, 1e-6)
-        if self._waited > WAIT:
-            room = min(room, (self._slots + self.size) * WAIT / self._waited)
-        self.size = min(self._most, int(room))
+        room = self._slots * TARGET_WAIT / max(self._duration, 1e-6)
+        if self._waited > TARGET_WAIT:
+            room = min(room, (self._slots + self.size) * TARGET_WAIT / self._waited)
+        self.size = min(self._max_size, int(room))
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Start nothing ahead until bodies have been short again for a while."""
-        self._took = _UNKNOWN * WAIT * self._slots
+        self._duration = _INITIAL_FACTOR * TARGET_WAIT * self._slots
         self.size = 0

@@ -18,100 +18,100 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
 from ..models.claims import Held
-from .exit_reason import Leaving
+from .exit_reason import ExitReason
 
 if TYPE_CHECKING:
     from ..reaper.crashed import Lost
 
 #: A place: a task's id, the number of the claim, when the body began, and its time limit in seconds.
-_PLACE: Final = struct.Struct("=16sQdd")
+_SLOT: Final = struct.Struct("=16sQdd")
 _KEY: Final = struct.Struct("=16sQ")
 _LIMIT: Final = struct.Struct("=d")
 _LIMIT_AT: Final = _KEY.size + 8
 
 #: Places there are; far more than a runner ever has in hand.
-_PLACES: Final = 10_000
+_SLOTS: Final = 10_000
 
 #: Before the first place: 1 once a body has begun for which there was none; 1 once the worker's row is written; why the
 #: runner leaves, by its number in _LEAVINGS; how many places were ever taken; the last pulse; the last beat.
 _HEAD: Final = struct.Struct("=BBBxIdd")
 _OVERFLOW_AT, _REGISTERED_AT, _LEAVING_AT, _TAKEN_AT, _PULSE_AT, _BEAT_AT = 0, 1, 2, 4, 8, 16
 _COUNT: Final = struct.Struct("=I")
-_MOMENT: Final = struct.Struct("=d")
+_TIME: Final = struct.Struct("=d")
 
-_LEAVINGS: Final[tuple[Leaving | None, ...]] = (None, *Leaving)
+_EXIT_REASONS: Final[tuple[ExitReason | None, ...]] = (None, *ExitReason)
 
 
-def new_memory() -> int:
+def create_shared_memory() -> int:
     """Return a descriptor of pages to share. Raises OSError."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("horsies-begun")
-        os.ftruncate(descriptor, Begun.SIZE)
+        os.ftruncate(descriptor, StartedRegistry.SIZE)
         return descriptor
     with TemporaryFile() as file:
-        file.write(bytes(Begun.SIZE))
+        file.write(bytes(StartedRegistry.SIZE))
         file.flush()
         return os.dup(file.fileno())
 
 
-class Begun:
+class StartedRegistry:
     """The shared pages: the runner writes, its supervisor reads. Moments are monotonic, in seconds.
 
     A place that is given back keeps what it says, for that stays true.
     """
 
-    SIZE: Final = _HEAD.size + _PLACE.size * _PLACES
+    SIZE: Final = _HEAD.size + _SLOT.size * _SLOTS
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, self.SIZE)
-        self._free: list[Place] = []
+        self._free: list[Slot] = []
         self._taken = 0
 
     # What the runner writes.
 
-    def place(self) -> Place:
+    def acquire(self) -> Slot:
         """Return a place to mark."""
         if self._free:
             return self._free.pop()
-        if self._taken < _PLACES:
+        if self._taken < _SLOTS:
             self._taken += 1
             _COUNT.pack_into(self._memory, _TAKEN_AT, self._taken)
-            return Place(self._memory, _HEAD.size + _PLACE.size * (self._taken - 1))
-        return Place(self._memory, 0)
+            return Slot(self._memory, _HEAD.size + _SLOT.size * (self._taken - 1))
+        return Slot(self._memory, 0)
 
-    def give_back(self, place: Place | None) -> None:
+    def release(self, place: Slot | None) -> None:
         """Let another body have the place."""
-        if place is not None and place.start:
+        if place is not None and place.offset:
             self._free.append(place)
 
-    def pulse(self) -> None:
+    def record_pulse(self) -> None:
         """Note that the interpreter of this process runs."""
-        _MOMENT.pack_into(self._memory, _PULSE_AT, time.monotonic())
+        _TIME.pack_into(self._memory, _PULSE_AT, time.monotonic())
 
-    def registered(self) -> None:
+    def record_registered(self) -> None:
         """Note that the worker's row is written, which is its first beat too."""
         self._memory[_REGISTERED_AT] = 1
-        self.beaten()
+        self.record_heartbeat()
 
-    def beaten(self) -> None:
+    def record_heartbeat(self) -> None:
         """Note that a beat is written."""
-        _MOMENT.pack_into(self._memory, _BEAT_AT, time.monotonic())
+        _TIME.pack_into(self._memory, _BEAT_AT, time.monotonic())
 
-    def leave(self, leaving: Leaving) -> None:
+    def record_exit(self, exit_reason: ExitReason) -> None:
         """Note why the process ends in order. One that ends without this note has crashed, whatever its status."""
-        self._memory[_LEAVING_AT] = _LEAVINGS.index(leaving)
+        self._memory[_LEAVING_AT] = _EXIT_REASONS.index(exit_reason)
 
     # What the supervisor reads.
 
     @property
     def last_pulse(self) -> float:
         """When the interpreter of the runner was last seen to run; 0 until it has started."""
-        return self._moment(_PULSE_AT)
+        return self._time_at(_PULSE_AT)
 
     @property
-    def last_beat(self) -> float:
+    def last_heartbeat(self) -> float:
         """When the runner last wrote a beat; 0 until it has written its row."""
-        return self._moment(_BEAT_AT)
+        return self._time_at(_BEAT_AT)
 
     @property
     def is_registered(self) -> bool:
@@ -119,59 +119,61 @@ class Begun:
         return bool(self._memory[_REGISTERED_AT])
 
     @property
-    def leaving(self) -> Leaving | None:
+    def exit_reason(self) -> ExitReason | None:
         """Why the runner left in order; None if it did not."""
-        return _LEAVINGS[self._memory[_LEAVING_AT]]
+        return _EXIT_REASONS[self._memory[_LEAVING_AT]]
 
     def is_over_limit(self, grace: float) -> bool:
         """Whether a body has run ``grace`` seconds longer than its time limit."""
         late = time.monotonic() - grace
-        return any(began + limit <= late for _, _, began, limit in self._places())
+        return any(began + limit <= late for _, _, began, limit in self._slots())
 
-    def traces(self, judged_at: float | None = None, *, is_stopped: bool = False) -> Traces:
+    def evidence(self, judged_at: float | None = None, *, is_stopped: bool = False) -> StartedEvidence:
         """Return what the bodies of a dead runner have left; with ``judged_at``, also which were over their limits.
 
         ``is_stopped`` says that it was told to stop, and that nothing else has ended them.
         """
-        places = {(key, claim): began + limit for key, claim, began, limit in self._places()}
-        return Traces(places, all_began=bool(self._memory[_OVERFLOW_AT]), judged_at=judged_at, is_stopped=is_stopped)
+        places = {(key, claim): began + limit for key, claim, began, limit in self._slots()}
+        return StartedEvidence(
+            places, all_began=bool(self._memory[_OVERFLOW_AT]), judged_at=judged_at, is_stopped=is_stopped
+        )
 
     def close(self) -> None:
         """Let the memory go."""
         self._memory.close()
 
-    def _moment(self, offset: int) -> float:
-        moment: float = _MOMENT.unpack_from(self._memory, offset)[0]
+    def _time_at(self, offset: int) -> float:
+        moment: float = _TIME.unpack_from(self._memory, offset)[0]
         return moment
 
-    def _places(self) -> list[tuple[bytes, int, float, float]]:
+    def _slots(self) -> list[tuple[bytes, int, float, float]]:
         (taken,) = _COUNT.unpack_from(self._memory, _TAKEN_AT)
-        end = _HEAD.size + _PLACE.size * min(taken, _PLACES)
-        return [place for place in _PLACE.iter_unpack(self._memory[_HEAD.size : end]) if place[2]]
+        end = _HEAD.size + _SLOT.size * min(taken, _SLOTS)
+        return [place for place in _SLOT.iter_unpack(self._memory[_HEAD.size : end]) if place[2]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class Slot:
     """Where one body notes that it begins and ends; at 0 the one for all bodies for which there is no other."""
 
     memory: mmap.mmap
-    start: int
+    offset: int
 
-    def begin(self, held: Held, began: float, limit: float) -> None:
+    def record_start(self, held: Held, began: float, limit: float) -> None:
         """Note that the body of this claim has begun, with a time limit in seconds, which may be infinite."""
-        if self.start:
-            _PLACE.pack_into(self.memory, self.start, held.task_id.bytes, held.claim, began, limit)
+        if self.offset:
+            _SLOT.pack_into(self.memory, self.offset, held.task_id.bytes, held.claim, began, limit)
         else:
             self.memory[_OVERFLOW_AT] = 1
 
-    def end(self) -> None:
+    def record_end(self) -> None:
         """Note that the body has ended: it can't get over its limit any more."""
-        if self.start:
-            _LIMIT.pack_into(self.memory, self.start + _LIMIT_AT, math.inf)
+        if self.offset:
+            _LIMIT.pack_into(self.memory, self.offset + _LIMIT_AT, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
+class StartedEvidence:
     """What the memory of a dead runner tells of its bodies: evidence for :func:`~..reaper.crashed.recover_all`."""
 
     over_at: dict[tuple[bytes, int], float] = field(repr=False)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Final, Self
 
-from .forks import mind_forks
+from .fork_safety import install_fork_hooks
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -72,7 +72,7 @@ class _Deadline:
     def __enter__(self) -> Self:
         self._thread.start()
         if self._owns_process:
-            mind_forks()  # or a signal to such a process would be written to this socket
+            install_fork_hooks()  # or a signal to such a process would be written to this socket
             # Python's own handlers run between two steps of the main thread, which may be long in coming.
             self._wakeup = signal.set_wakeup_fd(self._calling.fileno(), warn_on_full_buffer=False)
         return self

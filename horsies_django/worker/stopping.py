@@ -6,29 +6,31 @@ import time
 from collections.abc import Sequence
 
 from ..core.exceptions import TaskRevoked
-from .commands import Inbox, Word
-from .execution import Run
-from .execution_result import Outcome, Unbegun
-from .slots import Lane
-from .watchdog import INSIST
+from .execution import Execution
+from .execution_result import ExecutionResult, NotStarted
+from .inbox import Command, Inbox
+from .slot_pool import SlotPool
+from .watchdog import INTERRUPT_INTERVAL
 
 
-def stop_bodies(lanes: Sequence[Lane], inbox: Inbox, seconds: float) -> tuple[list[Outcome], set[Run]]:
+def stop_bodies(
+    pools: Sequence[SlotPool], inbox: Inbox, seconds: float
+) -> tuple[list[ExecutionResult], set[Execution]]:
     """Tell all bodies to stop and wait for them, ``seconds`` at most; return the outcomes, and which still run."""
-    running = {run for lane in lanes for run in lane.running.values()}
-    ended: list[Outcome] = []
+    running = {execution for pool in pools for execution in pool.running.values()}
+    ended: list[ExecutionResult] = []
     deadline = time.monotonic() + seconds
-    for run in running:
-        run.tell(TaskRevoked)
+    for execution in running:
+        execution.request_stop(TaskRevoked)
     while running and time.monotonic() < deadline:
-        for run in running:
-            run.interrupt()
-        for item in inbox.take(INSIST):
-            if isinstance(item, Outcome):
+        for execution in running:
+            execution.interrupt()
+        for item in inbox.take(INTERRUPT_INTERVAL):
+            if isinstance(item, ExecutionResult):
                 ended.append(item)
-                running.discard(item.run)
-            elif isinstance(item, Unbegun) and any(lane.take_back(item.run) for lane in lanes):
-                running.discard(item.run)
-            elif item is Word.ABORT:
+                running.discard(item.execution)
+            elif isinstance(item, NotStarted) and any(pool.hand_back(item.execution) for pool in pools):
+                running.discard(item.execution)
+            elif item is Command.ABORT:
                 deadline = time.monotonic()
     return ended, running

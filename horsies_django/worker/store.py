@@ -40,42 +40,42 @@ from ..reaper.crashed import Overrun, recover_all
 from ..workflows import gateway
 from ..workflows.gateway import EngineGateway, NewTasks
 from . import claiming, signal_dispatcher
-from .config import Plan
-from .execution import Run
-from .execution_result import Outcome
-from .selector import Shares
-from .slots import Lane
-from .versions import code_version
+from .code_version import code_version
+from .config import WorkerConfig
+from .execution import Execution
+from .execution_result import ExecutionResult
+from .queue_selector import QueueSelector
+from .slot_pool import SlotPool
 from .watchdog import resident_bytes
 
 #: Seconds for which what rows of queues say is not read anew: a busy worker looks more often.
-LEARNT_FOR: Final = 0.2
+POLICY_TTL: Final = 0.2
 
 #: Tasks of a queue that are tried one by one, at least, once a claim has failed.
-ISOLATED: Final = 20
+MIN_ISOLATED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PollView:
     """What a look saw: for each lane the queues to claim from, and in how many seconds more will be due."""
 
-    due: tuple[tuple[str, ...], ...]
+    queues: tuple[tuple[str, ...], ...]
     deferred_in: float | None
-    is_dismissed: bool = False
-    gates_in: float | None = None
+    is_stop_requested: bool = False
+    limits_due_in: float | None = None
     is_held_back: bool = False  # more is due, in queues whose limits keep it for now
     is_partial: bool = False  # there are more queues than one look sees
-    goes_on: bool = False  # and some that come after those that it has seen
+    has_more: bool = False  # and some that come after those that it has seen
     is_promising: bool = True  # not all of these queues refused when they were last asked
 
     @property
-    def anything(self) -> bool:
+    def has_work(self) -> bool:
         """Whether there is something to claim."""
-        comes = any(after is not None and after <= 0 for after in (self.deferred_in, self.gates_in))
-        return comes or (self.is_promising and any(self.due))
+        comes = any(after is not None and after <= 0 for after in (self.deferred_in, self.limits_due_in))
+        return comes or (self.is_promising and any(self.queues))
 
 
-class Lost(NamedTuple):
+class HeldClaim(NamedTuple):
     """A claim that only the table knows of."""
 
     task_id: UUID
@@ -84,36 +84,36 @@ class Lost(NamedTuple):
     begins_by: float | None = None
 
 
-C = TypeVar("C", ClaimedTask, Lost)
+C = TypeVar("C", ClaimedTask, HeldClaim)
 
 
-class Books:
+class WorkerStore:
     """Reads and writes for one runner, on the pump's connection. Nothing here waits, logs or keeps tasks in memory."""
 
-    def __init__(self, plan: Plan, runner: Runner) -> None:
-        self._plan = plan
+    def __init__(self, config: WorkerConfig, runner: Runner) -> None:
+        self._config = config
         self._runner = runner
-        self._exchanges: dict[bool, Exchange] = {}
+        self._statements: dict[bool, Exchange] = {}
         self._survey: Survey | None = None
-        self._gateway = EngineGateway(plan.database)
-        self.shares = Shares(plan)
-        self._learn_at = float("-inf")
+        self._gateway = EngineGateway(config.database)
+        self.selector = QueueSelector(config)
+        self._policies_expire_at = float("-inf")
 
     def register(self) -> bool:
         """Write the worker's row."""
-        runner, facts = self._runner, self._plan.facts | {"version": __version__, "memory": resident_bytes()}
-        facts["code_version"] = code_version(self._plan.options)
-        self._workers.register(runner.worker_id, self._plan.name, runner.hostname, runner.pid or 0, **facts)
+        runner, facts = self._runner, self._config.row_values | {"version": __version__, "memory": resident_bytes()}
+        facts["code_version"] = code_version(self._config.options)
+        self._workers.register(runner.worker_id, self._config.name, runner.hostname, runner.pid or 0, **facts)
         return True
 
     def ping(self) -> bool:
         """Say something to this worker's own listener, which so learns whether it hears at all."""
-        postgres.ping(self._plan.database, self._runner.worker_id)
+        postgres.ping(self._config.database, self._runner.worker_id)
         return True
 
     def leave(self) -> bool:
         """Remove the worker's row."""
-        retention.learn(self._plan.database, {})
+        retention.learn(self._config.database, {})
         self._workers.leave(self._runner.worker_id)
         return True
 
@@ -121,24 +121,24 @@ class Books:
         """Whether the worker's row asks it to stop."""
         return self._workers.filter(pk=self._runner.worker_id, stop_requested_at__isnull=False).exists()
 
-    def look(self, lanes: Sequence[Lane]) -> View:
+    def poll(self, pools: Sequence[SlotPool]) -> PollView:
         """See, in one statement and with no lock, what there is to do."""
         if self._survey is None:
-            kinds = [lane.is_async for lane in lanes]
+            kinds = [pool.is_async for pool in pools]
             self._survey = Survey(self._tasks(), self._workers, self._runner.worker_id, kinds)
         while (surveyed := self._survey.make()) is None:
             self.register()  # somebody removed the row
-        self._learn(is_ruled=surveyed.is_ruled)
-        serves = self._plan.serves
+        self._refresh_policies(is_ruled=surveyed.is_ruled)
+        serves = self._config.serves
         due: list[tuple[str, ...]] = []
         is_held_back = False
-        for lane, waiting in zip(lanes, surveyed.queues, strict=True):
+        for pool, waiting in zip(pools, surveyed.queues, strict=True):
             served = [queue for queue in waiting if not queue.is_paused and serves(queue.queue_name)]
-            names = self.shares.sorted(lane.is_async, served, surveyed.now)
-            due.append(self.shares.open(names))
-            is_held_back = is_held_back or self.shares.is_hopeful(set(names).difference(due[-1]))
-        is_promising = any(map(self.shares.promises, due))
-        return View(
+            names = self.selector.in_order(pool.is_async, served, surveyed.now)
+            due.append(self.selector.unblocked(names))
+            is_held_back = is_held_back or self.selector.will_resume(set(names).difference(due[-1]))
+        is_promising = any(map(self.selector.may_have_tasks, due))
+        return PollView(
             tuple(due),
             surveyed.deferred_in,
             surveyed.is_dismissed,
@@ -149,27 +149,27 @@ class Books:
             is_promising,
         )
 
-    def ease(self) -> None:
+    def reset_policies(self) -> None:
         """Somebody has changed something of queues: what is known of them counts no more."""
-        self.shares.ease()
-        self._learn_at = float("-inf")
+        self.selector.reset()
+        self._policies_expire_at = float("-inf")
 
     @property
-    def doubts_rules(self) -> bool:
+    def are_policies_stale(self) -> bool:
         """Whether what is known of queues counts no more."""
-        return self._learn_at == float("-inf")
+        return self._policies_expire_at == float("-inf")
 
-    def _learn(self, *, is_ruled: bool) -> None:
+    def _refresh_policies(self, *, is_ruled: bool) -> None:
         """Read what rows of queues say, if any says anything, and nobody has just done so."""
-        if is_ruled and time.monotonic() < self._learn_at:
+        if is_ruled and time.monotonic() < self._policies_expire_at:
             return
-        self._learn_at = time.monotonic() + LEARNT_FOR
-        rows = Queue.objects.using(self._plan.database).ruled().values("name", *RULES) if is_ruled else ()
-        is_new = self.shares.learn({row.pop("name"): row for row in rows})
-        if is_new and retention.learn(self._plan.database, self.shares.kept):
-            self._exchanges.clear()
+        self._policies_expire_at = time.monotonic() + POLICY_TTL
+        rows = Queue.objects.using(self._config.database).ruled().values("name", *RULES) if is_ruled else ()
+        is_new = self.selector.set_policies({row.pop("name"): row for row in rows})
+        if is_new and retention.learn(self._config.database, self.selector.retention):
+            self._statements.clear()
 
-    def beat(self, lanes: Sequence[Lane]) -> bool:
+    def heartbeat(self, pools: Sequence[SlotPool]) -> bool:
         """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34).
 
         Return whether it is asked to stop.
@@ -180,14 +180,14 @@ class Books:
             self.register()
         self.ping()
         held = {
-            BeatRole.RUNNER: [run.claim for lane in lanes for run in lane.running.values()],
-            BeatRole.CLAIMER: [claim for lane in lanes for claim in lane.prefetched],
+            BeatRole.RUNNER: [execution.claim for pool in pools for execution in pool.running.values()],
+            BeatRole.CLAIMER: [claim for pool in pools for claim in pool.prefetched],
         }
         for role, claims in held.items():
             if claims:
                 status = TaskStatus.RUNNING if role is BeatRole.RUNNER else TaskStatus.CLAIMED
                 tasks = self._tasks().held(claims, status, runner.worker_id)
-                beats = Heartbeat.objects.using(self._plan.database)
+                beats = Heartbeat.objects.using(self._config.database)
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
         return answer is Answer.STOP
 
@@ -205,13 +205,19 @@ class Books:
             held = self._tasks().held(claims, TaskStatus.RUNNING, self._runner.worker_id)
             return mine - set(held.lock().values_list("pk", flat=True))
 
-    def note_progress(self, runs: Iterable[Run]) -> dict[Run, str]:
+    def note_progress(self, executions: Iterable[Execution]) -> dict[Execution, str]:
         """Write what bodies have said of their progress since it was last written; return what was written of which."""
-        notes = {run: note for run in runs if (note := run.progress) is not None and note != run.noted}
+        notes = {
+            execution: note
+            for execution in executions
+            if (note := execution.progress) is not None and note != execution.stored_progress
+        }
         if not notes:
             return {}
-        written = self._tasks().note_progress({run.claim: note for run, note in notes.items()}, self._runner.worker_id)
-        return {run: note for run, note in notes.items() if run.task_id in written}
+        written = self._tasks().note_progress(
+            {execution.claim: note for execution, note in notes.items()}, self._runner.worker_id
+        )
+        return {execution: note for execution, note in notes.items() if execution.task_id in written}
 
     def store(self, ends: Sequence[Ended]) -> None:
         """Write how bodies ended. What lost its claim meanwhile changes nothing."""
@@ -230,39 +236,41 @@ class Books:
         if failed := [end for end in ends if end.error is not None and end.again_in is None]:
             tasks.fail(failed, runner)
 
-    def blocked(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    def lock_workflows(self, outcomes: Sequence[ExecutionResult]) -> list[ExecutionResult]:
         """Lock the workflows of these nodes' tasks; return those whose workflow somebody else has locked."""
         blocked = self._blocked([outcome.claim for outcome in outcomes])
         return [outcome for outcome in outcomes if outcome.claim.workflow_id in blocked]
 
-    def _blocked(self, claims: Sequence[ClaimedTask | Lost]) -> set[UUID]:
+    def _blocked(self, claims: Sequence[ClaimedTask | HeldClaim]) -> set[UUID]:
         roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
         return self._gateway.lock_unless_locked(roots) if roots else set()
 
-    def advance(self, outcomes: Sequence[Outcome]) -> NewTasks:
+    def advance(self, outcomes: Sequence[ExecutionResult]) -> NewTasks:
         """Do what follows from these ends of nodes' tasks; return what is there then.
 
         Raises :class:`~..workflows.gateway.AdvanceFailed`.
         """
-        has_pending = any(outcome.ended.again_in is not None for outcome in outcomes)
-        return self._gateway.advance_locked([outcome.run.task_id for outcome in outcomes], has_pending=has_pending)
+        has_pending = any(outcome.completion.again_in is not None for outcome in outcomes)
+        return self._gateway.advance_locked(
+            [outcome.execution.task_id for outcome in outcomes], has_pending=has_pending
+        )
 
-    def tell_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
+    def notify_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
         """Wake those who serve the queues of these tasks, once they are there."""
         for queue, is_async in set(tasks):
-            wake_after_commit(self._plan.database, queue, is_async=is_async)
+            wake_after_commit(self._config.database, queue, is_async=is_async)
 
-    def run_nodes(self, claims: Sequence[ClaimedTask]) -> bool:
+    def mark_nodes_running(self, claims: Sequence[ClaimedTask]) -> bool:
         """Show that the nodes of these tasks run."""
         if claims:
-            gateway.mark_running(self._plan.database, [claim.task_id for claim in claims])
+            gateway.mark_running(self._config.database, [claim.task_id for claim in claims])
         return True
 
-    def delete_fleeting(self, outcomes: Sequence[Outcome]) -> None:
+    def delete_unretained(self, outcomes: Sequence[ExecutionResult]) -> None:
         """Delete tasks that are kept for no time at all (S2-10). Where somebody listens, the reaper does so later."""
         ended = [one for one in outcomes if one.is_final and not signal_dispatcher.wants_finished(one.claim)]
-        ends = ((one.claim, TaskStatus.COMPLETED if one.ended.is_success else TaskStatus.FAILED) for one in ended)
-        if retention.may_go_at_once(ends, self._plan.database):
+        ends = ((one.claim, TaskStatus.COMPLETED if one.completion.is_success else TaskStatus.FAILED) for one in ended)
+        if retention.may_go_at_once(ends, self._config.database):
             with self.transaction():
                 pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[one.claim.task_id for one in ended])))
 
@@ -297,7 +305,7 @@ class Books:
         mine.filter(pk__in=[claim.task_id for claim in claims if not claim.is_readable]).fail_unreadable()
         return [claim for claim in claims if claim.is_readable]
 
-    def isolate(self, lanes: Sequence[Lane]) -> int:
+    def isolate(self, pools: Sequence[SlotPool]) -> int:
         """End the tasks that can't be claimed, of those next up for these lanes; return how many there were.
 
         A claim of many tells of no row. So each is claimed alone, in a transaction that is rolled back. Those that are
@@ -306,24 +314,24 @@ class Books:
         """
         due = self._tasks().deferred().filter(enqueued_at__lte=Now())
         found = due.filter(beyond(DATES, NUMBERS)).fail_unreadable()
-        found += len(bring_into_range(Queue.objects.using(self._plan.database), BOUNDS))
-        for lane in lanes:
-            for queue in lane.queues:
-                next_up = self._tasks().next_up(is_async=lane.is_async).filter(queue_name=queue)
-                for key in list(next_up.values_list("pk", flat=True)[: max(ISOLATED, 2 * lane.room)]):
-                    found += self._end_if_unclaimable(key, is_async=lane.is_async)
+        found += len(bring_into_range(Queue.objects.using(self._config.database), BOUNDS))
+        for pool in pools:
+            for queue in pool.queues:
+                next_up = self._tasks().next_up(is_async=pool.is_async).filter(queue_name=queue)
+                for key in list(next_up.values_list("pk", flat=True)[: max(MIN_ISOLATED, 2 * pool.room)]):
+                    found += self._end_if_unclaimable(key, is_async=pool.is_async)
         return found
 
-    def isolate_gated(self, key: str) -> int:
+    def isolate_blocked(self, key: str) -> int:
         """Fail the unreadable tasks at this limit's gate and mend the limit; return the number of rows changed."""
-        return isolate_gate(self._plan.database, key)
+        return isolate_gate(self._config.database, key)
 
     def _end_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
         row = self._tasks().filter(pk=key)
         try:
             with self.transaction():
                 row.claim(self._runner.worker_id, start=1, is_async=is_async)
-                transaction.set_rollback(True, using=self._plan.database)
+                transaction.set_rollback(True, using=self._config.database)
         except Exception as error:
             if not is_of_the_row(error):
                 raise
@@ -334,17 +342,17 @@ class Books:
         with self.transaction(), gateway.lock_then_advance(self._tasks().filter(pk=end.task_id)):
             self.store([end])
 
-    def gates_due(self) -> set[str]:
+    def due_limits(self) -> set[str]:
         """The limits at which time alone has made room, a few hundred at most."""
-        due = Limit.objects.using(self._plan.database).due()
+        due = Limit.objects.using(self._config.database).due()
         return set(due.order_by("next_at").values_list("pk", flat=True)[:KEYS])
 
-    def admit(self, keys: Collection[str]) -> Admitted:
+    def release_blocked(self, keys: Collection[str]) -> Admitted:
         """Let in at the gates of these keys where somebody waits and nobody else is letting in."""
-        waits = set(keys) - idle(self._plan.database, keys)
-        return admit(self._plan.database, waits) if waits else NO_ONE
+        waits = set(keys) - idle(self._config.database, keys)
+        return admit(self._config.database, waits) if waits else NO_ONE
 
-    def undefer(self) -> int:
+    def release_deferred(self) -> int:
         """Let what has become due be claimed, by whom it may."""
         return self._tasks().undefer()
 
@@ -354,33 +362,33 @@ class Books:
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest, self._runner.worker_id)
         nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
-        gateway.advance_unless_locked(self._plan.database, nodes)
+        gateway.advance_unless_locked(self._config.database, nodes)
         return [claim for claim in latest if claim.task_id in may]
 
-    def exchange(self, lane: Lane, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
+    def complete_and_claim(self, pool: SlotPool, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
         """Store successes and start what is next up for a lane, in one statement where the database can."""
-        if lane.is_async not in self._exchanges:
+        if pool.is_async not in self._statements:
             with self.transaction():
-                exchange = exchange_of(self._tasks(), self._runner, is_async=lane.is_async)
-            self._exchanges[lane.is_async] = exchange
-        exchange = self._exchanges[lane.is_async]
-        if self.shares.is_plain or not room:
-            return exchange.run(ends, room, lane.queues)
-        return claiming.exchange(self.shares, self._tasks(), lane, exchange, ends, room)
+                exchange = exchange_of(self._tasks(), self._runner, is_async=pool.is_async)
+            self._statements[pool.is_async] = exchange
+        exchange = self._statements[pool.is_async]
+        if self.selector.is_plain or not room:
+            return exchange.run(ends, room, pool.queues)
+        return claiming.complete_and_claim(self.selector, self._tasks(), pool, exchange, ends, room)
 
-    def claim(self, lane: Lane) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
+    def prefetch(self, pool: SlotPool) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
         """Claim for a lane, and return what has started and what was prefetched."""
-        return claiming.prefetch(self.shares, self._tasks(), lane, self._runner.worker_id)
+        return claiming.prefetch(self.selector, self._tasks(), pool, self._runner.worker_id)
 
     def hand_back(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Give back what was started and has not begun; return those that have to wait with that."""
-        return self._let_go(claims, TaskStatus.RUNNING)
+        return self._release(claims, TaskStatus.RUNNING)
 
     def release(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
         """Give back what was claimed and not started; return those that have to wait with that."""
-        return self._let_go(claims, TaskStatus.CLAIMED)
+        return self._release(claims, TaskStatus.CLAIMED)
 
-    def _let_go(self, claims: Sequence[C], status: TaskStatus, *, at_last: bool = False) -> list[C]:
+    def _release(self, claims: Sequence[C], status: TaskStatus, *, at_last: bool = False) -> list[C]:
         """Let these be claimed anew, but for those that are returned: somebody else has locked their workflow.
 
         Who pauses or cancels it does not see yet that they are to be claimed anew, and would leave them to run. That is
@@ -395,22 +403,24 @@ class Books:
         dated = {claim.task_id: claim.begins_by for claim in free if claim.begins_by is not None}
         if late := [task_id for task_id, begins_by in dated.items() if time.monotonic() >= begins_by]:
             tasks.filter(pk__in=late).expire()
-        gateway.advance_locked(self._plan.database, [claim.task_id for claim in free if claim.workflow_id is not None])
-        wake_after_commit(self._plan.database, ANY_QUEUE)
+        gateway.advance_locked(
+            self._config.database, [claim.task_id for claim in free if claim.workflow_id is not None]
+        )
+        wake_after_commit(self._config.database, ANY_QUEUE)
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
 
     def _give_tokens_back(self, claims: Collection[Held], status: TaskStatus) -> None:
         """Let others have the tokens of what has not begun: who sleeps until there is one is told."""
-        if self.shares.has_rates and give_back(self._tasks().held(claims, status, self._runner.worker_id)):
-            wake_after_commit(self._plan.database, ANY_QUEUE)
+        if self.selector.has_rates and give_back(self._tasks().held(claims, status, self._runner.worker_id)):
+            wake_after_commit(self._config.database, ANY_QUEUE)
 
-    def give_up(self, still: Collection[ClaimedTask] = (), *, is_stopped: bool = False) -> int:
+    def recover_held(self, still: Collection[ClaimedTask] = (), *, is_stopped: bool = False) -> int:
         """Put back everything that this worker holds, as its policy says for a crash, but what ``still`` runs.
 
         If it ``is_stopped``, that costs no retry.
         """
         held = self._tasks().held_by(self._runner.worker_id).exclude(pk__in=[claim.task_id for claim in still])
-        return recover_all(held, Overrun(self._plan.task_timeout, is_stopped))
+        return recover_all(held, Overrun(self._config.task_timeout, is_stopped))
 
     def holds_anything(self) -> bool:
         """Whether the table says that this worker holds a task."""
@@ -420,25 +430,25 @@ class Books:
         """Give back what the table says this worker holds and it does not know of: a commit's answer was lost."""
         mine = {(claim.task_id, claim.claim) for claim in known}
         held = self._tasks().held_by(self._runner.worker_id).values_list("status", "pk", "claim", "workflow_id")
-        lost = [(status, Lost(*row)) for status, *row in held if tuple(row[:2]) not in mine]
+        lost = [(status, HeldClaim(*row)) for status, *row in held if tuple(row[:2]) not in mine]
         for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
             if claims := [claim for found, claim in lost if found == status]:
-                self._let_go(claims, status, at_last=at_last)
+                self._release(claims, status, at_last=at_last)
 
     def transaction(self) -> transaction.Atomic:
         """The transaction of a tick."""
-        return transaction.atomic(using=self._plan.database)
+        return transaction.atomic(using=self._config.database)
 
     def pipeline(self) -> AbstractContextManager[None]:
         """Have what is said in a tick about nodes go in few round trips, if the database can: a line may be slow."""
-        return postgres.pipeline(connections[self._plan.database])
+        return postgres.pipeline(connections[self._config.database])
 
     def _tasks(self) -> TaskQuerySet:
-        return Task.objects.using(self._plan.database)
+        return Task.objects.using(self._config.database)
 
     @property
     def _workers(self) -> WorkerQuerySet:
-        return Worker.objects.using(self._plan.database)
+        return Worker.objects.using(self._config.database)
 
 
 def latest(ends: Sequence[Ended]) -> list[Ended]:

@@ -19,23 +19,23 @@ from typing import Final, TypeAlias
 
 from django.conf import settings
 
-from ..core.sync import LONGEST_WAIT, Mailbox
+from ..core.sync import MAX_WAIT, Mailbox
 from ..enqueue.django_result import own_logging
 from ..models.check_migrated import MissingPrivilege
 from ..reaper.loop import Reaper
 from ..schedules.scheduler import Beat
-from .commands import Word
-from .config import Plan, Until
+from .config import Until, WorkerConfig
 from .connection import own_connection
-from .exit_reason import Leaving
-from .groups import end_group
-from .spawning import Child, Spawner
-from .supervisor_store import Dead, SupervisorStore
+from .exit_reason import ExitReason
+from .groups import kill_process_group
+from .inbox import Command
+from .spawner import Child, Spawner
+from .supervisor_store import DeadRunner, SupervisorStore
 
 logger = logging.getLogger("horsies_django.worker")
 
 _FIRST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 30.0
+_MAX_PAUSE: Final = 30.0
 
 #: Seconds that a runner gets beyond its shutdown timeout, to write what it has to; and after a second signal.
 GRACE: Final = 5.0
@@ -50,7 +50,7 @@ ABORT_TIMEOUT: Final = 3.0
 ANSWER_TIMEOUT: Final = 5.0
 
 #: Failed starts in a row after which a worker that is to end by itself gives up.
-HOPELESS: Final = 5
+MAX_FAILED_STARTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,39 +61,39 @@ class _Exited:
 @dataclass(frozen=True, slots=True)
 class _Retiring:
     child: Child
-    leaving: Leaving
+    exit_reason: ExitReason
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
     worker_id: str
-    is_dismissed: bool
+    is_stop_requested: bool
 
 
 #: None: the store has recovered what a dead runner held.
-_Event: TypeAlias = _Exited | _Retiring | _Answer | Word | None
+_Event: TypeAlias = _Exited | _Retiring | _Answer | Command | None
 
 
 class Supervisor:
     """Keeps ``plan.processes`` runners alive until told to stop, or until they have done their work."""
 
-    def __init__(self, plan: Plan, verbosity: int = 1) -> None:
-        self._plan = plan
+    def __init__(self, config: WorkerConfig, verbosity: int = 1) -> None:
+        self._config = config
         self._events: Mailbox[_Event] = Mailbox()
-        self._spawner = Spawner(plan, verbosity)
-        self._store = SupervisorStore(plan, partial(self._events.put, None))
+        self._spawner = Spawner(config, verbosity)
+        self._store = SupervisorStore(config, partial(self._events.put, None))
         self._children: list[Child] = []
         self._start_at: list[float] = []
         self._unanswered: dict[str, float] = {}
         self._failed_starts = 0
         self._has_failed = False
-        self._stopping: Word | None = None
+        self._stopping: Command | None = None
         self._kill_at = float("inf")
         self._leave_at = float("inf")
 
-    def tell(self, word: Word) -> None:
+    def send(self, command: Command) -> None:
         """Stop (first time) or abort (second time); may be called from a signal handler."""
-        self._events.put(word)
+        self._events.put(command)
 
     def run(self) -> int:
         """Supervise until the last runner is gone and return the exit status."""
@@ -101,14 +101,14 @@ class Supervisor:
             raise RuntimeError("Runners are processes of their own: they need DJANGO_SETTINGS_MODULE.")
         self._spawner.open()
         loops: dict[str, Reaper | Beat] = {}
-        if self._plan.reaper:
-            loops["reaper"] = Reaper(self._plan.options, self._plan.backend)
-        if self._plan.scheduler and self._plan.until is Until.STOPPED:
-            loops["scheduler"] = Beat(self._plan.options, self._plan.backend)
+        if self._config.reaper:
+            loops["reaper"] = Reaper(self._config.options, self._config.backend)
+        if self._config.scheduler and self._config.until is Until.STOPPED:
+            loops["scheduler"] = Beat(self._config.options, self._config.backend)
         for given in loops.items():
-            threading.Thread(target=self._go_round, args=given, name=f"horsies-{given[0]}", daemon=True).start()
+            threading.Thread(target=self._run_loop, args=given, name=f"horsies-{given[0]}", daemon=True).start()
         self._store.start()
-        self._start_at = [time.monotonic()] * self._plan.processes
+        self._start_at = [time.monotonic()] * self._config.processes
         with own_logging():
             while not self._is_done():
                 self.run_once()
@@ -116,7 +116,7 @@ class Supervisor:
                 loop.stop()
             self._spawner.close()
             self._store.close(0.0 if self._store.pending else ABORT_TIMEOUT)
-        return 1 if self._has_failed or self._is_hopeless() else 0
+        return 1 if self._has_failed or self._gives_up() else 0
 
     def run_once(self) -> None:
         """Start what is to start, wait for the next event, and act on it."""
@@ -124,16 +124,16 @@ class Supervisor:
             self._start_at.pop(0)
             self._spawn()
         for event in self._events.take(self._wait()):
-            self._act(event)
+            self._handle(event)
         for worker_id, until in list(self._unanswered.items()):
             if time.monotonic() >= until:
                 self._replace_dead(worker_id, is_dismissed=False)
         for child in self._children:
-            self._mind(child)
+            self._check(child)
         if time.monotonic() >= self._kill_at:
             self._kill_at = float("inf")
         if self._stopping and not self._children and self._leave_at == float("inf"):
-            timeout = LEAVE_TIMEOUT if self._stopping is Word.STOP else ABORT_TIMEOUT
+            timeout = LEAVE_TIMEOUT if self._stopping is Command.STOP else ABORT_TIMEOUT
             self._leave_at = time.monotonic() + timeout
 
     def _is_done(self) -> bool:
@@ -147,37 +147,37 @@ class Supervisor:
 
     def _wait(self) -> float:
         moments = [*self._start_at[:1], *self._unanswered.values(), self._kill_at, self._leave_at]
-        moments += [child.stalls.beat_at for child in self._children]
-        return max(0.0, min(min(moments) - time.monotonic(), LONGEST_WAIT))
+        moments += [child.stall_detector.heartbeat_at for child in self._children]
+        return max(0.0, min(min(moments) - time.monotonic(), MAX_WAIT))
 
-    def _act(self, event: _Event) -> None:
+    def _handle(self, event: _Event) -> None:
         if isinstance(event, _Exited):
-            self._bury(event.child)
-        elif isinstance(event, Word):
-            self._halt(event)
+            self._on_exit(event.child)
+        elif isinstance(event, Command):
+            self._stop(event)
         elif isinstance(event, _Answer):
-            self._replace_dead(event.worker_id, is_dismissed=event.is_dismissed)
+            self._replace_dead(event.worker_id, is_dismissed=event.is_stop_requested)
         elif isinstance(event, _Retiring) and event.child in self._children:
             event.child.is_retiring = True
-            self._relieve(event.child, is_urgent=event.leaving is Leaving.STUCK)
+            self._start_replacement(event.child, is_urgent=event.exit_reason is ExitReason.STUCK)
 
-    def _mind(self, child: Child) -> None:
+    def _check(self, child: Child) -> None:
         """Kill a runner that stands still or does not stop in time; beat for one that does not itself."""
         is_alive = child.process.returncode is None  # else what its bodies have started is being ended
         if is_alive and time.monotonic() >= self._kill_at:
             child.kill("it did not stop in time")
-        elif is_alive and (why := child.stalls.look()):
+        elif is_alive and (why := child.stall_detector.check()):
             child.kill(why)
-        elif child.stalls.is_beat_due():
-            self._store.beat(child.worker_id, child.process.pid)
+        elif child.stall_detector.is_heartbeat_due():
+            self._store.heartbeat(child.worker_id, child.process.pid)
 
-    def _relieve(self, child: Child, *, is_urgent: bool) -> None:
+    def _start_replacement(self, child: Child, *, is_urgent: bool) -> None:
         """Start a fresh runner beside one that takes no more work.
 
         Of those that only wait for long bodies as many may have one beside them as the plan has processes, or each
         long body would end up with a process of its own.
         """
-        has_room = len(self._children) + len(self._start_at) < 2 * self._plan.processes
+        has_room = len(self._children) + len(self._start_at) < 2 * self._config.processes
         if not self._stopping and not child.is_replaced and (is_urgent or has_room):
             logger.warning("runner retires id=%s: a fresh one starts beside it", child.worker_id)
             child.is_replaced = True
@@ -192,20 +192,20 @@ class Supervisor:
             self._start_after(_pause(max(self._failed_starts, 2)))
             return
         self._children.append(child)
-        for target in (self._watch, self._listen):
+        for target in (self._wait_for_exit, self._read_retirement):
             threading.Thread(target=target, args=(child,), daemon=True).start()
 
-    def _watch(self, child: Child) -> None:
+    def _wait_for_exit(self, child: Child) -> None:
         child.process.wait()
-        end_group(child.process.pid)  # they may still do what the task is about, which is given away next
+        kill_process_group(child.process.pid)  # they may still do what the task is about, which is given away next
         self._events.put(_Exited(child))
 
-    def _listen(self, child: Child) -> None:
-        with os.fdopen(child.reading) as pipe:
+    def _read_retirement(self, child: Child) -> None:
+        with os.fdopen(child.retire_pipe) as pipe:
             for line in pipe:
-                self._events.put(_Retiring(child, Leaving(line.strip())))
+                self._events.put(_Retiring(child, ExitReason(line.strip())))
 
-    def _bury(self, child: Child) -> None:
+    def _on_exit(self, child: Child) -> None:
         """A runner has ended: have what it held recovered, and replace it unless its work is done."""
         status = child.process.returncode
         assert status is not None
@@ -213,45 +213,47 @@ class Supervisor:
         if child.process.stdin:
             with suppress(OSError):
                 child.process.stdin.close()
-        leaving, has_started = child.begun.leaving, child.begun.is_registered
+        exit_reason, has_started = child.started_registry.exit_reason, child.started_registry.is_registered
         # A crash is nobody's time limit. Where the process had to end for its bodies, those over their limits pay.
-        is_judged = leaving is not None or child.is_killed
+        is_judged = exit_reason is not None or child.is_killed
         is_stopped = is_judged and self._stopping is not None
-        traces = child.begun.traces(time.monotonic() if is_judged else None, is_stopped=is_stopped)
-        dead = Dead(child.worker_id, traces)
-        child.begun.close()
-        if leaving is None:
+        traces = child.started_registry.evidence(time.monotonic() if is_judged else None, is_stopped=is_stopped)
+        dead = DeadRunner(child.worker_id, traces)
+        child.started_registry.close()
+        if exit_reason is None:
             logger.error("runner died id=%s %s", child.worker_id, _describe(status))
             if not self._stopping and not child.is_replaced:
                 self._failed_starts = 0 if has_started else self._failed_starts + 1
-                dead.answer = lambda is_dismissed: self._events.put(_Answer(child.worker_id, is_dismissed))
+                dead.on_stop_request_known = lambda is_dismissed: self._events.put(
+                    _Answer(child.worker_id, is_dismissed)
+                )
                 self._unanswered[child.worker_id] = time.monotonic() + ANSWER_TIMEOUT
-        elif leaving is Leaving.DISMISSED:
-            self._let_go(child.worker_id)
-        elif leaving in (Leaving.ELSEWHERE, Leaving.FORBIDDEN):  # another one would find the same
+        elif exit_reason is ExitReason.STOP_REQUESTED:
+            self._log_not_replaced(child.worker_id)
+        elif exit_reason in (ExitReason.WRONG_DATABASE, ExitReason.FORBIDDEN):  # another one would find the same
             self._has_failed = True
-            self._halt(Word.STOP)
+            self._stop(Command.STOP)
         else:
             self._failed_starts = 0
-            goes_on = leaving is not Leaving.DONE or self._plan.until is Until.STOPPED
+            goes_on = exit_reason is not ExitReason.DONE or self._config.until is Until.STOPPED
             if goes_on and not self._stopping and not child.is_replaced:
                 self._start_after(0.0)
         self._store.recover(dead)  # also of one that left in order: it may not have got everything said
         for other in self._children:
             if other.is_retiring:
-                self._relieve(other, is_urgent=False)
+                self._start_replacement(other, is_urgent=False)
 
     def _replace_dead(self, worker_id: str, *, is_dismissed: bool) -> None:
         """Replace a runner that has crashed, unless an operator had asked it to go."""
         if self._unanswered.pop(worker_id, None) is None or self._stopping:
             return
         if is_dismissed:
-            self._let_go(worker_id)
-        elif not self._is_hopeless():
+            self._log_not_replaced(worker_id)
+        elif not self._gives_up():
             # The first replacement comes at once: one crash is an accident, a row of them is not.
             self._start_after(_pause(self._failed_starts))
 
-    def _let_go(self, worker_id: str) -> None:
+    def _log_not_replaced(self, worker_id: str) -> None:
         """A runner has gone because an operator asked it to: it gets no replacement."""
         left = len(self._children) + len(self._start_at)
         end = "" if left else ", and with the last one the worker ends"
@@ -260,25 +262,25 @@ class Supervisor:
     def _start_after(self, pause: float) -> None:
         self._start_at = sorted([*self._start_at, time.monotonic() + pause])
 
-    def _is_hopeless(self) -> bool:
-        return self._plan.until is not Until.STOPPED and self._failed_starts >= HOPELESS
+    def _gives_up(self) -> bool:
+        return self._config.until is not Until.STOPPED and self._failed_starts >= MAX_FAILED_STARTS
 
-    def _halt(self, word: Word) -> None:
-        if self._stopping is Word.ABORT:
+    def _stop(self, command: Command) -> None:
+        if self._stopping is Command.ABORT:
             return  # it ends soon, and signals that come one after the other must not put that off
-        word = Word.ABORT if self._stopping else word
-        self._stopping = word
+        command = Command.ABORT if self._stopping else command
+        self._stopping = command
         self._start_at.clear()
         self._unanswered.clear()
-        grace = ABORT_GRACE if word is Word.ABORT else self._plan.shutdown_timeout + GRACE
+        grace = ABORT_GRACE if command is Command.ABORT else self._config.shutdown_timeout + GRACE
         self._kill_at = time.monotonic() + grace
         self._leave_at = float("inf")  # counts from the end of the last runner
         for child in self._children:
-            child.tell(word)
+            child.send(command)
 
-    def _go_round(self, name: str, loop: Reaper | Beat) -> None:
+    def _run_loop(self, name: str, loop: Reaper | Beat) -> None:
         try:
-            with own_connection(self._plan.database, name, waits=True):
+            with own_connection(self._config.database, name, waits=True):
                 loop.run()
         except MissingPrivilege as error:
             self._fail(f"the {name} can't go on: this worker stops: {error}")
@@ -291,11 +293,11 @@ class Supervisor:
         logger.error("%s", why, exc_info=exc_info)
         if not self._has_failed:  # said twice it would cut the bodies short
             self._has_failed = True
-            self._events.put(Word.STOP)
+            self._events.put(Command.STOP)
 
 
 def _pause(failed_starts: int) -> float:
-    return 0.0 if failed_starts < 2 else float(min(_FIRST_PAUSE * 2 ** (failed_starts - 2), _LONGEST_PAUSE))
+    return 0.0 if failed_starts < 2 else float(min(_FIRST_PAUSE * 2 ** (failed_starts - 2), _MAX_PAUSE))
 
 
 def _describe(status: int) -> str:

@@ -17,35 +17,35 @@ from ..db.errors import lacks_privilege
 from ..enqueue.send_signals import handing_over
 from ..models import Heartbeat, Task, Worker
 from ..reaper.crashed import Evidence, recover_all
-from .config import HOSTNAME, Plan
+from .config import HOSTNAME, WorkerConfig
 from .connection import own_connection
-from .signal_dispatcher import Announcer
+from .signal_dispatcher import SignalDispatcher
 
 logger = logging.getLogger("horsies_django.worker")
 
 #: Times that the tasks of a dead runner are looked for, if another transaction has them locked.
-TRIES: Final = 10
+MAX_TRIES: Final = 10
 
 #: Seconds between two tries.
-PAUSE: Final = 1.0
+RETRY_INTERVAL: Final = 1.0
 
 #: Seconds for which the thread waits when there is nothing to do.
 _IDLE: Final = 60.0
 
 
 @dataclass(slots=True)
-class Dead:
+class DeadRunner:
     """A runner that has ended; ``answer`` is called with whether an operator had asked it to go."""
 
     worker_id: str
     evidence: Evidence
-    answer: Callable[[bool], None] | None = None
+    on_stop_request_known: Callable[[bool], None] | None = None
     tries: int = 0
     next_try: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Beat:
+class _Heartbeat:
     worker_id: str
     pid: int
 
@@ -53,11 +53,11 @@ class _Beat:
 class SupervisorStore:
     """Recovers what dead runners held, and beats for runners that do not. All methods return at once."""
 
-    def __init__(self, plan: Plan, tell: Callable[[], None]) -> None:
-        self._plan = plan
-        self._tell = tell
-        self._jobs: Mailbox[Dead | _Beat | None] = Mailbox()
-        self._dead: list[Dead] = []
+    def __init__(self, config: WorkerConfig, tell: Callable[[], None]) -> None:
+        self._config = config
+        self._report = tell
+        self._jobs: Mailbox[DeadRunner | _Heartbeat | None] = Mailbox()
+        self._dead: list[DeadRunner] = []
         self._posted = 0
         self._recovered = 0
         self._thread = threading.Thread(target=self._run, name="horsies-recovery", daemon=True)
@@ -71,14 +71,14 @@ class SupervisorStore:
         """How many dead runners are left to recover."""
         return self._posted - self._recovered
 
-    def recover(self, dead: Dead) -> None:
+    def recover(self, dead: DeadRunner) -> None:
         """Put back, or fail, what a dead runner held. What can't be done now is tried again."""
         self._posted += 1
         self._jobs.put(dead)
 
-    def beat(self, worker_id: str, pid: int) -> None:
+    def heartbeat(self, worker_id: str, pid: int) -> None:
         """Beat for a runner that is watched, and for all that it holds."""
-        self._jobs.put(_Beat(worker_id, pid))
+        self._jobs.put(_Heartbeat(worker_id, pid))
 
     def close(self, timeout: float) -> None:
         """End the thread once it has done what there is to do; wait for it, ``timeout`` seconds at most."""
@@ -86,20 +86,20 @@ class SupervisorStore:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        announcer = Announcer(self._plan.database)  # receivers of signals must not hold up a beat
-        with handing_over(announcer.put), own_connection(self._plan.database, "supervisor"):
+        announcer = SignalDispatcher(self._config.database)  # receivers of signals must not hold up a beat
+        with handing_over(announcer.put), own_connection(self._config.database, "supervisor"):
             while True:
-                jobs = self._jobs.take(PAUSE if self._dead else _IDLE)
-                self._dead += [job for job in jobs if isinstance(job, Dead)]
-                for beat in {job for job in jobs if isinstance(job, _Beat)}:
+                jobs = self._jobs.take(RETRY_INTERVAL if self._dead else _IDLE)
+                self._dead += [job for job in jobs if isinstance(job, DeadRunner)]
+                for beat in {job for job in jobs if isinstance(job, _Heartbeat)}:
                     self._beat(beat)
                 self._recover_all()
                 if None in jobs:
                     break
         announcer.close(timeout=_IDLE)
 
-    def _beat(self, beat: _Beat) -> None:
-        database = self._plan.database
+    def _beat(self, beat: _Heartbeat) -> None:
+        database = self._config.database
         held = Task.objects.using(database).held_by(beat.worker_id)
         roles = {BeatRole.RUNNER: TaskStatus.RUNNING, BeatRole.CLAIMER: TaskStatus.CLAIMED}
         try:
@@ -116,38 +116,38 @@ class SupervisorStore:
         for dead in list(self._dead):
             if time.monotonic() < dead.next_try:
                 continue
-            dead.next_try = time.monotonic() + PAUSE
+            dead.next_try = time.monotonic() + RETRY_INTERVAL
             try:
                 if not self._is_recovered(dead):
                     continue
             except Error as error:
-                connections[self._plan.database].close()
+                connections[self._config.database].close()
                 if lacks_privilege(error):  # no other try would go better
                     logger.error("tasks of runner id=%s are left to a reaper: %s", dead.worker_id, error)
                     self._finish(dead)
                     continue
                 logger.warning("tasks of dead runners can't be recovered yet: %s", error)
-                if time.monotonic() - began > PAUSE:
+                if time.monotonic() - began > RETRY_INTERVAL:
                     return  # beats come first
                 continue
             self._finish(dead)
 
-    def _finish(self, dead: Dead) -> None:
+    def _finish(self, dead: DeadRunner) -> None:
         self._dead.remove(dead)
         self._recovered += 1
-        self._tell()
+        self._report()
 
-    def _is_recovered(self, dead: Dead) -> bool:
+    def _is_recovered(self, dead: DeadRunner) -> bool:
         """Recover what a dead runner held; return whether nothing is left to do for it."""
-        workers = Worker.objects.using(self._plan.database)
-        if dead.answer is not None:
-            dead.answer(workers.filter(pk=dead.worker_id, stop_requested_at__isnull=False).exists())
-            dead.answer = None
-        rows = Task.objects.using(self._plan.database).held_by(dead.worker_id)
+        workers = Worker.objects.using(self._config.database)
+        if dead.on_stop_request_known is not None:
+            dead.on_stop_request_known(workers.filter(pk=dead.worker_id, stop_requested_at__isnull=False).exists())
+            dead.on_stop_request_known = None
+        rows = Task.objects.using(self._config.database).held_by(dead.worker_id)
         if count := recover_all(rows, dead.evidence):
             logger.warning("recovered %d tasks of dead runner id=%s", count, dead.worker_id)
         dead.tries += 1
-        if rows.exists() and dead.tries < TRIES:
+        if rows.exists() and dead.tries < MAX_TRIES:
             return False  # another transaction has them locked
         workers.leave(dead.worker_id)
         return True

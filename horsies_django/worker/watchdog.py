@@ -12,32 +12,32 @@ from typing import Final
 from uuid import UUID
 
 from ..core.exceptions import TaskRevoked, TaskTimeLimit
-from .config import Plan
-from .execution import COURTESY, Run
-from .slots import Lane
+from .config import WorkerConfig
+from .execution import CANCEL_GRACE, Execution
+from .slot_pool import SlotPool
 
 logger = logging.getLogger("horsies_django.worker")
 
 #: Seconds between two looks whether running tasks are still this worker's, once a body has run for as long.
-EVERY: Final = 1.0
+CHECK_INTERVAL: Final = 1.0
 
 #: Seconds between two of them at least, however often somebody says that tasks were revoked.
-HURRIED: Final = 0.1
+MIN_CHECK_INTERVAL: Final = 0.1
 
 #: Seconds between two tries to stop a body that was told to.
-INSIST: Final = 0.1
+INTERRUPT_INTERVAL: Final = 0.1
 
 _STATM: Final = Path("/proc/self/statm")
 _MEGABYTE: Final = 1024 * 1024
 
 
-class Watch:
+class Watchdog:
     """Knows when to look after which body. Times are monotonic, in seconds."""
 
-    def __init__(self, plan: Plan, lanes: Sequence[Lane]) -> None:
-        self._plan = plan
-        self._lanes = lanes
-        self._stuck: set[Run] = set()
+    def __init__(self, config: WorkerConfig, pools: Sequence[SlotPool]) -> None:
+        self._config = config
+        self._pools = pools
+        self._stuck: set[Execution] = set()
         self._checked_at = float("-inf")
         self._is_hurried = False
         self._weighed_at = float("-inf")
@@ -55,23 +55,23 @@ class Watch:
     def stop_bodies(self) -> bool:
         """Stop the bodies whose time is up or that were told to stop; return whether one of them can't be stopped."""
         now = time.monotonic()
-        for run in list(self._watched()):
-            if run.told is None and now >= run.ends_by:
-                logger.warning("task over its time limit id=%s limit=%gs", run.task_id, run.time_limit)
-                run.tell(TaskTimeLimit)
-            run.interrupt()
-        stuck = {run for run in self._watched() if self._is_stuck(run)} - self._stuck
-        for run in stuck:
-            logger.error("task can't be stopped id=%s: this runner takes no more work", run.task_id)
+        for execution in list(self._watched()):
+            if execution.stop_reason is None and now >= execution.ends_by:
+                logger.warning("task over its time limit id=%s limit=%gs", execution.task_id, execution.time_limit)
+                execution.request_stop(TaskTimeLimit)
+            execution.interrupt()
+        stuck = {execution for execution in self._watched() if self._is_stuck(execution)} - self._stuck
+        for execution in stuck:
+            logger.error("task can't be stopped id=%s: this runner takes no more work", execution.task_id)
         self._stuck |= stuck
         return bool(stuck)
 
     def hopeful(self) -> bool:
         """Whether a body runs that may still come to its end here."""
-        for lane in self._lanes:
-            if lane.executor.is_blocked():
+        for pool in self._pools:
+            if pool.executor.is_blocked():
                 continue
-            if any(self._is_hopeful(run) for run in lane.running.values()):
+            if any(self._is_hopeful(execution) for execution in pool.running.values()):
                 return True
         return False
 
@@ -84,59 +84,66 @@ class Watch:
         self._weigh()
         return time.monotonic() >= self._next_check()
 
-    def checked(self, runs: Collection[Run], mine: Collection[tuple[UUID, int]]) -> None:
+    def checked(self, executions: Collection[Execution], mine: Collection[tuple[UUID, int]]) -> None:
         """Tell the bodies of tasks that are no longer this worker's."""
         self._checked_at = time.monotonic()
         self._is_hurried = False
-        for lane in self._lanes:
-            for run in lane.running.values():
-                is_lost = run in runs and (run.task_id, run.claim.claim) not in mine
-                if is_lost and run.told is None and not run.is_over:
-                    logger.warning("task revoked id=%s: its body is told to stop", run.task_id)
-                    run.tell(TaskRevoked)
-                    lane.watched.add(run)
-                    run.interrupt()
+        for pool in self._pools:
+            for execution in pool.running.values():
+                is_lost = execution in executions and (execution.task_id, execution.claim.claim) not in mine
+                if is_lost and execution.stop_reason is None and not execution.is_over:
+                    logger.warning("task revoked id=%s: its body is told to stop", execution.task_id)
+                    execution.request_stop(TaskRevoked)
+                    pool.watched.add(execution)
+                    execution.interrupt()
 
-    def _watched(self) -> list[Run]:
-        return [run for lane in self._lanes for run in lane.watched]
+    def _watched(self) -> list[Execution]:
+        return [execution for pool in self._pools for execution in pool.watched]
 
     def _next_stop(self) -> float:
-        moments = [self._moment(run) for run in self._watched()]
+        moments = [self._moment(execution) for execution in self._watched()]
         return min(moments, default=float("inf"))
 
-    def _moment(self, run: Run) -> float:
-        if run.told is None:
-            return run.ends_by
-        if not run.is_sent:
-            return run.tried_at + INSIST
-        return float("inf") if run in self._stuck else self._patience_ends(run)
+    def _moment(self, execution: Execution) -> float:
+        if execution.stop_reason is None:
+            return execution.ends_by
+        if not execution.is_interrupted:
+            return execution.interrupted_at + INTERRUPT_INTERVAL
+        return float("inf") if execution in self._stuck else self._patience_ends(execution)
 
     def _next_check(self) -> float:
-        longest = max(lane.longest for lane in self._lanes)
+        longest = max(pool.longest_running for pool in self._pools)
         if not longest:
             return float("inf")
         return (
-            self._checked_at + HURRIED
+            self._checked_at + MIN_CHECK_INTERVAL
             if self._is_hurried
-            else max(self._checked_at + EVERY, time.monotonic() + EVERY - longest)
+            else max(self._checked_at + CHECK_INTERVAL, time.monotonic() + CHECK_INTERVAL - longest)
         )
 
-    def _is_hopeful(self, run: Run) -> bool:
-        is_deaf = run.told is TaskRevoked and time.monotonic() >= run.told_at + COURTESY + self._plan.timeout_grace
-        return run not in self._stuck and not is_deaf
+    def _is_hopeful(self, execution: Execution) -> bool:
+        is_deaf = (
+            execution.stop_reason is TaskRevoked
+            and time.monotonic() >= execution.stop_requested_at + CANCEL_GRACE + self._config.timeout_grace
+        )
+        return execution not in self._stuck and not is_deaf
 
-    def _is_stuck(self, run: Run) -> bool:
-        return run.told is not None and time.monotonic() >= self._patience_ends(run)
+    def _is_stuck(self, execution: Execution) -> bool:
+        return execution.stop_reason is not None and time.monotonic() >= self._patience_ends(execution)
 
-    def _patience_ends(self, run: Run) -> float:
+    def _patience_ends(self, execution: Execution) -> float:
         """When a body that was told to stop counts as stuck. A revoked one may take all the time that it had."""
-        over_at = run.told_at if run.told is TaskTimeLimit else max(run.told_at, run.ends_by)
-        return over_at + self._plan.timeout_grace
+        over_at = (
+            execution.stop_requested_at
+            if execution.stop_reason is TaskTimeLimit
+            else max(execution.stop_requested_at, execution.ends_by)
+        )
+        return over_at + self._config.timeout_grace
 
     def _weigh(self) -> None:
         """See, once a second, how much memory the process takes."""
-        limit = self._plan.max_memory_mb
-        if limit is None or time.monotonic() - self._weighed_at < EVERY:
+        limit = self._config.max_memory_mb
+        if limit is None or time.monotonic() - self._weighed_at < CHECK_INTERVAL:
             return
         self._weighed_at = time.monotonic()
         size = resident_bytes() / _MEGABYTE

@@ -10,7 +10,7 @@ from django.db.backends.signals import connection_created
 
 from horsies_django import TaskStatus
 from horsies_django.models import Heartbeat, Task
-from horsies_django.worker.producer import SURE
+from horsies_django.worker.producer import CLAIM_CONFIRMED_FOR
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -36,7 +36,7 @@ class Pause:
     def __call__(self, execute, sql, params, many, context):
         if "UPDATE" in sql and '."claim" + ' in sql and not self.is_late:
             done = execute(sql, params, many, context)
-            time.sleep(SURE + 0.1)  # the pause is what is tested
+            time.sleep(CLAIM_CONFIRMED_FOR + 0.1)  # the pause is what is tested
             self.is_late = True
             return done
         if self.is_late and not self.is_over and not context["connection"].in_atomic_block:

@@ -10,16 +10,16 @@ from django.utils import timezone
 
 from horsies_django.core.ids import uuid7
 from horsies_django.models import Task, release_blocked
-from horsies_django.worker.claim_budget import Allowance
-from horsies_django.worker.commands import Inbox
-from horsies_django.worker.config import Plan
-from horsies_django.worker.execution import Run
+from horsies_django.worker.claim_budget import ClaimBudget
+from horsies_django.worker.config import WorkerConfig
+from horsies_django.worker.execution import Execution
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.limit_releaser import Gates
-from horsies_django.worker.slots import Lane
-from horsies_django.worker.start_ahead import Ahead
-from horsies_django.worker.store import Books
-from horsies_django.worker.watchdog import Watch
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.limit_releaser import LimitReleaser
+from horsies_django.worker.slot_pool import SlotPool
+from horsies_django.worker.start_ahead import StartAheadTuner
+from horsies_django.worker.store import WorkerStore
+from horsies_django.worker.watchdog import Watchdog
 from tests.jobs import limited
 from tests.limits.test_gates import RUNNER, TWO, claim, complete
 
@@ -30,26 +30,26 @@ def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
     keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
     release_blocked.admit_all("default", keys)
-    books = Books(Plan.of("default"), RUNNER)
+    books = WorkerStore(WorkerConfig.of("default"), RUNNER)
     complete(claim(len(keys)))
 
     with CaptureQueriesContext(connection) as captured:
-        assert books.admit(keys).lanes.total() == 0
+        assert books.release_blocked(keys).lanes.total() == 0
     assert len(captured) == 1
 
     for _ in range(3):
         limited.two_of.send(keys[-1].removeprefix(TWO))
     Task.objects.filter(gated=False).update(status="COMPLETED", completed_at=timezone.now())
-    assert books.admit(keys).lanes.total() == 1
+    assert books.release_blocked(keys).lanes.total() == 1
 
 
 def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
     keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES * 3)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
-    plan = Plan.of("default")
-    lane = Lane(False, 4, 0, InlineExecutor(Inbox().put), Ahead(4, 0))
-    allowance = Allowance(plan, [lane], Watch(plan, [lane]))
-    several = Gates(plan, Books(plan, RUNNER), [lane], allowance, due_at=lambda moment: None)
+    plan = WorkerConfig.of("default")
+    lane = SlotPool(False, 4, 0, InlineExecutor(Inbox().put), StartAheadTuner(4, 0))
+    allowance = ClaimBudget(plan, [lane], Watchdog(plan, [lane]))
+    several = LimitReleaser(plan, WorkerStore(plan, RUNNER), [lane], allowance, due_at=lambda moment: None)
     looks = itertools.count()
     # Each look at this clock is a second after the one before, so a turn is one transaction, and takes a second.
     monkeypatch.setattr("horsies_django.worker.limit_releaser.time", SimpleNamespace(monotonic=lambda: next(looks)))
@@ -58,7 +58,7 @@ def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
     assert several.open() == release_blocked.GATES
     assert several.is_due  # there is nothing else to do
 
-    lane.running[(uuid7(), 1)] = Run(claim(1)[0], plan.options, RUNNER)
+    lane.running[(uuid7(), 1)] = Execution(claim(1)[0], plan.options, RUNNER)
     assert several.open() == release_blocked.GATES
     assert several.next - next(looks) > 2
     soonest = several.next

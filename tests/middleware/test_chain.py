@@ -44,7 +44,7 @@ def test_what_goes_round_both_needs_no_change_of_threads(drain, middleware, job)
 
 @KINDS
 def test_it_is_made_once_for_all_bodies_of_a_kind(drain, middleware, job):
-    middleware_stack._chains.clear()
+    middleware_stack._stacks.clear()
     middleware("both", "outer")
     job.send_many({} for _ in range(50))
 

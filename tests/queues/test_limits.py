@@ -9,12 +9,12 @@ from django.db import connection, connections, transaction
 
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claims import Runner
-from horsies_django.worker.commands import Inbox
-from horsies_django.worker.config import Plan
+from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.slots import Lane
-from horsies_django.worker.start_ahead import Ahead
-from horsies_django.worker.store import Books
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.slot_pool import SlotPool
+from horsies_django.worker.start_ahead import StartAheadTuner
+from horsies_django.worker.store import WorkerStore
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -207,11 +207,11 @@ def test_the_tokens_of_prefetched_tasks_that_never_began_come_back(worker, tmp_p
 def test_the_tokens_of_tasks_that_were_started_and_never_began_come_back():
     row = Queue.objects.named("default")
     row.set(rate_limit="10/h")
-    books = Books(Plan.of("default"), Runner("me", "host", 1))
-    lane = Lane(False, 10, 0, InlineExecutor(Inbox().put), Ahead(10, 0))
+    books = WorkerStore(WorkerConfig.of("default"), Runner("me", "host", 1))
+    lane = SlotPool(False, 10, 0, InlineExecutor(Inbox().put), StartAheadTuner(10, 0))
     tasks.noop.send_many({} for _ in range(12))
-    lane.know(*books.look([lane]).due)
-    claims = books.exchange(lane, [], 10)
+    lane.set_queues(*books.poll([lane]).queues)
+    claims = books.complete_and_claim(lane, [], 10)
     assert len(claims) == 10
     assert row.get().tokens < 1
 

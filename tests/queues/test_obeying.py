@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 
 from horsies_django.models import Queue, Task
-from horsies_django.worker.store import LEARNT_FOR
+from horsies_django.worker.store import POLICY_TTL
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.queues.test_limits import SOON, most_at_once, ran
@@ -48,7 +48,7 @@ def test_saving_and_deleting_a_row_tells_idle_workers(worker):
     Queue.objects.create(name="default", max_concurrency=0)
     Queue.objects.create(name="other", max_concurrency=0)
     tasks.noop.using(queue_name="free").send().get(timeout=20)
-    time.sleep(LEARNT_FOR)  # who is told nothing goes for as long by what it had learnt just before
+    time.sleep(POLICY_TTL)  # who is told nothing goes for as long by what it had learnt just before
     tasks.noop.send()
     tasks.noop.using(queue_name="other").send()
     tasks.noop.using(queue_name="free").send().get(timeout=20)

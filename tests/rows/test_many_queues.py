@@ -9,7 +9,7 @@ import pytest
 
 from horsies_django import TaskStatus
 from horsies_django.core.ids import uuid7s
-from horsies_django.db.notifications import REMEMBERED, _limiter, wake_after_commit
+from horsies_django.db.notifications import MAX_REMEMBERED, _limiter, wake_after_commit
 from horsies_django.models import Task, Worker
 from horsies_django.models.claim.scan import MOST, Survey
 from tests.jobs import tasks
@@ -58,7 +58,7 @@ def test_a_normal_queue_is_drained_beside_many_that_were_made_up(drain):
 
 
 def test_what_a_process_remembers_of_names_that_it_has_notified_of_is_bounded():
-    for number in range(3 * REMEMBERED):
+    for number in range(3 * MAX_REMEMBERED):
         wake_after_commit("default", f"made-up-{number}")
 
-    assert len(_limiter._last) <= REMEMBERED
+    assert len(_limiter._sent_at) <= MAX_REMEMBERED

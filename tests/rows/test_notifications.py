@@ -9,10 +9,10 @@ import pytest
 from django.db import connection
 
 from horsies_django import TaskStatus
-from horsies_django.db.notifications import DISMISSED, REVOKED
+from horsies_django.db.notifications import REVOKED, STOP_REQUESTED
 from horsies_django.db.postgres import CHANNEL, ENDED
 from horsies_django.models import Task, Worker
-from horsies_django.worker.hints import AT_ONCE, PER_SECOND, Hints
+from horsies_django.worker.hints import BURST, RATE, NotificationLimit
 from tests.conftest import wait_until
 from tests.jobs import tasks
 
@@ -42,7 +42,7 @@ def test_a_notification_that_tells_a_worker_to_stop_ends_none_whose_row_does_not
     (mine,) = Worker.objects.all()
     assert tasks.add.send(0).value(timeout=20) == 1  # it listens by now
 
-    _notify([DISMISSED + mine.pk])
+    _notify([STOP_REQUESTED + mine.pk])
 
     assert tasks.add.send(1).value(timeout=20) == 2
     assert tasks.add.send(2).value(timeout=20) == 3
@@ -91,13 +91,13 @@ def test_a_flood_of_notifications_costs_no_more_statements_than_a_worker_can_aff
     for start in range(0, FLOOD, 200):
         _notify(f"={uuid.uuid4()}" for _ in range(100))
         _notify(f"%{start}-{number}" for number in range(98))
-        _notify([f"{DISMISSED}{key}" for key in Worker.objects.values_list("pk", flat=True)] + [REVOKED, "=*"])
+        _notify([f"{STOP_REQUESTED}{key}" for key in Worker.objects.values_list("pk", flat=True)] + [REVOKED, "=*"])
 
     assert tasks.add.send(2).value(timeout=20) == 3
     mine = FLOOD / 200 * 4 + 100
     wait_until(lambda: _committed() > before + mine, 20)
     seconds = time.monotonic() - began
-    assert _committed() - before < mine + AT_ONCE + (PER_SECOND + 200) * (seconds + 1)
+    assert _committed() - before < mine + BURST + (RATE + 200) * (seconds + 1)
     assert process.process.poll() is None
 
 
@@ -118,9 +118,9 @@ def test_forged_ends_make_who_waits_look_and_nothing_else(worker, tmp_path):
 
 @pytest.mark.once
 def test_of_many_hints_at_once_only_some_are_gone_by_and_the_rest_come_to_one_look():
-    hints = Hints()
+    hints = NotificationLimit()
 
     allowed = sum(hints.allows() for _ in range(FLOOD))
 
-    assert AT_ONCE <= allowed < FLOOD / 10
+    assert BURST <= allowed < FLOOD / 10
     assert hints.is_first_refusal()

@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, transaction
 
 from horsies_django.db import notifications
-from horsies_django.db.notifications import QUIET
+from horsies_django.db.notifications import MIN_INTERVAL
 from horsies_django.models import Task
 from tests.sending import jobs
 
@@ -106,7 +106,7 @@ def test_calls_in_quick_succession_are_told_once_in_a_while_and_in_no_statement_
             job.send(number)
 
     took = time.monotonic() - began
-    assert 1 <= len(heard()) <= took / QUIET + 1
+    assert 1 <= len(heard()) <= took / MIN_INTERVAL + 1
     assert Task.objects.count() == 50
 
 
@@ -114,7 +114,7 @@ def test_a_send_that_inserts_nothing_tells_nothing(heard, request):
     job = on_a_queue_of_its_own(request).with_options(unique_key="k")
     job.send(1)
     heard()
-    time.sleep(2 * QUIET)  # so that nothing but the row that is there keeps it from being told
+    time.sleep(2 * MIN_INTERVAL)  # so that nothing but the row that is there keeps it from being told
 
     again = job.send(2)
 

@@ -19,9 +19,9 @@ from horsies_django.enqueue.send_signals import handing_over
 from horsies_django.models import Task, transitions
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.worker.execution import Run
-from horsies_django.worker.execution_result import Outcome
-from horsies_django.worker.signal_dispatcher import Announcer
+from horsies_django.worker.execution import Execution
+from horsies_django.worker.execution_result import ExecutionResult
+from horsies_django.worker.signal_dispatcher import SignalDispatcher
 from tests.conftest import wait_until
 from tests.framework import jobs as framework_jobs
 from tests.signals import jobs
@@ -235,8 +235,10 @@ def test_a_cancel_that_nobody_hears_asks_of_nothing_for_it():
 
 def announce(claim, ended):
     """Have a worker tell what it takes for the end of its claim."""
-    announcer = Announcer("default")
-    announcer.ended([Outcome(Run(claim, default_task_backend.config, Runner("w", "host", 1)), ended)])
+    announcer = SignalDispatcher("default")
+    announcer.enqueue_results(
+        [ExecutionResult(Execution(claim, default_task_backend.config, Runner("w", "host", 1)), ended)]
+    )
     announcer.close(5.0)
 
 

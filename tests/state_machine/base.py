@@ -19,14 +19,14 @@ from horsies_django import RetryPolicy
 from horsies_django.enqueue.task import HorsiesTask
 from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
 from horsies_django.models.claims import ClaimedTask, Ended, Runner
-from horsies_django.worker import run_body
-from horsies_django.worker.commands import Inbox
-from horsies_django.worker.config import Plan
-from horsies_django.worker.execution import Run
+from horsies_django.worker import run_task
+from horsies_django.worker.config import WorkerConfig
+from horsies_django.worker.execution import Execution
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.slots import Lane
-from horsies_django.worker.start_ahead import Ahead
-from horsies_django.worker.store import Books, latest
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.slot_pool import SlotPool
+from horsies_django.worker.start_ahead import StartAheadTuner
+from horsies_django.worker.store import WorkerStore, latest
 
 from . import jobs
 from .model import LIVE, Model, Row
@@ -59,7 +59,7 @@ class Base(RuleBasedStateMachine):
             Queue.objects.create(name=name)
         self.model = Model()
         self.taken: list[Taken] = []
-        self.plan = Plan.of("default")
+        self.plan = WorkerConfig.of("default")
         for name in WORKERS:
             self.books(name).register()
         for send in sends:
@@ -98,22 +98,24 @@ class Base(RuleBasedStateMachine):
             cast("Any", table).objects.update(**changes)
         self.model.now += seconds
 
-    def books(self, worker: str) -> Books:
+    def books(self, worker: str) -> WorkerStore:
         """New ones each time, for they remember for a second which queues are paused."""
-        return Books(self.plan, self.runner(worker))
+        return WorkerStore(self.plan, self.runner(worker))
 
     def runner(self, worker: str) -> Runner:
         return Runner(worker, "host", 1)
 
-    def lane(self, slots: int, prefetch: int) -> Lane:
-        return Lane(False, slots, prefetch, executor=InlineExecutor(Inbox().put), ahead=Ahead(slots, 0))
+    def lane(self, slots: int, prefetch: int) -> SlotPool:
+        return SlotPool(
+            False, slots, prefetch, executor=InlineExecutor(Inbox().put), start_ahead=StartAheadTuner(slots, 0)
+        )
 
-    def run_of(self, taken: Taken) -> Run:
-        return Run(taken.claim, self.plan.options, self.runner(taken.worker))
+    def run_of(self, taken: Taken) -> Execution:
+        return Execution(taken.claim, self.plan.options, self.runner(taken.worker))
 
     def run_body(self, taken: Taken, how: str) -> Ended:
         jobs.outcome[0] = how
-        return run_body.run(self.run_of(taken)).ended
+        return run_task.run_task(self.run_of(taken)).completion
 
     def task(self, send: Send) -> HorsiesTask[[], object]:
         codes, delays = send.policy
@@ -137,7 +139,7 @@ class Base(RuleBasedStateMachine):
         ends = latest(ends)
         with books.transaction():
             books.store([end for end in ends if not end.is_success])
-            books.exchange(self.lane(1, 0), [end for end in ends if end.is_success], 0)
+            books.complete_and_claim(self.lane(1, 0), [end for end in ends if end.is_success], 0)
 
     def rows(self, indexes: Iterable[int]) -> list[UUID]:
         """The rows that are picked, the latest first."""

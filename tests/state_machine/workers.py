@@ -28,20 +28,20 @@ class Workers(Base):
     def claim(self, worker: str, start: int, prefetch: int) -> None:
         """Which of equals comes first is the table's to say; whether it may is the model's."""
         books, lane = self.books(worker), self.lane(start, prefetch)
-        view = books.look([lane])
+        view = books.poll([lane])
         if view.deferred_in is not None and view.deferred_in <= 0:
             with books.transaction():
-                books.undefer()
-            view = books.look([lane])
+                books.release_deferred()
+            view = books.poll([lane])
         claimable = self.model.claimable()
-        assert bool(view.due[0]) == bool(claimable)
-        lane.queues = view.due[0]
+        assert bool(view.queues[0]) == bool(claimable)
+        lane.queues = view.queues[0]
         if prefetch:
             with books.transaction():
-                started, prefetched = books.claim(lane)
+                started, prefetched = books.prefetch(lane)
             claims = [*started, *prefetched]
         else:
-            claims = books.exchange(lane, [], start)
+            claims = books.complete_and_claim(lane, [], start)
         ranks = [self.model.rank(claim.task_id) for claim in claims]
         best = sorted(map(self.model.rank, claimable))
         assert {claim.task_id for claim in claims} <= set(claimable), "claimed what may not be"
@@ -153,7 +153,7 @@ class Workers(Base):
             lane = self.lane(0, 0)
             lane.running = {each.key: self.run_of(each) for each in taken}
             lane.prefetched.extend(claims)
-            books.beat([lane])
+            books.heartbeat([lane])
             for each in taken:
                 self.model.beat(*each.key, "RUNNING")
                 self.model.beat(*each.key, "CLAIMED")

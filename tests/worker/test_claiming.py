@@ -10,7 +10,7 @@ from horsies_django import TaskStatus
 from horsies_django.models import Queue, Task
 from horsies_django.models.claim.complete_and_claim import exchange_of
 from horsies_django.models.claims import Runner
-from horsies_django.worker.slots import MOST_QUEUES
+from horsies_django.worker.slot_pool import MAX_QUEUES
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -139,7 +139,7 @@ def test_a_paused_queue_is_left_alone_until_it_is_resumed(drain):
 
 
 def test_more_queues_than_one_claim_takes_from_are_drained_the_most_urgent_first(drain):
-    for number in range(3 * MOST_QUEUES):
+    for number in range(3 * MAX_QUEUES):
         tasks.noop.using(queue_name=f"queue-{number:02d}").send_many([{}] * 2)
     urgent = tasks.noop.using(queue_name="queue-99", priority=1).send()
 

@@ -14,8 +14,8 @@ import pytest
 
 from horsies_django import TaskStatus
 from horsies_django.models import Task
-from horsies_django.worker import console
-from horsies_django.worker.console import Console
+from horsies_django.worker import console_logging
+from horsies_django.worker.console_logging import BufferedHandler
 from tests.conftest import ROOT, database_url, wait_until
 from tests.jobs import tasks
 
@@ -87,7 +87,7 @@ def terminal(monkeypatch):
     def opened():
         monkeypatch.setattr(sys, "stderr", io.StringIO())
         ours = logging.getLogger("horsies_django")
-        monkeypatch.setattr(ours, "handlers", [Console()])
+        monkeypatch.setattr(ours, "handlers", [BufferedHandler()])
         monkeypatch.setattr(ours, "propagate", False)
         ours.setLevel(logging.INFO)
         return sys.stderr
@@ -98,7 +98,7 @@ def terminal(monkeypatch):
 
 
 def own_console():
-    return console._console()
+    return console_logging._handler()
 
 
 def shown(stream):
@@ -108,14 +108,14 @@ def shown(stream):
 
 def test_what_may_wait_is_written_before_whatever_comes_after_it(terminal):
     stream = terminal()
-    console.say("task %s", "a", is_last=False)
+    console_logging.log_later("task %s", "a", is_last=False)
     assert not stream.getvalue()
 
     logging.getLogger("horsies_django.worker").warning("careful")
-    console.say("task %s", "b", is_last=False)
-    console.say("task %s", "c", is_last=True)
-    console.say("task %s", "d", is_last=False)
-    console.flush()
+    console_logging.log_later("task %s", "b", is_last=False)
+    console_logging.log_later("task %s", "c", is_last=True)
+    console_logging.log_later("task %s", "d", is_last=False)
+    console_logging.flush()
 
     info = "INFO    horsies_django.worker task"
     careful = "WARNING horsies_django.worker careful"
@@ -124,7 +124,7 @@ def test_what_may_wait_is_written_before_whatever_comes_after_it(terminal):
 
 def test_a_line_looks_as_its_record_would(terminal):
     stream = terminal()
-    console.say("task %s took %.3fs", "a", 0.25, is_last=True)
+    console_logging.log_later("task %s took %.3fs", "a", 0.25, is_last=True)
 
     (line,) = stream.getvalue().splitlines()
     created = datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f").timestamp()
@@ -144,7 +144,7 @@ def test_who_else_listens_gets_records(terminal, where, monkeypatch):
     monkeypatch.setattr(logging.getLogger("horsies_django"), "propagate", True)
     monkeypatch.setattr(logger, "handlers", [*logger.handlers, handler])
 
-    console.say("task %s", "a", is_last=False)
+    console_logging.log_later("task %s", "a", is_last=False)
 
     (record,) = records
     assert (record.name, record.levelno, record.msg, record.args) == (
@@ -162,11 +162,11 @@ def test_a_filter_and_a_record_factory_are_asked(terminal, monkeypatch):
     asked = []
     logger = logging.getLogger("horsies_django.worker")
     logger.addFilter(asked.append)
-    console.say("task a", is_last=True)
+    console_logging.log_later("task a", is_last=True)
     logger.removeFilter(asked.append)
     factory = logging.getLogRecordFactory()
     logging.setLogRecordFactory(lambda *args, **kwargs: asked.append(None) or factory(*args, **kwargs))
-    console.say("task b", is_last=True)
+    console_logging.log_later("task b", is_last=True)
     logging.setLogRecordFactory(factory)
 
     assert len(asked) == 2
@@ -176,7 +176,7 @@ def test_nothing_is_said_below_the_level(terminal):
     stream = terminal()
     logging.getLogger("horsies_django").setLevel(logging.WARNING)
 
-    console.say("task a", is_last=True)
+    console_logging.log_later("task a", is_last=True)
 
     assert not stream.getvalue()
 
@@ -185,12 +185,12 @@ def test_a_stream_that_is_closed_raises_nothing(terminal):
     stream = terminal()
     stream.close()
 
-    console.say("task a", is_last=True)
-    console.say("task b", is_last=False)
+    console_logging.log_later("task a", is_last=True)
+    console_logging.log_later("task b", is_last=False)
     logging.getLogger("horsies_django.worker").error("so it goes")
-    console.flush()
+    console_logging.flush()
 
-    assert not own_console()._said
+    assert not own_console()._pending
 
 
 def test_many_lines_are_written_in_few_pieces_each_of_whole_lines(terminal, monkeypatch):
@@ -199,8 +199,8 @@ def test_many_lines_are_written_in_few_pieces_each_of_whole_lines(terminal, monk
     monkeypatch.setattr(own_console(), "stream", type("Stream", (), {"write": staticmethod(pieces.append)}))
 
     for number in range(1_000):
-        console.say("task number %d", number, is_last=False)
-    console.flush()
+        console_logging.log_later("task number %d", number, is_last=False)
+    console_logging.flush()
 
     assert all(piece.endswith("\n") and len(piece) <= 4_096 for piece in pieces)
     assert len(pieces) < 30
@@ -210,12 +210,12 @@ def test_many_lines_are_written_in_few_pieces_each_of_whole_lines(terminal, monk
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of a thread that another test has left
 def test_a_fork_does_not_write_what_its_parent_will(terminal):
     stream = terminal()
-    console.say("task a", is_last=False)
+    console_logging.log_later("task a", is_last=False)
 
     pid = os.fork()
     if not pid:
-        os._exit(len(own_console()._said))
+        os._exit(len(own_console()._pending))
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    console.flush()
+    console_logging.flush()
     assert shown(stream) == ["INFO    horsies_django.worker task a"]

@@ -8,8 +8,8 @@ from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.attempt import AttemptError
 from horsies_django.models.claim.complete_and_claim import exchange_of
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.worker.config import Plan
-from horsies_django.worker.store import Books
+from horsies_django.worker.config import WorkerConfig
+from horsies_django.worker.store import WorkerStore
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -130,7 +130,7 @@ def test_s1_16_to_s1_19_a_deadline_that_passes_while_claimed_expires_the_task_an
 
 def test_16_a_task_that_one_worker_has_prefetched_twice_starts_once():
     handle = tasks.noop.send()
-    books = Books(Plan.of("default"), RUNNER)
+    books = WorkerStore(WorkerConfig.of("default"), RUNNER)
     with transaction.atomic():
         (older,) = Task.objects.claim("w", start=0, prefetch=1)
     assert handle.cancel()
@@ -177,5 +177,5 @@ def test_22_a_body_whose_number_another_worker_holds_is_not_this_workers_any_mor
     tasks.noop.send()
     claimed = claim_one()
 
-    assert Books(Plan.of("default"), RUNNER).still_mine([claimed]) == {(claimed.task_id, claimed.claim)}
-    assert Books(Plan.of("default"), Runner("other", "host", 2)).still_mine([claimed]) == set()
+    assert WorkerStore(WorkerConfig.of("default"), RUNNER).still_mine([claimed]) == {(claimed.task_id, claimed.claim)}
+    assert WorkerStore(WorkerConfig.of("default"), Runner("other", "host", 2)).still_mine([claimed]) == set()

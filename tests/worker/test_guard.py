@@ -17,15 +17,15 @@ from horsies_django.enqueue.django_result import own_logging
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.claim import complete_and_claim
 from horsies_django.models.claims import Ended, Runner
-from horsies_django.worker import run_body
-from horsies_django.worker.commands import Inbox
-from horsies_django.worker.config import Plan
+from horsies_django.worker import run_task
+from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.connection import own_connection
-from horsies_django.worker.execution import Run
+from horsies_django.worker.execution import Execution
 from horsies_django.worker.executors import InlineExecutor
-from horsies_django.worker.slots import Lane
-from horsies_django.worker.start_ahead import Ahead
-from horsies_django.worker.store import Books
+from horsies_django.worker.inbox import Inbox
+from horsies_django.worker.slot_pool import SlotPool
+from horsies_django.worker.start_ahead import StartAheadTuner
+from horsies_django.worker.store import WorkerStore
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -268,16 +268,16 @@ def test_an_exchange_of_some_queues_reads_the_first_rows_of_each(deep_queue, is_
 
 
 def lane(is_async):
-    return Lane(is_async, 1, 0, InlineExecutor(Inbox().put), Ahead(1, 0))
+    return SlotPool(is_async, 1, 0, InlineExecutor(Inbox().put), StartAheadTuner(1, 0))
 
 
 def look():
     """The statement of a look."""
-    books = Books(Plan.of("default"), RUNNER)
+    books = WorkerStore(WorkerConfig.of("default"), RUNNER)
     books.register()
     with heard() as said:
-        view = books.look([lane(False), lane(True)])
-    assert view.due == (("default",), ())
+        view = books.poll([lane(False), lane(True)])
+    assert view.queues == (("default",), ())
     return said
 
 
@@ -346,8 +346,8 @@ def turns(exchange, options, batch, count):
     """Run ``count`` tasks in this thread, as a pump and its slots do in theirs."""
     held = exchange.run([], batch, ["default"])
     for _ in range(count // batch):
-        outcomes = [run_body.run(Run(claimed, options, RUNNER)) for claimed in held]
-        held = exchange.run([outcome.ended for outcome in outcomes], batch, ["default"])
+        outcomes = [run_task.run_task(Execution(claimed, options, RUNNER)) for claimed in held]
+        held = exchange.run([outcome.completion for outcome in outcomes], batch, ["default"])
 
 
 #: Thousandths of the calibration loop that a task takes, by tasks in a batch; about twice what was seen. Who waits for
@@ -362,7 +362,7 @@ def test_a_task_costs_the_client_little_next_to_a_loop_of_its_own(batch):
     count, rounds = 400, 8
     tasks.noop.send_many({} for _ in range((count + batch) * (rounds + 1)))
     with own_logging(), own_connection("default", "guard", is_busy=True):
-        exchange, options = exchange_of(), Plan.of("default").options
+        exchange, options = exchange_of(), WorkerConfig.of("default").options
         turns(exchange, options, batch, count)  # what is done once is done
         costs, loops = [], []
         for _ in range(rounds):

@@ -7,9 +7,9 @@ import pytest
 from django.db import Error, connection, connections
 
 from horsies_django.db import postgres
-from horsies_django.db.notifications import Wake
-from horsies_django.worker.commands import Inbox, Word
+from horsies_django.db.notifications import TaskReady
 from horsies_django.worker.connection import own_connection
+from horsies_django.worker.inbox import Command, Inbox
 from tests.conftest import wait_until
 
 
@@ -23,19 +23,19 @@ class Line:
     def fileno(self):
         return self.ours.fileno()
 
-    def hear(self, *, is_readable):
+    def receive(self, *, is_readable):
         if is_readable:
             self.ours.recv(100)
-            self.inbox.put(Word.LOOK)
+            self.inbox.put(Command.POLL)
 
 
 @pytest.fixture
 def line():
     inbox = Inbox()
     line = Line(inbox)
-    inbox.attend(line)
+    inbox.attach(line)
     yield line
-    inbox.ignore()
+    inbox.detach()
     line.ours.close()
     line.theirs.close()
 
@@ -43,25 +43,25 @@ def line():
 def test_who_waits_hears_what_is_said(line):
     threading.Timer(0.05, line.theirs.send, (b"!",)).start()
 
-    assert line.inbox.take(10) == [Word.LOOK]
+    assert line.inbox.take(10) == [Command.POLL]
 
 
 def test_who_waits_is_woken_by_what_another_thread_puts_in(line):
-    threading.Timer(0.05, line.inbox.put, (Word.STOP,)).start()
+    threading.Timer(0.05, line.inbox.put, (Command.STOP,)).start()
 
-    assert line.inbox.take(10) == [Word.STOP]
+    assert line.inbox.take(10) == [Command.STOP]
 
 
 def test_what_was_put_in_before_is_there_at_once(line):
-    line.inbox.put(Word.LOOK)
-    line.inbox.put(Word.STOP)
+    line.inbox.put(Command.POLL)
+    line.inbox.put(Command.STOP)
 
-    assert line.inbox.take(10) == [Word.LOOK, Word.STOP]
+    assert line.inbox.take(10) == [Command.POLL, Command.STOP]
     assert line.inbox.take(0) == []
 
 
 def test_many_threads_put_in_and_nothing_is_left_behind(line):
-    threads = [threading.Thread(target=lambda: [line.inbox.put(Word.LOOK) for _ in range(500)]) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: [line.inbox.put(Command.POLL) for _ in range(500)]) for _ in range(4)]
     for thread in threads:
         thread.start()
 
@@ -77,9 +77,9 @@ def test_many_threads_put_in_and_nothing_is_left_behind(line):
 @pytest.mark.parametrize("is_async", [None, False, True])
 @pytest.mark.parametrize("later", [False, True])
 def test_a_wake_is_read_as_it_was_written(is_async, later):
-    wake = Wake("emails", later, None if later else is_async)
+    wake = TaskReady("emails", later, None if later else is_async)
 
-    assert Wake.loads(wake.dumps()) == wake
+    assert TaskReady.loads(wake.dumps()) == wake
 
 
 @pytest.fixture

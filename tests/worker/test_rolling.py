@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from horsies_django import RetryPolicy, TaskHandle, TaskStatus
 from horsies_django.models import Task, TaskAttempt, Worker, WorkflowTask
 from horsies_django.ops.diagnosis import ReasonCode, reasons_of
-from horsies_django.worker import versions
+from horsies_django.worker import code_version
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.jobs.models import Entry
@@ -78,7 +78,7 @@ def test_a_call_that_only_another_version_may_know_goes_back_uncharged(drain, se
 
     assert state(row) == (TaskStatus.PENDING, None)
     assert (row.attempt, row.retry_count, row.claimed_by_worker_id, row.started_at) == (0, 0, None, None)
-    assert row.unknown_to == {"versions": [versions.fingerprint()], "times": 1}
+    assert row.unknown_to == {"versions": [code_version.fingerprint()], "times": 1}
     assert not TaskAttempt.objects.exists()
 
 
@@ -105,7 +105,7 @@ SILENT_FOR = 3_600
         {"excluded_queues": ["default"]},
         {"stop_requested_at": Now()},
         {"last_beat_at": Now() - timedelta(seconds=SILENT_FOR)},
-        {"code_version": versions.fingerprint},
+        {"code_version": code_version.fingerprint},
     ],
     ids=["others' queues", "not this queue", "stopping", "dead", "the same version"],
 )
@@ -152,7 +152,7 @@ def test_it_fails_once_each_live_version_has_met_it(drain, settings):
 @pytest.mark.once
 def test_it_fails_at_last_if_the_other_worker_never_takes_it(drain):
     another()
-    row = unknown(unknown_to={"versions": ["older"], "times": versions.MOST_RETURNS})
+    row = unknown(unknown_to={"versions": ["older"], "times": code_version.MAX_RETURNS})
 
     drain()
 
@@ -168,7 +168,7 @@ def test_what_a_row_says_of_it_may_be_damaged(drain, damage):
     drain()
 
     assert state(row) == (TaskStatus.PENDING, None)
-    assert row.unknown_to == {"versions": [versions.fingerprint()], "times": 1}
+    assert row.unknown_to == {"versions": [code_version.fingerprint()], "times": 1}
 
 
 @pytest.mark.once
@@ -191,7 +191,7 @@ def test_the_admin_says_which_version_does_not_know_it(drain, admin_client):
     (reason,) = reasons_of(row)
 
     assert (reason.code, reason.when) == (ReasonCode.OTHER_VERSION, row.enqueued_at)
-    assert versions.fingerprint() in reason.words
+    assert code_version.fingerprint() in reason.words
     page = admin_client.get(f"/admin/horsies_django/task/{row.pk}/change/").content.decode()
     assert "waits for a worker with another version of the code" in page
 
@@ -220,10 +220,10 @@ def test_the_fingerprint_changes_with_a_name_and_a_parameter_and_with_nothing_el
         with monkeypatch.context() as patch:
             for name, found in changes.items():
                 patch.setitem(registry.tasks, name, found)
-            return versions.fingerprint.__wrapped__()
+            return code_version.fingerprint.__wrapped__()
 
     before = of()
-    assert of() == before == versions.fingerprint()
+    assert of() == before == code_version.fingerprint()
     assert of(**{tasks.add.module_path: tasks.add.using(priority=7)}) == before
     changed = [of(**{"shop.new": tasks.add}), of(**{tasks.add.module_path: tasks.noop})]
     assert len({before, *changed}) == 3
@@ -233,11 +233,11 @@ def test_the_fingerprint_changes_with_a_name_and_a_parameter_and_with_nothing_el
 def test_a_task_that_is_registered_late_is_no_part_of_the_fingerprint(monkeypatch):
     from horsies_django.core.registry import registry
 
-    before = versions.fingerprint.__wrapped__()
+    before = code_version.fingerprint.__wrapped__()
     monkeypatch.setitem(registry.tasks, "shop.late", tasks.add)
     monkeypatch.setattr(registry, "late", registry.late | {"shop.late"})
 
-    assert versions.fingerprint.__wrapped__() == before
+    assert code_version.fingerprint.__wrapped__() == before
 
 
 # Real processes.

@@ -88,7 +88,7 @@ def shown(result):
 
 def is_told(line, handle):
     """Whether this end was told of."""
-    return completions.mark(handle.id) in set().union(*map(completions.loads, line.hear(0.05)))
+    return completions.short_key(handle.id) in set().union(*map(completions.loads, line.hear(0.05)))
 
 
 class Waiter(threading.Thread):
@@ -190,7 +190,7 @@ def test_w_72_a_tree_is_told_of_in_one_breath(line, drain):
     assert handle.cancel()
 
     (payload,) = wait_until(lambda: line.hear(1))
-    assert completions.loads(payload) == {completions.mark(one.id) for one in (handle, *children(handle))}
+    assert completions.loads(payload) == {completions.short_key(one.id) for one in (handle, *children(handle))}
 
 
 def test_w_72_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):

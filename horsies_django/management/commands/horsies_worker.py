@@ -14,9 +14,9 @@ from django.core.management.base import CommandError, CommandParser
 from horsies_django.core.options import WorkerOptions, worker_option
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.variables import boolean, flag_or_variable, names_in
-from horsies_django.worker.config import Plan, Until
-from horsies_django.worker.console import log_to_console
-from horsies_django.worker.run_worker import work
+from horsies_django.worker.config import Until, WorkerConfig
+from horsies_django.worker.console_logging import log_to_console
+from horsies_django.worker.run_worker import run_worker
 
 COMMAND: Final = "horsies_worker"
 
@@ -83,7 +83,7 @@ class Command(QueueCommand):
         log_to_console(options["verbosity"])
         try:
             queues = names_in(_variable("queues", options["queues"]))
-            plan = Plan.of(
+            plan = WorkerConfig.of(
                 _variable("backend", options["backend"]) or "default",
                 queues=[] if ALL in queues else queues,
                 exclude_queues=names_in(_variable("exclude-queues", options["exclude_queues"])),
@@ -98,7 +98,7 @@ class Command(QueueCommand):
                 # What a test drains is in the test's database, which processes of their own would not know of.
                 plan = replace(plan, processes=1)
         try:
-            status = work(plan, options["verbosity"], owns_process=self.owns_process)
+            status = run_worker(plan, options["verbosity"], owns_process=self.owns_process)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         if status:

@@ -15,7 +15,7 @@ from ...core.status import TaskStatus
 from ...core.transition import Transition
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db import postgres
-from ...db.completions import tell_after_commit
+from ...db.completions import notify_after_commit
 from ...models import Task, Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
@@ -172,6 +172,9 @@ def pause(turn: Turn, roots: Collection[UUID]) -> list[UUID]:
     keys = [key for key, status in statuses.items() if status == WorkflowStatus.RUNNING]
     lifecycle.PAUSE_WORKFLOW.apply(Workflow.objects.using(database).filter(among(database, keys)), paused_at=Now())
     tell_after_commit(database, keys)
+    running = Workflow.objects.using(database).filter(among(database, keys), status=WorkflowStatus.RUNNING)
+    running.update(status=WorkflowStatus.PAUSED, paused_at=Now())
+    notify_after_commit(database, keys)
     if keys:
         mine = _not_begun(turn.nodes.filter(among(database, keys, "workflow")))
         turn.ask_later(
@@ -198,6 +201,9 @@ def cancel(
     rows, status = workflows.filter(pk__in=keys), transition.target
     transition.apply(rows, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
     tell_after_commit(database, keys)
+    rows = workflows.filter(pk__in=keys)
+    rows.update(status=status, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
+    notify_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
     taken = _take_back(turn, _not_begun(mine).values_list("task_id", "pk"))

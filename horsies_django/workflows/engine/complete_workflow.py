@@ -17,7 +17,7 @@ from ...core.results import TaskError
 from ...core.retry import RetryPolicy
 from ...core.serialization import dumps
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
-from ...db.completions import tell_after_commit
+from ...db.completions import notify_after_commit
 from ...db.expressions import FromMap
 from ...db.on_commit import on_commit_robust
 from ...models import Workflow, WorkflowTask
@@ -53,7 +53,7 @@ def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
             flow.result = {"ok": _output(turn, flow)}
         on_commit_robust(turn.database, _log, flow)
         turn.store(flow)
-    tell_after_commit(turn.database, [flow.key for flow in finished])
+    notify_after_commit(turn.database, [flow.key for flow in finished])
     return _tell_parents(turn, [flow for flow in done if flow.parent_id is not None])
 
 

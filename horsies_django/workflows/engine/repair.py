@@ -24,7 +24,7 @@ from ...core.workflow_status import (
     WorkflowStatus,
     WorkflowTaskStatus,
 )
-from ...db.completions import tell_after_commit
+from ...db.completions import notify_after_commit
 from ...db.errors import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_of_the_row, primary_message, sqlstate
 from ...db.expressions import FromNow, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
@@ -126,6 +126,9 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
     kept_until = workflow_kept_until(lifecycle.FAIL_UNREADABLE.target, database)
     lifecycle.FAIL_UNREADABLE.apply(ended, completed_at=Now(), error=error["err"], kept_until=kept_until)
     tell_after_commit(database, keys)
+    kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
+    ended.live().update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error["err"], kept_until=kept_until)
+    notify_after_commit(database, keys)
     return len(keys)
 
 
@@ -260,3 +263,7 @@ def _fail_empty(database: str, key: UUID) -> None:
     kept_until = workflow_kept_until(lifecycle.FAIL_WORKFLOW.target, database)
     lifecycle.FAIL_WORKFLOW.apply(rows, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)
     tell_after_commit(database, [key])
+    rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
+    kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
+    rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)
+    notify_after_commit(database, [key])

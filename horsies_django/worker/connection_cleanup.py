@@ -17,15 +17,15 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..db import postgres
-from .execution import Run
-from .isolation import isolated
+from .context_isolation import isolated
+from .execution import Execution
 
 logger = logging.getLogger("horsies_django.worker")
 
 T = TypeVar("T")
 
 #: The coroutine body that calls, for threads that all coroutines share.
-calling: Final[ContextVar[Run | None]] = ContextVar("calling", default=None)
+current_execution: Final[ContextVar[Execution | None]] = ContextVar("calling", default=None)
 
 
 def drop_connections() -> None:
@@ -38,7 +38,7 @@ def drop_connections() -> None:
         _drop(connection)
 
 
-def tidy(run: Run | None, *, close: bool = False) -> None:
+def clean_up_connections(execution: Execution | None, *, close: bool = False) -> None:
     """After a body: drop each connection of this thread that it has left in a transaction, and log that.
 
     The others are closed if they are old or broken; all of them with ``close``.
@@ -46,7 +46,7 @@ def tidy(run: Run | None, *, close: bool = False) -> None:
     for connection in connections.all(initialized_only=True):
         if _is_left_open(connection):
             _drop(connection)
-            _log(run, connection.alias)
+            _log(execution, connection.alias)
         elif close:
             connection.close()
         else:
@@ -54,7 +54,7 @@ def tidy(run: Run | None, *, close: bool = False) -> None:
 
 
 @contextmanager
-def kept_as_they_are(run: Run) -> Iterator[None]:
+def rolling_back_leftovers(execution: Execution) -> Iterator[None]:
     """Around a body on its caller's own connections: roll back what it leaves open, and nothing that was open before.
 
     They are not dropped: the caller's transaction, or a database in memory, would go with them.
@@ -66,13 +66,13 @@ def kept_as_they_are(run: Run) -> Iterator[None]:
     for connection in connections.all(initialized_only=True):
         left = connection.atomic_blocks[depths.get(connection, 0) :]
         for block in reversed(left):
-            block.__exit__(_LeftOpen, _LeftOpen(), None)
+            block.__exit__(_AbandonedBlock, _AbandonedBlock(), None)
         is_left_open = connection not in open_before and _is_left_open(connection)
         if is_left_open:
             connection.rollback()
             connection.set_autocommit(True)
         if left or is_left_open:
-            _log(run, connection.alias)
+            _log(execution, connection.alias)
 
 
 class SharedThreads(ThreadPoolExecutor):
@@ -84,7 +84,7 @@ class SharedThreads(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """See ThreadPoolExecutor. The caller is the body that is to blame."""
-        return super().submit(self._call, calling.get(), fn, *args, **kwargs)
+        return super().submit(self._call, current_execution.get(), fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See ThreadPoolExecutor. Also closes the connections of its threads."""
@@ -93,16 +93,16 @@ class SharedThreads(ThreadPoolExecutor):
             connection.inc_thread_sharing()
             connection.close()
 
-    def _call(self, run: Run | None, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    def _call(self, execution: Execution | None, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         try:
             return isolated(fn, *args, **kwargs)  # loop.run_in_executor() gives it no context of its own
         finally:
-            tidy(run)
+            clean_up_connections(execution)
             for connection in connections.all(initialized_only=True):
                 self._used[threading.get_ident(), connection.alias] = connection
 
 
-class _LeftOpen(Exception):
+class _AbandonedBlock(Exception):
     """What a block is ended with that a body has left open."""
 
 
@@ -125,10 +125,10 @@ def _drop(connection: BaseDatabaseWrapper) -> None:
         connection.close()
 
 
-def _log(run: Run | None, alias: str) -> None:
+def _log(execution: Execution | None, alias: str) -> None:
     logger.error(
         "task left a transaction open id=%s name=%s database=%s: what it had not committed is rolled back",
-        run.task_id if run else "unknown",
-        run.claim.task_name if run else "unknown",
+        execution.task_id if execution else "unknown",
+        execution.claim.task_name if execution else "unknown",
         alias,
     )

@@ -14,11 +14,11 @@ from django.conf import settings
 from django.core.cache import caches
 from django.db import connections
 
-from .commands import Word
-from .config import Plan
-from .forkserver import Forked, Nursery
-from .stalls import StallDetector
-from .started_registry import Begun, new_memory
+from .config import WorkerConfig
+from .forkserver import ForkedProcess, ForkServer
+from .inbox import Command
+from .stall_detector import StallDetector
+from .started_registry import StartedRegistry, create_shared_memory
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -28,19 +28,19 @@ class Child:
     """A runner's process, as its supervisor sees it; from ``reading`` comes why it takes no more work."""
 
     worker_id: str
-    process: subprocess.Popen[str] | Forked
-    begun: Begun
-    stalls: StallDetector
-    reading: int
+    process: subprocess.Popen[str] | ForkedProcess
+    started_registry: StartedRegistry
+    stall_detector: StallDetector
+    retire_pipe: int
     is_killed: bool = False
     is_retiring: bool = False
     is_replaced: bool = False
 
-    def tell(self, word: Word) -> None:
+    def send(self, command: Command) -> None:
         """Say a word to the runner; one that is gone needs none."""
         with suppress(OSError, ValueError):
             assert self.process.stdin is not None
-            self.process.stdin.write(f"{word.name}\n")
+            self.process.stdin.write(f"{command.name}\n")
             self.process.stdin.flush()
 
     def kill(self, why: str) -> None:
@@ -54,34 +54,34 @@ class Child:
 class Spawner:
     """Starts the runners of one supervisor."""
 
-    def __init__(self, plan: Plan, verbosity: int) -> None:
-        self._plan = plan
+    def __init__(self, config: WorkerConfig, verbosity: int) -> None:
+        self._config = config
         self._verbosity = verbosity
-        self._nursery: Nursery | None = None
+        self._fork_server: ForkServer | None = None
 
     def open(self) -> None:
         """Fork the nursery, while this process has no connection and no second thread."""
-        if self._plan.fork:
+        if self._config.fork:
             connections.close_all()
             caches.close_all()
-            self._nursery = Nursery.open()
+            self._fork_server = ForkServer.open()
 
     def close(self) -> None:
         """End the nursery; the runners go on."""
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
+        if self._fork_server is not None:
+            self._fork_server.close()
+            self._fork_server = None
 
     def start(self) -> Child:
         """Start a runner. Raises OSError if there are no more processes, or memory, for now."""
-        worker_id = self._plan.new_worker_id()
+        worker_id = self._config.new_worker_id()
         opened: list[int] = []
         try:
             reading, writing = os.pipe()
             opened += (reading, writing)
-            memory = new_memory()
+            memory = create_shared_memory()
             opened.append(memory)
-            begun = Begun(memory)
+            started_registry = StartedRegistry(memory)
             process = self._fork((writing, memory)) or self._exec((writing, memory))
             opened.remove(reading)
         finally:
@@ -89,24 +89,24 @@ class Spawner:
                 os.close(descriptor)
         with suppress(OSError):
             assert process.stdin is not None
-            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {memory} {self._plan.dumps()}\n")
+            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {memory} {self._config.dumps()}\n")
             process.stdin.flush()
-        return Child(worker_id, process, begun, StallDetector(self._plan, begun), reading)
+        return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), reading)
 
-    def _fork(self, descriptors: Sequence[int]) -> Forked | None:
+    def _fork(self, descriptors: Sequence[int]) -> ForkedProcess | None:
         """Fork a runner, if there is a nursery that does. Raises OSError."""
-        if self._nursery is None:
+        if self._fork_server is None:
             return None
         listening, speaking = os.pipe()
         try:
-            pid = self._nursery.bear((listening, *descriptors))
+            pid = self._fork_server.spawn((listening, *descriptors))
         except OSError:
             os.close(speaking)
             raise
         finally:
             os.close(listening)
         if pid is not None:
-            return Forked(pid, speaking)
+            return ForkedProcess(pid, speaking)
         os.close(speaking)  # whoever was born after all finds that nobody speaks
         logger.warning("the nursery is lost: runners are started from scratch")
         self.close()

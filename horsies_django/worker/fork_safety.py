@@ -9,7 +9,7 @@ import sys
 import threading
 
 
-def mind_forks() -> None:
+def install_fork_hooks() -> None:
     """Set up this process, which runs bodies, for those that fork, by ``multiprocessing`` as a rule.
 
     A forked process would inherit the handlers by which a runner stops in order, and ``Process.terminate()`` would do

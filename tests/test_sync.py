@@ -9,26 +9,26 @@ import time
 
 import pytest
 
-from horsies_django.core.sync import Mailbox, Stop
+from horsies_django.core.sync import Mailbox, StopEvent
 
 pytestmark = pytest.mark.once
 
 #: The signal comes at any point of the wait, of its begin and of its end.
 _INTERRUPTED = """
 import random, signal
-from horsies_django import bell
+from horsies_django.core import sync
 
 chance = random.Random(1)
-bell.LONGEST_WAIT = 0.001
+sync.MAX_WAIT = 0.001
 for _ in range(5_000):
-    stop, mailbox = bell.Stop(), bell.Mailbox()
+    stop, mailbox = sync.StopEvent(), sync.Mailbox()
     signal.signal(signal.SIGALRM, lambda *_: (stop.set(), mailbox.put(1)))
     signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 3e-5))
     taken = []
     while not taken:
         taken = mailbox.take(0.001)
     assert taken == [1] and stop.wait(20)
-    stop = bell.Stop()
+    stop = sync.StopEvent()
     signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 3e-5))
     assert stop.wait(20)
 print("all heard")
@@ -43,7 +43,7 @@ def test_a_signal_handler_may_ring_whatever_it_interrupts() -> None:
 
 
 def test_every_waiter_is_told_to_stop() -> None:
-    stop = Stop()
+    stop = StopEvent()
     heard: list[bool] = []
     threads = [threading.Thread(target=lambda: heard.append(stop.wait(20))) for _ in range(5)]
     for thread in threads:
@@ -58,7 +58,7 @@ def test_every_waiter_is_told_to_stop() -> None:
 
 
 def test_a_stop_that_nobody_says_is_waited_for_in_vain() -> None:
-    stop = Stop()
+    stop = StopEvent()
     began = time.monotonic()
 
     assert not stop.wait(0.02)

@@ -11,22 +11,22 @@ from uuid import UUID
 
 from ..models.claim.scan import MOST
 from ..models.claims import ClaimedTask
-from .execution import Run
-from .executors import BLOCKED, Executor
-from .start_ahead import TOO_LONG, Ahead
+from .execution import Execution
+from .executors import LOOP_BLOCKED_AFTER, Executor
+from .start_ahead import MAX_WAIT, StartAheadTuner
 
 #: Queues from which one claim takes at most; which they are is looked up again and again.
-MOST_QUEUES: Final = 16
+MAX_QUEUES: Final = 16
 
 #: Those that come next, at most.
-MOST_FURTHER: Final = 2 * MOST
+MAX_NEXT_QUEUES: Final = 2 * MOST
 
 #: Queues that had much to give and are claimed from although a look did not see them, at most.
-KEPT: Final = 4
+MAX_DEEP: Final = 4
 
 
 @dataclass(slots=True)
-class Lane:
+class SlotPool:
     """One kind of body and the slots for it, so that sync and async tasks never wait for each other's slots.
 
     It is ``hot`` while there may be more to claim, in ``queues``: a claim that got less than it asked for cools it, a
@@ -39,65 +39,65 @@ class Lane:
     slots: int
     prefetch: int
     executor: Executor
-    ahead: Ahead
+    start_ahead: StartAheadTuner
     queues: tuple[str, ...] = ()
     is_partial: bool = False
     deep: tuple[str, ...] = ()
-    further: deque[str] = field(default_factory=deque)
-    knows_not_all: bool = False
-    running: dict[tuple[UUID, int], Run] = field(default_factory=dict)
-    watched: set[Run] = field(default_factory=set)
-    dated: set[Run] = field(default_factory=set)
+    next_queues: deque[str] = field(default_factory=deque)
+    has_unlisted: bool = False
+    running: dict[tuple[UUID, int], Execution] = field(default_factory=dict)
+    watched: set[Execution] = field(default_factory=set)
+    with_deadline: set[Execution] = field(default_factory=set)
     prefetched: deque[ClaimedTask] = field(default_factory=deque)
-    moved_at: float = field(default_factory=time.monotonic)
-    is_jammed: bool = False
+    progressed_at: float = field(default_factory=time.monotonic)
+    is_stalled: bool = False
     withdrawn: list[ClaimedTask] = field(default_factory=list)
 
     @property
-    def hot(self) -> bool:
+    def has_work(self) -> bool:
         """Whether there may be something to claim."""
         return bool(self.queues)
 
-    def heat(self, queue_name: str) -> None:
+    def mark_ready(self, queue_name: str) -> None:
         """There may be something in this queue."""
         if queue_name in self.queues:
             return
-        if len(self.queues) < MOST_QUEUES:
+        if len(self.queues) < MAX_QUEUES:
             self.queues += (queue_name,)
         else:
-            self.knows_not_all = True
+            self.has_unlisted = True
 
-    def know(self, queues: Sequence[str], *, is_all: bool = True) -> None:
+    def set_queues(self, queues: Sequence[str], *, is_all: bool = True) -> None:
         """There is something in these queues, those first that have what comes first; not in all there are, perhaps.
 
         Where a look does not see all, those come first that had much to give, and last those that nobody has come to.
         """
-        before = () if is_all else (*self.deep, *queues, *self.queues, *self.further)
+        before = () if is_all else (*self.deep, *queues, *self.queues, *self.next_queues)
         names = tuple(dict.fromkeys(before)) or tuple(queues)
-        self.queues = names[:MOST_QUEUES]
-        self.further = deque(names[MOST_QUEUES:MOST_FURTHER])
+        self.queues = names[:MAX_QUEUES]
+        self.next_queues = deque(names[MAX_QUEUES:MAX_NEXT_QUEUES])
         if is_all:
             self.deep = ()
         self.is_partial = not is_all
-        self.knows_not_all = self.is_partial or bool(self.further)
+        self.has_unlisted = self.is_partial or bool(self.next_queues)
 
-    def learn(self, claims: Sequence[ClaimedTask]) -> None:
+    def prefer_deep(self, claims: Sequence[ClaimedTask]) -> None:
         """Where a look does not see all queues: remember those that had more than one task to give.
 
         One that all of these came from is claimed from alone, until it has no more.
         """
         counts = Counter(claim.queue_name for claim in claims)
         deep = [name for name, count in counts.items() if count > 1]
-        self.deep = tuple(dict.fromkeys([*deep, *self.deep]))[:KEPT]
-        if len(counts) == len(deep) == 1 and self.hot:
-            self.further += [name for name in self.queues if name not in counts]
+        self.deep = tuple(dict.fromkeys([*deep, *self.deep]))[:MAX_DEEP]
+        if len(counts) == len(deep) == 1 and self.has_work:
+            self.next_queues += [name for name in self.queues if name not in counts]
             self.queues = tuple(deep)
 
-    def cool(self) -> None:
+    def mark_empty(self) -> None:
         """There is nothing more in the queues that it claims from: go on to the next."""
-        self.queues = tuple(self.further.popleft() for _ in range(min(MOST_QUEUES, len(self.further))))
+        self.queues = tuple(self.next_queues.popleft() for _ in range(min(MAX_QUEUES, len(self.next_queues))))
         if not self.queues:
-            self.knows_not_all = False
+            self.has_unlisted = False
 
     @property
     def free(self) -> int:
@@ -114,65 +114,71 @@ class Lane:
         """How many tasks could be claimed: none for an event loop that is blocked."""
         if self.executor.is_silent:
             return 0
-        ahead = 0 if self.is_jammed else max(self.prefetch, self.ahead.size)
+        ahead = 0 if self.is_stalled else max(self.prefetch, self.start_ahead.size)
         return max(0, self.free + ahead - len(self.prefetched))
 
     @property
-    def longest(self) -> float:
+    def longest_running(self) -> float:
         """Seconds for which the oldest body has been running; 0 if there is none."""
-        return next((max(0.0, time.monotonic() - run.began) for run in self.running.values()), 0.0)
+        return next((max(0.0, time.monotonic() - execution.started_at) for execution in self.running.values()), 0.0)
 
     @property
-    def is_fed(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether something waits for a slot. A coroutine has one: it waits for the event loop."""
         return not self.is_async and self.executor.waiting() is not None
 
     @property
-    def gives_back_at(self) -> float:
+    def withdraw_at(self) -> float:
         """When the first of those that have not begun has waited too long."""
         waiting = self.executor.waiting()
         if waiting is None:
             return float("inf")
         if self.free < 0:
-            return waiting.submitted + TOO_LONG
-        patience = waiting.submitted + BLOCKED if self.is_async else float("inf")
-        return min([patience, waiting.begins_by, *(run.begins_by for run in self.dated if not run.has_begun)])
+            return waiting.submitted_at + MAX_WAIT
+        patience = waiting.submitted_at + LOOP_BLOCKED_AFTER if self.is_async else float("inf")
+        return min(
+            [
+                patience,
+                waiting.start_by,
+                *(execution.start_by for execution in self.with_deadline if not execution.has_started),
+            ]
+        )
 
-    def submit(self, runs: Collection[Run]) -> None:
+    def submit(self, executions: Collection[Execution]) -> None:
         """Begin these bodies, as soon as there is a slot for each."""
-        if not runs:
+        if not executions:
             return
-        self.moved_at = time.monotonic()
-        for run in runs:
-            self.running[run.task_id, run.claim.claim] = run
-            if run.time_limit is not None:
-                self.watched.add(run)
-            if run.claim.begins_by is not None:
-                self.dated.add(run)
-        self.executor.submit(runs)
+        self.progressed_at = time.monotonic()
+        for execution in executions:
+            self.running[execution.task_id, execution.claim.claim] = execution
+            if execution.time_limit is not None:
+                self.watched.add(execution)
+            if execution.claim.begins_by is not None:
+                self.with_deadline.add(execution)
+        self.executor.submit(executions)
 
-    def forget(self, run: Run) -> bool:
+    def remove(self, execution: Execution) -> bool:
         """This body has ended, or will not begin; return whether it was one of this lane."""
-        if self.running.pop((run.task_id, run.claim.claim), None) is None:
+        if self.running.pop((execution.task_id, execution.claim.claim), None) is None:
             return False
-        self.watched.discard(run)
-        self.dated.discard(run)
-        self.is_jammed = False
+        self.watched.discard(execution)
+        self.with_deadline.discard(execution)
+        self.is_stalled = False
         return True
 
-    def take_back(self, run: Run) -> bool:
+    def hand_back(self, execution: Execution) -> bool:
         """Take back, to be given back, what will not begin; return whether it was one of this lane."""
-        if not self.forget(run):
+        if not self.remove(execution):
             return False
-        self.withdrawn.append(run.claim)
+        self.withdrawn.append(execution.claim)
         return True
 
-    def withdraw(self) -> list[Run]:
+    def withdraw(self) -> list[Execution]:
         """Take back, to be given back, all that has not begun."""
-        return [run for run in self.executor.withdraw() if self.take_back(run)]
+        return [execution for execution in self.executor.withdraw() if self.hand_back(execution)]
 
-    def stall(self, longest: float) -> bool:
+    def check_stalled(self, longest: float) -> bool:
         """Whether what was prefetched has waited too long for a slot; then nothing is, until a body ends."""
-        if self.prefetched and not self.startable and time.monotonic() - self.moved_at > longest:
-            self.is_jammed = True
-        return self.is_jammed
+        if self.prefetched and not self.startable and time.monotonic() - self.progressed_at > longest:
+            self.is_stalled = True
+        return self.is_stalled

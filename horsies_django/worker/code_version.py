@@ -19,20 +19,20 @@ from ..models import Task, Worker
 from ..models.claims import Ended
 from ..workflows.conditions import conditions_of
 from ..workflows.registry import registry as workflows
-from .execution import Run
-from .execution_result import Outcome
+from .execution import Execution
+from .execution_result import ExecutionResult
 
 logger = logging.getLogger("horsies_django.worker")
 
 #: Seconds that a call waits after it has gone back, from the first time on, and at most.
 FIRST_DELAY: Final = 1.0
-LONGEST_DELAY: Final = 60.0
+MAX_DELAY: Final = 60.0
 
 #: How often a call goes back at most: about an hour and a half.
-MOST_RETURNS: Final = 100
+MAX_RETURNS: Final = 100
 
 #: Versions that a row lists at most, the latest ones.
-KEPT: Final = 10
+MAX_VERSIONS: Final = 10
 
 
 def code_version(options: Options) -> str:
@@ -75,30 +75,32 @@ def _shape(function: Callable[..., Any]) -> str:
     return ",".join(f"{one.name}:{int(one.kind)}{'=' * (one.default is not one.empty)}" for one in parameters)
 
 
-def handed_back(run: Run, error: BaseException) -> Outcome | None:
+def hand_back(execution: Execution, error: BaseException) -> ExecutionResult | None:
     """Return the outcome by which a call that this worker does not know goes back; None if it has to fail here.
 
     It goes back while a live worker serves its queue whose version of the code has not met it yet, and at most
     :data:`MOST_RETURNS` times. Raises Snooze while the database is away.
     """
     with waiting_for_database():
-        rows = Task.objects.using(run.database).filter(pk=run.task_id)
+        rows = Task.objects.using(execution.database).filter(pk=execution.task_id)
         versions, times = _read(rows.values_list("unknown_to", flat=True).first())
-        mine = code_version(run.options)
+        mine = code_version(execution.options)
         versions = [*(one for one in versions if one != mine), mine]
-        if times >= MOST_RETURNS or not _is_served_by_another(run, versions):
+        if times >= MAX_RETURNS or not _is_served_by_another(execution, versions):
             return None
-    note = dumps({"versions": versions[-KEPT:], "times": times + 1})
-    delay = min(FIRST_DELAY * 2.0 ** min(times, 30), LONGEST_DELAY)
-    return Outcome(
-        run, Ended(run.task_id, run.claim.claim, "null", again_in=delay, unknown_to=note), error.__cause__ or error
+    note = dumps({"versions": versions[-MAX_VERSIONS:], "times": times + 1})
+    delay = min(FIRST_DELAY * 2.0 ** min(times, 30), MAX_DELAY)
+    return ExecutionResult(
+        execution,
+        Ended(execution.task_id, execution.claim.claim, "null", again_in=delay, unknown_to=note),
+        error.__cause__ or error,
     )
 
 
-def _is_served_by_another(run: Run, versions: Collection[str]) -> bool:
-    alive = Worker.objects.using(run.database).alive(run.options.recovery.silent_after)
+def _is_served_by_another(execution: Execution, versions: Collection[str]) -> bool:
+    alive = Worker.objects.using(execution.database).alive(execution.options.recovery.silent_after)
     others = alive.filter(stop_requested_at__isnull=True).exclude(code_version__in=versions)
-    return any(worker.serves(run.claim.queue_name) for worker in others)
+    return any(worker.serves(execution.claim.queue_name) for worker in others)
 
 
 def _read(stored: Any) -> tuple[list[str], int]:

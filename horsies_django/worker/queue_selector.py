@@ -16,64 +16,64 @@ from ..models.claim.scan import Waiting
 from ..models.claims import ClaimedTask
 from ..models.queue_limiter import Admission, Admitted
 from ..models.transitions import TaskQuerySet
-from .config import Plan
+from .config import WorkerConfig
 
 #: Seconds until a queue that nothing may begin in, or that somebody else just claims from, is asked again; each time in
 #: vain doubles them. An end in that queue is told, so the longest is for what was never told, or got lost.
-BUSY: Final = 0.002
-FULL: Final = 0.025
-LONGEST: Final = 3.0
+LOCKED_PAUSE: Final = 0.002
+FULL_PAUSE: Final = 0.025
+MAX_PAUSE: Final = 3.0
 #: Where nobody is told anything.
-LONGEST_UNTOLD: Final = 0.2
+MAX_PAUSE_UNNOTIFIED: Final = 0.2
 
 #: Seconds for which tokens gather at least, so that a high rate is no claim for each of them.
-GATHERED: Final = 0.01
+MIN_TOKEN_WAIT: Final = 0.01
 
 #: One of so many claims begins with the queues that have waited too long.
-AGED_EVERY: Final = 4
+AGED_CLAIM_EVERY: Final = 4
 
 #: Claims from so many tasks of these queues and returns what it got.
-Take = Callable[[Sequence[str], int], list[ClaimedTask]]
+TakeTasks = Callable[[Sequence[str], int], list[ClaimedTask]]
 
 
-class Shares:
+class QueueSelector:
     """Knows what holds for the queues, as of the last look."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._options = plan.options.queues
-        self._order = plan.order
-        self._aging = plan.aging
+    def __init__(self, config: WorkerConfig) -> None:
+        self._options = config.options.queues
+        self._order = config.order
+        self._aging = config.aging
         self._rules: dict[str, QueueRules] = {}
         self._limited: frozenset[str] = frozenset()
         self._stopped: frozenset[str] = frozenset()
-        self._barred: dict[str, float] = {}
+        self._blocked_until: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
-        self._refused: dict[str, set[bool]] = {}
-        self._roomy: set[str] = set()
+        self._refused_kinds: dict[str, set[bool]] = {}
+        self._half_free: set[str] = set()
         self._credits: dict[bool, dict[str, float]] = {False: {}, True: {}}
         self._aged: dict[bool, tuple[str, ...]] = {False: (), True: ()}
-        self._turns = 0
+        self._claims = 0
         self._admission: Admission | None = None
-        self.longest = LONGEST_UNTOLD
-        self.learn({})
+        self.max_pause = MAX_PAUSE_UNNOTIFIED
+        self.set_policies({})
 
-    def learn(self, rows: Mapping[str, Mapping[str, Any]]) -> bool:
+    def set_policies(self, rows: Mapping[str, Mapping[str, Any]]) -> bool:
         """Take what the rows of queues say now, those that say anything; return whether that is anything new."""
-        rules = {name: self.read(name, rows.get(name)) for name in {*self._options, *rows}}
+        rules = {name: self.policy_of(name, rows.get(name)) for name in {*self._options, *rows}}
         if rules == self._rules:
             return False
         self._rules = rules
         self._limited = frozenset(name for name, rule in rules.items() if rule.is_limited)
         self._stopped = frozenset(name for name, rule in rules.items() if rule.max_concurrency == 0)
-        self.ease()
+        self.reset()
         return True
 
     @property
-    def kept(self) -> dict[str, timedelta]:
+    def retention(self) -> dict[str, timedelta]:
         """For how long the tasks of queues are kept, as their rows say."""
         return {name: rules.retention for name, rules in self._rules.items() if rules.retention is not None}
 
-    def read(self, name: str, row: Mapping[str, Any] | None) -> QueueRules:
+    def policy_of(self, name: str, row: Mapping[str, Any] | None) -> QueueRules:
         """Return what holds for a queue that has this row."""
         return QueueRules.of(self._options.get(name), row)
 
@@ -86,15 +86,15 @@ class Shares:
         """Return those of these queues that have a limit."""
         return [name for name in queues if name in self._limited]
 
-    def scarce(self, queues: Iterable[str]) -> list[str]:
+    def notify_on_release(self, queues: Iterable[str]) -> list[str]:
         """Return those of these queues whose places others may wait for: not while more than half of them are free."""
         counted = (name for name in self.limited(queues) if self._rules[name].max_concurrency is not None)
-        return [name for name in counted if name not in self._roomy]
+        return [name for name in counted if name not in self._half_free]
 
     def admission(self, tasks: TaskQuerySet) -> Admission:
         """Return what asks for tasks of queues with a limit."""
         if self._admission is None:
-            self._admission = Admission(tasks, self.read)
+            self._admission = Admission(tasks, self.policy_of)
         return self._admission
 
     @property
@@ -104,66 +104,66 @@ class Shares:
 
     # What has to wait.
 
-    def open(self, queues: Iterable[str]) -> tuple[str, ...]:
+    def unblocked(self, queues: Iterable[str]) -> tuple[str, ...]:
         """Return those of these queues that need not wait: one in which nothing may begin waits for other rules."""
-        if not (self._barred or self._stopped):
+        if not (self._blocked_until or self._stopped):
             return tuple(queues)
         now = time.monotonic()
-        self._barred = {name: until for name, until in self._barred.items() if until > now}
-        return tuple(name for name in queues if name not in self._barred and name not in self._stopped)
+        self._blocked_until = {name: until for name, until in self._blocked_until.items() if until > now}
+        return tuple(name for name in queues if name not in self._blocked_until and name not in self._stopped)
 
-    def promises(self, queues: Iterable[str]) -> bool:
+    def may_have_tasks(self, queues: Iterable[str]) -> bool:
         """Whether any of these queues may have something to give: not one that refused when it was last asked."""
         return any(name not in self._pauses for name in queues)
 
-    def is_hopeful(self, queues: Iterable[str]) -> bool:
+    def will_resume(self, queues: Iterable[str]) -> bool:
         """Whether any of these queues is to go on by itself: not one that nothing may begin in."""
         return any(name in self._rules and name not in self._stopped for name in queues)
 
     @property
-    def opens_at(self) -> float:
+    def unblocks_at(self) -> float:
         """When the first of those that wait may be asked again."""
-        return min(self._barred.values(), default=float("inf"))
+        return min(self._blocked_until.values(), default=float("inf"))
 
-    def judge(self, is_async: bool, asked: Iterable[str], admitted: Mapping[str, Admitted]) -> None:
+    def record_result(self, is_async: bool, asked: Iterable[str], admitted: Mapping[str, Admitted]) -> None:
         """After a claim: let those wait from which no more is to be had for now."""
         for name in asked:
             answer = admitted.get(name)
             if answer is None:
-                self._wait(name, BUSY)
+                self._block(name, LOCKED_PAUSE)
             elif answer.is_full:
-                self._wait(name, FULL)
+                self._block(name, FULL_PAUSE)
             elif answer.token_in > 0:
-                self._barred[name] = time.monotonic() + max(answer.token_in, GATHERED)
+                self._blocked_until[name] = time.monotonic() + max(answer.token_in, MIN_TOKEN_WAIT)
             else:
                 self._pauses.pop(name, None)
                 continue
-            self._refused.setdefault(name, set()).add(is_async)
+            self._refused_kinds.setdefault(name, set()).add(is_async)
         for name, answer in admitted.items():
             limit = answer.rules.max_concurrency
             is_roomy = limit is not None and answer.places is not None and answer.places * 2 > limit
-            (self._roomy.add if is_roomy else self._roomy.discard)(name)
+            (self._half_free.add if is_roomy else self._half_free.discard)(name)
 
-    def _wait(self, name: str, first: float) -> None:
-        pause = self._pauses[name] = max(first, min(self._pauses.get(name, 0.0) * 2, self.longest))
-        self._barred[name] = time.monotonic() + pause
+    def _block(self, name: str, first: float) -> None:
+        pause = self._pauses[name] = max(first, min(self._pauses.get(name, 0.0) * 2, self.max_pause))
+        self._blocked_until[name] = time.monotonic() + pause
 
-    def lift(self, name: str) -> set[bool]:
+    def unblock(self, name: str) -> set[bool]:
         """Something has ended in this queue: return for which kinds of body that was waited for."""
         self._pauses.pop(name, None)
-        self._barred.pop(name, None)
-        return self._refused.pop(name, set())
+        self._blocked_until.pop(name, None)
+        return self._refused_kinds.pop(name, set())
 
-    def ease(self) -> None:
+    def reset(self) -> None:
         """Whatever has happened: let none of them wait."""
         self._pauses.clear()
-        self._barred.clear()
-        self._refused.clear()
-        self._roomy.clear()
+        self._blocked_until.clear()
+        self._refused_kinds.clear()
+        self._half_free.clear()
 
     # The order.
 
-    def sorted(self, is_async: bool, waiting: Sequence[Waiting], now: str) -> tuple[str, ...]:
+    def in_order(self, is_async: bool, waiting: Sequence[Waiting], now: str) -> tuple[str, ...]:
         """Return the queues that a look saw, those first that are to be claimed from first."""
         names = tuple(queue.queue_name for queue in waiting)
         if self._order == "strict":
@@ -177,19 +177,19 @@ class Shares:
             return (*self._aged[is_async], *(name for name in names if name not in self._aged[is_async]))
         return names
 
-    def claim(self, is_async: bool, queues: Sequence[str], room: int, take: Take) -> list[ClaimedTask]:
+    def claim(self, is_async: bool, queues: Sequence[str], room: int, take: TakeTasks) -> list[ClaimedTask]:
         """Claim at most ``room`` tasks of these queues, with as many calls of ``take`` as the order needs."""
         if not queues:
             return []
         if self._order == "strict":
-            return _in_turn(((name, room) for name in self._by_rank(queues)), room, take)
+            return _take_in_order(((name, room) for name in self._by_rank(queues)), room, take)
         if self._order == "weighted":
             return self._by_weight(is_async, queues, room, take)
         claims: list[ClaimedTask] = []
         if aged := [name for name in self._aged[is_async] if name in queues]:
-            self._turns += 1
-            if self._turns % AGED_EVERY == 0:
-                claims = _in_turn(((name, room) for name in aged), room, take)
+            self._claims += 1
+            if self._claims % AGED_CLAIM_EVERY == 0:
+                claims = _take_in_order(((name, room) for name in aged), room, take)
         return claims + take(queues, room - len(claims)) if len(claims) < room else claims
 
     def _by_rank(self, names: Sequence[str]) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ class Shares:
         rules = self._rules.get(name)
         return 1 if rules is None else rules.weight
 
-    def _by_weight(self, is_async: bool, queues: Sequence[str], room: int, take: Take) -> list[ClaimedTask]:
+    def _by_weight(self, is_async: bool, queues: Sequence[str], room: int, take: TakeTasks) -> list[ClaimedTask]:
         """What a share has of a whole task is kept for the next claim; who had nothing more gets nothing for it."""
         total, kept = sum(map(self._weight, queues)), self._credits[is_async]
         due = {name: kept.get(name, 0.0) + room * self._weight(name) / total for name in queues}
@@ -215,7 +215,7 @@ class Shares:
                 left[name] = 0.0
         self._credits[is_async] = left
         rest = [name for name in queues if name not in dry]
-        return claims + _in_turn(((name, room) for name in rest), room - len(claims), take) if dry else claims
+        return claims + _take_in_order(((name, room) for name in rest), room - len(claims), take) if dry else claims
 
 
 def _whole_parts(due: Mapping[str, float], room: int) -> dict[str, int]:
@@ -228,7 +228,7 @@ def _whole_parts(due: Mapping[str, float], room: int) -> dict[str, int]:
     return parts
 
 
-def _in_turn(parts: Iterable[tuple[str, int]], room: int, take: Take) -> list[ClaimedTask]:
+def _take_in_order(parts: Iterable[tuple[str, int]], room: int, take: TakeTasks) -> list[ClaimedTask]:
     claims: list[ClaimedTask] = []
     for name, part in parts:
         if len(claims) >= room:

@@ -15,17 +15,17 @@ from ..core.printable import OneLine, one_line
 logger = logging.getLogger("horsies_django.worker")
 
 #: What the project's LOGGING would set up; our own loggers are below it.
-_ours = logging.getLogger("horsies_django")
+_package_logger = logging.getLogger("horsies_django")
 
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 
 #: Characters that are written at once: so many a pipe takes in one piece, whoever else writes into it.
-_PIECE: Final = 4_096
+_CHUNK: Final = 4_096
 
 _Line = tuple[float, str, tuple[object, ...]]
 
 
-class Console(logging.StreamHandler[TextIO]):
+class BufferedHandler(logging.StreamHandler[TextIO]):
     """Writes our lines to stderr, and those of many short tasks together.
 
     A record for each, and a write for each, would take longer than the tasks. So what is ``said`` waits, for
@@ -36,15 +36,15 @@ class Console(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
-        self._said: deque[_Line] = deque()
+        self._pending: deque[_Line] = deque()
         self._second = 0
         self._before = self._after = ""
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._said.clear)  # its parent writes them
+            os.register_at_fork(after_in_child=self._pending.clear)  # its parent writes them
 
-    def say(self, message: str, *args: object) -> None:
+    def write_later(self, message: str, *args: object) -> None:
         """Take a line at INFO, to be written by the next ``flush``."""
-        self._said.append((time.time(), message, args))
+        self._pending.append((time.time(), message, args))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, after what was said before it."""
@@ -55,7 +55,7 @@ class Console(logging.StreamHandler[TextIO]):
         """Write what was said."""
         self.acquire()
         try:
-            lines = [self._said.popleft() for _ in range(len(self._said))]
+            lines = [self._pending.popleft() for _ in range(len(self._pending))]
             try:
                 self._write(lines)
                 super().flush()
@@ -72,16 +72,16 @@ class Console(logging.StreamHandler[TextIO]):
     def _write(self, lines: list[_Line]) -> None:
         piece: list[str] = []
         size = 0
-        for line in map(self._formatted, lines):
+        for line in map(self._format_line, lines):
             size += len(line)
-            if size > _PIECE:
+            if size > _CHUNK:
                 self.stream.write("".join(piece))
                 piece, size = [], len(line)
             piece.append(line)
         if piece:
             self.stream.write("".join(piece))
 
-    def _formatted(self, line: _Line) -> str:
+    def _format_line(self, line: _Line) -> str:
         created, message, args = line
         if self._second != int(created):
             self._second = int(created)
@@ -90,13 +90,13 @@ class Console(logging.StreamHandler[TextIO]):
             self._before, _, self._after = self.format(record).partition(",000")
         return f"{self._before},{int(created % 1 * 1_000):03d}{self._after}{one_line(message % args)}\n"
 
-    def is_alone(self) -> bool:
+    def is_only_handler(self) -> bool:
         """Whether a record of our logger comes here and nowhere else, so that nobody misses it."""
         return (
-            _ours.handlers == [self]
+            _package_logger.handlers == [self]
             and not (logger.handlers or self.filters)
             and all(isinstance(one, OneLine) for one in logger.filters)  # which _formatted() does, too
-            and not (_ours.propagate and logging.getLogger().handlers)
+            and not (_package_logger.propagate and logging.getLogger().handlers)
             and logging.getLogRecordFactory() is logging.LogRecord
             and logger.callHandlers.__module__ == logging.__name__  # or some tool for errors listens in there
         )
@@ -107,13 +107,13 @@ def log_to_console(verbosity: int) -> None:
 
     ``hasHandlers()`` would not do: Django's own default handler belongs to ``django`` and is silent in production.
     """
-    if _ours.handlers or logging.getLogger().handlers:
+    if _package_logger.handlers or logging.getLogger().handlers:
         return
-    _ours.addHandler(Console())
-    _ours.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
+    _package_logger.addHandler(BufferedHandler())
+    _package_logger.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
 
 
-def announce(message: str, *args: object, verbosity: int) -> None:
+def log_and_print(message: str, *args: object, verbosity: int) -> None:
     """Log a line at INFO, and write it to stderr where LOGGING does not let it come to a terminal.
 
     A process that says nothing at all looks as if it hung. Verbosity 0 asks for that.
@@ -138,27 +138,27 @@ def _is_shown() -> bool:
     return False
 
 
-def say(message: str, *args: object, is_last: bool) -> None:
+def log_later(message: str, *args: object, is_last: bool) -> None:
     """Log at INFO what short tasks would log thousands of times a second.
 
     On our own console, and only there, it may wait for the next line that is the last, or for ``flush``.
     """
     if not logger.isEnabledFor(logging.INFO):
         return
-    console = _console()
-    if console is None or not console.is_alone():
+    console = _handler()
+    if console is None or not console.is_only_handler():
         logger.info(message, *args, stacklevel=2)
         return
-    console.say(message, *args)
+    console.write_later(message, *args)
     if is_last:
         console.flush()
 
 
 def flush() -> None:
     """Write what was said and is not written yet."""
-    if (console := _console()) is not None:
+    if (console := _handler()) is not None:
         console.flush()
 
 
-def _console() -> Console | None:
-    return next((handler for handler in _ours.handlers if isinstance(handler, Console)), None)
+def _handler() -> BufferedHandler | None:
+    return next((handler for handler in _package_logger.handlers if isinstance(handler, BufferedHandler)), None)

@@ -1,0 +1,238 @@
+"""Running one task's body: from a claimed row to how it ended. Whatever user code raises ends here."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connections, transaction
+from django.db.models import F
+
+from ..core.compat import FrameworkTask
+from ..core.exceptions import NotRegistered, Snooze, TaskRevoked
+from ..core.registry import registry
+from ..core.results import OperationalCode
+from ..core.serialization import decode_call
+from ..core.status import TaskStatus
+from ..db.errors import is_outage
+from ..db.pause_on_outage import UNTIL_IT_IS_BACK, waiting_for_database
+from ..enqueue import grouping
+from ..enqueue.context import TaskContext
+from ..enqueue.django_result import result_of
+from ..enqueue.task import HorsiesTask
+from ..models import Task
+from ..workflows import gateway, input_resolver
+from . import code_version, console_logging, deferred_group_join, middleware_stack, result_mapping, signal_dispatcher
+from .execution import Execution, TooLate
+from .execution_result import ExecutionResult, NotStarted
+
+logger = logging.getLogger("horsies_django.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    task: FrameworkTask[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def run_task(execution: Execution) -> ExecutionResult | NotStarted:
+    """Run a body in this thread, if it may still begin. Never raises."""
+    call = None
+    try:
+        execution.start()
+        call = _prepare(execution)
+        signal_dispatcher.started(execution.claim, execution.database)
+        if isinstance(call.task, HorsiesTask) and call.task.atomic:
+            return _run_atomic(execution, call)
+        return result_mapping.returned(execution, call.task, _value(execution, call))
+    except TooLate:
+        return NotStarted(execution)
+    except BaseException as error:  # noqa: BLE001  # sys.exit() and KeyboardInterrupt of a body end the body, not us
+        return _raised(execution, call, error)
+    finally:
+        execution.end()
+
+
+async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
+    """Run a body on this event loop, if it may still begin. Never raises."""
+    call = None
+    try:
+        execution.start()
+        # What a node, or a group of calls, is given is read from the database.
+        is_given = execution.claim.workflow_id is not None or execution.claim.has_inputs
+        call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
+        if signal_dispatcher.wants_started(execution.claim):
+            await sync_to_async(signal_dispatcher.started)(execution.claim, execution.database)
+        context = [await sync_to_async(_context)(execution)] if call.task.takes_context else []
+        func = call.task.func
+        if not inspect.iscoroutinefunction(func):
+            func = sync_to_async(func, thread_sensitive=False)
+        execution.raise_if_too_late()
+        if execution.options.middleware:
+            value = await execution.cancellable(
+                _call_with_middleware(execution, call, partial(func, *context, *call.args, **call.kwargs))
+            )
+        else:
+            value = await execution.cancellable(func(*context, *call.args, **call.kwargs))
+        return result_mapping.returned(execution, call.task, value)
+    except TooLate:
+        return NotStarted(execution)
+    except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to whoever runs it: us
+        if result_mapping.is_unknown(execution, error):
+            return await sync_to_async(_raised)(execution, call, error)
+        return result_mapping.raised_by(execution, call.task if call else None, error)
+    finally:
+        execution.end()
+
+
+def _raised(execution: Execution, call: _Call | None, error: BaseException) -> ExecutionResult:
+    """Return the outcome of an exception: a call that another version of the code may know goes back. Never raises."""
+    task = call.task if call else None
+    try:
+        if (
+            result_mapping.is_unknown(execution, error)
+            and (outcome := code_version.hand_back(execution, error)) is not None
+        ):
+            return outcome
+    except Snooze as snooze:
+        return result_mapping.raised_by(execution, task, snooze)
+    except Exception:
+        logger.exception("whether another worker knows task id=%s could not be told", execution.task_id)
+    return result_mapping.raised_by(execution, task, error)
+
+
+def _value(execution: Execution, call: _Call) -> Any:
+    context = [_context(execution)] if call.task.takes_context else []
+    is_async = inspect.iscoroutinefunction(call.task.func)
+    execution.raise_if_too_late()  # what the call is given may have taken long to read
+    if execution.options.middleware and call.task.func is not deferred_group_join.join:  # which is no body of theirs
+        body = partial(call.task.func, *context, *call.args, **call.kwargs)
+        if is_async:
+            return async_to_sync(execution.cancellable)(_call_with_middleware(execution, call, body))
+        around = middleware_stack.stack_of(execution.options.middleware, is_async=False)
+        with execution.interruptible():
+            return around(middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body))
+    if is_async:
+        return async_to_sync(execution.cancellable)(call.task.func(*context, *call.args, **call.kwargs))
+    with execution.interruptible():
+        return call.task.func(*context, *call.args, **call.kwargs)
+
+
+def _call_with_middleware(execution: Execution, call: _Call, body: Callable[[], Any]) -> Awaitable[Any]:
+    """Return a coroutine's chain, to be awaited."""
+    around = middleware_stack.stack_of(execution.options.middleware, is_async=True)
+    awaitable: Awaitable[Any] = around(
+        middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body)
+    )
+    return awaitable
+
+
+def _value_in_transaction(execution: Execution, call: _Call) -> Any:
+    """Run an atomic task's body. A block that it leaves open would be ended in the place of the transaction itself."""
+    connection = connections[execution.database]
+    depth = len(connection.atomic_blocks)
+    value = _value(execution, call)
+    if len(connection.atomic_blocks) != depth:
+        raise transaction.TransactionManagementError("The body left a transaction.atomic() block open.")
+    return value
+
+
+class _TaskFailed(Exception):
+    """The body of an atomic task came to an error, so its effects must not stay."""
+
+    def __init__(self, outcome: ExecutionResult) -> None:
+        self.outcome = outcome
+
+
+def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
+    """Run a body, its COMPLETED mark and its attempt as one transaction, behind the fence of the claim."""
+    committed: list[bool] = []
+    has_begun = False
+    database = execution.database
+    tasks = Task.objects.using(database)
+    try:
+        with transaction.atomic(using=database):
+            # The first to hear of the commit: a callback of the body's own may raise and keep it from others.
+            transaction.on_commit(partial(committed.append, True), using=database)
+            if connections[database].vendor == "sqlite":
+                # Who has read can't become the writer once somebody else has written: be it from the start.
+                mine = tasks.held([execution.claim], TaskStatus.RUNNING, execution.runner.worker_id)
+                _require_claim(execution, mine.update(claim=F("claim")))
+            has_begun = True
+            value = _value_in_transaction(execution, call)
+            execution.is_over = True
+            outcome = result_mapping.returned(execution, call.task, value)
+            if outcome.completion.error is not None:
+                raise _TaskFailed(outcome)
+            root = execution.claim.workflow_id
+            if root is not None:
+                gateway.lock_and_wait(database, root)
+            if execution.progress is not None:
+                tasks.note_progress({execution.claim: execution.progress}, execution.runner.worker_id)
+            _require_claim(execution, tasks.complete([outcome.completion], execution.runner))
+            if root is not None:
+                gateway.advance_locked(database, [execution.task_id])
+            outcome = replace(outcome, is_stored=True)
+    except _TaskFailed as error:
+        return error.outcome
+    except BaseException as error:
+        is_ours = not has_begun or execution.is_over  # and what the body itself has run into is its own
+        if is_ours and not committed and is_outage(error):
+            raise Snooze(UNTIL_IT_IS_BACK) from error
+        if not committed:
+            raise
+        logger.exception("a callback after the commit of task id=%s raised; the task is done", execution.task_id)
+    return outcome
+
+
+def _require_claim(execution: Execution, is_held: object) -> None:
+    """Stop a run whose task is not its worker's any more."""
+    if not is_held:
+        execution.request_stop(TaskRevoked)
+        execution.raise_if_stopping()
+
+
+def _prepare(execution: Execution) -> _Call:
+    claim = execution.claim
+    console_logging.log_later(
+        "task started id=%s name=%s queue=%s attempt=%d",
+        claim.task_id,
+        claim.task_name,
+        claim.queue_name,
+        claim.attempt,
+        is_last=not execution.has_next,
+    )
+    try:
+        task = registry.find_task(claim.task_name)
+    except NotRegistered as error:
+        raise result_mapping.Unrunnable(OperationalCode.WORKER_RESOLUTION_ERROR) from error
+    try:
+        args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=execution.is_rich)
+        if claim.workflow_id is not None:
+            with waiting_for_database():
+                kwargs |= input_resolver.arguments(execution, task)
+        elif claim.has_inputs:
+            with waiting_for_database():
+                gathered = grouping.arguments(execution, task)
+            if not gathered:
+                return _Call(deferred_group_join.join_task(claim.backend), [], {"call": kwargs})
+            kwargs |= gathered
+    except Snooze:
+        raise
+    except Exception as error:
+        raise result_mapping.Unrunnable(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
+    return _Call(task, args, kwargs)
+
+
+def _context(execution: Execution) -> TaskContext:
+    row = signal_dispatcher.running_row(execution.claim, execution.database)
+    execution.state = row.checkpoint
+    execution.has_context = True
+    return TaskContext(task_result=result_of(row), run=execution)
