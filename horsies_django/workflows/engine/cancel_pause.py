@@ -171,7 +171,7 @@ def pause(turn: Turn, roots: Collection[UUID]) -> list[UUID]:
     statuses = _statuses_below(database, roots)
     keys = [key for key, status in statuses.items() if status == WorkflowStatus.RUNNING]
     lifecycle.PAUSE_WORKFLOW.apply(Workflow.objects.using(database).filter(among(database, keys)), paused_at=Now())
-    tell_after_commit(database, keys)
+    notify_after_commit(database, keys)
     running = Workflow.objects.using(database).filter(among(database, keys), status=WorkflowStatus.RUNNING)
     running.update(status=WorkflowStatus.PAUSED, paused_at=Now())
     notify_after_commit(database, keys)
@@ -200,7 +200,7 @@ def cancel(
     keys = list(live.values_list("pk", flat=True))
     rows, status = workflows.filter(pk__in=keys), transition.target
     transition.apply(rows, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
-    tell_after_commit(database, keys)
+    notify_after_commit(database, keys)
     rows = workflows.filter(pk__in=keys)
     rows.update(status=status, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
     notify_after_commit(database, keys)
