@@ -62,8 +62,8 @@ def subscribe() -> None:
     from .schedules.validation import problems_of
     from .workflows import gateway
 
-    subscribers.follow_nodes = gateway.following
-    subscribers.retry_nodes = gateway.retry
+    subscribers.follow_nodes = gateway.lock_then_advance
+    subscribers.retry_nodes = gateway.retry_nodes
     subscribers.send_ended = ended_after_commit
     subscribers.schedule_problems = problems_of
     subscribers.run_schedule = run_now

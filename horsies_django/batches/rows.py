@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from ..core.exceptions import BatchEnded
 from ..core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ..models import Workflow, WorkflowTask
+from ..workflows import lifecycle
 from ..workflows.control import locked
 from ..workflows.engine import insert_rows, limits, start_nodes
 from ..workflows.engine.advance import Advance
@@ -43,7 +44,7 @@ def start(
             name=name,
             backend=head["backend"],
             is_batch=True,
-            status=WorkflowStatus.RUNNING,
+            status=lifecycle.START_WORKFLOW.target,
             output_index=HEAD_INDEX,
             node_count=1 + len(callbacks),
             open_count=1 + len(callbacks),
@@ -60,7 +61,7 @@ def start(
         limits.let_in_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
         advance = Advance.on(database)
         head_rows = advance.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX)
-        head_rows.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())
+        lifecycle.START_NODE.apply(head_rows, started_at=Now())
         if calls:
             _append(advance, batch_id, calls, first=0, index=1 + len(callbacks))
         else:
@@ -100,7 +101,7 @@ def _append(advance: Advance, batch_id: UUID, calls: Sequence[Columns], *, first
             "node_id": name_of(first + place),
             "kind": NodeKind.TASK.value,
             "map_index": HEAD_INDEX,
-            "status": WorkflowTaskStatus.READY.value,
+            "status": lifecycle.ADD_CALL.target.value,
             **call,
         }
         for place, call in enumerate(calls)

@@ -70,7 +70,7 @@ class Interventions(TaskViews[RowT]):
 
         A node of a workflow, and a group that gathers calls, have them from elsewhere: they are left alone.
         """
-        own = self.scheduled().filter(workflow_id__isnull=True, is_fed=False)
+        own = self.scheduled().filter(workflow_id__isnull=True, has_inputs=False)
         return own.update(args=args, kwargs=kwargs, rich=rich)
 
     def deletable(self) -> Self:

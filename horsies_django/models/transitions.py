@@ -20,10 +20,10 @@ from django.db.models.functions import Cast, Greatest, Now
 
 from ..core import lifecycle
 from ..core.bounds import RETENTION, date_if_within, within
-from ..core.lifecycle import Change
 from ..core.results import OperationalCode, OutcomeCode, TaskError
 from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
+from ..core.transition import Transition
 from ..core.unique import UniqueUntil
 from ..db.expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
@@ -75,7 +75,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "timeout",
     Case(When(within((), {"retention": RETENTION}), then=F("retention")), output_field=models.DurationField()),
     "workflow_id",
-    "is_fed",
+    "has_inputs",
     "limit_key",
     IS_READABLE,
     SecondsUntil("good_until"),
@@ -279,9 +279,9 @@ class TaskQuerySet(Interventions["Task"]):
         notes = FromMap({end.task_id: end.unknown_to or "null" for end in ends}, models.JSONField())
         return self._put_off(lifecycle.HAND_BACK, ends, worker_id, unknown_to=notes)
 
-    def _put_off(self, change: Change, ends: Sequence[Ended], worker_id: str, **values: Any) -> int:
+    def _put_off(self, transition: Transition[TaskStatus], ends: Sequence[Ended], worker_id: str, **values: Any) -> int:
         count = self.held(ends, TaskStatus.RUNNING, worker_id)._move(
-            change,
+            transition,
             attempt=Greatest(F("attempt") - 1, 0),
             enqueued_at=_due_again(ends),
             next_retry_at=None,
@@ -463,9 +463,9 @@ class TaskQuerySet(Interventions["Task"]):
         keys = [held.task_id for held in claims]
         return self.rows().filter(pk__in=keys, status=status, claim=tokens, claimed_by_worker_id=worker_id or None)
 
-    def _move(self, change: Change, **values: Any) -> int:
+    def _move(self, transition: Transition[TaskStatus], **values: Any) -> int:
         """Make a change of state where it may be made, and return of how many rows."""
-        return self.filter(change.is_possible).update(status=change.target, **values)
+        return transition.apply(self, **values)
 
     def _insist(self, update: Callable[[], int]) -> int:
         """Update again when a worker's tick had the same rows in another order and this side was told to give way.
@@ -485,7 +485,7 @@ class TaskQuerySet(Interventions["Task"]):
     def _attempts(self) -> TaskAttemptQuerySet:
         return TaskAttempt.objects.using(self.db)
 
-    def _expire(self, change: Change) -> int:
+    def _expire(self, transition: Transition[TaskStatus]) -> int:
         """To EXPIRED past ``good_until``, with who and what in the result (S1-17), the claim kept (S1-18)."""
         late = list(self.filter(good_until__lte=Now()).values_list("pk", "claimed_by_worker_id", "limit_key"))
         admit_after_commit(self.db, [limit_key for *_, limit_key in late])
@@ -501,7 +501,7 @@ class TaskQuerySet(Interventions["Task"]):
             return 0
         subscribers.send_ended(task_expired, self.db, list(results))
         return self.filter(pk__in=results)._move(
-            change,
+            transition,
             expired_at=Now(),
             error_code=OutcomeCode.TASK_EXPIRED.value,
             result=FromMap(results, models.JSONField()),

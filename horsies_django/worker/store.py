@@ -38,7 +38,7 @@ from ..models.worker import Answer, WorkerQuerySet
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
 from ..workflows import gateway
-from ..workflows.gateway import Door, Made
+from ..workflows.gateway import EngineGateway, NewTasks
 from . import claiming, signal_dispatcher
 from .code_version import code_version
 from .config import WorkerConfig
@@ -95,7 +95,7 @@ class WorkerStore:
         self._runner = runner
         self._statements: dict[bool, Exchange] = {}
         self._survey: Survey | None = None
-        self._door = Door(config.database)
+        self._gateway = EngineGateway(config.database)
         self.selector = QueueSelector(config)
         self._policies_expire_at = float("-inf")
 
@@ -243,15 +243,17 @@ class WorkerStore:
 
     def _blocked(self, claims: Sequence[ClaimedTask | HeldClaim]) -> set[UUID]:
         roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
-        return self._door.blocked(roots) if roots else set()
+        return self._gateway.lock_unless_locked(roots) if roots else set()
 
-    def advance(self, outcomes: Sequence[ExecutionResult]) -> Made:
+    def advance(self, outcomes: Sequence[ExecutionResult]) -> NewTasks:
         """Do what follows from these ends of nodes' tasks; return what is there then.
 
-        Raises :class:`~..workflows.door.Stuck`.
+        Raises :class:`~..workflows.gateway.AdvanceFailed`.
         """
-        is_any_left = any(outcome.completion.again_in is not None for outcome in outcomes)
-        return self._door.ended([outcome.execution.task_id for outcome in outcomes], is_any_left=is_any_left)
+        has_pending = any(outcome.completion.again_in is not None for outcome in outcomes)
+        return self._gateway.advance_locked(
+            [outcome.execution.task_id for outcome in outcomes], has_pending=has_pending
+        )
 
     def notify_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
         """Wake those who serve the queues of these tasks, once they are there."""
@@ -261,7 +263,7 @@ class WorkerStore:
     def mark_nodes_running(self, claims: Sequence[ClaimedTask]) -> bool:
         """Show that the nodes of these tasks run."""
         if claims:
-            gateway.run(self._config.database, [claim.task_id for claim in claims])
+            gateway.mark_running(self._config.database, [claim.task_id for claim in claims])
         return True
 
     def delete_unretained(self, outcomes: Sequence[ExecutionResult]) -> None:
@@ -337,7 +339,7 @@ class WorkerStore:
         return 0
 
     def _store_and_follow(self, end: Ended) -> None:
-        with self.transaction(), gateway.following(self._tasks().filter(pk=end.task_id)):
+        with self.transaction(), gateway.lock_then_advance(self._tasks().filter(pk=end.task_id)):
             self.store([end])
 
     def due_limits(self) -> set[str]:
@@ -360,7 +362,7 @@ class WorkerStore:
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest, self._runner.worker_id)
         nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
-        gateway.follow(self._config.database, nodes)
+        gateway.advance_unless_locked(self._config.database, nodes)
         return [claim for claim in latest if claim.task_id in may]
 
     def complete_and_claim(self, pool: SlotPool, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
@@ -401,7 +403,9 @@ class WorkerStore:
         dated = {claim.task_id: claim.begins_by for claim in free if claim.begins_by is not None}
         if late := [task_id for task_id, begins_by in dated.items() if time.monotonic() >= begins_by]:
             tasks.filter(pk__in=late).expire()
-        gateway.ended(self._config.database, [claim.task_id for claim in free if claim.workflow_id is not None])
+        gateway.advance_locked(
+            self._config.database, [claim.task_id for claim in free if claim.workflow_id is not None]
+        )
         wake_after_commit(self._config.database, ANY_QUEUE)
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
 

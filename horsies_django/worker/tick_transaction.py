@@ -12,7 +12,7 @@ from django.db import Error
 
 from ..db.errors import is_refusal
 from ..models.claims import ClaimedTask, Ended
-from ..workflows.gateway import Stuck
+from ..workflows.gateway import AdvanceFailed
 from .claim_budget import ClaimBudget
 from .config import WorkerConfig
 from .execution_result import ExecutionResult
@@ -86,7 +86,7 @@ class TickTransaction:
                 self._store_successes(successes)
                 if nodes:
                     self._notify_others(fresh, tick)
-        except (Error, Stuck) as error:
+        except (Error, AdvanceFailed) as error:
             self.in_doubt = True  # the answer may be lost, and the transaction may be there all the same
             if not ends or (isinstance(error, Error) and not is_refusal(error)):
                 raise

@@ -14,6 +14,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from ...core.workflow_status import NodeKind, OnError, WorkflowStatus, WorkflowTaskStatus
+from .. import lifecycle
 from . import cancel_pause, complete_workflow, node_end, start_nodes
 from .context import Turn
 from .nodes import Node, Place, Settled, among, is_item_of, read
@@ -21,8 +22,6 @@ from .queries import Phrases, Question
 
 #: Levels for which what waits is read level by level. Of more, all that is below is read at once.
 _SHALLOW: Final = 2
-
-_WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
 
 
 @dataclass(slots=True)
@@ -34,11 +33,11 @@ class Advance(Turn):
         """Return one that tells workers of what it enqueues."""
         return cls(Phrases(database))
 
-    def after_tasks(self, ids: Collection[UUID], *, is_any_left: bool = False) -> None:
-        """Some tasks of nodes have ended, or wait again; with ``is_any_left`` some are known to wait."""
-        rows, keys = self.ask(self.phrases.ends(ids), self._left(ids) if is_any_left else None)
+    def after_tasks(self, ids: Collection[UUID], *, has_pending: bool = False) -> None:
+        """Some tasks of nodes have ended, or wait again; with ``has_pending`` some are known to wait."""
+        rows, keys = self.ask(self.phrases.ends(ids), self._left(ids) if has_pending else None)
         ends, ready = node_end.settle(self, rows)
-        if not is_any_left and len(ends) + len(ready) < len(ids):
+        if not has_pending and len(ends) + len(ready) < len(ids):
             (keys,) = self.ask(self._left(ids))
         if keys:
             some = self.nodes.filter(pk__in=[key for (key,) in keys])
@@ -89,7 +88,8 @@ class Advance(Turn):
             self.after_tasks(expired)
 
     def _that_may_begin(self, keys: Collection[int]) -> list[Node]:
-        rows = self.nodes.filter(among(self.database, keys), status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)
+        waiting = self.nodes.filter(lifecycle.ENQUEUE_NODE.is_possible, among(self.database, keys))
+        rows = waiting.filter(workflow__status=WorkflowStatus.RUNNING)
         return read(rows) if keys else []
 
     def _count(self, ends: Sequence[Settled], places: Collection[Place]) -> Collection[UUID]:

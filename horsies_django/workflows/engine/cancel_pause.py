@@ -12,11 +12,13 @@ from django.db.models import Exists, OuterRef, Q, Subquery, Value
 from django.db.models.functions import Now
 
 from ...core.status import TaskStatus
+from ...core.transition import Transition
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db import postgres
 from ...db.completions import notify_after_commit
 from ...models import Task, Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
+from .. import lifecycle
 from ..codes import STOPPED_BY
 from . import limits, node_end
 from .nodes import BEGUN, NodeRows, Settled, among
@@ -95,7 +97,7 @@ def _put_back(turn: Turn, rows: Iterable[tuple[Any, int]]) -> None:
     if waiting := [task_id for task_id, status in free.items() if status == TaskStatus.PENDING]:
         tasks.filter(among(turn.database, waiting)).cancel_quietly()
         rows_of = turn.nodes.filter(among(turn.database, [pairs[task_id] for task_id in waiting]))
-        rows_of.update(status=WorkflowTaskStatus.READY, task_id=None)
+        lifecycle.RETURN_TO_READY.apply(rows_of, task_id=None)
 
 
 def _claimed(statuses: Mapping[UUID, str]) -> list[UUID]:
@@ -168,6 +170,8 @@ def pause(turn: Turn, roots: Collection[UUID]) -> list[UUID]:
         return []
     statuses = _statuses_below(database, roots)
     keys = [key for key, status in statuses.items() if status == WorkflowStatus.RUNNING]
+    lifecycle.PAUSE_WORKFLOW.apply(Workflow.objects.using(database).filter(among(database, keys)), paused_at=Now())
+    notify_after_commit(database, keys)
     running = Workflow.objects.using(database).filter(among(database, keys), status=WorkflowStatus.RUNNING)
     running.update(status=WorkflowStatus.PAUSED, paused_at=Now())
     notify_after_commit(database, keys)
@@ -183,7 +187,7 @@ def pause(turn: Turn, roots: Collection[UUID]) -> list[UUID]:
 def cancel(
     turn: Turn,
     roots: Collection[UUID],
-    status: WorkflowStatus = WorkflowStatus.CANCELLED,
+    transition: Transition[WorkflowStatus] = lifecycle.CANCEL_WORKFLOW,
     error: Mapping[str, Any] | None = None,
 ) -> list[Settled]:
     """End these workflows, and everything below them; return the nodes that are skipped with that (W-44).
@@ -192,15 +196,18 @@ def cancel(
     """
     database = turn.database
     workflows = Workflow.objects.using(database)
-    live = workflows.filter(pk__in=below(database, roots)).exclude(status__in=sorted(WORKFLOW_TERMINAL_STATES))
+    live = workflows.filter(transition.is_possible, pk__in=below(database, roots))
     keys = list(live.values_list("pk", flat=True))
+    rows, status = workflows.filter(pk__in=keys), transition.target
+    transition.apply(rows, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
+    notify_after_commit(database, keys)
     rows = workflows.filter(pk__in=keys)
     rows.update(status=status, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
     notify_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)
     taken = _take_back(turn, _not_begun(mine).values_list("task_id", "pk"))
-    waits = Q(status__in=[WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY])
+    waits = lifecycle.ENQUEUE_NODE.is_possible
     children = workflows.filter(parent=OuterRef("pk"), is_replaced=False)
     untasked = Q(~Exists(children), status__in=BEGUN, task__isnull=True)
     skipped = [
@@ -209,7 +216,7 @@ def cancel(
             waits | untasked | among(database, taken)
         ).values_list("pk", "workflow_id", "task_index", "dependents", "map_index")
     ]
-    node_end.skip(nodes, skipped, STOPPED_BY[status], f"The workflow is {status}.")
+    node_end.skip(nodes, skipped, lifecycle.SKIP_STOPPED, STOPPED_BY[status], f"The workflow is {status}.")
     return skipped
 
 

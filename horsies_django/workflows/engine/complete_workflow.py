@@ -21,6 +21,7 @@ from ...db.completions import notify_after_commit
 from ...db.expressions import FromMap
 from ...db.on_commit import on_commit_robust
 from ...models import Workflow, WorkflowTask
+from .. import lifecycle
 from ..codes import STOPPED_BY, WorkflowCode
 from . import node_end
 from .context import Flow, Parent, Turn
@@ -46,7 +47,8 @@ def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
     finished = [flow for flow in done if flow.is_running]
     for flow in finished:
         flow.error = _error(turn, flow)
-        flow.status = WorkflowStatus.COMPLETED if flow.error is None else WorkflowStatus.FAILED
+        is_success = flow.error is None
+        flow.status = (lifecycle.COMPLETE_WORKFLOW if is_success else lifecycle.FAIL_WORKFLOW).target
         if flow.error is None:
             flow.result = {"ok": _output(turn, flow)}
         on_commit_robust(turn.database, _log, flow)
@@ -203,7 +205,7 @@ def _build_again(turn: Turn, again: Sequence[tuple[Parent, Flow, RetryPolicy]]) 
     nodes.filter(pk__in=[parent.pk for parent, *_ in again]).update(rebuilds=F("rebuilds") + 1)
     is_paused = {one.pk: turn.flows[one.workflow_id].status == WorkflowStatus.PAUSED for one, *_ in again}
     if paused := [key for key, is_so in is_paused.items() if is_so]:
-        nodes.filter(pk__in=paused).update(status=WorkflowTaskStatus.READY, task_id=None)
+        lifecycle.RETURN_TO_READY.apply(nodes.filter(pk__in=paused), task_id=None)
     due = [(parent, policy) for parent, _, policy in again if not is_paused[parent.pk]]
     lanes = {parent.pk: (parent.queue_name, False) for parent, _ in due}
     task_ids = dict(zip(lanes, uuid7s(len(lanes)), strict=True))

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from ...core.serialization import dumps
 from ...core.workflow_status import WorkflowStatus, WorkflowTaskStatus
+from .. import lifecycle
 from ..codes import WorkflowCode
 from . import node_end
 from .nodes import Ending, Node, NodeRows, Place, Settled
@@ -168,9 +169,10 @@ class Turn:
             self.phrases.end(list(self._ended.values()))
             self._ended = {}
         self._gone.clear()
-        for status in (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED):  # their last nodes are counted by now
-            if flows := [flow for flow in self._finished if flow.status == status]:
-                self.phrases.finish(status, {flow.key: flow.text for flow in flows})
+        # Their last nodes are counted by now.
+        for transition in (lifecycle.COMPLETE_WORKFLOW, lifecycle.FAIL_WORKFLOW):
+            if flows := [flow for flow in self._finished if flow.status == transition.target]:
+                self.phrases.finish(transition, {flow.key: flow.text for flow in flows})
         self._finished = []
 
     def keep(self, nodes: Iterable[Node]) -> None:

@@ -89,13 +89,13 @@ def tell(turn: Turn, tasks: Mapping[UUID, Lane], *, is_later: bool) -> None:
 
 def insertion(nodes: NodeRows, task_ids: FromMap | F, changes: Mapping[str, Any]) -> Statement:
     """Return the INSERT of the tasks of these nodes."""
-    is_fed = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
+    has_inputs = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
     columns = {
         "id": task_ids,
         **{name: F(name) for name in _OWN},
         **_NEW,
         "workflow_id": F("workflow__root_id"),
-        "is_fed": models.ExpressionWrapper(is_fed, models.BooleanField()),
+        "has_inputs": models.ExpressionWrapper(has_inputs, models.BooleanField()),
         **changes,
     }
     return Statement.insert(Task, nodes, columns)
@@ -108,7 +108,7 @@ def internal(path: str, **kwargs: Any) -> Mapping[str, Any]:
         "kwargs": Value(kwargs, models.JSONField()),
         "is_async": Value(False),
         "rich": Value(False),
-        "is_fed": Value(False),
+        "has_inputs": Value(False),
         "timeout": Value(None, models.FloatField()),
         "max_retries": _MAX_RETRIES,
         "retry_policy": _POLICY,

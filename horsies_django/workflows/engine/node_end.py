@@ -14,8 +14,10 @@ from django.db.models.functions import Cast, Coalesce, Left, Now
 
 from ...core.results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...core.status import TASK_TERMINAL_STATES, TaskStatus
+from ...core.transition import Transition
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
 from ...models import Task, Workflow
+from .. import lifecycle
 from ..codes import STOPPED_BY, WorkflowCode
 from .nodes import BEGUN, IS_UNDECIDED, NodeRows, Settled, among
 
@@ -109,7 +111,7 @@ def ended(nodes: NodeRows) -> NodeRows:
 def completed(database: str) -> dict[str, Any]:
     """What the success of its task writes to a node."""
     result = Subquery(Task.objects.using(database).filter(pk=OuterRef("task_id")).values("result"))
-    return {"status": WorkflowTaskStatus.COMPLETED, "completed_at": Now(), "result": result, "error_code": None}
+    return {"status": lifecycle.COMPLETE_NODE.target, "completed_at": Now(), "result": result, "error_code": None}
 
 
 def _fail(nodes: NodeRows, keys: Collection[int]) -> None:
@@ -137,7 +139,7 @@ def _fail(nodes: NodeRows, keys: Collection[int]) -> None:
     )
     known = Subquery(task.annotate(known=result).values("known"))
     code = Subquery(task.annotate(code=named).values("code"))
-    _open(nodes, keys).update(status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=known, error_code=code)
+    lifecycle.FAIL_NODE.apply(nodes.filter(pk__in=keys), completed_at=Now(), result=known, error_code=code)
 
 
 def _decide(nodes: NodeRows, asked: Sequence[tuple[Settled, str, str]]) -> tuple[list[Settled], list[int]]:
@@ -160,8 +162,14 @@ def _decide(nodes: NodeRows, asked: Sequence[tuple[Settled, str, str]]) -> tuple
     for status, ends in lost.items():
         _skip_stopped(nodes, ends, status)
     if runs:
-        _open(nodes, runs).update(status=WorkflowTaskStatus.READY, is_decided=True, task_id=None)
-    skip(nodes, skipped, WorkflowCode.CONDITION_NOT_MET, "Its condition says that it is not to run.")
+        lifecycle.ALLOW_NODE.apply(nodes.filter(pk__in=runs), is_decided=True, task_id=None)
+    skip(
+        nodes,
+        skipped,
+        lifecycle.SKIP_BY_CONDITION,
+        WorkflowCode.CONDITION_NOT_MET,
+        "Its condition says that it is not to run.",
+    )
     return [*(end for ends in lost.values() for end in ends), *skipped], runs
 
 
@@ -169,8 +177,8 @@ def time_out(nodes: NodeRows, ends: Sequence[Settled]) -> list[Settled]:
     """The time of these events is over."""
     failed = [end._replace(status=WorkflowTaskStatus.FAILED) for end in ends]
     if failed:
-        _open(nodes, [end.pk for end in failed]).update(
-            status=WorkflowTaskStatus.FAILED,
+        lifecycle.FAIL_NODE.apply(
+            nodes.filter(pk__in=[end.pk for end in failed]),
             completed_at=Now(),
             result=err(WorkflowCode.EVENT_TIMEOUT, "The event did not come in time."),
             error_code=str(WorkflowCode.EVENT_TIMEOUT),
@@ -178,12 +186,17 @@ def time_out(nodes: NodeRows, ends: Sequence[Settled]) -> list[Settled]:
     return failed
 
 
-def skip(nodes: NodeRows, ends: Sequence[Settled], code: str, message: str) -> None:
-    """PENDING, READY and what has begun → SKIPPED (W-36, W-38)."""
+def skip(
+    nodes: NodeRows,
+    ends: Sequence[Settled],
+    transition: Transition[WorkflowTaskStatus],
+    code: WorkflowCode,
+    message: str,
+) -> None:
+    """Skip nodes by one of the transitions to SKIPPED, with an error of this code."""
     if ends:
-        nodes.filter(among(nodes.db, [end.pk for end in ends])).exclude(status__in=_NODE_ENDED).update(
-            status=WorkflowTaskStatus.SKIPPED, completed_at=Now(), result=err(code, message), error_code=str(code)
-        )
+        rows = nodes.filter(among(nodes.db, [end.pk for end in ends]))
+        transition.apply(rows, completed_at=Now(), result=err(code, message), error_code=str(code))
 
 
 def skip_stopped(nodes: NodeRows, ends: Sequence[Settled]) -> None:
@@ -194,11 +207,5 @@ def skip_stopped(nodes: NodeRows, ends: Sequence[Settled]) -> None:
 
 
 def _skip_stopped(nodes: NodeRows, ends: Sequence[Settled], status: str) -> None:
-    skip(nodes, ends, STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED), "The workflow had ended.")
-
-
-_NODE_ENDED: Final = (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
-
-
-def _open(nodes: NodeRows, keys: Collection[int]) -> NodeRows:
-    return nodes.filter(pk__in=keys, status__in=BEGUN)
+    code = STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED)
+    skip(nodes, ends, lifecycle.SKIP_STOPPED, code, "The workflow had ended.")

@@ -84,7 +84,7 @@ class Node:
     is_neutral: bool
     open_deps: int
     ok_deps: int
-    bad_deps: int
+    failed_deps: int
     open_ctx: int
     queue_name: str
     is_async: bool
@@ -101,7 +101,7 @@ class Node:
             self,
             open_deps=self.open_deps - len(closed),
             ok_deps=self.ok_deps + sum(end.status == WorkflowTaskStatus.COMPLETED for end in closed),
-            bad_deps=self.bad_deps + sum(is_bad(end) for end in closed),
+            failed_deps=self.failed_deps + sum(is_bad(end) for end in closed),
             open_ctx=self.open_ctx - sum(end.task_index in ctx for end in closed),
         )
 
@@ -118,7 +118,7 @@ class Node:
             is_ready, is_lost = self.ok_deps >= wanted, self.ok_deps + self.open_deps < wanted
         else:
             is_done = self.open_deps == 0
-            is_ready = is_done and (self.bad_deps == 0 or self.allow_failed_deps)
+            is_ready = is_done and (self.failed_deps == 0 or self.allow_failed_deps)
             is_lost = is_done and not is_ready
         if is_lost:
             return WorkflowTaskStatus.SKIPPED
@@ -151,7 +151,7 @@ COLUMNS: Final = (
     IS_NEUTRAL,
     "open_deps",
     "ok_deps",
-    "bad_deps",
+    "failed_deps",
     "open_ctx",
     "queue_name",
     "is_async",

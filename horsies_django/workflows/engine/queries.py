@@ -18,18 +18,19 @@ from django.db.models import Count, F, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Least, Now
 
 from ...core.serialization import dumps
-from ...core.workflow_status import WorkflowStatus, WorkflowTaskStatus
+from ...core.transition import Transition, in_sources
+from ...core.workflow_status import WorkflowStatus
 from ...db import postgres
 from ...db.expressions import Blank, FromMap, FromNow, IsAmong, IsOneOf, json_array, json_object, json_pairs, spelled
 from ...db.statements import Selection, Statement
 from ...models import Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
+from .. import lifecycle
 from . import enqueue_nodes, node_end
 from .nodes import (
     BEGUN,
     COLUMNS,
     IS_NEUTRAL,
-    OPEN,
     OUTCOME,
     PARENT,
     WAITS,
@@ -64,7 +65,7 @@ _STATE: Final = (
     "name",
     "error",
 )
-_COUNTERS: Final = ("open_deps", "ok_deps", "bad_deps", "open_ctx")
+_COUNTERS: Final = ("open_deps", "ok_deps", "failed_deps", "open_ctx")
 
 
 class Question(NamedTuple):
@@ -115,7 +116,7 @@ class Phrases:
 
     @cached_property
     def _complete(self) -> Statement:
-        rows = self.nodes.filter(IsAmong(_KEYS), status__in=BEGUN)
+        rows = self.nodes.filter(lifecycle.COMPLETE_NODE.is_possible, IsAmong(_KEYS))
         return self._settled(Statement.update(rows, **node_end.completed(self.database)))
 
     def start(self, keys: Collection[int]) -> None:
@@ -124,8 +125,9 @@ class Phrases:
 
     @cached_property
     def _start(self) -> Statement:
-        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
-        return self._settled(Statement.update(rows, status=WorkflowTaskStatus.RUNNING, started_at=Now()))
+        # One that waits for an event, and has a time-out, has been ENQUEUED with the task of that in the same flush.
+        rows = self.nodes.filter(in_sources(lifecycle.START_NODE, lifecycle.MARK_RUNNING), IsAmong(_KEYS))
+        return self._settled(Statement.update(rows, status=lifecycle.START_NODE.target, started_at=Now()))
 
     def end(self, endings: Sequence[Ending]) -> None:
         """End nodes as each of these says, without a task (W-36, W-38)."""
@@ -139,7 +141,7 @@ class Phrases:
 
     @cached_property
     def _end(self) -> Statement:
-        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
+        rows = self.nodes.filter(in_sources(*lifecycle.NODE_ENDS), IsAmong(_KEYS))
         return self._settled(
             Statement.update(
                 rows,
@@ -150,13 +152,15 @@ class Phrases:
             )
         )
 
-    def finish(self, status: WorkflowStatus, texts: Mapping[UUID, str]) -> None:
-        """RUNNING → COMPLETED, FAILED, with these results, or errors, as JSON texts (W-50)."""
-        rows = self._workflows.filter(status=WorkflowStatus.RUNNING, open_count=0)
-        column = "result" if status == WorkflowStatus.COMPLETED else "error"
+    def finish(self, transition: Transition[WorkflowStatus], texts: Mapping[UUID, str]) -> None:
+        """RUNNING → COMPLETED, FAILED, with these results, or errors, as JSON texts."""
+        rows = self._workflows.filter(transition.is_possible, open_count=0)
+        column = "result" if transition is lifecycle.COMPLETE_WORKFLOW else "error"
         written = {"result": None, "error": None, column: FromMap(_RESULTS, models.JSONField())}
-        kept_until = workflow_kept_until(status, self.database)
-        statement = Statement.update(rows, status=status, completed_at=Now(), **written, kept_until=kept_until)
+        kept_until = workflow_kept_until(transition.target, self.database)
+        statement = Statement.update(
+            rows, status=transition.target, completed_at=Now(), **written, kept_until=kept_until
+        )
         statement.run(self.database, {**self._keys(texts), _RESULTS.name: self._map(texts)})
 
     def close(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> None:
@@ -362,8 +366,8 @@ class Phrases:
     @cached_property
     def _update(self) -> Statement:
         task_ids = FromMap(_TASK_IDS, models.UUIDField())
-        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
-        return Statement.update(rows, status=WorkflowTaskStatus.ENQUEUED, task_id=task_ids, started_at=Now())
+        rows = self.nodes.filter(in_sources(lifecycle.ENQUEUE_NODE, lifecycle.REBUILD), IsAmong(_KEYS))
+        return Statement.update(rows, status=lifecycle.ENQUEUE_NODE.target, task_id=task_ids, started_at=Now())
 
     # Saying it.
 

@@ -29,6 +29,7 @@ from ...db.errors import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_of_the_row, pri
 from ...db.expressions import FromNow, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
 from ...models.retention import workflow_kept_until
+from .. import lifecycle
 from ..codes import WorkflowCode
 from . import cancel_pause, node_end, resume_workflow, start_nodes
 from .advance import Advance
@@ -108,13 +109,13 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
     """
     error = node_end.err(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(why))
     tree = Workflow.objects.using(database).filter(Q(pk=root) | Q(root_id=root))
-    live = tree.live()
+    live = tree.filter(lifecycle.FAIL_UNREADABLE.is_possible)
     keys = list(live.values_list("pk", flat=True))
     nodes = WorkflowTask.objects.using(database).filter(_IS_OPEN, workflow__in=list(tree.values_list("pk", flat=True)))
     tasks = list(nodes.filter(task_id__isnull=False).values_list("task_id", flat=True))
     Task.objects.using(database).filter(pk__in=tasks).cancel_quietly()
-    nodes.update(
-        status=WorkflowTaskStatus.SKIPPED,
+    lifecycle.SKIP_UNREADABLE.apply(
+        nodes,
         completed_at=Now(),
         result=error,
         error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
@@ -122,6 +123,9 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
     )
     tree.update(open_count=0, **as_read(Workflow, workflow.BOUNDS))
     ended = Workflow.objects.using(database).filter(pk__in=keys)
+    kept_until = workflow_kept_until(lifecycle.FAIL_UNREADABLE.target, database)
+    lifecycle.FAIL_UNREADABLE.apply(ended, completed_at=Now(), error=error["err"], kept_until=kept_until)
+    notify_after_commit(database, keys)
     kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
     ended.live().update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error["err"], kept_until=kept_until)
     notify_after_commit(database, keys)
@@ -130,7 +134,7 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
 
 def expire(database: str, most: int = MOST) -> int:
     """End the workflows whose time is over, as EXPIRED (P-09); return how many."""
-    overdue = Workflow.objects.using(database).live().filter(good_until__lte=Now())
+    overdue = Workflow.objects.using(database).filter(lifecycle.EXPIRE_WORKFLOW.is_possible, good_until__lte=Now())
     rows = list(overdue.order_by("good_until").values_list("pk", "root_id")[:most])
     return sum(_expire_alone(overdue, key, root) for key, root in rows)
 
@@ -141,8 +145,8 @@ def expire_paused(database: str, after: timedelta, most: int = MOST) -> int:
     What is below a paused one ends with it. For one above it is as if its child had been cancelled.
     """
     stale = Workflow.objects.using(database).filter(
+        lifecycle.EXPIRE_PAUSED.is_possible,
         Q(parent__isnull=True) | ~Q(parent__workflow__status=WorkflowStatus.PAUSED),
-        status=WorkflowStatus.PAUSED,
         paused_at__lte=FromNow(-after.total_seconds()),
     )
     rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:most])
@@ -168,7 +172,7 @@ def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapp
         if not Workflow.objects.using(database).lock([root], skip=True) or not which.filter(pk=key).exists():
             return False
         advance = Advance.on(database)
-        advance.after(cancel_pause.cancel(advance, [key], WorkflowStatus.EXPIRED, error))
+        advance.after(cancel_pause.cancel(advance, [key], lifecycle.EXPIRE_WORKFLOW, error))
         advance.finish(cancel_pause.below(database, [key]))
         return True
 
@@ -229,8 +233,8 @@ def _lose(mine: NodeRows) -> Iterator[Settled]:
     lost = mine.filter(~Exists(tasks), ~Exists(children), status__in=BEGUN, task_id__isnull=False)
     for node in read(lost):
         result = node_end.err(RetrievalCode.RESULT_NOT_AVAILABLE, "The task is not there any more.")
-        mine.filter(pk=node.pk).update(
-            status=WorkflowTaskStatus.FAILED,
+        lifecycle.FAIL_NODE.apply(
+            mine.filter(pk=node.pk),
             completed_at=Now(),
             result=result,
             error_code=str(RetrievalCode.RESULT_NOT_AVAILABLE),
@@ -255,6 +259,10 @@ def _recount(database: str, keys: Collection[UUID]) -> None:
 
 def _fail_empty(database: str, key: UUID) -> None:
     error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="There are no nodes.").as_json()
+    rows = Workflow.objects.using(database).filter(pk=key)
+    kept_until = workflow_kept_until(lifecycle.FAIL_WORKFLOW.target, database)
+    lifecycle.FAIL_WORKFLOW.apply(rows, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)
+    notify_after_commit(database, [key])
     rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
     kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
     rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)

@@ -12,6 +12,7 @@ from django.db.models import Count, Q
 
 from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow, WorkflowTask
+from .. import lifecycle
 from ..codes import WorkflowCode
 from . import node_end, start_nodes
 from .advance import Advance
@@ -29,7 +30,7 @@ def resume(database: str, key: UUID) -> bool:
     was_paused = workflow is not None and _runs_above(database, workflow)
     paused = list(workflows.filter(pk__in=keys, status=WorkflowStatus.PAUSED).values_list("pk", flat=True))
     if was_paused:
-        workflows.filter(pk__in=paused).update(status=WorkflowStatus.RUNNING, paused_at=None)
+        lifecycle.RESUME_WORKFLOW.apply(workflows.filter(pk__in=paused), paused_at=None)
         reconsider(database, paused)
     return was_paused
 
@@ -45,9 +46,9 @@ def reconsider(database: str, keys: Collection[UUID]) -> int:
     let_go(database, keys)
     advance = Advance.on(database)
     waiting = advance.nodes.filter(
+        lifecycle.ENQUEUE_NODE.is_possible,
         workflow__in=keys,
         workflow__status=WorkflowStatus.RUNNING,
-        status__in=[WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY],
         map_index__isnull=True,
     )
     ready, skipped = list[int](), list[Settled]()
@@ -65,7 +66,8 @@ def reconsider(database: str, keys: Collection[UUID]) -> int:
     ready += items.values_list("pk", flat=True)
     running = advance.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
     collected = start_nodes.collect(advance, read(running.filter(open_deps=0)))  # it ended before they had
-    node_end.skip(advance.nodes, skipped, WorkflowCode.UPSTREAM_SKIPPED, "What it waits for did not complete.")
+    message = "What it waits for did not complete."
+    node_end.skip(advance.nodes, skipped, lifecycle.SKIP_UPSTREAM, WorkflowCode.UPSTREAM_SKIPPED, message)
     advance.after([*collected, *skipped], ready)
     advance.finish(keys)
     return len(ready) + len(skipped)
@@ -80,7 +82,7 @@ def recount_maps(nodes: NodeRows) -> list[Node]:
         count = items.aggregate(
             open_deps=Count("pk", filter=is_open),
             ok_deps=Count("pk", filter=is_ok),
-            bad_deps=Count("pk", filter=~is_ok & ~is_open),
+            failed_deps=Count("pk", filter=~is_ok & ~is_open),
         )
         nodes.filter(pk=node.pk).update(**count)
         if not count["open_deps"]:
@@ -95,14 +97,14 @@ def recount(waiting: NodeRows, everything: Iterable[Node]) -> None:
     waits_for = dict(waiting.values_list("pk", "waits_for"))
     for node in read(waiting):
         sources = waits_for[node.pk]
-        fresh = replace(node, open_deps=len(sources), ok_deps=0, bad_deps=0, open_ctx=len(node.ctx_from or ()))
+        fresh = replace(node, open_deps=len(sources), ok_deps=0, failed_deps=0, open_ctx=len(node.ctx_from or ()))
         closed = [ends[index] for index in sources if WorkflowTaskStatus(ends[index].status).is_terminal]
         neutral = {each.task_index for each in closed if each.is_neutral}
         counted = fresh.after(
             each.settled(WorkflowTaskStatus(each.status), is_neutral=each.task_index in neutral) for each in closed
         )
-        by_change[counted.open_deps, counted.ok_deps, counted.bad_deps, counted.open_ctx].append(node.pk)
-    for (open_deps, ok_deps, bad_deps, open_ctx), keys in by_change.items():
+        by_change[counted.open_deps, counted.ok_deps, counted.failed_deps, counted.open_ctx].append(node.pk)
+    for (open_deps, ok_deps, failed_deps, open_ctx), keys in by_change.items():
         waiting.filter(among(waiting.db, keys)).update(
-            open_deps=open_deps, ok_deps=ok_deps, bad_deps=bad_deps, open_ctx=open_ctx
+            open_deps=open_deps, ok_deps=ok_deps, failed_deps=failed_deps, open_ctx=open_ctx
         )

@@ -11,15 +11,15 @@ from django.db.models.functions import Now
 
 from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow, WorkflowTask
+from .. import lifecycle
 from ..codes import STOPPED_BY, WorkflowCode
 from .cancel_pause import below
 from .nodes import BEGUN, Node, NodeRows, among, read
 from .resume_workflow import reconsider, recount, recount_maps
 
 #: The states of a workflow in which what has failed of it can be run again.
-RETRYABLE: Final = (WorkflowStatus.PAUSED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED, WorkflowStatus.EXPIRED)
+RETRYABLE: Final = lifecycle.RETRY_WORKFLOW.sources
 
-_NOT_COMPLETED: Final = (WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
 _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
 #: What a node that is to run again forgets; when its time is over is said anew as it begins, if it does not say itself.
@@ -108,7 +108,7 @@ def _is_key_taken(database: str, keys: Collection[UUID]) -> bool:
 
 def _failures(database: str) -> NodeRows:
     """The nodes that have ended and did not complete, but those that their own conditions have skipped."""
-    ended = WorkflowTask.objects.using(database).filter(status__in=_NOT_COMPLETED)
+    ended = WorkflowTask.objects.using(database).filter(lifecycle.RETRY_NODE.is_possible)
     return ended.exclude(error_code=str(WorkflowCode.CONDITION_NOT_MET))
 
 
@@ -156,16 +156,17 @@ def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool
     nodes = WorkflowTask.objects.using(database).filter(workflow=workflow)
     running = {*_reopen_children(database, workflow, keys, is_whole=is_whole), *_maps(nodes, keys)}
     items = nodes.filter(among(database, keys), map_index__isnull=False)
-    items.update(status=WorkflowTaskStatus.READY, **_CLEARED)
-    nodes.filter(among(database, keys & running)).update(status=WorkflowTaskStatus.RUNNING, **_CLEARED)
+    lifecycle.RETRY_ITEM.apply(items, **_CLEARED)
+    lifecycle.RETRY_RUNNING.apply(nodes.filter(among(database, keys & running)), **_CLEARED)
     waiting = nodes.filter(among(database, keys - running), map_index__isnull=True)
-    waiting.update(status=WorkflowTaskStatus.PENDING, **_CLEARED)
+    lifecycle.RETRY_NODE.apply(waiting, **_CLEARED)
     nodes.exclude(status__in=_ENDED).filter(good_until__lte=Now()).update(good_until=None)
     recount_maps(nodes)
     recount(nodes.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read(nodes))
     failed = nodes.filter(status=WorkflowTaskStatus.FAILED, map_index__isnull=True).order_by("task_index")
-    workflows.filter(pk=workflow.pk).update(
-        status=WorkflowStatus.RUNNING,
+    may_run = lifecycle.RETRY_WORKFLOW.is_possible | Q(status=lifecycle.RETRY_WORKFLOW.target)  # it may run already
+    workflows.filter(may_run, pk=workflow.pk).update(
+        status=lifecycle.RETRY_WORKFLOW.target,
         open_count=F("open_count") + len(keys),
         failed_index=failed.values_list("task_index", flat=True).first(),
         good_until=Case(When(good_until__gt=Now(), then=F("good_until"))),

@@ -17,6 +17,7 @@ from ...core.serialization import dumps
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
 from ...db.expressions import FromMap
 from ...models import Workflow, WorkflowEvent
+from .. import lifecycle
 from ..blueprint import CALL_COLUMNS
 from ..codes import WorkflowCode
 from . import insert_rows, limits
@@ -183,7 +184,7 @@ def _make_items(turn: Turn, maps: Sequence[tuple[Node, Sequence[Any]]]) -> None:
                     "task_index": flow.node_count + place,
                     "node_id": f"{name}[{place}]",
                     "kind": NodeKind.TASK.value,
-                    "status": WorkflowTaskStatus.ENQUEUED.value,
+                    "status": lifecycle.ADD_ITEM.target.value,
                     "task_id": task_id,
                     "started_at": _NOW,
                     "map_index": node.task_index,
@@ -202,15 +203,15 @@ def _make_items(turn: Turn, maps: Sequence[tuple[Node, Sequence[Any]]]) -> None:
         node_count=F("node_count") + new, open_count=F("open_count") + new
     )
     open_deps = FromMap({key: str(count) for key, count in counts.items()}, models.IntegerField())
-    nodes.filter(among(database, counts)).update(
-        status=WorkflowTaskStatus.RUNNING, started_at=Now(), open_deps=open_deps, ok_deps=0, bad_deps=0
+    lifecycle.START_NODE.apply(
+        nodes.filter(among(database, counts)), started_at=Now(), open_deps=open_deps, ok_deps=0, failed_deps=0
     )
 
 
 def collect(turn: Turn, maps: Sequence[Node]) -> list[Settled]:
     """All items of these maps have ended: end them, with the list of values, in order."""
-    good = {(node.workflow_id, node.task_index): node for node in maps if not node.bad_deps}
-    bad = {(node.workflow_id, node.task_index): node for node in maps if node.bad_deps}
+    good = {(node.workflow_id, node.task_index): node for node in maps if not node.failed_deps}
+    bad = {(node.workflow_id, node.task_index): node for node in maps if node.failed_deps}
     ask = turn.phrases
     results, states = turn.ask(ask.item_results(good) if good else None, ask.item_states(bad) if bad else None)
     values: dict[Place, list[Any]] = {place: [] for place in good}
@@ -227,7 +228,7 @@ def collect(turn: Turn, maps: Sequence[Node]) -> list[Settled]:
 
 
 def _error_of(node: Node, states: Sequence[str]) -> tuple[str, str, Any]:
-    message = f"{node.bad_deps:,} of {node.bad_deps + node.ok_deps:,} items did not complete."
+    message = f"{node.failed_deps:,} of {node.failed_deps + node.ok_deps:,} items did not complete."
     failed = [place for place, status in enumerate(states) if status != WorkflowTaskStatus.COMPLETED]
     return WorkflowCode.MAP_ITEM_FAILED, message, {"ok": node.ok_deps, "failed": failed[:_MOST_NAMED]}
 

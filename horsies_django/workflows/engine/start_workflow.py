@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 
 from ...core.workflow_status import WorkflowStatus
 from ...models import Workflow, WorkflowTask
+from .. import lifecycle
 from ..blueprint import CALL_COLUMNS, NodeBlueprint, WorkflowBlueprint
 from . import insert_rows, limits
 from .advance import Advance
@@ -36,7 +37,7 @@ def insert(
         name=blueprint.name,
         definition_key=blueprint.definition_key,
         backend=blueprint.backend,
-        status=WorkflowStatus.PAUSED if is_paused else WorkflowStatus.RUNNING,
+        status=(lifecycle.START_PAUSED if is_paused else lifecycle.START_WORKFLOW).target,
         paused_at=Now() if is_paused else None,
         on_error=blueprint.on_error,
         success_policy=blueprint.success_policy,
@@ -68,6 +69,7 @@ def _node(workflow: Workflow, node: NodeBlueprint, headers: Mapping[str, Any] | 
     return {
         "workflow_id": workflow.pk,
         "task_index": node.index,
+        "status": lifecycle.ADD_NODE.target.value,
         "over_index": node.over,
         "kwargs": json.loads(node.kwargs) if node.kwargs != "{}" else {},
         "open_deps": len(node.waits_for),
