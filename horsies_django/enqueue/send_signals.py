@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -11,13 +11,14 @@ from uuid import UUID
 
 from django.dispatch import Signal
 
-from ..core.compat import FrameworkTaskResult, task_finished
+from ..core.compat import FrameworkTaskResult, task_backends, task_finished
 from ..core.results import TaskError
 from ..core.signals import has_receivers, task_cancelled, task_crashed, task_expired, task_retrying
 from ..core.status import AttemptOutcome, TaskStatus
 from ..db.on_commit import on_commit_robust
 from ..models import Task, TaskAttempt
-from .django_result import result_of, sender_of
+from .backend import HorsiesBackend
+from .django_result import result_of
 
 #: Tasks of which one statement asks.
 BATCH: Final = 500
@@ -113,3 +114,14 @@ def _carry_out(job: Job) -> None:
 
 def _batches(keys: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
     return (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
+
+
+def sender_of(alias: str) -> type[Any]:
+    """Return the class that sends the signals of a backend's tasks: the backend's own, as the framework has it."""
+    return type(task_backends[alias]) if alias in task_backends else HorsiesBackend
+
+
+def send_finished(rows: Iterable[Task]) -> None:
+    """Send ``task_finished`` for these rows; what a receiver raises is logged."""
+    for row in rows:
+        task_finished.send_robust(sender=sender_of(row.backend), task_result=result_of(row))

@@ -13,14 +13,13 @@ from django.dispatch import Signal
 from ..core.results import TaskError, TaskResult
 
 if TYPE_CHECKING:
-    from .schedule import Schedule
     from .transitions import TaskQuerySet
 
     FollowNodes: TypeAlias = Callable[[TaskQuerySet], AbstractContextManager[None]]
     RetryNodes: TypeAlias = Callable[[TaskQuerySet], int]
     SendEnded: TypeAlias = Callable[[Signal, str, Sequence[UUID]], None]
-    ScheduleProblems: TypeAlias = Callable[[Schedule], Mapping[str, list[str]]]
-    RunSchedule: TypeAlias = Callable[[Schedule], "RunHandle"]
+    ScheduleProblems: TypeAlias = Callable[[Any], Mapping[str, list[str]]]
+    RunSchedule: TypeAlias = Callable[[Any], "RunHandle"]
 
 
 class RunHandle(Protocol):
@@ -54,10 +53,10 @@ class Subscribers:
     #: Sends a signal for each of these tasks of a database, once the current transaction has committed.
     send_ended: SendEnded = field(init=False)
 
-    #: Says what is wrong with a schedule, as sentences by column. Nothing is sent.
+    #: Takes a Schedule and says what is wrong with it, as sentences by column. Nothing is sent.
     schedule_problems: ScheduleProblems = field(init=False)
 
-    #: Sends what a schedule says now, and notes that on its row.
+    #: Takes a Schedule, sends what it says now, and notes that on the row.
     run_schedule: RunSchedule = field(init=False)
 
 
