@@ -14,8 +14,8 @@ from ..core.serialization import check_size, dumps, encode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..models import Task, Workflow, WorkflowEvent, WorkflowTask
 from .engine import cancel_pause, resume_workflow, retry_nodes, start_nodes
-from .engine.advance import Advance
-from .engine.nodes import BEGUN, among
+from .engine.advance import Engine
+from .engine.nodes import IN_PROGRESS, where_in
 
 
 @contextmanager
@@ -32,10 +32,10 @@ def locked(database: str, key: UUID) -> Iterator[Workflow | None]:
 def pause(database: str, key: UUID) -> bool:
     """RUNNING → PAUSED, with all below it (W-42); return whether it was running."""
     with locked(database, key):
-        advance = Advance.on(database)
+        advance = Engine.on(database)
         paused = cancel_pause.pause(advance, [key])
         advance.flush()
-        advance.follow_expired()
+        advance.advance_expired()
         return key in paused
 
 
@@ -55,19 +55,19 @@ def cancel(database: str, key: UUID, *, include_running: bool = False) -> bool:
             return False
         is_live = workflow.status not in WORKFLOW_TERMINAL_STATES
         if is_live:
-            advance = Advance.on(database)
-            advance.after(cancel_pause.cancel(advance, [key]))
-            advance.finish(cancel_pause.below(database, [key]))  # one with nothing open has not been heard of with that
+            advance = Engine.on(database)
+            advance.advance(cancel_pause.cancel(advance, [key]))
+            advance.complete_workflows(cancel_pause.subtree_ids(database, [key]))  # one with nothing open has not been heard of with that
         return (include_running and _stop_bodies(database, key)) or is_live
 
 
 def _stop_bodies(database: str, key: UUID) -> bool:
     """Cancel the tasks that a workflow and all below it still have; return whether there were any."""
     nodes = WorkflowTask.objects.using(database).filter(
-        workflow__in=cancel_pause.below(database, [key]), status__in=BEGUN, task__isnull=False
+        workflow__in=cancel_pause.subtree_ids(database, [key]), status__in=IN_PROGRESS, task__isnull=False
     )
     tasks = list(nodes.values_list("task_id", flat=True))
-    return Task.objects.using(database).filter(among(database, tasks)).cancel(include_running=True) > 0
+    return Task.objects.using(database).filter(where_in(database, tasks)).cancel(include_running=True) > 0
 
 
 def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
@@ -91,11 +91,11 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
         WorkflowEvent.objects.using(database).update_or_create(
             workflow=workflow, name=name, defaults={"payload": payload}
         )
-        advance = Advance.on(database)
-        ends = start_nodes.waiting_for(advance.nodes, key, name)
+        advance = Engine.on(database)
+        ends = start_nodes.nodes_waiting_for(advance.nodes, key, name)
         timers = advance.nodes.filter(pk__in=[end.pk for end in ends], task_id__isnull=False)
         timer_ids = list(timers.values_list("task_id", flat=True))
-        advance.after(start_nodes.happened(advance, [(end, text) for end in ends]))
+        advance.advance(start_nodes.complete_events(advance, [(end, text) for end in ends]))
         tasks = Task.objects.using(database)
         free = tasks.filter(pk__in=timer_ids).lock().values_list("pk", flat=True)
         tasks.filter(pk__in=list(free)).cancel_quietly()

@@ -21,32 +21,32 @@ from ..blueprint import TASK_COLUMNS
 from .nodes import NodeRows
 
 if TYPE_CHECKING:
-    from .context import Turn
+    from .context import EngineContext
 
 #: The queue of a task, and whether it is a coroutine's.
-Lane: TypeAlias = tuple[str, bool]
+TaskRoute: TypeAlias = tuple[str, bool]
 
 #: Columns of a task that its node has under the same name.
-_OWN: Final = (*TASK_COLUMNS, "kwargs")
+_NODE_COLUMNS: Final = (*TASK_COLUMNS, "kwargs")
 
 #: Builds the subworkflow of a node (see workflows/internal.py).
-BUILD: Final = "horsies_django.workflows.internal.build"
+BUILD_TASK: Final = "horsies_django.workflows.internal.build"
 
 #: Our own tasks run again when their worker dies: nobody's effects are doubled by that.
-_AGAIN: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["WORKER_CRASHED"])
-_MAX_RETRIES: Final = Value(_AGAIN.max_retries)
-_POLICY: Final = Value(_AGAIN.as_json(), models.JSONField())
+_RETRY_CRASHED: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["WORKER_CRASHED"])
+_MAX_RETRIES: Final = Value(_RETRY_CRASHED.max_retries)
+_POLICY: Final = Value(_RETRY_CRASHED.as_json(), models.JSONField())
 
 #: The changes that make the task of a node the one that builds its subworkflow, by its own policy if it has one (P-10).
-BUILDING: Final[Mapping[str, Any]] = {
-    "task_name": Value(BUILD),
+BUILD_COLUMNS: Final[Mapping[str, Any]] = {
+    "task_name": Value(BUILD_TASK),
     "max_retries": Case(
         When(retry_policy__isnull=True, then=_MAX_RETRIES), default="max_retries", output_field=models.IntegerField()
     ),
     "retry_policy": Coalesce("retry_policy", _POLICY),
 }
 
-_NEW: Final[dict[str, Any]] = {
+_INITIAL_VALUES: Final[dict[str, Any]] = {
     "args": Value([], models.JSONField()),
     "status": Value(TaskStatus.PENDING.value),
     "deferred": Value(False),
@@ -59,7 +59,7 @@ _NEW: Final[dict[str, Any]] = {
 }
 
 
-def enqueue(turn: Turn, kind: str, nodes: Mapping[int, Lane], **changes: Any) -> None:
+def enqueue(turn: EngineContext, kind: str, nodes: Mapping[int, TaskRoute], **changes: Any) -> None:
     """PENDING, READY → ENQUEUED for the nodes with these keys, with the next that the turn writes (W-32).
 
     ``changes`` are columns of the tasks that are not as their nodes have them, the same for all of a kind.
@@ -68,32 +68,32 @@ def enqueue(turn: Turn, kind: str, nodes: Mapping[int, Lane], **changes: Any) ->
         return
     ids = dict(zip(nodes, uuid7s(len(nodes)), strict=True))
     turn.enqueue(kind, ids, changes)
-    tell(turn, {task_id: nodes[key] for key, task_id in ids.items()}, is_later="deferred" in changes)
+    notify_workers(turn, {task_id: nodes[key] for key, task_id in ids.items()}, is_later="deferred" in changes)
 
 
-def enqueue_made(turn: Turn, tasks: Mapping[UUID, Lane]) -> None:
+def insert_tasks(turn: EngineContext, tasks: Mapping[UUID, TaskRoute]) -> None:
     """Make the tasks of nodes that were inserted as ENQUEUED, with the ids of these tasks."""
     if tasks:
-        turn.phrases.make_tasks({}, tasks)
-        tell(turn, tasks, is_later=False)
+        turn.queries.insert_tasks({}, tasks)
+        notify_workers(turn, tasks, is_later=False)
 
 
-def tell(turn: Turn, tasks: Mapping[UUID, Lane], *, is_later: bool) -> None:
+def notify_workers(turn: EngineContext, tasks: Mapping[UUID, TaskRoute], *, is_later: bool) -> None:
     """Have workers know of these tasks; ``is_later`` if none is due."""
     if not is_later:
         turn.enqueued |= tasks
-    if is_later or not turn.is_quiet:
+    if is_later or not turn.caller_notifies:
         for queue, is_async in set(tasks.values()):
             wake_after_commit(turn.database, queue, later=is_later, is_async=is_async)
 
 
-def insertion(nodes: NodeRows, task_ids: FromMap | F, changes: Mapping[str, Any]) -> Statement:
+def insert_statement(nodes: NodeRows, task_ids: FromMap | F, changes: Mapping[str, Any]) -> Statement:
     """Return the INSERT of the tasks of these nodes."""
     has_inputs = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
     columns = {
         "id": task_ids,
-        **{name: F(name) for name in _OWN},
-        **_NEW,
+        **{name: F(name) for name in _NODE_COLUMNS},
+        **_INITIAL_VALUES,
         "workflow_id": F("workflow__root_id"),
         "has_inputs": models.ExpressionWrapper(has_inputs, models.BooleanField()),
         **changes,
@@ -101,7 +101,7 @@ def insertion(nodes: NodeRows, task_ids: FromMap | F, changes: Mapping[str, Any]
     return Statement.insert(Task, nodes, columns)
 
 
-def internal(path: str, **kwargs: Any) -> Mapping[str, Any]:
+def engine_task(path: str, **kwargs: Any) -> Mapping[str, Any]:
     """Return the changes that make the task of a node one of ours."""
     return {
         "task_name": Value(path),
@@ -115,7 +115,7 @@ def internal(path: str, **kwargs: Any) -> Mapping[str, Any]:
     }
 
 
-def later(seconds: FromMap) -> Mapping[str, Any]:
+def due_in(seconds: FromMap) -> Mapping[str, Any]:
     """Return the changes that let a task wait."""
     due = FromNow(seconds)
     return {"enqueued_at": due, "run_after": due, "deferred": Value(True)}

@@ -12,36 +12,36 @@ from django.db.models import F, Value
 from ...core.ids import uuid7s
 from ...core.limit_terms import Terms, declared
 from ...models import release_blocked
-from .context import Turn
-from .nodes import among
+from .context import EngineContext
+from .nodes import where_in
 
-_GATED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "gated": Value(True), "deferred": Value(True)}
+_BLOCKED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "gated": Value(True), "deferred": Value(True)}
 
 
-def enqueue(turn: Turn, limit_keys: Mapping[int, str | None]) -> None:
+def enqueue_limited(turn: EngineContext, limit_keys: Mapping[int, str | None]) -> None:
     """PENDING, READY → ENQUEUED for the nodes with these keys, whose tasks are let in as there is room for them."""
     if not limit_keys:
         return
-    turn.enqueue("limited", dict(zip(limit_keys, uuid7s(len(limit_keys)), strict=True)), _GATED)
-    if turn.is_quiet:
+    turn.enqueue("limited", dict(zip(limit_keys, uuid7s(len(limit_keys)), strict=True)), _BLOCKED)
+    if turn.caller_notifies:
         turn.limit_keys.update(key for key in limit_keys.values() if key is not None)
         return
-    nodes = turn.nodes.filter(among(turn.database, limit_keys)).order_by()
-    let_in_after_commit(turn.database, list(nodes.values_list("limit_key", "task_name").distinct()))
+    nodes = turn.nodes.filter(where_in(turn.database, limit_keys)).order_by()
+    release_after_commit(turn.database, list(nodes.values_list("limit_key", "task_name").distinct()))
 
 
-def enqueue_made(turn: Turn, said: Mapping[UUID, tuple[str | None, str | None]]) -> None:
+def insert_limited_tasks(turn: EngineContext, said: Mapping[UUID, tuple[str | None, str | None]]) -> None:
     """Make the tasks of nodes that were inserted as ENQUEUED: by task, a limit key and the path of the task."""
     if not said:
         return
-    turn.phrases.make_tasks(_GATED, said)
-    if turn.is_quiet:
+    turn.queries.insert_tasks(_BLOCKED, said)
+    if turn.caller_notifies:
         turn.limit_keys.update(limit_key for limit_key, _ in said.values() if limit_key is not None)
     else:
-        let_in_after_commit(turn.database, set(said.values()))
+        release_after_commit(turn.database, set(said.values()))
 
 
-def let_in_after_commit(database: str, said: Iterable[tuple[str | None, str | None]]) -> None:
+def release_after_commit(database: str, said: Iterable[tuple[str | None, str | None]]) -> None:
     """Look at these gates once the current transaction has committed: limit keys, each with the path of its task.
 
     What the code says of them now counts from then on, also for nodes that begin later.

@@ -19,10 +19,10 @@ from ...models import Workflow, WorkflowTask
 from ..codes import WorkflowCode
 
 #: The states of a node that has a task, or a child, that is to end.
-BEGUN: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)
+IN_PROGRESS: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)
 
 #: The states of a node that has not ended.
-OPEN: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, *BEGUN)
+OPEN: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, *IN_PROGRESS)
 
 #: Whether a node's conditions are still to be looked at.
 IS_UNDECIDED: Final = models.ExpressionWrapper(
@@ -35,12 +35,12 @@ IS_NEUTRAL: Final = models.ExpressionWrapper(
 )
 
 #: The workflow and the index of a node.
-Place: TypeAlias = tuple[UUID, int]
+Position: TypeAlias = tuple[UUID, int]
 
 NodeRows = models.QuerySet[WorkflowTask]
 
 
-class Settled(NamedTuple):
+class NodeEnd(NamedTuple):
     """A node that has ended. ``is_neutral``: its own condition has skipped it, which is no failure (P-05)."""
 
     pk: int
@@ -52,16 +52,16 @@ class Settled(NamedTuple):
     is_neutral: bool = False
 
     @property
-    def place(self) -> Place:
+    def position(self) -> Position:
         """Where it is."""
         return self.workflow_id, self.task_index
 
 
-class Ending(NamedTuple):
+class NodeResult(NamedTuple):
     """The end of a node, its result as JSON text, and its error code."""
 
-    end: Settled
-    text: str
+    end: NodeEnd
+    result: str
     code: str | None = None
 
 
@@ -93,7 +93,7 @@ class Node:
     event_name: str | None
     event_timeout: float | None
 
-    def after(self, ends: Iterable[Settled]) -> Node:
+    def with_ends(self, ends: Iterable[NodeEnd]) -> Node:
         """Return it after some of what it waits for has ended."""
         closed = list(ends)
         ctx = set(self.ctx_from or ())
@@ -101,12 +101,12 @@ class Node:
             self,
             open_deps=self.open_deps - len(closed),
             ok_deps=self.ok_deps + sum(end.status == WorkflowTaskStatus.COMPLETED for end in closed),
-            failed_deps=self.failed_deps + sum(is_bad(end) for end in closed),
+            failed_deps=self.failed_deps + sum(blocks_dependents(end) for end in closed),
             open_ctx=self.open_ctx - sum(end.task_index in ctx for end in closed),
         )
 
     @property
-    def verdict(self) -> WorkflowTaskStatus:
+    def next_status(self) -> WorkflowTaskStatus:
         """READY or SKIPPED once that can be said, PENDING until then (W-20 … W-24)."""
         if self.join == Join.ANY:
             wanted = 1
@@ -125,17 +125,17 @@ class Node:
         return WorkflowTaskStatus.READY if is_ready and self.open_ctx == 0 else WorkflowTaskStatus.PENDING
 
     @property
-    def place(self) -> Place:
+    def position(self) -> Position:
         """Where it is."""
         return self.workflow_id, self.task_index
 
-    def settled(self, status: WorkflowTaskStatus, *, is_neutral: bool = False) -> Settled:
+    def end_as(self, status: WorkflowTaskStatus, *, is_neutral: bool = False) -> NodeEnd:
         """Return its end."""
-        return Settled(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index, is_neutral)
+        return NodeEnd(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index, is_neutral)
 
 
 #: What a :class:`Node` is read from.
-COLUMNS: Final = (
+NODE_COLUMNS: Final = (
     "pk",
     "workflow_id",
     "task_index",
@@ -162,10 +162,10 @@ COLUMNS: Final = (
 )
 
 #: What is read of the end of a node: its place, and an :class:`~.turn.Outcome`.
-OUTCOME: Final = ("workflow_id", "task_index", "node_id", "status", Cast("result", models.TextField()))
+OUTCOME_COLUMNS: Final = ("workflow_id", "task_index", "node_id", "status", Cast("result", models.TextField()))
 
 #: What is read of a node that has a subworkflow: a :class:`~.turn.Parent`.
-PARENT: Final = (
+PARENT_COLUMNS: Final = (
     "pk",
     "workflow_id",
     "task_index",
@@ -179,15 +179,15 @@ PARENT: Final = (
 )
 
 #: Whether a node waits for others, or for its items.
-WAITS: Final = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
+IS_WAITING: Final = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
 
 
-def read(rows: NodeRows) -> list[Node]:
+def read_nodes(rows: NodeRows) -> list[Node]:
     """Read nodes."""
-    return [Node(*row) for row in rows.values_list(*COLUMNS)]
+    return [Node(*row) for row in rows.values_list(*NODE_COLUMNS)]
 
 
-def among(database: str, keys: Collection[UUID] | Collection[int], column: str = "pk") -> Q:
+def where_in(database: str, keys: Collection[UUID] | Collection[int], column: str = "pk") -> Q:
     """Whether a key is one of these, however many: with ``__in`` each is a parameter, of which SQLite takes 32,766."""
     if not keys:
         return Q(pk__in=())
@@ -195,17 +195,17 @@ def among(database: str, keys: Collection[UUID] | Collection[int], column: str =
     return Q(IsAmong(json_array(spelled(keys, connection), connection), column))
 
 
-def is_bad(end: Settled) -> bool:
+def blocks_dependents(end: NodeEnd) -> bool:
     """Whether an end keeps what waits for it from running, unless that allows it."""
     return end.status != WorkflowTaskStatus.COMPLETED and not end.is_neutral
 
 
-def is_item_of(end: Settled, node: Node) -> bool:
+def is_item_of(end: NodeEnd, node: Node) -> bool:
     """Whether an end is that of an item of a map."""
     return node.kind == NodeKind.MAP and end.map_index == node.task_index
 
 
-class _Walk(models.Func):
+class _InRecursive(models.Func):
     """Whether a node is found by a walk from those that a parameter gives, from row to row, however far."""
 
     conditional = True
@@ -215,17 +215,17 @@ class _Walk(models.Func):
         super().__init__(*map(F, columns))
         self._start = start
 
-    def _render(self, compiler: SQLCompiler, walk: str, **parts: str) -> tuple[str, tuple[Any, ...]]:
+    def _compile(self, compiler: SQLCompiler, walk: str, **parts: str) -> tuple[str, tuple[Any, ...]]:
         columns = [compiler.compile(column)[0] for column in self.get_source_expressions()]
         quote = compiler.connection.ops.quote_name
         tables = {"nodes": quote(WorkflowTask._meta.db_table), "workflows": quote(Workflow._meta.db_table)}
         return f"({', '.join(columns)}) IN ({walk.format(**tables, **parts)})", (self._start,)
 
 
-class IsAtOrBelow(_Walk):
+class IsAtOrBelow(_InRecursive):
     """Whether a node is at one of these places, or waits for one that is, and so on, through nodes that wait."""
 
-    _WALK: Final = (
+    _SQL: Final = (
         "WITH RECURSIVE below (workflow_id, task_index) AS (SELECT {start} UNION"
         " SELECT node.workflow_id, {index} FROM below JOIN {nodes} node"
         " ON node.workflow_id = below.workflow_id AND node.task_index = below.task_index"
@@ -238,9 +238,9 @@ class IsAtOrBelow(_Walk):
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
         """The places are JSON."""
-        return self._render(
+        return self._compile(
             compiler,
-            self._WALK,
+            self._SQL,
             start="(pair ->> 0)::uuid, (pair ->> 1)::integer FROM jsonb_array_elements(%s::jsonb) pair",
             index="later.value::integer",
             dependents="jsonb_array_elements_text(node.dependents) AS later (value)",
@@ -250,19 +250,19 @@ class IsAtOrBelow(_Walk):
         self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
     ) -> tuple[str, tuple[Any, ...]]:
         """The same."""
-        return self._render(
+        return self._compile(
             compiler,
-            self._WALK,
+            self._SQL,
             start="json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(%s)",
             index="later.value",
             dependents="json_each(node.dependents) AS later",
         )
 
 
-class IsAtOrAbove(_Walk):
+class IsAtOrAbove(_InRecursive):
     """Whether a node is one of these, or has the workflow of one as its subworkflow, and so on up to the top."""
 
-    _WALK: Final = (
+    _SQL: Final = (
         "WITH RECURSIVE above (id) AS (SELECT {start} UNION"
         " SELECT flow.parent_id FROM above JOIN {nodes} node ON node.id = above.id"
         " JOIN {workflows} flow ON flow.id = node.workflow_id WHERE flow.parent_id IS NOT NULL) SELECT id FROM above"
@@ -273,10 +273,10 @@ class IsAtOrAbove(_Walk):
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
         """The keys are an array."""
-        return self._render(compiler, self._WALK, start="unnest(%s::bigint[])")
+        return self._compile(compiler, self._SQL, start="unnest(%s::bigint[])")
 
     def as_sqlite(
         self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
     ) -> tuple[str, tuple[Any, ...]]:
         """The keys are JSON."""
-        return self._render(compiler, self._WALK, start="value FROM json_each(%s)")
+        return self._compile(compiler, self._SQL, start="value FROM json_each(%s)")

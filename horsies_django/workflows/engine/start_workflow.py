@@ -14,7 +14,7 @@ from ...models import Workflow, WorkflowTask
 from .. import lifecycle
 from ..blueprint import CALL_COLUMNS, NodeBlueprint, WorkflowBlueprint
 from . import insert_rows, limits
-from .advance import Advance
+from .advance import Engine
 
 
 def insert(
@@ -55,15 +55,15 @@ def insert(
     )
     workflow.save(using=database, force_insert=True)
     insert_rows.insert(database, [_node(workflow, node, headers) for node in blueprint.nodes])
-    limits.let_in_after_commit(database, {(node.limit_key, node.task_name) for node in blueprint.nodes})
-    advance = Advance.on(database)
+    limits.release_after_commit(database, {(node.limit_key, node.task_name) for node in blueprint.nodes})
+    advance = Engine.on(database)
     roots = advance.nodes.filter(workflow=workflow, waits_for=[])
-    advance.after([], list(roots.values_list("pk", flat=True)))
+    advance.advance([], list(roots.values_list("pk", flat=True)))
     return workflow
 
 
 def _node(workflow: Workflow, node: NodeBlueprint, headers: Mapping[str, Any] | None) -> dict[str, Any]:
-    same = {name: getattr(node, name) for name in _SAME}
+    same = {name: getattr(node, name) for name in _SAME_COLUMNS}
     if headers:
         same["metadata"] = {**(node.metadata or {}), **headers}
     return {
@@ -78,7 +78,7 @@ def _node(workflow: Workflow, node: NodeBlueprint, headers: Mapping[str, Any] | 
     }
 
 
-_SAME: Final = (
+_SAME_COLUMNS: Final = (
     "node_id",
     "kind",
     *CALL_COLUMNS,
