@@ -69,14 +69,14 @@ class EngineGateway:
         """
         from .engine.advance import Engine
 
-        advance = Engine(self._queries, caller_notifies=True)
+        engine = Engine(self._queries, caller_notifies=True)
         try:
-            advance.advance_after_tasks(ids, has_pending=has_pending)
+            engine.advance_after_tasks(ids, has_pending=has_pending)
         except Exception as error:
             if _is_outage(error):
                 raise
             raise AdvanceFailed from error
-        return NewTasks(advance.enqueued, advance.limit_keys)
+        return NewTasks(engine.enqueued, engine.limit_keys)
 
 
 def lock_and_wait(database: str, root: UUID) -> None:

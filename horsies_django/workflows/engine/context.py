@@ -1,7 +1,8 @@
-"""A turn: what the engine does in one transaction, under the locks of the trees that it concerns.
+"""The context of the engine: its state during one transaction, in which it holds the locks of the trees.
 
-It remembers what it has read, for nobody else changes it meanwhile. Counters, nodes and workflows that end by what
-follows are written together, at the end. So neither statements nor round trips grow with the levels of what happens.
+The engine caches the rows that it has read, since nobody else can change them meanwhile. It collects changes of
+counters, nodes and workflows, and writes them together in :meth:`EngineContext.flush`. So neither statements nor round
+trips grow with the number of levels.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from ...core.workflow_status import WorkflowStatus, WorkflowTaskStatus
 from .. import lifecycle
 from ..codes import WorkflowCode
 from . import node_end
-from .nodes import NodeResult, Node, NodeRows, Position, NodeEnd
+from .nodes import Node, NodeEnd, NodeResult, NodeRows, Position
 from .queries import EngineQueries, Query
 
-_SKIPPED_MESSAGE: Final = "What it waits for did not complete."
-#: Stands among counts of states for those that have not ended.
+_SKIPPED_MESSAGE: Final = "The nodes that it waits for did not complete."
+#: Counts open nodes, among the counts by status.
 _OPEN: Final = ""
 
 _SKIPPED_RESULT: Final = dumps(node_end.err_result(WorkflowCode.UPSTREAM_SKIPPED, _SKIPPED_MESSAGE))
@@ -29,7 +30,7 @@ _SKIPPED_RESULT: Final = dumps(node_end.err_result(WorkflowCode.UPSTREAM_SKIPPED
 
 @dataclass(slots=True)
 class WorkflowState:
-    """A workflow, as much of it as it takes to decide what becomes of it."""
+    """The columns of a workflow that the engine decides by."""
 
     key: UUID
     status: str
@@ -46,23 +47,23 @@ class WorkflowState:
 
     @property
     def output(self) -> str:
-        """What it has come to, as JSON text."""
+        """Its result or error, as JSON text."""
         return dumps(self.result if self.status == WorkflowStatus.COMPLETED else self.error)
 
     @property
     def is_running(self) -> bool:
-        """Whether what waits in it may begin."""
+        """Whether waiting nodes may start."""
         return self.status == WorkflowStatus.RUNNING
 
     @property
     def required(self) -> set[int]:
-        """The nodes that its success policy names."""
+        """The indexes of the nodes that its success policy names."""
         return {index for case in self.success_policy or () for index in case["required"]}
 
 
 @dataclass(slots=True)
 class NodeOutcome:
-    """How a node stands, and its result as JSON text."""
+    """The status of a node, and its result as JSON text."""
 
     node_id: str
     status: str
@@ -70,7 +71,7 @@ class NodeOutcome:
 
 
 class ParentNode(NamedTuple):
-    """A node that has a subworkflow, and has not ended."""
+    """An open node that has a subworkflow."""
 
     pk: int
     workflow_id: UUID
@@ -84,18 +85,20 @@ class ParentNode(NamedTuple):
     rebuilds: int
 
     def end_as(self, status: WorkflowTaskStatus) -> NodeEnd:
-        """Return its end."""
+        """Return its end with this status."""
         return NodeEnd(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index)
 
 
 @dataclass(slots=True)
 class EngineContext:
-    """``enqueued`` are the tasks that were made, each with its queue and whether it is a coroutine's.
+    """The state of the engine during one transaction.
 
-    Those that wait at the gates of ``limit_keys`` are not among them. Workers are told, and gates looked at, after the
-    commit, unless ``is_quiet``: then who takes the turn does so.
+    ``enqueued`` are the new tasks, each with its queue and whether it is async. Tasks that are blocked by a limit are
+    not among them; ``limit_keys`` are their limits. After the commit the engine notifies workers and releases blocked
+    tasks; with ``caller_notifies`` the caller does so.
 
-    Of a place in ``places`` there is None if nothing waits there; ``is_whole`` says so of all that are not in it.
+    ``waiting`` has the waiting node at each position that was read, None if no node waits there. With
+    ``has_all_waiting`` no node waits at any other position.
     """
 
     queries: EngineQueries
@@ -112,10 +115,10 @@ class EngineContext:
     parents: dict[int, ParentNode | None] = field(default_factory=dict)
     events: dict[UUID, dict[str, str]] = field(default_factory=dict)
     results: dict[Position, tuple[str, bool]] = field(default_factory=dict)
-    #: Tasks that have expired as their workflows were stopped, and whose nodes are still to follow.
+    #: Tasks that expired because their workflows were stopped. Their nodes are still to be ended.
     expired_tasks: set[UUID] = field(default_factory=set)
 
-    # What is to be written.
+    # Changes to be written.
     _ended_counts: Counter[UUID] = field(default_factory=Counter)
     _first_failed: dict[UUID, int] = field(default_factory=dict)
     _counters: dict[int, Node] = field(default_factory=dict)
@@ -125,7 +128,7 @@ class EngineContext:
     _started: list[int] = field(default_factory=list)
     _results: dict[Position, NodeResult] = field(default_factory=dict)
     _finished: list[WorkflowState] = field(default_factory=list)
-    # What is to be asked with the next question, and what is to be done with the rows then.
+    # Queries to be sent with the next fetch, each with the function that takes its rows.
     _queued: list[tuple[Query, Callable[[list[Any]], Any]]] = field(default_factory=list)
 
     @property
@@ -139,8 +142,16 @@ class EngineContext:
         return self.queries.nodes
 
     def clear_cache(self) -> None:
-        """What was read counts no more: others may have changed it."""
-        for known in (self.workflows, self.waiting, self.outcomes, self.leaves, self.status_counts, self.parents, self.events):
+        """Clear the cache, since other transactions may have changed the rows."""
+        for known in (
+            self.workflows,
+            self.waiting,
+            self.outcomes,
+            self.leaves,
+            self.status_counts,
+            self.parents,
+            self.events,
+        ):
             known.clear()
         self.results.clear()
         self.has_all_waiting = False
@@ -148,7 +159,7 @@ class EngineContext:
     # Writing.
 
     def flush(self) -> None:
-        """Ask what is to be asked, and write what is to be written."""
+        """Send the queued queries, then write the collected changes."""
         self.fetch()
         if self._ended_counts:
             self.queries.count_ended(self._ended_counts, self._first_failed)
@@ -169,30 +180,30 @@ class EngineContext:
             self.queries.end(list(self._results.values()))
             self._results = {}
         self._left.clear()
-        # Their last nodes are counted by now.
+        # By now the ends of their last nodes are counted.
         for transition in (lifecycle.COMPLETE_WORKFLOW, lifecycle.FAIL_WORKFLOW):
-            if flows := [flow for flow in self._finished if flow.status == transition.target]:
-                self.queries.end_workflows(transition, {flow.key: flow.output for flow in flows})
+            if workflows := [workflow for workflow in self._finished if workflow.status == transition.target]:
+                self.queries.end_workflows(transition, {workflow.key: workflow.output for workflow in workflows})
         self._finished = []
 
     def keep_waiting(self, nodes: Iterable[Node]) -> None:
-        """These wait on, with what they count now."""
+        """Store the counters of nodes that go on waiting."""
         for node in nodes:
             self._counters[node.pk] = self.waiting[node.workflow_id, node.task_index] = node
 
     def stop_waiting(self, nodes: Iterable[Node]) -> None:
-        """These wait no more."""
+        """Remove nodes from the waiting ones."""
         for node in nodes:
             self._counters.pop(node.pk, None)
             self.waiting[node.position] = None
             self._left.add(node.position)
 
     def enqueue(self, kind: str, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
-        """PENDING, READY → ENQUEUED with these tasks, whose columns are as ``changes``, the same for all of a kind."""
+        """PENDING, READY → ENQUEUED with these tasks. ``changes`` are columns, the same for a ``kind``."""
         self._enqueued.setdefault(kind, (changes, {}))[1].update(task_ids)
 
     def set_due_times(self, keys: Iterable[int]) -> None:
-        """Set when the waits of these nodes are over, unless they say so."""
+        """Set when the waits of these nodes end, unless they have a fixed time."""
         self._timed += keys
 
     def start_nodes(self, nodes: Iterable[Node]) -> None:
@@ -200,27 +211,27 @@ class EngineContext:
         self._started += [node.pk for node in nodes]
 
     def skip_nodes(self, ends: Sequence[NodeEnd]) -> None:
-        """PENDING → SKIPPED, for what they wait for has not completed."""
+        """PENDING → SKIPPED, because the nodes that they wait for did not complete."""
         self.end_nodes(NodeResult(end, _SKIPPED_RESULT, WorkflowCode.UPSTREAM_SKIPPED) for end in ends)
 
     def end_nodes(self, endings: Iterable[NodeResult]) -> list[NodeEnd]:
-        """End these nodes, as each says; return them."""
+        """End nodes with these results; return their ends."""
         ends: list[NodeEnd] = []
         for one in endings:
-            end, place = one.end, one.end.position
+            end, position = one.end, one.end.position
             ends.append(end)
-            self._results[place] = one
-            self.results[place] = (one.result, end.is_neutral)
-            if outcome := self.outcomes.get(place):
+            self._results[position] = one
+            self.results[position] = (one.result, end.is_neutral)
+            if outcome := self.outcomes.get(position):
                 outcome.status, outcome.result = end.status, one.result
         return ends
 
-    def end_workflow(self, flow: WorkflowState) -> None:
-        """RUNNING → COMPLETED, FAILED, as it says by now (W-50)."""
-        self._finished.append(flow)
+    def end_workflow(self, workflow: WorkflowState) -> None:
+        """RUNNING → COMPLETED or FAILED, by the status that the workflow has here."""
+        self._finished.append(workflow)
 
     def count_ends(self, ends: Iterable[NodeEnd]) -> None:
-        """These have ended since the nodes of their workflows were counted."""
+        """Count nodes that have ended since their workflows' nodes were counted by status."""
         for end in ends:
             if end.workflow_id in self.status_counts and end.map_index is None:
                 self.status_counts[end.workflow_id].update({end.status: 1, _OPEN: -1})
@@ -228,7 +239,7 @@ class EngineContext:
     # Reading.
 
     def fetch(self, *questions: Query | None) -> list[list[Any]]:
-        """Return the rows for each of these, in one round trip; none for None."""
+        """Return the rows of each query, in one round trip; no rows for None."""
         later, self._queued = self._queued, []
         asked = [question for question in questions if question is not None]
         if not (asked or later):
@@ -240,38 +251,42 @@ class EngineContext:
         return found
 
     def fetch_later(self, question: Query, do: Callable[[list[Any]], Any]) -> None:
-        """Ask this with whatever is asked next, before anything is written, and do this with the rows."""
+        """Send this query with the next fetch, before anything is written; ``do`` takes its rows."""
         self._queued.append((question, do))
 
-    def count_ended(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int], places: Collection[Position]) -> None:
-        """Count nodes of these workflows as ended, and know what waits at these places."""
+    def count_ended(
+        self, counts: Mapping[UUID, int], failed: Mapping[UUID, int], positions: Collection[Position]
+    ) -> None:
+        """Count nodes of these workflows as ended, and load the nodes that wait at these positions."""
         unknown = {key: count for key, count in counts.items() if key not in self.workflows}
         for key in counts.keys() - unknown.keys():
             self._count_ended(self.workflows[key], counts[key], failed.get(key))
-        missing = [] if self.has_all_waiting else [place for place in places if place not in self.waiting]
-        flows, waiting = self.fetch(
-            self.queries.count_ended_returning(unknown, {key: failed[key] for key in unknown if key in failed}) if unknown else None,
+        missing = [] if self.has_all_waiting else [position for position in positions if position not in self.waiting]
+        workflows, waiting = self.fetch(
+            self.queries.count_ended_returning(unknown, {key: failed[key] for key in unknown if key in failed})
+            if unknown
+            else None,
             self.queries.waiting_at(missing) if missing else None,
         )
-        self.add_workflows(flows)
+        self.add_workflows(workflows)
         self.waiting |= dict.fromkeys(missing)
         self._add_waiting(waiting)
 
-    def _count_ended(self, flow: WorkflowState, count: int, failed: int | None) -> None:
-        flow.open_count -= count
-        self._ended_counts[flow.key] += count
+    def _count_ended(self, workflow: WorkflowState, count: int, failed: int | None) -> None:
+        workflow.open_count -= count
+        self._ended_counts[workflow.key] += count
         if failed is not None:
-            flow.failed_index = failed if flow.failed_index is None else min(failed, flow.failed_index)
-            self._first_failed[flow.key] = min(failed, self._first_failed.get(flow.key, failed))
+            workflow.failed_index = failed if workflow.failed_index is None else min(failed, workflow.failed_index)
+            self._first_failed[workflow.key] = min(failed, self._first_failed.get(workflow.key, failed))
 
     def add_workflows(self, rows: Iterable[Sequence[Any]]) -> None:
-        """These are workflows, where nothing is known of them yet."""
+        """Cache these rows of workflows, unless they are cached."""
         for row in rows:
             if row[0] not in self.workflows:
                 self.workflows[row[0]] = WorkflowState(*row)
 
     def add_parents(self, rows: Iterable[Sequence[Any]]) -> None:
-        """These are nodes that have subworkflows, each with its own workflow."""
+        """Cache these rows of nodes with subworkflows, each followed by the row of its workflow."""
         width = len(ParentNode._fields)
         for row in rows:
             parent = ParentNode(*row[:width])
@@ -279,29 +294,33 @@ class EngineContext:
             self.add_workflows([row[width:]])
 
     def load_workflows(self, keys: Collection[UUID]) -> None:
-        """Read these workflows."""
+        """Load these workflows, unless they are cached."""
         if unknown := [key for key in keys if key not in self.workflows]:
             (rows,) = self.fetch(self.queries.workflows(unknown))
             self.add_workflows(rows)
 
     def load_parents(self, keys: Collection[UUID]) -> None:
-        """Read the nodes of which these workflows are subworkflows, and so on up to the top."""
-        flows = [self.workflows[key] for key in keys if key in self.workflows]
-        unknown = [flow.parent_id for flow in flows if flow.parent_id and flow.parent_id not in self.parents]
+        """Load the parent nodes of these workflows, up to the root."""
+        workflows = [self.workflows[key] for key in keys if key in self.workflows]
+        unknown = [
+            workflow.parent_id
+            for workflow in workflows
+            if workflow.parent_id and workflow.parent_id not in self.parents
+        ]
         if unknown:
             (rows,) = self.fetch(self.queries.parents(unknown))
             self.add_parents(rows)
             self.parents = dict.fromkeys(unknown) | self.parents
 
-    def query_waiting_below(self, places: Collection[Position]) -> Query:
-        """Ask for all that waits for what is at these places, and for what is above their workflows, however far."""
+    def query_waiting_below(self, positions: Collection[Position]) -> Query:
+        """Return the query for all nodes below these positions, and below the parents of their workflows."""
         above = [parent for parent in self.parents.values() if parent is not None]
         return self.queries.waiting_below(
-            {*places, *((parent.workflow_id, index) for parent in above for index in parent.dependents)}
+            {*positions, *((parent.workflow_id, index) for parent in above for index in parent.dependents)}
         )
 
     def add_all_waiting(self, rows: Iterable[Sequence[Any]]) -> None:
-        """These are the rows that :meth:`all_below` asked for."""
+        """Cache the rows of :meth:`query_waiting_below`."""
         self._add_waiting(rows)
         self.has_all_waiting = True
 
@@ -311,14 +330,14 @@ class EngineContext:
                 self.waiting[node.position] = node
 
     def add_outcomes(self, rows: Iterable[Sequence[Any]]) -> None:
-        """These are places, and how the nodes there stand, but for ends that are still to be written."""
+        """Cache the outcomes of nodes, updated by the results that are still to be written."""
         for workflow_id, index, *values in rows:
             outcome = self.outcomes[workflow_id, index] = NodeOutcome(*values)
             if one := self._results.get((workflow_id, index)):
                 outcome.status, outcome.result = one.end.status, one.result
 
     def add_status_counts(self, keys: Iterable[UUID], rows: Iterable[tuple[UUID, str, int]]) -> None:
-        """These are the numbers of nodes in each state of these workflows, but for ends still to be written."""
+        """Cache how many nodes of these workflows have each status, updated by the unwritten ends."""
         new: dict[UUID, Counter[str]] = {key: Counter() for key in keys}
         for workflow_id, status, count in rows:
             new[workflow_id][status] = count

@@ -1,4 +1,4 @@
-"""Nodes, as much of them as it takes to decide what becomes of them, and their ends."""
+"""The nodes of workflows as the engine reads them, and how they end."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from ...db.expressions import Blank, IsAmong, json_array, spelled
 from ...models import Workflow, WorkflowTask
 from ..codes import WorkflowCode
 
-#: The states of a node that has a task, or a child, that is to end.
+#: The states of a node that has a task or a subworkflow in progress.
 IN_PROGRESS: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)
 
 #: The states of a node that has not ended.
 OPEN: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, *IN_PROGRESS)
 
-#: Whether a node's conditions are still to be looked at.
+#: Whether the conditions of a node are still to be evaluated.
 IS_UNDECIDED: Final = models.ExpressionWrapper(
     Q(is_decided=False) & (Q(run_when__isnull=False) | Q(skip_when__isnull=False)), models.BooleanField()
 )
 
-#: Whether its own condition has skipped a node.
+#: Whether a node was skipped by its own condition.
 IS_NEUTRAL: Final = models.ExpressionWrapper(
     Q(status=WorkflowTaskStatus.SKIPPED, error_code=str(WorkflowCode.CONDITION_NOT_MET)), models.BooleanField()
 )
 
-#: The workflow and the index of a node.
+#: The id of a workflow and the index of one of its nodes.
 Position: TypeAlias = tuple[UUID, int]
 
 NodeRows = models.QuerySet[WorkflowTask]
 
 
 class NodeEnd(NamedTuple):
-    """A node that has ended. ``is_neutral``: its own condition has skipped it, which is no failure (P-05)."""
+    """The end of a node. ``is_neutral`` means that its own condition has skipped it, which is no failure."""
 
     pk: int
     workflow_id: UUID
@@ -53,12 +53,12 @@ class NodeEnd(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """Where it is."""
+        """The position of the node."""
         return self.workflow_id, self.task_index
 
 
 class NodeResult(NamedTuple):
-    """The end of a node, its result as JSON text, and its error code."""
+    """The end of a node, with its result as JSON text and its error code."""
 
     end: NodeEnd
     result: str
@@ -94,7 +94,7 @@ class Node:
     event_timeout: float | None
 
     def with_ends(self, ends: Iterable[NodeEnd]) -> Node:
-        """Return it after some of what it waits for has ended."""
+        """Return the node with its counters updated, after some of the nodes that it waits for have ended."""
         closed = list(ends)
         ctx = set(self.ctx_from or ())
         return replace(
@@ -107,7 +107,7 @@ class Node:
 
     @property
     def next_status(self) -> WorkflowTaskStatus:
-        """READY or SKIPPED once that can be said, PENDING until then (W-20 … W-24)."""
+        """READY or SKIPPED once that is decided, PENDING until then."""
         if self.join == Join.ANY:
             wanted = 1
         elif self.join == Join.QUORUM:
@@ -126,15 +126,15 @@ class Node:
 
     @property
     def position(self) -> Position:
-        """Where it is."""
+        """The position of the node."""
         return self.workflow_id, self.task_index
 
     def end_as(self, status: WorkflowTaskStatus, *, is_neutral: bool = False) -> NodeEnd:
-        """Return its end."""
+        """Return its end with this status."""
         return NodeEnd(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index, is_neutral)
 
 
-#: What a :class:`Node` is read from.
+#: The columns of a :class:`Node`.
 NODE_COLUMNS: Final = (
     "pk",
     "workflow_id",
@@ -161,10 +161,10 @@ NODE_COLUMNS: Final = (
     "event_timeout",
 )
 
-#: What is read of the end of a node: its place, and an :class:`~.turn.Outcome`.
+#: The columns of an outcome: the position, then those of a :class:`~.context.NodeOutcome`.
 OUTCOME_COLUMNS: Final = ("workflow_id", "task_index", "node_id", "status", Cast("result", models.TextField()))
 
-#: What is read of a node that has a subworkflow: a :class:`~.turn.Parent`.
+#: The columns of a :class:`~.context.ParentNode`.
 PARENT_COLUMNS: Final = (
     "pk",
     "workflow_id",
@@ -178,7 +178,7 @@ PARENT_COLUMNS: Final = (
     "rebuilds",
 )
 
-#: Whether a node waits for others, or for its items.
+#: Whether a node waits for other nodes, or as a map for its items.
 IS_WAITING: Final = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
 
 
@@ -188,7 +188,10 @@ def read_nodes(rows: NodeRows) -> list[Node]:
 
 
 def where_in(database: str, keys: Collection[UUID] | Collection[int], column: str = "pk") -> Q:
-    """Whether a key is one of these, however many: with ``__in`` each is a parameter, of which SQLite takes 32,766."""
+    """Whether a column is one of these keys.
+
+    The keys travel as one parameter, since SQLite accepts 32,766 parameters and ``__in`` takes one for each key.
+    """
     if not keys:
         return Q(pk__in=())
     connection = connections[database]
@@ -196,17 +199,17 @@ def where_in(database: str, keys: Collection[UUID] | Collection[int], column: st
 
 
 def blocks_dependents(end: NodeEnd) -> bool:
-    """Whether an end keeps what waits for it from running, unless that allows it."""
+    """Whether an end counts as a failed dependency of the nodes that wait for it."""
     return end.status != WorkflowTaskStatus.COMPLETED and not end.is_neutral
 
 
 def is_item_of(end: NodeEnd, node: Node) -> bool:
-    """Whether an end is that of an item of a map."""
+    """Whether an end is that of an item of this map."""
     return node.kind == NodeKind.MAP and end.map_index == node.task_index
 
 
 class _InRecursive(models.Func):
-    """Whether a node is found by a walk from those that a parameter gives, from row to row, however far."""
+    """Whether a node is in the result of a recursive query that starts from the rows that a parameter gives."""
 
     conditional = True
     output_field = models.BooleanField()
@@ -223,7 +226,7 @@ class _InRecursive(models.Func):
 
 
 class IsAtOrBelow(_InRecursive):
-    """Whether a node is at one of these places, or waits for one that is, and so on, through nodes that wait."""
+    """Whether a node is at one of these positions, or waits for a node there, through any number of waiting nodes."""
 
     _SQL: Final = (
         "WITH RECURSIVE below (workflow_id, task_index) AS (SELECT {start} UNION"
@@ -233,11 +236,11 @@ class IsAtOrBelow(_InRecursive):
         ") SELECT workflow_id, task_index FROM below"
     )
 
-    def __init__(self, places: Blank) -> None:
-        super().__init__(places, "workflow_id", "task_index")
+    def __init__(self, positions: Blank) -> None:
+        super().__init__(positions, "workflow_id", "task_index")
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """The places are JSON."""
+        """Takes the positions as JSON."""
         return self._compile(
             compiler,
             self._SQL,
@@ -249,7 +252,7 @@ class IsAtOrBelow(_InRecursive):
     def as_sqlite(
         self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
     ) -> tuple[str, tuple[Any, ...]]:
-        """The same."""
+        """Takes the positions as JSON."""
         return self._compile(
             compiler,
             self._SQL,
@@ -260,23 +263,24 @@ class IsAtOrBelow(_InRecursive):
 
 
 class IsAtOrAbove(_InRecursive):
-    """Whether a node is one of these, or has the workflow of one as its subworkflow, and so on up to the top."""
+    """Whether a node is one of these, or an ancestor: a node whose subworkflow has one of these, up to the root."""
 
     _SQL: Final = (
         "WITH RECURSIVE above (id) AS (SELECT {start} UNION"
-        " SELECT flow.parent_id FROM above JOIN {nodes} node ON node.id = above.id"
-        " JOIN {workflows} flow ON flow.id = node.workflow_id WHERE flow.parent_id IS NOT NULL) SELECT id FROM above"
+        " SELECT workflow.parent_id FROM above JOIN {nodes} node ON node.id = above.id"
+        " JOIN {workflows} workflow ON workflow.id = node.workflow_id WHERE workflow.parent_id IS NOT NULL)"
+        " SELECT id FROM above"
     )
 
     def __init__(self, keys: Blank) -> None:
         super().__init__(keys, "pk")
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """The keys are an array."""
+        """Takes the keys as an array."""
         return self._compile(compiler, self._SQL, start="unnest(%s::bigint[])")
 
     def as_sqlite(
         self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
     ) -> tuple[str, tuple[Any, ...]]:
-        """The keys are JSON."""
+        """Takes the keys as JSON."""
         return self._compile(compiler, self._SQL, start="value FROM json_each(%s)")

@@ -1,7 +1,7 @@
-"""Phrases: what the engine says to the database for every node, each written by the ORM once.
+"""The SQL statements of the engine, each compiled by the ORM once.
 
-As with the exchange of a worker, to build these querysets and compile them takes longer than to carry them out. Who
-advances once has them compiled as they are needed; a worker keeps them.
+To build these querysets and compile them takes longer than to run them. A worker keeps the compiled statements; an
+engine that advances once compiles those that it needs.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from .. import lifecycle
 from . import enqueue_nodes, node_end
 from .nodes import (
     IN_PROGRESS,
-    NODE_COLUMNS,
     IS_NEUTRAL,
+    IS_WAITING,
+    NODE_COLUMNS,
     OUTCOME_COLUMNS,
     PARENT_COLUMNS,
-    IS_WAITING,
-    NodeResult,
     IsAtOrAbove,
     IsAtOrBelow,
     Node,
+    NodeResult,
     NodeRows,
     Position,
 )
 
 _KEYS: Final = Blank("keys")
-_POSITIONS: Final = Blank("places")
+_POSITIONS: Final = Blank("positions")
 _WORKFLOWS: Final = Blank("workflows")
 _INDEXES: Final = Blank("indexes")
 _TASK_IDS: Final = Blank("task_ids")
@@ -69,14 +69,14 @@ _COUNTERS: Final = ("open_deps", "ok_deps", "failed_deps", "open_ctx")
 
 
 class Query(NamedTuple):
-    """A SELECT, and what is to stand in its blanks; None if it is asked too seldom to be planned once."""
+    """A SELECT and the values of its parameters; None for a query that is too rare to be prepared."""
 
     select: Selection
     values: Mapping[str, Any] | None
 
 
 class EngineQueries:
-    """The statements of one database, for one thread."""
+    """The statements for one database, used by one thread."""
 
     def __init__(self, database: str) -> None:
         self.database = database
@@ -92,7 +92,7 @@ class EngineQueries:
     # Locking.
 
     def lock(self, roots: Collection[UUID]) -> set[UUID]:
-        """Lock those of these trees that nobody else has locked, and return which."""
+        """Lock those of these trees that no other transaction has locked; return them."""
         return {key for (key,) in self._select(self._lock, self._keys(roots))}
 
     @cached_property
@@ -103,15 +103,17 @@ class EngineQueries:
     # Ends.
 
     def task_ends(self, task_ids: Collection[UUID]) -> Query:
-        """Ask for the nodes of these tasks whose tasks have ended, each as :data:`~.ending.ENDS`."""
+        """Query the nodes whose tasks have ended, by their tasks, with :data:`~.node_end.TASK_END_COLUMNS`."""
         return Query(self._task_ends, self._keys(task_ids))
 
     @cached_property
     def _task_ends(self) -> Selection:
-        return self._compile_select(node_end.with_ended_tasks(self.nodes.filter(IsAmong(_KEYS, "task_id"))), node_end.TASK_END_COLUMNS)
+        return self._compile_select(
+            node_end.with_ended_tasks(self.nodes.filter(IsAmong(_KEYS, "task_id"))), node_end.TASK_END_COLUMNS
+        )
 
     def complete(self, keys: Collection[int]) -> None:
-        """ENQUEUED, RUNNING → COMPLETED with the results of their tasks (W-35)."""
+        """ENQUEUED, RUNNING → COMPLETED with the results of their tasks."""
         self._execute(self._complete, self._keys(keys))
 
     @cached_property
@@ -125,12 +127,12 @@ class EngineQueries:
 
     @cached_property
     def _start(self) -> Statement:
-        # One that waits for an event, and has a time-out, has been ENQUEUED with the task of that in the same flush.
+        # A node that waits for an event with a time-out is ENQUEUED by now, since its time-out has a task.
         rows = self.nodes.filter(in_sources(lifecycle.START_NODE, lifecycle.MARK_RUNNING), IsAmong(_KEYS))
         return self._inlined(Statement.update(rows, status=lifecycle.START_NODE.target, started_at=Now()))
 
     def end(self, endings: Sequence[NodeResult]) -> None:
-        """End nodes as each of these says, without a task (W-36, W-38)."""
+        """End nodes with these results, which are not those of tasks."""
         given = {
             **self._keys([one.end.pk for one in endings]),
             _STATUSES.name: self._map({one.end.pk: dumps(one.end.status.value) for one in endings}),
@@ -153,7 +155,7 @@ class EngineQueries:
         )
 
     def end_workflows(self, transition: Transition[WorkflowStatus], texts: Mapping[UUID, str]) -> None:
-        """RUNNING → COMPLETED, FAILED, with these results, or errors, as JSON texts."""
+        """RUNNING → COMPLETED or FAILED, with these results or errors as JSON texts."""
         rows = self._workflow_rows.filter(transition.is_possible, open_count=0)
         column = "result" if transition is lifecycle.COMPLETE_WORKFLOW else "error"
         written = {"result": None, "error": None, column: FromMap(_RESULTS, models.JSONField())}
@@ -164,18 +166,18 @@ class EngineQueries:
         statement.run(self.database, {**self._keys(texts), _RESULTS.name: self._map(texts)})
 
     def count_ended(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> None:
-        """Count nodes of these workflows as ended; ``failed`` are the first that have failed."""
+        """Count nodes of these workflows as ended; ``failed`` are the indexes of the first failed nodes."""
         self._execute(self._count_ended, self._ended_values(counts, failed))
 
     def count_ended_returning(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> Query:
-        """Do so, and ask for the workflows as they are then, each as a :class:`~.turn.Flow`."""
+        """Count nodes as ended, and query the workflows after that, as rows of :class:`~.context.WorkflowState`."""
         if self._is_postgres:
             return Query(self._count_ended_returning, self._ended_values(counts, failed))
         self.count_ended(counts, failed)
         return self.workflows(counts)
 
     def workflows(self, keys: Collection[UUID]) -> Query:
-        """Ask for workflows, each as a :class:`~.turn.Flow`."""
+        """Query workflows, as rows of :class:`~.context.WorkflowState`."""
         return Query(self._workflows, self._keys(keys))
 
     def _ended_values(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> dict[str, Any]:
@@ -185,7 +187,9 @@ class EngineQueries:
     def _count_ended(self) -> Statement:
         closed, failed = FromMap(_COUNTS, models.IntegerField()), FromMap(_FAILED, models.IntegerField())
         first = Least(Coalesce("failed_index", failed), Coalesce(failed, "failed_index"))
-        return self._inlined(Statement.update(self._workflow_rows, open_count=F("open_count") - closed, failed_index=first))
+        return self._inlined(
+            Statement.update(self._workflow_rows, open_count=F("open_count") - closed, failed_index=first)
+        )
 
     @cached_property
     def _count_ended_returning(self) -> Selection:
@@ -202,48 +206,50 @@ class EngineQueries:
     def _workflow_rows(self) -> models.QuerySet[Workflow]:
         return Workflow.objects.using(self.database).filter(IsAmong(_KEYS))
 
-    # What waits.
+    # Waiting nodes.
 
-    def waiting_at(self, places: Collection[Position]) -> Query:
-        """Ask for the nodes that wait, or run as maps, at these places, each as a :class:`~.nodes.Node`."""
-        return Query(self._waiting_at, self._position_values(places))
+    def waiting_at(self, positions: Collection[Position]) -> Query:
+        """Query the waiting nodes and running maps at these positions, as rows of :class:`~.nodes.Node`."""
+        return Query(self._waiting_at, self._position_values(positions))
 
     @cached_property
     def _waiting_at(self) -> Selection:
         return self._compile_select(self._at_positions.filter(IS_WAITING), NODE_COLUMNS)
 
-    def waiting_below(self, places: Collection[Position]) -> Query:
-        """Ask for the same, and for all that wait for these, and for those, and so on."""
-        return Query(self._waiting_below, {_POSITIONS.name: json_pairs(places, self._connection)})
+    def waiting_below(self, positions: Collection[Position]) -> Query:
+        """Query the same, and all nodes below them."""
+        return Query(self._waiting_below, {_POSITIONS.name: json_pairs(positions, self._connection)})
 
     @cached_property
     def _waiting_below(self) -> Selection:
         return self._compile_select(self.nodes.filter(IS_WAITING, IsAtOrBelow(_POSITIONS)), NODE_COLUMNS)
 
-    def _position_values(self, places: Collection[Position]) -> dict[str, Any]:
-        workflows = spelled({workflow_id for workflow_id, _ in places}, self._connection)
+    def _position_values(self, positions: Collection[Position]) -> dict[str, Any]:
+        workflows = spelled({workflow_id for workflow_id, _ in positions}, self._connection)
         return {
-            _POSITIONS.name: json_pairs(places, self._connection),
+            _POSITIONS.name: json_pairs(positions, self._connection),
             _WORKFLOWS.name: json_array(workflows, self._connection),
-            _INDEXES.name: json_array([str(index) for index in {index for _, index in places}], self._connection),
+            _INDEXES.name: json_array([str(index) for index in {index for _, index in positions}], self._connection),
         }
 
     @property
     def _at_positions(self) -> NodeRows:
-        # The pairs alone would do, but a plan that is made while the table is small goes through all of it then.
+        # The two other filters give the index its columns: a plan made while the table is small would scan it.
         near = self.nodes.filter(IsAmong(_WORKFLOWS, "workflow_id"), IsAmong(_INDEXES, "task_index"))
         return near.filter(IsOneOf("workflow_id", "task_index", _POSITIONS))
 
-    def source_results(self, places: Collection[Position]) -> Query:
-        """Ask for the results of the nodes at these places, and whether their own conditions have skipped them."""
-        return Query(self._source_results, self._position_values(places))
+    def source_results(self, positions: Collection[Position]) -> Query:
+        """Query the results of the nodes at these positions, and whether their own conditions have skipped them."""
+        return Query(self._source_results, self._position_values(positions))
 
     @cached_property
     def _source_results(self) -> Selection:
-        return self._compile_select(self._at_positions, ("workflow_id", "task_index", Cast("result", TextField()), IS_NEUTRAL))
+        return self._compile_select(
+            self._at_positions, ("workflow_id", "task_index", Cast("result", TextField()), IS_NEUTRAL)
+        )
 
     def item_results(self, maps: Collection[Position]) -> Query:
-        """Ask for the results of the items of these maps, in order."""
+        """Query the results of the items of these maps, in order."""
         return Query(self._item_results, self._position_values(maps))
 
     @cached_property
@@ -251,7 +257,7 @@ class EngineQueries:
         return self._compile_select(self._items, ("workflow_id", "map_index", Cast("result", TextField())))
 
     def item_statuses(self, maps: Collection[Position]) -> Query:
-        """Ask for the states of the items of these maps, in order."""
+        """Query the statuses of the items of these maps, in order."""
         return Query(self._item_statuses, self._position_values(maps))
 
     @cached_property
@@ -264,21 +270,21 @@ class EngineQueries:
         return items.order_by("workflow_id", "task_index")
 
     def query(self, rows: models.QuerySet[Any], *columns: Any) -> Query:
-        """Ask for columns of some rows."""
+        """Return a query for columns of these rows."""
         return Query(Selection(rows, columns), None)
 
-    # What a workflow comes to.
+    # The ends of workflows.
 
-    def outcomes(self, places: Collection[Position]) -> Query:
-        """Ask how the nodes at these places ended, each as a place and an :class:`~.turn.Outcome`."""
-        return Query(self._outcomes, self._position_values(places))
+    def outcomes(self, positions: Collection[Position]) -> Query:
+        """Query the outcomes of the nodes at these positions, each after its position."""
+        return Query(self._outcomes, self._position_values(positions))
 
     @cached_property
     def _outcomes(self) -> Selection:
         return self._compile_select(self._at_positions, OUTCOME_COLUMNS)
 
     def leaves(self, keys: Collection[UUID]) -> Query:
-        """Ask the same of the nodes of these workflows for which no other waits."""
+        """Query the outcomes of the nodes of these workflows that have no dependents."""
         return Query(self._leaves, self._keys(keys))
 
     @cached_property
@@ -287,7 +293,7 @@ class EngineQueries:
         return self._compile_select(mine.order_by("workflow_id", "task_index"), OUTCOME_COLUMNS)
 
     def status_counts(self, keys: Collection[UUID]) -> Query:
-        """Ask how many nodes of these workflows are in which state, items of maps not among them."""
+        """Query how many nodes of these workflows have each status, without the items of maps."""
         return Query(self._status_counts, self._keys(keys))
 
     @cached_property
@@ -297,19 +303,21 @@ class EngineQueries:
         return self._compile_select(grouped, ("workflow_id", "status", "count"))
 
     def parents(self, keys: Collection[int]) -> Query:
-        """Ask for these nodes, which have subworkflows, and for those above them up to the top, if they are open.
+        """Query these nodes, which have subworkflows, and their ancestors, if they are open.
 
-        Each is a :class:`~.turn.Parent`, and its workflow.
+        Each row is a :class:`~.context.ParentNode`, then its workflow.
         """
         return Query(self._parents, self._keys(keys))
 
     @cached_property
     def _parents(self) -> Selection:
         workflow = [f"workflow__{name}" for name in _WORKFLOW_COLUMNS]
-        return self._compile_select(self.nodes.filter(IsAtOrAbove(_KEYS), status__in=IN_PROGRESS), (*PARENT_COLUMNS, *workflow))
+        return self._compile_select(
+            self.nodes.filter(IsAtOrAbove(_KEYS), status__in=IN_PROGRESS), (*PARENT_COLUMNS, *workflow)
+        )
 
     def store_counters(self, nodes: Sequence[Node]) -> None:
-        """Store how many of what they wait for is open and has ended."""
+        """Store the counters of waiting nodes."""
         if nodes:
             maps = {name: self._map({node.pk: getattr(node, name) for node in nodes}) for name in _COUNTERS}
             self._execute(self._store_counters, {**self._keys([node.pk for node in nodes]), **maps})
@@ -319,12 +327,13 @@ class EngineQueries:
         counters = {name: FromMap(Blank(name), models.IntegerField()) for name in _COUNTERS}
         return self._inlined(Statement.update(self.nodes.filter(IsAmong(_KEYS)), **counters))
 
-    # What begins.
+    # Starting nodes.
 
     def enqueue(self, kind: str | None, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
-        """PENDING, READY → ENQUEUED for the nodes with these keys, with tasks like them but for ``changes``.
+        """PENDING, READY → ENQUEUED for the nodes with these keys; insert their tasks.
 
-        Those are always the same for a ``kind``; without one it is not planned once.
+        A task has the columns of its node, except for ``changes``, which are always the same for a ``kind``. Without a
+        kind the statement is not kept.
         """
         texts = [f'"{text}"' for text in spelled(task_ids.values(), self._connection)]
         given = {**self._keys(task_ids), _TASK_IDS.name: self._map(dict(zip(task_ids, texts, strict=True)))}
@@ -345,7 +354,7 @@ class EngineQueries:
         return [both.settled()]
 
     def set_due_times(self, keys: Collection[int]) -> None:
-        """Set when the waits of these nodes are over, from now, unless they say so."""
+        """Set when the waits of these nodes end, counted from now, unless they have a fixed time."""
         self._execute(self._set_due_times, self._keys(keys))
 
     @cached_property
@@ -355,7 +364,7 @@ class EngineQueries:
         return self._inlined(Statement.update(rows, until=FromNow(seconds)))
 
     def insert_tasks(self, changes: Mapping[str, Any], task_ids: Collection[UUID]) -> None:
-        """Make the tasks of nodes that were inserted with their ids."""
+        """Insert the tasks of nodes that were inserted with these task ids."""
         nodes = self.nodes.filter(IsAmong(_KEYS, "task_id"))
         enqueue_nodes.insert_statement(nodes, F("task_id"), changes).run(self.database, self._keys(task_ids))
 
@@ -369,7 +378,7 @@ class EngineQueries:
         rows = self.nodes.filter(in_sources(lifecycle.ENQUEUE_NODE, lifecycle.REBUILD), IsAmong(_KEYS))
         return Statement.update(rows, status=lifecycle.ENQUEUE_NODE.target, task_id=task_ids, started_at=Now())
 
-    # Saying it.
+    # Running statements.
 
     def _keys(self, keys: Iterable[UUID] | Iterable[int]) -> dict[str, Any]:
         return {_KEYS.name: json_array(spelled(keys, self._connection), self._connection)}
@@ -383,11 +392,11 @@ class EngineQueries:
         return selection
 
     def _inlined(self, statement: Statement) -> Statement:
-        """On PostgreSQL it is planned once, where the connection is a worker's."""
+        """Inline the constants on PostgreSQL, so that a worker's connection can prepare the statement."""
         return statement.settled() if self._is_postgres else statement
 
     def fetch(self, *questions: Query) -> list[list[Any]]:
-        """Return the rows that each of these asks for: of all in one round trip, in a pipeline."""
+        """Return the rows of each query, in one round trip: the queries form a pipeline."""
         with ExitStack() as stack:
             cursors = [stack.enter_context(self._cursor(question)) for question in questions]
             for (selection, given), cursor in zip(questions, cursors, strict=True):

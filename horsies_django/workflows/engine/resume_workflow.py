@@ -1,4 +1,4 @@
-"""Resuming: a workflow goes on, and what waits in it is decided anew (W-43)."""
+"""Resuming workflows: waiting nodes are decided again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .. import lifecycle
 from ..codes import WorkflowCode
 from . import node_end, start_nodes
 from .advance import Engine
-from .cancel_pause import subtree_ids, release_held
-from .nodes import Node, NodeRows, NodeEnd, where_in, read_nodes
+from .cancel_pause import release_held, subtree_ids
+from .nodes import Node, NodeEnd, NodeRows, read_nodes, where_in
 
 _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
 
 def resume(database: str, key: UUID) -> bool:
-    """PAUSED → RUNNING for a workflow and all below it; return whether it was paused, and what is above it runs."""
+    """PAUSED → RUNNING for a workflow and all below it; False if it was not paused, or is below a paused one."""
     workflows = Workflow.objects.using(database)
     keys = subtree_ids(database, [key])
     workflow = workflows.filter(pk=key, status=WorkflowStatus.PAUSED).first()
@@ -36,16 +36,16 @@ def resume(database: str, key: UUID) -> bool:
 
 
 def _is_parent_running(database: str, workflow: Workflow) -> bool:
-    """Whether the workflow above this one runs, if there is one."""
+    """Whether the workflow above this one runs; True for a root."""
     above = WorkflowTask.objects.using(database).filter(pk=workflow.parent_id or 0)
     return not above.exclude(workflow__status=WorkflowStatus.RUNNING).exists()
 
 
 def decide_waiting(database: str, keys: Collection[UUID]) -> int:
-    """Decide every node of these running workflows that waits; return how many began or were skipped."""
+    """Decide the waiting nodes of these running workflows; return how many started or were skipped."""
     release_held(database, keys)
-    advance = Engine.on(database)
-    waiting = advance.nodes.filter(
+    engine = Engine.on(database)
+    waiting = engine.nodes.filter(
         lifecycle.ENQUEUE_NODE.is_possible,
         workflow__in=keys,
         workflow__status=WorkflowStatus.RUNNING,
@@ -57,24 +57,26 @@ def decide_waiting(database: str, keys: Collection[UUID]) -> int:
             ready.append(node.pk)
         elif node.next_status == WorkflowTaskStatus.SKIPPED:
             skipped.append(node.end_as(WorkflowTaskStatus.SKIPPED))
-    items = advance.nodes.filter(
+    items = engine.nodes.filter(
         workflow__in=keys,
         workflow__status=WorkflowStatus.RUNNING,
         status=WorkflowTaskStatus.READY,
         map_index__isnull=False,
     )
     ready += items.values_list("pk", flat=True)
-    running = advance.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
-    collected = start_nodes.collect_maps(advance, read_nodes(running.filter(open_deps=0)))  # it ended before they had
-    message = "What it waits for did not complete."
-    node_end.skip(advance.nodes, skipped, lifecycle.SKIP_UPSTREAM, WorkflowCode.UPSTREAM_SKIPPED, message)
-    advance.advance([*collected, *skipped], ready)
-    advance.complete_workflows(keys)
+    running = engine.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
+    collected = start_nodes.collect_maps(
+        engine, read_nodes(running.filter(open_deps=0))
+    )  # its items ended while it was paused
+    message = "The nodes that it waits for did not complete."
+    node_end.skip(engine.nodes, skipped, lifecycle.SKIP_UPSTREAM, WorkflowCode.UPSTREAM_SKIPPED, message)
+    engine.advance([*collected, *skipped], ready)
+    engine.complete_workflows(keys)
     return len(ready) + len(skipped)
 
 
 def recount_maps(nodes: NodeRows) -> list[Node]:
-    """Count anew the items of those of these nodes that are maps and run; return those of which none is open."""
+    """Recount the items of those of these nodes that are running maps; return the maps without open items."""
     is_open, is_ok = ~Q(status__in=_ENDED), Q(status=WorkflowTaskStatus.COMPLETED)
     done = []
     for node in read_nodes(nodes.filter(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)):
@@ -91,7 +93,7 @@ def recount_maps(nodes: NodeRows) -> list[Node]:
 
 
 def recount(waiting: NodeRows, everything: Iterable[Node]) -> None:
-    """Set the counters of nodes that wait by what has become of those that they wait for."""
+    """Recount the counters of waiting nodes from the nodes that they wait for."""
     ends = {node.task_index: node for node in everything if node.map_index is None}
     by_change: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     waits_for = dict(waiting.values_list("pk", "waits_for"))

@@ -1,4 +1,4 @@
-"""Retrying: what has failed or was skipped runs again, and what has ended goes on (P-06)."""
+"""Retrying nodes: failed and skipped nodes run again, and their ended workflows go on."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ...models import Workflow, WorkflowTask
 from .. import lifecycle
 from ..codes import STOPPED_BY, WorkflowCode
 from .cancel_pause import subtree_ids
-from .nodes import IN_PROGRESS, Node, NodeRows, where_in, read_nodes
+from .nodes import IN_PROGRESS, Node, NodeRows, read_nodes, where_in
 from .resume_workflow import decide_waiting, recount, recount_maps
 
-#: The states of a workflow in which what has failed of it can be run again.
+#: The states of a workflow whose failed nodes can be retried.
 RETRYABLE: Final = lifecycle.RETRY_WORKFLOW.sources
 
 _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
-#: What a node that is to run again forgets; when its time is over is said anew as it begins, if it does not say itself.
+#: The values of a node that runs again. ``until`` is set anew at its start, unless the node has a fixed time.
 _CLEARED_VALUES: Final[dict[str, Any]] = {
     "task_id": None,
     "completed_at": None,
@@ -35,11 +35,11 @@ _CLEARED_VALUES: Final[dict[str, Any]] = {
 
 
 def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
-    """Run the failed and skipped nodes of a workflow again, or one of them and what was skipped for it (P-06).
+    """Retry the failed and skipped nodes of a workflow; with ``node_id``, that node and those skipped because of it.
 
-    Completed ones are kept, as are those that their own condition has skipped. What is above it and has ended goes on
-    too. Returns whether there was one; not, if another workflow has the unique key now, or if it is under one that is
-    PAUSED or COMPLETED.
+    Completed nodes stay, as do those that their own condition has skipped. Ended workflows above go on too. Returns
+    False if there is nothing to retry, if another workflow has the unique key now, or if a workflow above is PAUSED or
+    COMPLETED.
     """
     steps = _plan(database, key, node_id)
     if not steps:
@@ -54,7 +54,7 @@ def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
 
 
 def has_failed(workflow: Workflow) -> bool:
-    """Whether a workflow that does not run, or what is below it, has anything that a retry would run again."""
+    """Whether a workflow that does not run, or one below it, has a node to retry."""
     database = str(workflow._state.db)
     if workflow.status not in RETRYABLE:
         return False
@@ -63,7 +63,7 @@ def has_failed(workflow: Workflow) -> bool:
 
 
 class _Reopening(NamedTuple):
-    """What is to run again of one workflow; ``is_whole`` if what is below goes with it."""
+    """The nodes of one workflow to retry; ``is_whole`` if those of the workflows below are retried too."""
 
     workflow: Workflow
     keys: set[int]
@@ -71,7 +71,7 @@ class _Reopening(NamedTuple):
 
 
 def _plan(database: str, key: UUID, node_id: str | None) -> list[_Reopening]:
-    """What a retry does to a workflow, and to each above it that does not run; nothing if it can't be done."""
+    """Return what a retry reopens: a workflow, and those above it that do not run. Nothing if it can't be retried."""
     workflow = Workflow.objects.using(database).filter(pk=key, is_replaced=False).first()
     if workflow is None:
         return []
@@ -82,8 +82,10 @@ def _plan(database: str, key: UUID, node_id: str | None) -> list[_Reopening]:
     for node in _ancestors(database, workflow):
         if node.status in IN_PROGRESS and node.workflow.status == WorkflowStatus.RUNNING:
             break
-        is_open = node.status in IN_PROGRESS  # it was cancelled, and something below runs still
-        again = _stopped_keys(database, node.workflow) if is_open else _keys_of_node(database, node.workflow, node.node_id)
+        is_open = node.status in IN_PROGRESS  # its workflow was cancelled, and something below still runs
+        again = (
+            _stopped_keys(database, node.workflow) if is_open else _keys_of_node(database, node.workflow, node.node_id)
+        )
         if again is None or node.workflow.is_replaced or node.workflow.status == WorkflowStatus.PAUSED:
             return []
         steps.append(_Reopening(node.workflow, again))
@@ -91,7 +93,7 @@ def _plan(database: str, key: UUID, node_id: str | None) -> list[_Reopening]:
 
 
 def _ancestors(database: str, workflow: Workflow) -> Iterator[WorkflowTask]:
-    """The nodes that a workflow is below, the nearest first."""
+    """Yield the parent nodes of a workflow, up to the root."""
     nodes = WorkflowTask.objects.using(database).select_related("workflow")
     while node := nodes.filter(pk=workflow.parent_id or 0).first():
         yield node
@@ -99,7 +101,7 @@ def _ancestors(database: str, workflow: Workflow) -> Iterator[WorkflowTask]:
 
 
 def _is_key_taken(database: str, keys: Collection[UUID]) -> bool:
-    """Whether a workflow other than these has the unique key that one of them would need."""
+    """Whether a workflow other than these has a unique key that one of them needs."""
     workflows = Workflow.objects.using(database)
     dead = workflows.filter(pk__in=keys, status__in=RETRYABLE, unique_key__isnull=False)
     wanted = list(dead.values_list("unique_key", flat=True))
@@ -107,7 +109,7 @@ def _is_key_taken(database: str, keys: Collection[UUID]) -> bool:
 
 
 def _failures(database: str) -> NodeRows:
-    """The nodes that have ended and did not complete, but those that their own conditions have skipped."""
+    """Return the failed and skipped nodes, but for those that their own conditions have skipped."""
     ended = WorkflowTask.objects.using(database).filter(lifecycle.RETRY_NODE.is_possible)
     return ended.exclude(error_code=str(WorkflowCode.CONDITION_NOT_MET))
 
@@ -117,7 +119,7 @@ def _failed_keys(database: str, workflow: Workflow) -> set[int]:
 
 
 def _stopped_keys(database: str, workflow: Workflow) -> set[int]:
-    """What a workflow's own end, before its time, has ended: it is brought back with whatever is."""
+    """Return the nodes that were skipped as the workflow was cancelled or expired: they come back with any other."""
     if workflow.status not in STOPPED_BY:
         return set()
     rows = _failures(database).filter(workflow=workflow, error_code__in=[str(code) for code in STOPPED_BY.values()])
@@ -125,14 +127,14 @@ def _stopped_keys(database: str, workflow: Workflow) -> set[int]:
 
 
 def _keys_of_workflow(database: str, workflow: Workflow) -> set[int] | None:
-    """All of a workflow that can run again. None if nothing can, nor of what is below it."""
+    """Return all nodes of a workflow to retry; None if there is none in it or below it."""
     return _failed_keys(database, workflow) if has_failed(workflow) else None
 
 
 def _keys_of_node(database: str, workflow: Workflow, node_id: str) -> set[int] | None:
-    """A node, what was skipped for it, and what has to come back with it. None if it can't be run again.
+    """Return a node, those skipped because of it, and those that must come back with them; None if it can't be retried.
 
-    It can while the workflow runs too, as long as nothing has followed from how it ended.
+    A node of a running workflow can be retried while its dependents still wait.
     """
     if workflow.status not in (*RETRYABLE, WorkflowStatus.RUNNING):
         return None
@@ -144,14 +146,14 @@ def _keys_of_node(database: str, workflow: Workflow, node_id: str) -> set[int] |
 
 
 def _is_undecided_after(nodes: Sequence[Node], keys: set[int]) -> bool:
-    """Whether nothing that waits for any of these has gone by how it ended."""
+    """Whether all dependents of these nodes are still undecided."""
     by_index = {node.task_index: node for node in nodes}
     after = (by_index[index] for node in nodes if node.pk in keys for index in node.dependents)
     return all(node.pk in keys or node.status == WorkflowTaskStatus.PENDING for node in after)
 
 
 def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool) -> None:
-    """Let these nodes of a workflow wait again, and it run."""
+    """Reopen these nodes of a workflow, and the workflow."""
     workflows = Workflow.objects.using(database)
     nodes = WorkflowTask.objects.using(database).filter(workflow=workflow)
     running = {*_reopen_children(database, workflow, keys, is_whole=is_whole), *_expanded_maps(nodes, keys)}
@@ -180,8 +182,8 @@ def _reopen(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool
 
 
 def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_whole: bool) -> set[int]:
-    """Reopen the subworkflows of these nodes, and of others what has stopped with it; return whose nodes run again."""
-    tree = Workflow.objects.using(database).filter(root_id=workflow.root_id, depth__gt=0)  # as an index has them
+    """Reopen the subworkflows of these nodes, and stopped ones of others; return the nodes whose subworkflows run."""
+    tree = Workflow.objects.using(database).filter(root_id=workflow.root_id, depth__gt=0)  # for the partial index
     children = tree.filter(parent__workflow=workflow, is_replaced=False)
     theirs = where_in(database, keys, "parent")
     if workflow.status != WorkflowStatus.RUNNING:
@@ -195,16 +197,16 @@ def _reopen_children(database: str, workflow: Workflow, keys: set[int], *, is_wh
 
 
 def _expanded_maps(nodes: NodeRows, keys: set[int]) -> set[int]:
-    """Those of these nodes that are maps and have made their items."""
+    """Return those of these nodes that are maps with items."""
     items = nodes.filter(map_index=OuterRef("task_index"))
     return set(nodes.filter(Exists(items), where_in(nodes.db, keys), kind=NodeKind.MAP).values_list("pk", flat=True))
 
 
 def _downstream(skipped: Iterable[Node], start: NodeRows) -> set[int]:
-    """The keys of a failed node and of the skipped ones that come after it."""
+    """Return the keys of a failed node and of the skipped ones after it."""
     by_index = {node.task_index: node for node in skipped}
     todo = [node for node in read_nodes(start) if node.task_index in by_index]
-    # An item is run again with its map, and that with all of them that failed.
+    # An item is retried with its map, and with the other failed items of that.
     todo += [by_index[node.map_index] for node in todo if node.map_index in by_index]
     found: dict[int, Node] = {}
     while todo:

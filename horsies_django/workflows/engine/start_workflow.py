@@ -1,4 +1,4 @@
-"""Starting: a blueprint becomes rows."""
+"""Starting workflows: inserts the rows of a blueprint."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ def insert(
     parent: WorkflowTask | None = None,
     headers: Mapping[str, Any] | None = None,
 ) -> Workflow:
-    """Insert a workflow and its nodes, and begin those that wait for none, in the caller's transaction.
+    """Insert a workflow and its nodes, and start those that wait for nothing, in the caller's transaction.
 
-    ``headers`` go into the metadata of each node, over what it has itself.
-
-    That of a subworkflow holds the lock of its tree. It is paused if that above it is.
+    ``headers`` go into the metadata of each node and override its own. For a subworkflow the caller holds the lock of
+    the tree; it starts PAUSED if its parent is.
     """
     above = None if parent is None else parent.workflow
     is_paused = above is not None and above.status == WorkflowStatus.PAUSED
@@ -56,9 +55,9 @@ def insert(
     workflow.save(using=database, force_insert=True)
     insert_rows.insert(database, [_node(workflow, node, headers) for node in blueprint.nodes])
     limits.release_after_commit(database, {(node.limit_key, node.task_name) for node in blueprint.nodes})
-    advance = Engine.on(database)
-    roots = advance.nodes.filter(workflow=workflow, waits_for=[])
-    advance.advance([], list(roots.values_list("pk", flat=True)))
+    engine = Engine.on(database)
+    roots = engine.nodes.filter(workflow=workflow, waits_for=[])
+    engine.advance([], list(roots.values_list("pk", flat=True)))
     return workflow
 
 
