@@ -146,7 +146,7 @@ class _Group:
 
         queue, is_async = self.columns["queue_name"], self.columns["is_async"]
         rows = Task.objects.using(self.database).gathering(self.task_name, queue, key)
-        locked = rows.lock(skip=False).values_list("pk", "item_count").first()
+        locked: Any = rows.lock(skip=False).values_list("pk", "item_count").first()
         if locked is None:
             return []
         task_id, count = locked

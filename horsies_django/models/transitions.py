@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import IntegrityError, OperationalError, connections, models, transaction
@@ -21,14 +21,12 @@ from django.db.models.functions import Cast, Greatest, Now
 from ..core import lifecycle
 from ..core.bounds import RETENTION, date_if_within, within
 from ..core.results import OperationalCode, OutcomeCode, TaskError
-from ..core.signals import task_cancelled, task_expired
+from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
 from ..core.transition import Transition
 from ..core.unique import UniqueUntil
 from ..db.expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
-from ..enqueue import send_signals
-from ..workflows import gateway
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claim.query import RANK, among, in_order
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, claims_of, error_result
@@ -36,7 +34,11 @@ from .filters import not_past_deadline
 from .operator_actions import Interventions
 from .release_blocked import IS_LIMITED, admit_after_commit
 from .retention import kept_until
+from .subscribers import subscribers
 from .unreadable import IS_READABLE, results_of, values_in_range
+
+if TYPE_CHECKING:
+    from .task import Task  # noqa: F401  # the base class below names it
 
 #: Rows that one statement of a reaper's duty changes at most.
 BATCH: Final = 500
@@ -106,7 +108,7 @@ def completed_with(results: Mapping[UUID, str] | Blank, database: str) -> dict[s
     }
 
 
-class TaskQuerySet(Interventions):
+class TaskQuerySet(Interventions["Task"]):
     """The transitions."""
 
     # From PENDING to a body that runs.
@@ -304,7 +306,7 @@ class TaskQuerySet(Interventions):
         page is to show it, and the database to take it.
         """
         rows = self.filter(lifecycle.FAIL_UNREADABLE.is_possible)
-        with transaction.atomic(using=self.db), gateway.lock_then_advance(rows), rows.leaving():
+        with transaction.atomic(using=self.db), subscribers.follow_nodes(rows), rows.leaving():
             results = results_of(rows.order_by().lock(skip=False), why)
             found = self.rows().filter(pk__in=results)
             if not found.filter(lifecycle.FAIL_UNREADABLE.is_possible).update(**values_in_range(self.model)):
@@ -355,7 +357,7 @@ class TaskQuerySet(Interventions):
             possible |= lifecycle.CANCEL_RUNNING.is_possible
         # In one statement: a task that begins between two of them would slip through.
         rows = self.filter(possible)
-        with gateway.lock_then_advance(rows), rows.leaving():
+        with subscribers.follow_nodes(rows), rows.leaving():
             count = self._insist(lambda: rows._cancel(possible))
         if count and include_running:
             notify_revoked_after_commit(self.db)
@@ -370,7 +372,7 @@ class TaskQuerySet(Interventions):
 
     def _cancel(self, possible: Q) -> int:
         """Cancel these, which are in states where that is possible. Where somebody listens, batch by batch."""
-        if not send_signals.is_heard(task_cancelled):
+        if not has_receivers(task_cancelled):
             return self.update(status=lifecycle.CANCEL.target, **self._cancelled())
         with transaction.atomic(using=self.db):
             # Who is to be told has to be known, so the rows are locked first.
@@ -379,7 +381,7 @@ class TaskQuerySet(Interventions):
             for start in range(0, len(keys), BATCH):
                 batch = rows.filter(pk__in=keys[start : start + BATCH])
                 batch.update(status=lifecycle.CANCEL.target, **self._cancelled())
-            send_signals.ended_after_commit(task_cancelled, self.db, keys)
+            subscribers.send_ended(task_cancelled, self.db, keys)
         return len(keys)
 
     def _cancelled(self) -> dict[str, Any]:
@@ -398,7 +400,7 @@ class TaskQuerySet(Interventions):
         """
         dead = self.filter(lifecycle.REVIVE.is_possible)
         limited = dead.limit_keys()
-        count = gateway.retry_nodes(dead.filter(workflow_id__isnull=False))
+        count = subscribers.retry_nodes(dead.filter(workflow_id__isnull=False))
         dead = dead.filter(workflow_id__isnull=True)
         count += dead.keyless_again()._revive()
         keys = dead.first_to_hold_again()
@@ -497,7 +499,7 @@ class TaskQuerySet(Interventions):
         }
         if not results:
             return 0
-        send_signals.ended_after_commit(task_expired, self.db, list(results))
+        subscribers.send_ended(task_expired, self.db, list(results))
         return self.filter(pk__in=results)._move(
             transition,
             expired_at=Now(),

@@ -7,29 +7,29 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.db import Error, connections, transaction
 from django.db.models.functions import Now
 
-from .. import __version__
 from ..core.bounds import beyond, bring_into_range
 from ..core.queue_policy import RULES
 from ..core.results import OperationalCode, TaskError
 from ..core.serialization import clean_text, dumps
 from ..core.status import BeatRole, TaskStatus
+from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import is_of_the_row, is_refusal, primary_message
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import Exchange, exchange_of
-from ..models.claim.scan import Survey
 from ..models.claims import ClaimedTask, Ended, Held, Runner
 from ..models.concurrency_limiter import NO_ONE, Admitted, admit, idle
 from ..models.queue import BOUNDS
 from ..models.queue_limiter import give_back
+from ..models.queue_scan import Survey
 from ..models.release_blocked import KEYS
 from ..models.release_blocked import isolate as isolate_gate
 from ..models.transitions import TaskQuerySet
@@ -429,7 +429,7 @@ class WorkerStore:
     def hand_back_unknown(self, known: Collection[ClaimedTask], *, at_last: bool = False) -> None:
         """Give back what the table says this worker holds and it does not know of: a commit's answer was lost."""
         mine = {(claim.task_id, claim.claim) for claim in known}
-        held = self._tasks().held_by(self._runner.worker_id).values_list("status", "pk", "claim", "workflow_id")
+        held: Any = self._tasks().held_by(self._runner.worker_id).values_list("status", "pk", "claim", "workflow_id")
         lost = [(status, HeldClaim(*row)) for status, *row in held if tuple(row[:2]) not in mine]
         for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
             if claims := [claim for found, claim in lost if found == status]:
