@@ -47,10 +47,10 @@ class EngineGateway:
     """The gateway of one worker. It keeps the engine's compiled statements for the worker's connection."""
 
     def __init__(self, database: str) -> None:
-        from .engine.queries import Phrases
+        from .engine.queries import EngineQueries
 
         self._database = database
-        self._queries = Phrases(database)
+        self._queries = EngineQueries(database)
 
     def lock_unless_locked(self, roots: Collection[UUID]) -> set[UUID]:
         """Lock these workflows; return those that another transaction has locked."""
@@ -67,16 +67,16 @@ class EngineGateway:
         ``has_pending`` says whether some of the tasks wait for another attempt. The worker claims the new tasks or
         notifies others of them, and releases blocked tasks of the limit keys. Raises :class:`AdvanceFailed`.
         """
-        from .engine.advance import Advance
+        from .engine.advance import Engine
 
-        advance = Advance(self._queries, is_quiet=True)
+        engine = Engine(self._queries, caller_notifies=True)
         try:
-            advance.after_tasks(ids, has_pending=has_pending)
+            engine.advance_after_tasks(ids, has_pending=has_pending)
         except Exception as error:
             if _is_outage(error):
                 raise
             raise AdvanceFailed from error
-        return NewTasks(advance.enqueued, advance.limit_keys)
+        return NewTasks(engine.enqueued, engine.limit_keys)
 
 
 def lock_and_wait(database: str, root: UUID) -> None:
@@ -113,11 +113,11 @@ def advance_locked(database: str, ids: Sequence[UUID]) -> None:
 
 
 def _advance(database: str, ids: Sequence[UUID]) -> bool:
-    from .engine.advance import Advance
+    from .engine.advance import Engine
 
     try:
         with transaction.atomic(using=database):
-            Advance.on(database).after_tasks(ids)
+            Engine.on(database).advance_after_tasks(ids)
     except Exception as error:
         if _is_outage(error):
             raise

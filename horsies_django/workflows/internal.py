@@ -86,7 +86,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     """
     from ..core.ids import uuid7
     from ..models import Workflow, WorkflowTask
-    from .engine.nodes import BEGUN
+    from .engine.nodes import IN_PROGRESS
     from .registry import definition_at
     from .start import launch
 
@@ -111,7 +111,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
         # Meanwhile the node may have ended or be another task's: one before this may have built a subworkflow, and not
         # have heard of its COMMIT. And its workflow may have been paused or cancelled.
         node.refresh_from_db(fields=["status", "task"])
-        if node.status not in BEGUN or node.task_id != context.run.task_id:
+        if node.status not in IN_PROGRESS or node.task_id != context.run.task_id:
             return TaskResult(ok=None)
         node.workflow.refresh_from_db()
         if node.workflow.status in WORKFLOW_TERMINAL_STATES:
