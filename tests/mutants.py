@@ -1,4 +1,4 @@
-"""Mutation testing: ``python -m tests.mutants`` breaks the code in 200 places, one at a time, and runs the tests on each.
+"""Mutation testing: ``python -m tests.mutants`` breaks the code in 200 places, one at a time, and runs the tests.
 
 A first run of the tests records which of them execute which line. The mutants are drawn from the code that decides what
 becomes of a task, with a fixed seed; each runs the tests that execute its lines, the quickest first, and is caught once
@@ -269,7 +269,17 @@ def record(lane: Lane, folder: Path, jobs: int) -> Coverage:
     parallel = ["-n", str(jobs)] if jobs > 1 else []
     subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not alone", *parallel),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-m",
+                "not slow and not alone",
+                *parallel,
+            ),
             *("--cov", "--cov-context=test", f"--cov-config={rc}", "--cov-report=", f"--junitxml={report}", "tests"),
         ],
         cwd=lane.root,
