@@ -15,7 +15,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=20_000, help="Tasks to drain (20,000).")
     parser.add_argument("--lines", type=int, default=40, help="Functions to print (40).")
-    parser.add_argument("--sort", default="tottime", help="Order of the functions: tottime, cumulative, ncalls (tottime).")
+    parser.add_argument(
+        "--sort", default="tottime", help="Order of the functions: tottime, cumulative, ncalls (tottime)."
+    )
     parser.add_argument("--output", help="A file for the profile instead, as snakeviz and others read it.")
     options = parser.parse_args()
     with postgres() as url:
