@@ -32,16 +32,16 @@ class DatabaseRetry:
         self,
         database: str,
         wait: Callable[[float], None],
-        doubt: Callable[[], None],
+        on_claim_lost: Callable[[], None],
         longest_pause: float,
         isolate: Callable[[], int] = lambda: 0,
-        forbidden: Callable[[Error], None] = lambda _: None,
+        on_privilege_lost: Callable[[Error], None] = lambda _: None,
     ) -> None:
         self._database = database
         self._isolate = isolate
-        self._forbidden = forbidden
+        self._on_privilege_lost = on_privilege_lost
         self._wait = wait
-        self._doubt = doubt
+        self._on_claim_lost = on_claim_lost
         self._longest_pause = min(longest_pause, _MAX_PAUSE)
         self._pause = _FIRST_PAUSE
 
@@ -54,7 +54,7 @@ class DatabaseRetry:
         try:
             done = action()
         except ClaimLost:
-            self._doubt()
+            self._on_claim_lost()
             return None
         except Exception as error:
             if connections[self._database].in_atomic_block:
@@ -64,7 +64,7 @@ class DatabaseRetry:
             if not isinstance(error, Error):
                 raise
             if lacks_privilege(error):
-                self._forbidden(error)
+                self._on_privilege_lost(error)
             elif is_outage(error):
                 logger.warning("database not to be had, next try in %.1f s: %s", self._pause, error)
             else:

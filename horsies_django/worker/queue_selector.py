@@ -54,8 +54,12 @@ class QueueSelector:
         self._aged: dict[bool, tuple[str, ...]] = {False: (), True: ()}
         self._claims = 0
         self._admission: Admission | None = None
-        self.max_pause = MAX_PAUSE_UNNOTIFIED
+        self._max_pause = MAX_PAUSE_UNNOTIFIED
         self.set_policies({})
+
+    def set_notified(self, is_notified: bool) -> None:
+        """Retry refused queues less often while notifications arrive."""
+        self._max_pause = MAX_PAUSE if is_notified else MAX_PAUSE_UNNOTIFIED
 
     def set_policies(self, rows: Mapping[str, Mapping[str, Any]]) -> bool:
         """Take what the rows of queues say now, those that say anything; return whether that is anything new."""
@@ -145,7 +149,7 @@ class QueueSelector:
             (self._half_free.add if is_roomy else self._half_free.discard)(name)
 
     def _block(self, name: str, first: float) -> None:
-        pause = self._pauses[name] = max(first, min(self._pauses.get(name, 0.0) * 2, self.max_pause))
+        pause = self._pauses[name] = max(first, min(self._pauses.get(name, 0.0) * 2, self._max_pause))
         self._blocked_until[name] = time.monotonic() + pause
 
     def unblock(self, name: str) -> set[bool]:

@@ -60,7 +60,7 @@ def run(
         finally:
             listener.stop()
             for pool in pools:
-                if not producer.leaves_bodies:  # else the end of the process is what its threads need
+                if not producer.leaves_executions:  # else the end of the process is what its threads need
                     pool.executor.close()
     logger.info("worker stopped id=%s", worker_id)
     return exit_reason
