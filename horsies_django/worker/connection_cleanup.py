@@ -127,7 +127,7 @@ def _drop(connection: BaseDatabaseWrapper) -> None:
 
 def _log(execution: Execution | None, alias: str) -> None:
     logger.error(
-        "task left a transaction open id=%s name=%s database=%s: what it had not committed is rolled back",
+        "task left a transaction open id=%s name=%s database=%s: rolled back",
         execution.task_id if execution else "unknown",
         execution.claim.task_name if execution else "unknown",
         alias,

@@ -124,7 +124,7 @@ class ThreadExecutor:
                 self._threads.remove(thread)
             if not self._threads:
                 raise
-            logger.error("a thread can't be started, %d do the work for now: %s", len(self._threads), error)
+            logger.error("thread not started, going on with threads=%d: %s", len(self._threads), error)
             self._wakeups.put(True)
 
     def _loop(self) -> None:
@@ -227,7 +227,7 @@ class LoopExecutor:
                 try:
                     self._loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):  # of a task that a body has started and left behind
-                    logger.exception("a coroutine's own task tried to end the event loop; it goes on")
+                    logger.exception("an asyncio task that a coroutine had created raised: the event loop goes on")
 
     def _start(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         for _ in range(count):

@@ -141,7 +141,7 @@ def _serve(line: socket.socket) -> NoReturn:
         # What is said to the whole group is for the others.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _prctl(_SET_NAME, b"horsies-nursery")
+        _prctl(_SET_NAME, b"horsies-forker")
         while True:
             message, descriptors, *_ = socket.recv_fds(line, 16, 8)
             if not message:

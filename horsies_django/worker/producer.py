@@ -292,7 +292,7 @@ class Producer:
         self._release_slot(execution)
         if execution.stop_reason is None:
             values = execution.task_id, execution.claim.task_name, execution.claim.queue_name
-            logger.warning("task could not begin in time id=%s name=%s queue=%s: it goes back", *values)
+            logger.warning("task could not start in time id=%s name=%s queue=%s: handed back", *values)
 
     def _on_task_ready(self, task_ready: TaskReady) -> None:
         if task_ready.queue_name == ANY_QUEUE:
@@ -414,7 +414,9 @@ class Producer:
     def _put_back(self, still_running: Sequence[ClaimedTask]) -> bool:
         self._hand_back_not_started()
         count = self._store.recover_held(still_running, is_stopped=self._state.stop_by is not None)
-        logger.warning("worker gave up id=%s tasks=%d: put back as if it had crashed", self._runner.worker_id, count)
+        logger.warning(
+            "worker left tasks unfinished id=%s tasks=%d: recovered as after a crash", self._runner.worker_id, count
+        )
         return True
 
     # Running executions.
@@ -443,7 +445,7 @@ class Producer:
             execution.stored_progress = note
         held = self._store.still_mine([execution.claim for execution in executions])
         for pool, execution in self._watchdog.revoked(executions, held):
-            logger.warning("task revoked id=%s: its body is told to stop", execution.task_id)
+            logger.warning("task revoked id=%s: it is asked to stop", execution.task_id)
             execution.request_stop(TaskRevoked)
             pool.watch(execution)
             execution.interrupt()
@@ -612,7 +614,7 @@ class Producer:
             if lacks_privilege(error):
                 self._on_privilege_lost(error)
             else:
-                logger.exception("tasks that are kept for no time stay for the reaper")
+                logger.exception("tasks without retention left to the reaper")
 
     def _report(self, ended: Sequence[ExecutionResult]) -> None:
         """Log results that are stored, send their signals, and notify workers and callers that wait for them."""

@@ -178,7 +178,7 @@ def _own_backoff(
         seconds = backoff(raised, result) if callable(backoff) else backoff
         return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_DELAY.total_seconds())
     except BaseException:  # a sys.exit() in there would end the thread, and nobody would hear of the task
-        logger.exception("backoff of %s raised: no retry. id=%s", claim.task_name, claim.task_id)
+        logger.exception("backoff raised: no retry id=%s name=%s", claim.task_id, claim.task_name)
         return None
 
 
@@ -211,8 +211,8 @@ def _message(raised: BaseException, code: str, execution: Execution) -> str:
 def broken(execution: Execution, error: BaseException) -> ExecutionResult:
     """Return the outcome of a body whose real one could not be told, with nothing that could fail again."""
     claim = execution.claim
-    logger.error("the outcome of task id=%s could not be told", claim.task_id, exc_info=error)
+    logger.error("result of a task could not be built id=%s", claim.task_id, exc_info=error)
     code = OperationalCode.UNHANDLED_EXCEPTION.value
-    message = f"{type(error).__name__} while the outcome was being written."
+    message = f"{type(error).__name__} while the result was being built."
     ended = Ended(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message))
     return ExecutionResult(execution, ended, error)

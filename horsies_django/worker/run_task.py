@@ -104,7 +104,7 @@ def _raised(execution: Execution, call: _Call | None, error: BaseException) -> E
     except Snooze as snooze:
         return result_mapping.raised_by(execution, task, snooze)
     except Exception:
-        logger.exception("whether another worker knows task id=%s could not be told", execution.task_id)
+        logger.exception("search for a worker that knows the task failed id=%s", execution.task_id)
     return result_mapping.raised_by(execution, task, error)
 
 
@@ -188,7 +188,7 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
             raise Snooze(UNTIL_IT_IS_BACK) from error
         if not committed:
             raise
-        logger.exception("a callback after the commit of task id=%s raised; the task is done", execution.task_id)
+        logger.exception("on_commit callback raised after the task had committed id=%s", execution.task_id)
     return outcome
 
 

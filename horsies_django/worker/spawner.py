@@ -46,7 +46,7 @@ class Child:
     def kill(self, why: str) -> None:
         """End the process, once."""
         if not self.is_killed:
-            logger.error("runner is killed id=%s: %s", self.worker_id, why)
+            logger.error("runner killed id=%s: %s", self.worker_id, why)
             self.is_killed = True
             self.process.kill()
 
@@ -108,7 +108,7 @@ class Spawner:
         if pid is not None:
             return ForkedProcess(pid, speaking)
         os.close(speaking)  # whoever was born after all finds that nobody speaks
-        logger.warning("the nursery is lost: runners are started from scratch")
+        logger.warning("fork server lost: runners are started from scratch")
         self.close()
         return None
 

@@ -118,5 +118,5 @@ class _Deadline:
         signal.pthread_kill(main, signal.SIGINT)
 
     def _log(self) -> None:
-        logger.error("command did not stop in time: its process ends, and what it held is left to a reaper")
+        logger.error("command did not stop in time: its process exits, and a reaper recovers its tasks")
         logging.shutdown()

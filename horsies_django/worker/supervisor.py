@@ -142,7 +142,7 @@ class Supervisor:
         if self._store.pending and time.monotonic() < self._leave_at:
             return False
         if self._store.pending:
-            logger.warning("tasks of %d runners are left to a reaper: the database did not answer", self._store.pending)
+            logger.warning("tasks left to a reaper runners=%d: the database did not answer", self._store.pending)
         return True
 
     def _wait(self) -> float:
@@ -179,7 +179,7 @@ class Supervisor:
         """
         has_room = len(self._children) + len(self._start_at) < 2 * self._config.processes
         if not self._stopping and not child.is_replaced and (is_urgent or has_room):
-            logger.warning("runner retires id=%s: a fresh one starts beside it", child.worker_id)
+            logger.warning("runner retires id=%s: its replacement starts", child.worker_id)
             child.is_replaced = True
             self._start_after(0.0)
 
@@ -187,7 +187,7 @@ class Supervisor:
         try:
             child = self._spawner.start()
         except OSError as error:  # no more processes, or memory, for now: the runners that there are go on
-            logger.error("a runner can't be started: %s", error)
+            logger.error("runner not started: %s", error)
             self._failed_starts += 1
             self._start_after(_pause(max(self._failed_starts, 2)))
             return
@@ -257,7 +257,7 @@ class Supervisor:
         """A runner has gone because an operator asked it to: it gets no replacement."""
         left = len(self._children) + len(self._start_at)
         end = "" if left else ", and with the last one the worker ends"
-        logger.info("runner stopped on request id=%s: it is not replaced, runners left=%d%s", worker_id, left, end)
+        logger.info("runner stopped on request id=%s: not replaced, runners left=%d%s", worker_id, left, end)
 
     def _start_after(self, pause: float) -> None:
         self._start_at = sorted([*self._start_at, time.monotonic() + pause])

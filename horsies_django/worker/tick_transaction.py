@@ -126,7 +126,7 @@ class TickTransaction:
         except (Error, Stuck) as error:
             if not ends or (isinstance(error, Error) and not is_refusal(error)):
                 raise
-            logger.exception("%d results can't be stored together; storing them one by one", len(ends))
+            logger.exception("results refused, storing them one by one count=%d", len(ends))
             self._store.store_singly(ends)
             return Tick(stored=tick.stored, is_in_doubt=True)
         return tick

@@ -112,7 +112,7 @@ class Watchdog:
         self._measured_at = time.monotonic()
         size = resident_bytes() / _MEGABYTE
         if size > limit:
-            logger.warning("runner takes %d MB, allowed are %d: it is replaced", size, limit)
+            logger.warning("runner over max_memory_mb memory=%d limit=%d: it is replaced", size, limit)
         return size > limit
 
     def _watched(self) -> list[Execution]:
