@@ -20,7 +20,7 @@ MAX_WAIT: Final = 1.0
 
 
 class WakeEvent:
-    """Wakes the current waiter, or the next one if nobody is waiting. Repeated sets coalesce. Timeouts are in seconds."""
+    """Wakes the current waiter, or the next one if nobody waits. Repeated sets coalesce. Timeouts are in seconds."""
 
     def __init__(self) -> None:
         self._unset = threading.Lock()

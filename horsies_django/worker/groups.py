@@ -1,6 +1,6 @@
-"""Process groups: what a body starts belongs to the group of its runner, and ends with that.
+"""Process groups: programs that a task starts belong to the group of its runner and end with that.
 
-A program that a body starts in a session or a group of its own is left alone.
+A program that a task starts in a session or a group of its own is left alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 #: Seconds between SIGTERM and SIGKILL.
 GROUP_GRACE: Final = 1.0
 
-#: Seconds between two looks whether the group has ended.
+#: Seconds between two checks whether the group has ended.
 _INTERVAL: Final = 0.02
 
 
 def kill_process_group(leader: int) -> None:
-    """End what is left of the group that a process has led which has ended; return once it is gone or killed."""
+    """Kill what is left of the group of a process that has ended; return once it is gone or killed."""
     kill_at = time.monotonic() + GROUP_GRACE
     is_left = _signal_group(leader, signal.SIGTERM)
     while is_left and time.monotonic() < kill_at:
@@ -30,10 +30,10 @@ def kill_process_group(leader: int) -> None:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Send a signal, or with 0 none, to a group; return whether it has a process that can get one."""
+    """Send a signal, or with 0 none, to a group; return whether a process of it can get one."""
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG)[0]:
-            pass  # in a container this process may be the one that orphans are left to
+            pass  # in a container this process may be the one that adopts orphans
     try:
         os.killpg(group, number)
     except OSError:  # there is none, or none of ours

@@ -28,8 +28,9 @@ POLL_DELAY: Final = 0.01
 
 
 class Listener:
-    """LISTENs on the producer's own connection, in its thread. While it can't, ``is_alive`` is False and the producer
-    polls.
+    """LISTENs on the producer's own connection, in its thread.
+
+    While it can't, ``is_alive`` is False and the producer polls.
 
     This takes the fewest wake-ups between a NOTIFY and the claim: of one server process and of this one, which claims
     itself. On an idle machine the wake-ups are most of the latency.
@@ -111,7 +112,7 @@ class Listener:
                 self._inbox.put(Command.POLL_SOON)
 
     def _item(self, payload: str) -> InboxItem | None:
-        """Return the inbox item for a payload; None if the payload is malformed or of a queue that this worker ignores."""
+        """Return the inbox item for a payload; None if it is malformed or of a queue that this worker ignores."""
         if payload.startswith(SLOT_FREED):
             name = payload[len(SLOT_FREED) :]
             return SlotFreed(name) if len(name) <= MAX_NAME_LENGTH and self._config.serves(name) else None

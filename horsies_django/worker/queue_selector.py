@@ -205,7 +205,7 @@ class QueueSelector:
         return 1 if rules is None else rules.weight
 
     def _by_weight(self, is_async: bool, queues: Sequence[str], room: int, take: TakeTasks) -> list[ClaimedTask]:
-        """Share ``room`` by weight. The fraction of a task carries over to the next claim, unless the queue was empty."""
+        """Share ``room`` by weight. Fractions of a task carry over to the next claim, unless the queue was empty."""
         total, kept = sum(map(self._weight, queues)), self._credits[is_async]
         due = {name: kept.get(name, 0.0) + room * self._weight(name) / total for name in queues}
         parts = _whole_parts(due, room)

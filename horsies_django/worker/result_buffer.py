@@ -91,7 +91,7 @@ class ResultBuffer:
         self._ready = [outcome for outcome in self._ready if id(outcome) not in keys]
 
     def postpone(self, outcomes: Sequence[ExecutionResult]) -> None:
-        """Try these again after a pause that grows with each attempt: another transaction has locked their workflows."""
+        """Try these again after a pause that grows each time: another transaction has locked their workflows."""
         if outcomes:
             self.remove(outcomes)
             self._postponed += outcomes

@@ -1,4 +1,4 @@
-"""Running one task's body: from a claimed row to how it ended. Whatever user code raises ends here."""
+"""Runs one task: from a claimed row to its result. Nothing that user code raises gets out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Call:
 
 
 def run_task(execution: Execution) -> ExecutionResult | NotStarted:
-    """Run a body in this thread, if it may still begin. Never raises."""
+    """Run a task's function in this thread, if it may still start. Never raises."""
     call = None
     try:
         execution.start()
@@ -61,11 +61,11 @@ def run_task(execution: Execution) -> ExecutionResult | NotStarted:
 
 
 async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
-    """Run a body on this event loop, if it may still begin. Never raises."""
+    """Run a task's function on this event loop, if it may still start. Never raises."""
     call = None
     try:
         execution.start()
-        # What a node, or a group of calls, is given is read from the database.
+        # The arguments of a workflow node, or of grouped calls, come from the database.
         is_given = execution.claim.workflow_id is not None or execution.claim.is_fed
         call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
         if signal_dispatcher.wants_started(execution.claim):
@@ -93,7 +93,7 @@ async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
 
 
 def _raised(execution: Execution, call: _Call | None, error: BaseException) -> ExecutionResult:
-    """Return the outcome of an exception: a call that another version of the code may know goes back. Never raises."""
+    """Return the result of an exception; hand a call back that only another version knows. Never raises."""
     task = call.task if call else None
     try:
         if (
@@ -111,8 +111,9 @@ def _raised(execution: Execution, call: _Call | None, error: BaseException) -> E
 def _value(execution: Execution, call: _Call) -> Any:
     context = [_context(execution)] if call.task.takes_context else []
     is_async = inspect.iscoroutinefunction(call.task.func)
-    execution.raise_if_too_late()  # what the call is given may have taken long to read
-    if execution.options.middleware and call.task.func is not deferred_group_join.join:  # which is no body of theirs
+    execution.raise_if_too_late()  # reading the arguments may have taken long
+    is_ours = call.task.func is deferred_group_join.join  # the project's middleware must not see it
+    if execution.options.middleware and not is_ours:
         body = partial(call.task.func, *context, *call.args, **call.kwargs)
         if is_async:
             return async_to_sync(execution.cancellable)(_call_with_middleware(execution, call, body))
@@ -126,7 +127,7 @@ def _value(execution: Execution, call: _Call) -> Any:
 
 
 def _call_with_middleware(execution: Execution, call: _Call, body: Callable[[], Any]) -> Awaitable[Any]:
-    """Return a coroutine's chain, to be awaited."""
+    """Return the coroutine that calls the middleware stack."""
     around = middleware_stack.stack_of(execution.options.middleware, is_async=True)
     awaitable: Awaitable[Any] = around(
         middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body)
@@ -135,7 +136,7 @@ def _call_with_middleware(execution: Execution, call: _Call, body: Callable[[], 
 
 
 def _value_in_transaction(execution: Execution, call: _Call) -> Any:
-    """Run an atomic task's body. A block that it leaves open would be ended in the place of the transaction itself."""
+    """Run an atomic task's function. Raises TransactionManagementError if it leaves an atomic block open."""
     connection = connections[execution.database]
     depth = len(connection.atomic_blocks)
     value = _value(execution, call)
@@ -145,24 +146,24 @@ def _value_in_transaction(execution: Execution, call: _Call) -> Any:
 
 
 class _TaskFailed(Exception):
-    """The body of an atomic task came to an error, so its effects must not stay."""
+    """The function of an atomic task has failed, so its effects must be rolled back."""
 
     def __init__(self, outcome: ExecutionResult) -> None:
         self.outcome = outcome
 
 
 def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
-    """Run a body, its COMPLETED mark and its attempt as one transaction, behind the fence of the claim."""
+    """Run the function, its completion and its attempt as one transaction, fenced by the claim."""
     committed: list[bool] = []
     has_begun = False
     database = execution.database
     tasks = Task.objects.using(database)
     try:
         with transaction.atomic(using=database):
-            # The first to hear of the commit: a callback of the body's own may raise and keep it from others.
+            # The first callback: one that the function registers may raise and keep later ones from running.
             transaction.on_commit(partial(committed.append, True), using=database)
             if connections[database].vendor == "sqlite":
-                # Who has read can't become the writer once somebody else has written: be it from the start.
+                # SQLite can't turn a reader into the writer once another connection has written: write first.
                 mine = tasks.held([execution.claim], TaskStatus.RUNNING, execution.runner.worker_id)
                 _require_claim(execution, mine.update(claim=F("claim")))
             has_begun = True
@@ -183,7 +184,7 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
     except _TaskFailed as error:
         return error.outcome
     except BaseException as error:
-        is_ours = not has_begun or execution.is_over  # and what the body itself has run into is its own
+        is_ours = not has_begun or execution.is_over  # an error of the function itself is its result
         if is_ours and not committed and is_outage(error):
             raise Snooze(UNTIL_IT_IS_BACK) from error
         if not committed:
@@ -193,7 +194,7 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
 
 
 def _require_claim(execution: Execution, is_held: object) -> None:
-    """Stop a run whose task is not its worker's any more."""
+    """Stop an execution whose task this worker no longer holds."""
     if not is_held:
         execution.request_stop(TaskRevoked)
         execution.raise_if_stopping()

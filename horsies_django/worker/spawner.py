@@ -1,4 +1,4 @@
-"""Starting runners: forked from the nursery, or from scratch where there is none."""
+"""Starts runners: forked from the fork server, or in a new interpreter where there is none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("horsies_django.worker")
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A runner's process, as its supervisor sees it; from ``reading`` comes why it takes no more work."""
+    """A runner's process as its supervisor sees it. ``retire_pipe`` delivers why it takes no more work."""
 
     worker_id: str
     process: subprocess.Popen[str] | ForkedProcess
@@ -37,14 +37,14 @@ class Child:
     is_replaced: bool = False
 
     def send(self, command: Command) -> None:
-        """Say a word to the runner; one that is gone needs none."""
+        """Send a command to the runner, unless it is gone."""
         with suppress(OSError, ValueError):
             assert self.process.stdin is not None
             self.process.stdin.write(f"{command.name}\n")
             self.process.stdin.flush()
 
     def kill(self, why: str) -> None:
-        """End the process, once."""
+        """Kill the process, once."""
         if not self.is_killed:
             logger.error("runner killed id=%s: %s", self.worker_id, why)
             self.is_killed = True
@@ -60,20 +60,20 @@ class Spawner:
         self._fork_server: ForkServer | None = None
 
     def open(self) -> None:
-        """Fork the nursery, while this process has no connection and no second thread."""
+        """Start the fork server, while this process has no connection and no second thread."""
         if self._config.fork:
             connections.close_all()
             caches.close_all()
             self._fork_server = ForkServer.open()
 
     def close(self) -> None:
-        """End the nursery; the runners go on."""
+        """End the fork server; the runners go on."""
         if self._fork_server is not None:
             self._fork_server.close()
             self._fork_server = None
 
     def start(self) -> Child:
-        """Start a runner. Raises OSError if there are no more processes, or memory, for now."""
+        """Start a runner. Raises OSError if the system has no more processes or memory."""
         worker_id = self._config.new_worker_id()
         opened: list[int] = []
         try:
@@ -94,7 +94,7 @@ class Spawner:
         return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), reading)
 
     def _fork(self, descriptors: Sequence[int]) -> ForkedProcess | None:
-        """Fork a runner, if there is a nursery that does. Raises OSError."""
+        """Fork a runner; None without a fork server. Raises OSError."""
         if self._fork_server is None:
             return None
         listening, speaking = os.pipe()
@@ -107,13 +107,13 @@ class Spawner:
             os.close(listening)
         if pid is not None:
             return ForkedProcess(pid, speaking)
-        os.close(speaking)  # whoever was born after all finds that nobody speaks
+        os.close(speaking)  # a runner that was forked all the same finds its control pipe closed and exits
         logger.warning("fork server lost: runners are started from scratch")
         self.close()
         return None
 
     def _exec(self, descriptors: Sequence[int]) -> subprocess.Popen[str]:
-        """Start a runner from scratch. Raises OSError."""
+        """Start a runner in a new interpreter. Raises OSError."""
         environment = os.environ | {
             "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE,
             "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),

@@ -1,4 +1,4 @@
-"""What a supervisor says to the database, in a thread of its own: its loop never waits for an answer."""
+"""The supervisor's access to the database, in a thread of its own: its loop never waits for an answer."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .signal_dispatcher import SignalDispatcher
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: Times that the tasks of a dead runner are looked for, if another transaction has them locked.
+#: Attempts to recover the tasks of a dead runner while another transaction has them locked.
 MAX_TRIES: Final = 10
 
-#: Seconds between two tries.
+#: Seconds between two attempts.
 RETRY_INTERVAL: Final = 1.0
 
-#: Seconds for which the thread waits when there is nothing to do.
+#: Seconds that the thread waits for jobs.
 _IDLE: Final = 60.0
 
 
 @dataclass(slots=True)
 class DeadRunner:
-    """A runner that has ended; ``answer`` is called with whether an operator had asked it to go."""
+    """A runner that has ended. ``on_stop_request_known`` is called with whether an operator had asked it to stop."""
 
     worker_id: str
     evidence: Evidence
@@ -51,7 +51,7 @@ class _Heartbeat:
 
 
 class SupervisorStore:
-    """Recovers what dead runners held, and beats for runners that do not. All methods return at once."""
+    """Recovers the tasks of dead runners, and sends heartbeats for stalled ones. No method blocks."""
 
     def __init__(self, config: WorkerConfig, tell: Callable[[], None]) -> None:
         self._config = config
@@ -72,21 +72,21 @@ class SupervisorStore:
         return self._posted - self._recovered
 
     def recover(self, dead: DeadRunner) -> None:
-        """Put back, or fail, what a dead runner held. What can't be done now is tried again."""
+        """Put back or fail the tasks of a dead runner. A failure is retried."""
         self._posted += 1
         self._jobs.put(dead)
 
     def heartbeat(self, worker_id: str, pid: int) -> None:
-        """Beat for a runner that is watched, and for all that it holds."""
+        """Send a heartbeat for a runner and for all that it holds."""
         self._jobs.put(_Heartbeat(worker_id, pid))
 
     def close(self, timeout: float) -> None:
-        """End the thread once it has done what there is to do; wait for it, ``timeout`` seconds at most."""
+        """End the thread after its last job; wait for it at most ``timeout`` seconds."""
         self._jobs.put(None)
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        announcer = SignalDispatcher(self._config.database)  # receivers of signals must not hold up a beat
+        announcer = SignalDispatcher(self._config.database)  # receivers of signals must not delay a heartbeat
         with handing_over(announcer.put), own_connection(self._config.database, "supervisor"):
             while True:
                 jobs = self._jobs.take(RETRY_INTERVAL if self._dead else _IDLE)
@@ -122,13 +122,13 @@ class SupervisorStore:
                     continue
             except Error as error:
                 connections[self._config.database].close()
-                if lacks_privilege(error):  # no other try would go better
+                if lacks_privilege(error):  # no other attempt would succeed
                     logger.error("tasks of runner left to a reaper id=%s: %s", dead.worker_id, error)
                     self._finish(dead)
                     continue
                 logger.warning("tasks of dead runners not recovered yet: %s", error)
                 if time.monotonic() - began > RETRY_INTERVAL:
-                    return  # beats come first
+                    return  # heartbeats come first
                 continue
             self._finish(dead)
 
@@ -138,7 +138,7 @@ class SupervisorStore:
         self._report()
 
     def _is_recovered(self, dead: DeadRunner) -> bool:
-        """Recover what a dead runner held; return whether nothing is left to do for it."""
+        """Recover the tasks of a dead runner; return whether nothing is left to do."""
         workers = Worker.objects.using(self._config.database)
         if dead.on_stop_request_known is not None:
             dead.on_stop_request_known(workers.filter(pk=dead.worker_id, stop_requested_at__isnull=False).exists())
