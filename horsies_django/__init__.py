@@ -2,13 +2,13 @@
 
 from .batches.batch import Batch
 from .batches.handle import BatchHandle, BatchProgress
-from .core.exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
 from .core.grouping_policy import Gather
 from .core.registry import register_type
-from .core.results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .core.retry import RetryPolicy
+from .core.schedule_patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .core.status import TASK_TERMINAL_STATES, TaskStatus
 from .core.unique import Unique
+from .core.version import __version__ as __version__
 from .core.workflow_status import (
     WORKFLOW_TASK_TERMINAL_STATES,
     WORKFLOW_TERMINAL_STATES,
@@ -24,9 +24,10 @@ from .enqueue.node_factories import sleep, wait_for_event
 from .enqueue.nodes import EventNode, MapNode, Node, NodeKey, SleepNode, TaskNode
 from .enqueue.task import HorsiesTask, register_task, task
 from .enqueue.workflow_context import SubWorkflowSummary, WorkflowContext, WorkflowMeta
+from .exceptions import Discard, InvalidWorkflow, Retry, Snooze, TaskFailed, UniqueConflict, WaitTimeout
 from .reaper.recovery import reclaim, recover_stuck_workflows
+from .results import ContractCode, OperationalCode, OutcomeCode, RetrievalCode, TaskError, TaskResult
 from .schedules.declaring import schedule
-from .schedules.patterns import Cron, Daily, Every, Hourly, Monthly, Weekly
 from .workflows.builders import workflow_builder
 from .workflows.conditions import register_condition
 from .workflows.definition import WorkflowDefinition
@@ -34,8 +35,6 @@ from .workflows.handle import WorkflowHandle
 from .workflows.policies import SuccessCase, SuccessPolicy
 from .workflows.subworkflow_node import SubWorkflowNode
 from .workflows.workflow import Workflow
-
-__version__ = "0.1.0"
 
 __all__ = [
     "TASK_TERMINAL_STATES",

@@ -45,12 +45,28 @@ class HorsiesConfig(AppConfig):
         from .core.printable import guard_logs
 
         guard_logs()
+        subscribe()
         load_modules()
         register(checks.check_names)
         register(checks.check_workflows)
         register(checks.check_schedules)
         register(checks.check_modules)
         register(checks.check_queues)
+
+
+def subscribe() -> None:
+    """Give the models the functions that stand above them."""
+    from .enqueue.send_signals import ended_after_commit
+    from .models.subscribers import subscribers
+    from .schedules.dispatch import run_now
+    from .schedules.validation import problems_of
+    from .workflows import gateway
+
+    subscribers.follow_nodes = gateway.lock_then_advance
+    subscribers.retry_nodes = gateway.retry_nodes
+    subscribers.send_ended = ended_after_commit
+    subscribers.schedule_problems = problems_of
+    subscribers.run_schedule = run_now
 
 
 #: Modules of each app that are imported.

@@ -32,13 +32,13 @@ from horsies_django import (
 )
 from horsies_django.core import lifecycle, options
 from horsies_django.core.schedule_enums import CatchUp, Overlap
+from horsies_django.core.transition import as_markdown
 from horsies_django.core.workflow_errors import MistakeCode
 from horsies_django.enqueue.node_option_types import TaskNodeOptions
 from horsies_django.reaper.duties import DUTIES
 from horsies_django.schedules.declaring import ScheduleOptions
-from horsies_django.workflows import lifecycle as of_workflows
 from horsies_django.workflows.codes import WorkflowCode
-from horsies_django.workflows.lifecycle import NODE_CHANGES, WORKFLOW_CHANGES
+from horsies_django.workflows.lifecycle import NODE_TRANSITIONS, WORKFLOW_TRANSITIONS
 from horsies_django.workflows.meta import DefinitionOptions
 from horsies_django.workflows.registry import registry
 from horsies_django.workflows.workflow import WorkflowKeywords
@@ -100,13 +100,13 @@ def test_the_page_of_states_has_every_state():
 def test_the_page_of_states_has_the_table_that_the_code_goes_by():
     (table,) = _tables("states")
 
-    assert table == list(lifecycle.as_markdown())
+    assert table == list(as_markdown(lifecycle.TRANSITIONS))
 
 
 def test_the_page_of_what_a_workflow_does_has_the_tables_of_the_code():
     tables = _tables("workflows-semantics")
 
-    assert tables == [list(of_workflows.as_markdown(changes)) for changes in (WORKFLOW_CHANGES, NODE_CHANGES)]
+    assert tables == [list(as_markdown(transitions)) for transitions in (WORKFLOW_TRANSITIONS, NODE_TRANSITIONS)]
 
 
 def _tables(page):

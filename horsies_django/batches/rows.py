@@ -13,10 +13,11 @@ from django.db.models.functions import Now
 from ..core.exceptions import BatchEnded
 from ..core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ..models import Workflow, WorkflowTask
+from ..workflows import lifecycle
 from ..workflows.control import locked
 from ..workflows.engine import insert_rows, limits, start_nodes
-from ..workflows.engine.advance import Advance
-from ..workflows.engine.nodes import NodeRows, read
+from ..workflows.engine.advance import Engine
+from ..workflows.engine.nodes import NodeRows, read_nodes
 from .calls import Columns
 
 #: The node that stands for all calls, and its place.
@@ -43,7 +44,7 @@ def start(
             name=name,
             backend=head["backend"],
             is_batch=True,
-            status=WorkflowStatus.RUNNING,
+            status=lifecycle.START_WORKFLOW.target,
             output_index=HEAD_INDEX,
             node_count=1 + len(callbacks),
             open_count=1 + len(callbacks),
@@ -57,14 +58,14 @@ def start(
             )
         nodes = [{"workflow_id": batch_id, "task_index": index, **node} for index, node in enumerate(nodes)]
         insert_rows.insert(database, nodes)
-        limits.let_in_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
-        advance = Advance.on(database)
-        head_rows = advance.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX)
-        head_rows.update(status=WorkflowTaskStatus.RUNNING, started_at=Now())
+        limits.release_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
+        engine = Engine.on(database)
+        head_rows = engine.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX)
+        lifecycle.START_NODE.apply(head_rows, started_at=Now())
         if calls:
-            _append(advance, batch_id, calls, first=0, index=1 + len(callbacks))
+            _append(engine, batch_id, calls, first=0, index=1 + len(callbacks))
         else:
-            advance.after(start_nodes.collect(advance, read(head_rows)))
+            engine.advance(start_nodes.collect_maps(engine, read_nodes(head_rows)))
 
 
 def add(database: str, batch_id: UUID, calls: Sequence[Columns]) -> list[str]:
@@ -75,14 +76,14 @@ def add(database: str, batch_id: UUID, calls: Sequence[Columns]) -> list[str]:
     with locked(database, batch_id) as workflow:
         if workflow is None or not workflow.is_batch:
             raise LookupError(f"There is no batch {batch_id}.")
-        advance = Advance.on(database)
-        head = advance.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX, status=WorkflowTaskStatus.RUNNING)
+        engine = Engine.on(database)
+        head = engine.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX, status=WorkflowTaskStatus.RUNNING)
         if not head.exists() or workflow.status not in (WorkflowStatus.RUNNING, WorkflowStatus.PAUSED):
             raise BatchEnded(batch_id)
-        steps = advance.nodes.filter(workflow=batch_id, map_index__isnull=True).count()
+        steps = engine.nodes.filter(workflow=batch_id, map_index__isnull=True).count()
         first = workflow.node_count - steps
         if calls:
-            _append(advance, batch_id, calls, first=first, index=workflow.node_count)
+            _append(engine, batch_id, calls, first=first, index=workflow.node_count)
         return [name_of(first + place) for place in range(len(calls))]
 
 
@@ -91,8 +92,8 @@ def items(nodes: NodeRows, batch_id: UUID) -> NodeRows:
     return nodes.filter(workflow=batch_id, map_index=HEAD_INDEX)
 
 
-def _append(advance: Advance, batch_id: UUID, calls: Sequence[Columns], *, first: int, index: int) -> None:
-    database, count = advance.database, len(calls)
+def _append(engine: Engine, batch_id: UUID, calls: Sequence[Columns], *, first: int, index: int) -> None:
+    database, count = engine.database, len(calls)
     rows: list[dict[str, Any]] = [
         {
             "workflow_id": batch_id,
@@ -100,7 +101,7 @@ def _append(advance: Advance, batch_id: UUID, calls: Sequence[Columns], *, first
             "node_id": name_of(first + place),
             "kind": NodeKind.TASK.value,
             "map_index": HEAD_INDEX,
-            "status": WorkflowTaskStatus.READY.value,
+            "status": lifecycle.ADD_CALL.target.value,
             **call,
         }
         for place, call in enumerate(calls)
@@ -109,9 +110,9 @@ def _append(advance: Advance, batch_id: UUID, calls: Sequence[Columns], *, first
     Workflow.objects.using(database).filter(pk=batch_id).update(
         node_count=F("node_count") + count, open_count=F("open_count") + count
     )
-    advance.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX).update(open_deps=F("open_deps") + count)
-    new = items(advance.nodes, batch_id).filter(task_index__gte=index).order_by("task_index")
-    advance.after([], list(new.values_list("pk", flat=True)))
+    engine.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX).update(open_deps=F("open_deps") + count)
+    new = items(engine.nodes, batch_id).filter(task_index__gte=index).order_by("task_index")
+    engine.advance([], list(new.values_list("pk", flat=True)))
 
 
 def _step(node_id: str, kind: NodeKind, **columns: Any) -> dict[str, Any]:

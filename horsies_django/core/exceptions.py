@@ -223,3 +223,9 @@ def _seconds(where: str, value: object) -> float:
     ):
         return float(seconds)
     raise ValueError(f"{where} got {value!r}; allowed: seconds from 0 to a year, or a timedelta.")
+
+
+# Tracebacks and rows name the module from which users import these classes.
+for _class in list(vars().values()):
+    if isinstance(_class, type) and issubclass(_class, BaseException) and _class.__module__ == __name__:
+        _class.__module__ = "horsies_django.exceptions"

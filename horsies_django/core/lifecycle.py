@@ -1,120 +1,88 @@
-"""The table of a task's life: every change of state, who makes it, and what it writes.
+"""The table of a task's transitions: every change of its state, who makes it, and what it writes.
 
-The querysets take the states of each change from here, and the documentation prints it.
+The querysets in ``models/transitions.py`` take the states of each update from here, and docs/states.md prints it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
-from django.db.models import Q
-
 from .status import TASK_RETRYABLE_STATES, TaskStatus
+from .transition import Transition, as_markdown, transition
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One change of state. ``guard`` is what has to be true beside "still in one of the states it comes from"."""
-
-    sources: frozenset[TaskStatus]
-    target: TaskStatus
-    who: str
-    guard: str = ""
-    writes: str
-
-    @property
-    def is_possible(self) -> Q:
-        """The rows that are in a state from which this change may be made."""
-        if len(self.sources) == 1:
-            return Q(status=next(iter(self.sources)))
-        return Q(status__in=sorted(self.sources))
-
-    def __str__(self) -> str:
-        sources = ", ".join(status for status in TaskStatus if status in self.sources) or "–"
-        return f"{sources} → {self.target}"
-
-
-def _change(sources: str, target: TaskStatus, who: str, writes: str, guard: str = "") -> Change:
-    return Change(
-        sources=frozenset(map(TaskStatus, sources.split())), target=target, who=who, guard=guard, writes=writes
-    )
-
-
-SEND: Final = _change(
+SEND: Final = transition(
     "", TaskStatus.PENDING, "sender", "`sent_at`; `enqueued_at` = now or the time asked for", "unique key free"
 )
-CLAIM: Final = _change(
+CLAIM: Final = transition(
     "PENDING",
     TaskStatus.CLAIMED,
     "worker that prefetches",
     "`claimed_at`, worker, `claim` + 1",
     "due, `good_until` not passed, queue served and not paused",
 )
-CLAIM_AND_START: Final = _change(
+CLAIM_AND_START: Final = transition(
     "PENDING", TaskStatus.RUNNING, "worker with a free slot", "the same, `started_at`, `attempt` + 1", "the same"
 )
-START: Final = _change(
+START: Final = transition(
     "CLAIMED",
     TaskStatus.RUNNING,
     "worker",
     "`started_at`, `attempt` + 1",
     "its own claim, `good_until` not passed",
 )
-EXPIRE_CLAIMED: Final = _change(
+EXPIRE_CLAIMED: Final = transition(
     "CLAIMED",
     TaskStatus.EXPIRED,
     "worker; `pause()` or `cancel()` of its workflow",
     "`TASK_EXPIRED`; the claim is kept; no attempt",
     "the worker's own claim, or the workflow's lock; `good_until` passed",
 )
-HOLD: Final = _change(
+HOLD: Final = transition(
     "CLAIMED",
     TaskStatus.PENDING,
     "`pause()` of its workflow",
     "claim cleared; no attempt; no worker claims it until `resume()`",
     "`good_until` not passed",
 )
-RELEASE: Final = _change(
+RELEASE: Final = transition(
     "CLAIMED", TaskStatus.PENDING, "worker that stops, supervisor", "claim cleared; no attempt", "its own claim"
 )
-REQUEUE: Final = _change(
+REQUEUE: Final = transition(
     "CLAIMED",
     TaskStatus.PENDING,
     "reaper",
     "the same",
     "no claimer beat within `claimed_stale_threshold_ms`",
 )
-UNSTART: Final = _change(
+UNSTART: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
     "worker, or supervisor of a dead one",
     "claim cleared; `attempt` − 1; no attempt; a key held until the start is given back",
     "its own claim, and the body never began",
 )
-COMPLETE: Final = _change(
+COMPLETE: Final = transition(
     "RUNNING",
     TaskStatus.COMPLETED,
     "worker",
     "`result`, `completed_at`, `error_code` cleared, attempt",
     "its own claim",
 )
-FAIL: Final = _change(
+FAIL: Final = transition(
     "RUNNING",
     TaskStatus.FAILED,
     "worker; supervisor or reaper of a dead or silent one",
     "`result`, `error_code`, `failed_at`, attempt",
     "its own claim, or no runner beat within `running_stale_threshold_ms`; no retry due",
 )
-FAIL_UNREADABLE: Final = _change(
+FAIL_UNREADABLE: Final = transition(
     "PENDING CLAIMED RUNNING",
     TaskStatus.FAILED,
     "worker that claims it, or reaper",
     "`WORKER_ROW_UNREADABLE`, `failed_at`, columns brought back into their range; no attempt",
     "a column is out of its range, or can't be read",
 )
-RETRY_LATER: Final = _change(
+RETRY_LATER: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
     "the same",
@@ -122,35 +90,35 @@ RETRY_LATER: Final = _change(
     "start cleared, `error_code` of this attempt, attempt that will retry; the key as above",
     "the same; policy, retries left, next time before `good_until`",
 )
-SNOOZE: Final = _change(
+SNOOZE: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
     "worker, where the body raised `Snooze`",
     "`enqueued_at`, claim and start cleared, `attempt` − 1; no attempt; the key as above",
     "its own claim",
 )
-HAND_BACK: Final = _change(
+HAND_BACK: Final = transition(
     "RUNNING",
     TaskStatus.PENDING,
     "worker that does not know the task, or a value of it",
     "the same, and `unknown_to`",
     "its own claim, the body never began, and another version of the code serves the queue",
 )
-EXPIRE: Final = _change(
+EXPIRE: Final = transition(
     "PENDING",
     TaskStatus.EXPIRED,
     "reaper, or worker that hands it back",
     "`TASK_EXPIRED`; no attempt",
     "`good_until` passed",
 )
-CANCEL: Final = _change("PENDING CLAIMED", TaskStatus.CANCELLED, "anyone", "`TASK_CANCELLED`; no attempt")
-CANCEL_RUNNING: Final = _change(
+CANCEL: Final = transition("PENDING CLAIMED", TaskStatus.CANCELLED, "anyone", "`TASK_CANCELLED`; no attempt")
+CANCEL_RUNNING: Final = transition(
     "RUNNING",
     TaskStatus.CANCELLED,
     "anyone who asks for running ones too",
     "the same; the body is told; a late result is dropped",
 )
-REVIVE: Final = _change(
+REVIVE: Final = transition(
     " ".join(TASK_RETRYABLE_STATES),
     TaskStatus.PENDING,
     "`retry()`",
@@ -158,8 +126,8 @@ REVIVE: Final = _change(
     "unique key free",
 )
 
-#: Every change there is, in the order of a task's life.
-CHANGES: Final[tuple[Change, ...]] = (
+#: Every transition, in the order of a task's life.
+TRANSITIONS: Final[tuple[Transition[TaskStatus], ...]] = (
     SEND,
     CLAIM,
     CLAIM_AND_START,
@@ -182,13 +150,5 @@ CHANGES: Final[tuple[Change, ...]] = (
 )
 
 
-def as_markdown() -> Iterator[str]:
-    """Yield the lines of the table."""
-    yield "| from → to | who | guard, beside “still in that state” | writes |"
-    yield "|---|---|---|---|"
-    for change in CHANGES:
-        yield f"| {change} | {change.who} | {change.guard} | {change.writes} |"
-
-
 if __name__ == "__main__":
-    print("\n".join(as_markdown()))  # noqa: T201  # the table is what it was asked for
+    print("\n".join(as_markdown(TRANSITIONS)))  # noqa: T201  # printing the table is the purpose

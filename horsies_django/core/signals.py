@@ -27,6 +27,7 @@ task_expired: Final = Signal()
 task_cancelled: Final = Signal()
 
 __all__ = [
+    "has_receivers",
     "task_cancelled",
     "task_crashed",
     "task_enqueued",
@@ -35,3 +36,8 @@ __all__ = [
     "task_retrying",
     "task_started",
 ]
+
+
+def has_receivers(signal: Signal) -> bool:
+    """Whether any receiver is connected."""
+    return bool(signal.receivers)

@@ -16,7 +16,6 @@ from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.functional import cached_property
 
-from ..core.backends import ConfiguredBackend
 from ..core.compat import (
     FrameworkTask,
     FrameworkTaskResult,
@@ -32,12 +31,12 @@ from .backend_checks import INSTALL, NOT_INSTALLED, check_backend
 from .dedupe_many import insert_many_once
 from .handle import TaskHandle
 from .pending_insert import Sent
-from .task import HorsiesTask, P, T
+from .task import HorsiesTask, P, SendingBackend, T
 from .task_validation import problems_of
 from .unique_keys import problems_of_unique
 
 
-class HorsiesBackend(ConfiguredBackend):
+class HorsiesBackend(SendingBackend):
     """A task backend that keeps its tasks in the project's own database.
 
     Built while the first ``@task`` is imported, once in each thread: it holds no connection, and nothing but settings.
@@ -130,10 +129,6 @@ class HorsiesBackend(ConfiguredBackend):
             self._announced(task, sent)
         return TaskHandle(sent.id, backend=self.alias, replayed=not (sent.is_new or sent.is_gathered))
 
-    async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
-        """See :meth:`send`."""
-        return await sync_to_async(self.send, thread_sensitive=True)(task, args, kwargs)
-
     def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
         """Insert many calls in the current transaction; sends no signals."""
         self._validate(task)
@@ -141,10 +136,6 @@ class HorsiesBackend(ConfiguredBackend):
             sent = insert_many_once(self.config, task, calls)
             return [TaskHandle(one.id, backend=self.alias, replayed=not one.is_new) for one in sent]
         return [TaskHandle(key, backend=self.alias) for key in insert.insert_many(self.config, task, calls)]
-
-    async def asend_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
-        """See :meth:`send_many`."""
-        return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)
 
     def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
         """Cancel the live task that holds ``unique_key``; return whether there was one."""

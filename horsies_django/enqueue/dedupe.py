@@ -65,7 +65,7 @@ def instead_of(draft: Draft) -> Sent | None:
     if key is None:
         return None
     is_over = Case(When(unique_expires_at__lte=Now(), then=True), default=False, output_field=BooleanField())
-    holder = rows.holding(key).annotate(is_over=is_over).first()
+    holder: Any = rows.holding(key).annotate(is_over=is_over).first()
     if holder is None:
         return None
     mine = rows.holding(key).filter(pk=holder.pk)

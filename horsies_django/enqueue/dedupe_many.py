@@ -126,6 +126,6 @@ def _others(database: str, drafts: Sequence[Draft]) -> dict[str, UUID]:
     counts = Q(unique_expires_at__isnull=True) | Q(unique_expires_at__gt=Now())
     found: dict[str, UUID] = {}
     for first in range(0, len(keys), _ROWS):
-        holders = Task.objects.using(database).holding(*keys[first : first + _ROWS]).filter(counts)
+        holders: Any = Task.objects.using(database).holding(*keys[first : first + _ROWS]).filter(counts)
         found.update(holders.values_list("unique_key", "pk"))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,6 @@ from ..core.compat import (
     InvalidTask,
     TaskResultStatus,
     framework_signals,
-    task_backends,
     task_finished,
     task_started,
 )
@@ -188,19 +187,6 @@ def _placeholder(task_name: str) -> FrameworkTask[..., Any]:
         object.__setattr__(stand_in, name, value)
     object.__setattr__(stand_in, "takes_context", False)
     return stand_in
-
-
-def sender_of(alias: str) -> type[Any]:
-    """Return the class that sends the signals of a backend's tasks: the backend's own, as the framework has it."""
-    from .backend import HorsiesBackend
-
-    return type(task_backends[alias]) if alias in task_backends else HorsiesBackend
-
-
-def send_finished(rows: Iterable[Task]) -> None:
-    """Send ``task_finished`` for these rows; what a receiver raises is logged."""
-    for row in rows:
-        task_finished.send_robust(sender=sender_of(row.backend), task_result=result_of(row))
 
 
 def _attempts(row: Task) -> Sequence[TaskAttempt]:

@@ -39,7 +39,7 @@ _AGAIN: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["*"])
 
 #: The columns of a call that is sent for later (A3-16): until it joins, a task with its own arguments and no items.
 WAITING: Final[Mapping[str, Any]] = {
-    "is_fed": True,
+    "has_inputs": True,
     "is_async": False,
     "max_retries": _AGAIN.max_retries,
     "retry_policy": _AGAIN.as_json(),
@@ -146,7 +146,7 @@ class _Group:
 
         queue, is_async = self.columns["queue_name"], self.columns["is_async"]
         rows = Task.objects.using(self.database).gathering(self.task_name, queue, key)
-        locked = rows.lock(skip=False).values_list("pk", "item_count").first()
+        locked: Any = rows.lock(skip=False).values_list("pk", "item_count").first()
         if locked is None:
             return []
         task_id, count = locked
@@ -166,7 +166,7 @@ class _Group:
         is_full = len(calls) == self.gather.max_size
         waits = [seconds for seconds in (self.gather.age, self.gather.silence) if seconds is not None]
         times = _CLOSED if is_full else {"group_key": key, "deferred": True, "enqueued_at": FromNow(min(waits))}
-        values = {**self.columns, "id": task_id, "is_fed": True, "item_count": len(calls), **times}
+        values = {**self.columns, "id": task_id, "has_inputs": True, "item_count": len(calls), **times}
         if not self._is_inserted(values):
             return []
         add_items(self.database, task_id, 0, calls)

@@ -96,7 +96,7 @@ class TaskHandle(Generic[T]):
     def info(self) -> TaskInfo | None:
         """Return a snapshot of the task (S4-58), None if there is no such task."""
         stored = Cast("result", TextField())
-        row = self._rows().defer("result").annotate(stored_result=stored).first()
+        row: Any = self._rows().defer("result").annotate(stored_result=stored).first()
         if row is None:
             return None
         return TaskInfo(

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 from django.dispatch import Signal
 
-from ..core.compat import FrameworkTaskResult, task_finished
+from ..core.compat import FrameworkTaskResult, task_backends, task_finished
 from ..core.results import TaskError
-from ..core.signals import task_cancelled, task_crashed, task_expired, task_retrying
+from ..core.signals import has_receivers, task_cancelled, task_crashed, task_expired, task_retrying
 from ..core.status import AttemptOutcome, TaskStatus
 from ..db.on_commit import on_commit_robust
-from .django_result import result_of, sender_of
-
-if TYPE_CHECKING:
-    from ..models import TaskAttempt
+from ..models import Task, TaskAttempt
+from .backend import HorsiesBackend
+from .django_result import result_of
 
 #: Tasks of which one statement asks.
 BATCH: Final = 500
@@ -48,27 +47,20 @@ def handing_over(put: Callable[[Job], None]) -> Iterator[None]:
         _here.put = before
 
 
-def is_heard(signal: Signal) -> bool:
-    """Whether anybody listens at all."""
-    return bool(signal.receivers)
-
-
 def ended_after_commit(signal: Signal, database: str, keys: Sequence[UUID]) -> None:
     """Tell that these tasks were cancelled, or have expired, once the current transaction has committed."""
-    if keys and is_heard(signal):
+    if keys and has_receivers(signal):
         _after_commit(database, partial(_send_ended, signal, database, keys))
 
 
 def lost_after_commit(database: str, attempts: Mapping[UUID, int]) -> None:
     """Tell what has become of tasks whose attempts with these numbers were lost, once it is committed."""
-    if attempts and any(map(is_heard, (task_crashed, task_retrying, task_finished))):
+    if attempts and any(map(has_receivers, (task_crashed, task_retrying, task_finished))):
         _after_commit(database, partial(_send_lost, database, attempts))
 
 
 def failures(database: str, attempts: Mapping[UUID, int]) -> Iterator[TaskAttempt]:
     """Yield the attempts with these numbers that have failed, each with its task."""
-    from ..models import TaskAttempt
-
     rows = TaskAttempt.objects.using(database).exclude(outcome=AttemptOutcome.COMPLETED).select_related("task")
     for keys in _batches(list(attempts)):
         for attempt in rows.filter(task__in=keys):
@@ -99,8 +91,6 @@ def _send_lost(database: str, attempts: Mapping[UUID, int]) -> None:
 
 
 def _send_ended(signal: Signal, database: str, keys: Sequence[UUID]) -> None:
-    from ..models import Task
-
     for some in _batches(keys):
         for row in Task.objects.using(database).filter(pk__in=some, status=_STATUSES[signal]):
             if signal.has_listeners(sender := sender_of(row.backend)):
@@ -124,3 +114,14 @@ def _carry_out(job: Job) -> None:
 
 def _batches(keys: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
     return (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
+
+
+def sender_of(alias: str) -> type[Any]:
+    """Return the class that sends the signals of a backend's tasks: the backend's own, as the framework has it."""
+    return type(task_backends[alias]) if alias in task_backends else HorsiesBackend
+
+
+def send_finished(rows: Iterable[Task]) -> None:
+    """Send ``task_finished`` for these rows; what a receiver raises is logged."""
+    for row in rows:
+        task_finished.send_robust(sender=sender_of(row.backend), task_result=result_of(row))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -10,6 +11,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
+from ..core.backends import ConfiguredBackend
 from ..core.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from ..core.results import TaskResult
-    from .backend import HorsiesBackend
     from .handle import TaskHandle
     from .node_factories import TaskNodeFactory
     from .node_option_types import TaskNodeOptions
@@ -316,15 +317,37 @@ class HorsiesTask(_GenericTask[P, T]):
         changes: dict[str, Any] = {"run_after": delay_or_eta}
         return replace(self, **changes)
 
-    def _horsies(self) -> HorsiesBackend:
-        from .backend import HorsiesBackend
-
+    def _horsies(self) -> SendingBackend:
         backend = self.get_backend()
-        if not isinstance(backend, HorsiesBackend):
+        if not isinstance(backend, SendingBackend):
             raise InvalidTask(
                 f"TASKS[{self.backend!r}] is {type(backend).__name__}; this needs HorsiesBackend (or use enqueue())."
             )
         return backend
+
+
+class SendingBackend(ConfiguredBackend, ABC):
+    """The backend as its tasks call it."""
+
+    @abstractmethod
+    def send(self, task: Any, args: Any, kwargs: Any, *, own: Mapping[str, Any] | None = None) -> TaskHandle[Any]:
+        """Insert a call in the current transaction and return its handle; ``own`` are columns of this call alone."""
+
+    @abstractmethod
+    def send_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+        """Insert many calls in the current transaction; sends no signals."""
+
+    @abstractmethod
+    def cancel(self, unique_key: str, *, include_running: bool = False) -> bool:
+        """Cancel the live task that holds ``unique_key``; return whether there was one."""
+
+    async def asend(self, task: Any, args: Any, kwargs: Any) -> TaskHandle[Any]:
+        """See :meth:`send`."""
+        return await sync_to_async(self.send, thread_sensitive=True)(task, args, kwargs)
+
+    async def asend_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[Any]]:
+        """See :meth:`send_many`."""
+        return await sync_to_async(self.send_many, thread_sensitive=True)(task, calls)
 
 
 _OWN_OPTIONS: Final = frozenset(

@@ -51,7 +51,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name='task',
-            name='is_fed',
+            name='has_inputs',
             field=models.BooleanField(default=False, help_text='Other nodes give arguments.', verbose_name='fed'),
         ),
         migrations.AddField(
@@ -78,7 +78,7 @@ class Migration(migrations.Migration):
                 ('allow_failed_deps', models.BooleanField(default=False, verbose_name='allow failed dependencies')),
                 ('open_deps', models.PositiveIntegerField(default=0, verbose_name='open dependencies')),
                 ('ok_deps', models.PositiveIntegerField(default=0, verbose_name='completed dependencies')),
-                ('bad_deps', models.PositiveIntegerField(default=0, help_text='And skipped ones, if not by their own condition.', verbose_name='failed dependencies')),
+                ('failed_deps', models.PositiveIntegerField(default=0, help_text='And skipped ones, if not by their own condition.', verbose_name='failed dependencies')),
                 ('open_ctx', models.PositiveIntegerField(default=0, verbose_name='open context')),
                 ('run_when', models.CharField(blank=True, max_length=255, null=True, verbose_name='run when')),
                 ('skip_when', models.CharField(blank=True, max_length=255, null=True, verbose_name='skip when')),

@@ -180,7 +180,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AlterField(
             model_name='task',
-            name='is_fed',
+            name='has_inputs',
             field=models.BooleanField(default=False, help_text='Other nodes, or gathered calls, give arguments.', verbose_name='fed'),
         ),
         migrations.AddIndex(

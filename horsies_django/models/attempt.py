@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from django.db import models
@@ -16,9 +16,6 @@ from ..core.status import AttemptOutcome
 from ..db.expressions import FromMap, texts
 from ..db.statements import Statement
 from .fields import DateTimeField
-
-if TYPE_CHECKING:
-    from .task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class TaskAttemptQuerySet(models.QuerySet["TaskAttempt"]):
 
     def record(
         self,
-        tasks: models.QuerySet[Task],
+        tasks: models.QuerySet[Any],
         outcome: AttemptOutcome,
         *,
         will_retry: bool = False,

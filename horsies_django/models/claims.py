@@ -55,7 +55,7 @@ class ClaimedTask(NamedTuple):
     timeout: float | None
     retention: timedelta | None
     workflow_id: UUID | None
-    is_fed: bool
+    has_inputs: bool
     limit_key: str | None = None
     is_readable: bool = True
     begins_by: float | None = None

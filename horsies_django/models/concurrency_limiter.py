@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import connections, models, transaction
@@ -128,12 +128,15 @@ def _first_of_each(database: str) -> Subquery:
 def held_in(inside: TaskQuerySet) -> dict[str, Inside]:
     """How many have a place of each limit."""
     is_open = Q(status=TaskStatus.PENDING)
-    counts = inside.order_by().values_list("limit_key")
-    counts = counts.annotate(
-        held=Count("pk"),
-        waiting=Count("pk", filter=~Q(status=TaskStatus.RUNNING)),
-        late=Count("pk", filter=Q(is_open, good_until__lte=Now())),
-        expires_at=Min("good_until", filter=Q(is_open, good_until__gt=Now())),
+    counts: Iterable[tuple[Any, ...]] = (
+        inside.order_by()
+        .values_list("limit_key")
+        .annotate(
+            held=Count("pk"),
+            waiting=Count("pk", filter=~Q(status=TaskStatus.RUNNING)),
+            late=Count("pk", filter=Q(is_open, good_until__lte=Now())),
+            expires_at=Min("good_until", filter=Q(is_open, good_until__gt=Now())),
+        )
     )
     return {key: Inside(*counted) for key, *counted in counts}
 

@@ -15,7 +15,7 @@ from django.db.models import CharField, Expression, SmallIntegerField
 
 from ..db.expressions import Blank, Given, SecondsUntil
 from ..db.statements import Statement
-from .claim.scan import NAME, Here, jumping
+from .queue_scan import NAME, Here, jumping
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet

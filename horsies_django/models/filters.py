@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self, TypeVar
 from uuid import UUID
 
 from django.db import connections, models
@@ -16,8 +16,8 @@ from ..core.unique import HOLDING, UniqueUntil
 from ..db.expressions import FromNow
 from .heartbeat import Heartbeat
 
-if TYPE_CHECKING:
-    from .task import Task  # noqa: F401  # the base class below names it
+#: The row of a task: a queryset does not know its model.
+RowT = TypeVar("RowT", bound=models.Model)
 
 #: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by
 #: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
@@ -53,7 +53,7 @@ IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
 )
 
 
-class TaskViews(models.QuerySet["Task"]):
+class TaskViews(models.QuerySet[RowT]):
     """Tasks by what is to be done with them. Reads, and changes nothing."""
 
     def pending(self) -> Self:

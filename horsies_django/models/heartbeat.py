@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from django.db import models
 from django.db.models import F, Value
@@ -13,14 +13,11 @@ from ..core.status import BeatRole
 from ..db.statements import Statement
 from .fields import DateTimeField
 
-if TYPE_CHECKING:
-    from .task import Task
-
 
 class HeartbeatQuerySet(models.QuerySet["Heartbeat"]):
     """Beats are written in bulk and never changed."""
 
-    def beat(self, tasks: models.QuerySet[Task], role: BeatRole, sender_id: str, hostname: str, pid: int) -> None:
+    def beat(self, tasks: models.QuerySet[Any], role: BeatRole, sender_id: str, hostname: str, pid: int) -> None:
         """Write one beat for each of ``tasks`` (S3-04, S3-05), as far as they are still there."""
         columns = {
             "task_id": F("pk"),

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from django.db import connections, models, transaction
 from django.db.models import Q
@@ -18,9 +18,7 @@ from ..core.limit_terms import LENGTH, Terms
 from ..core.rates import TOKENS, Rate
 from ..db.expressions import FromNow
 from .fields import DateTimeField
-
-if TYPE_CHECKING:
-    from .transitions import TaskQuerySet
+from .filters import TaskViews
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -70,7 +68,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
         """Limits at which it is time to look again."""
         return self.filter(next_at__lte=Now())
 
-    def forget(self, tasks: TaskQuerySet) -> int:
+    def forget(self, tasks: TaskViews[Any]) -> int:
         """Delete limits that have had no task for a day and whose bucket is full again; return how many."""
         total, last = 0, ""
         while True:
@@ -84,7 +82,7 @@ class LimitQuerySet(models.QuerySet["Limit"]):
                 return total
             last = old[-1].pk
 
-    def _forget(self, idle: set[str], tasks: TaskQuerySet) -> int:
+    def _forget(self, idle: set[str], tasks: TaskViews[Any]) -> int:
         for rows in (tasks.gated(), tasks.admitted()):
             idle -= set(rows.filter(limit_key__in=idle).values_list("limit_key", flat=True)) if idle else set()
         return self.filter(pk__in=idle).delete()[0] if idle else 0

@@ -11,14 +11,14 @@ from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 from ..core.status import TASK_TERMINAL_STATES
 from ..core.workflow_status import WorkflowTaskStatus
 from ..db.notifications import ANY_QUEUE, wake_after_commit
-from .filters import TaskViews, not_past_deadline
+from .filters import RowT, TaskViews, not_past_deadline
 from .release_blocked import IS_LIMITED, admit_after_commit
 
 #: What the paths of the tasks begin with that are steps of the workflows' engine itself.
 INTERNAL: Final = "horsies_django.workflows.internal."
 
 
-class Interventions(TaskViews):
+class Interventions(TaskViews[RowT]):
     """Guarded updates of tasks that have not begun, and what may be deleted of those that have ended."""
 
     def steps(self) -> Self:
@@ -70,7 +70,7 @@ class Interventions(TaskViews):
 
         A node of a workflow, and a group that gathers calls, have them from elsewhere: they are left alone.
         """
-        own = self.scheduled().filter(workflow_id__isnull=True, is_fed=False)
+        own = self.scheduled().filter(workflow_id__isnull=True, has_inputs=False)
         return own.update(args=args, kwargs=kwargs, rich=rich)
 
     def deletable(self) -> Self:

@@ -23,10 +23,10 @@ from ..db.errors import is_of_the_row
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.on_commit import on_commit_robust
 from ..db.statements import Statement
-from .claim.scan import Here
 from .concurrency_limiter import GATES, NOBODY, Admitted, Inside, Lane, admit, declared, held_in
 from .filters import IS_ADMITTED
 from .limit import BOUNDS, Limit, LimitQuerySet
+from .queue_scan import Here
 from .unreadable import DATES, NUMBERS
 
 if TYPE_CHECKING:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from django.core.exceptions import ValidationError
 from django.db import connections, models, transaction
@@ -14,14 +15,14 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.bounds import Range, beyond, clamped, within
+from ..core.clock import aware, project_timezone, stored
 from ..core.operations import log_operation, names_of
 from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, DisabledBy, Overlap
-from ..schedules.clock import aware, database_now, project_timezone, stored
-from ..schedules.slots import Slots
+from ..core.schedule_patterns import parse
+from ..core.schedule_slots import Slots, zone_of
+from ..db.clock import database_now
 from .fields import DateTimeField, JSONField
-
-if TYPE_CHECKING:
-    from ..schedules.dispatch import Handle
+from .subscribers import RunHandle, subscribers
 
 #: Runs that are made up for at most, unless a schedule says otherwise.
 MAX_CATCH_UP: Final = 100
@@ -110,18 +111,16 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         values |= {"next_run_at": None, "next_slot_at": None, "last_error": why, "updated_at": Now()}
         return self.filter(enabled=True).update(enabled=False, disabled_by=DisabledBy.TIMING, **values)
 
-    def run_now(self) -> list[Handle]:
+    def run_now(self) -> list[RunHandle]:
         """Send each of them now, enabled or not; return the handles. Their next runs stay when they are.
 
         Raises what a send raises, with a note that names the schedule; those before it are sent.
         """
-        from ..schedules.dispatch import run_now
-
-        handles: list[Handle] = []
+        handles: list[RunHandle] = []
         names = names_of(self)
         try:
             for row in self.order_by("pk"):
-                handles.append(run_now(row))  # noqa: PERF401  # what was sent before one that fails is logged
+                handles.append(subscribers.run_schedule(row))  # noqa: PERF401  # what was sent before one that fails is logged
         finally:
             log_operation("schedule.run", len(handles), schedule=names)
         return handles
@@ -314,15 +313,23 @@ class Schedule(models.Model):
 
     def clean(self) -> None:
         """Raise ValidationError with what is wrong, by field."""
-        from ..schedules.validation import problems_of
-
-        if problems := problems_of(self):
+        if problems := subscribers.schedule_problems(self):
             raise ValidationError({name: list(found) for name, found in problems.items()})
 
     @property
     def slots(self) -> Slots:
         """Its slots. Raises ValueError if its timing or its time zone can't be read."""
-        return Slots.of(self)
+        slots = Slots(
+            pattern=parse(self.timing),
+            zone=zone_of(self.timezone),
+            name=self.name,
+            skip_nonexistent=self.skip_nonexistent,
+            start_at=aware(self.start_at),
+            end_at=aware(self.end_at),
+            jitter=self.jitter,
+        )
+        planned = slots.slot_of(aware(self.next_run_at), aware(self.next_slot_at))
+        return replace(slots, anchor=planned or aware(self.last_slot_at) or slots.start_at)
 
     def plan(self, now: datetime) -> None:
         """Set the next run, if it is enabled: after ``now``, which is the database's. Without one left it is disabled.

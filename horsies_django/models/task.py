@@ -100,7 +100,7 @@ class Task(models.Model):
     workflow_id = models.UUIDField(
         _("workflow"), null=True, blank=True, help_text=_("The root of the workflow that it is a node of.")
     )
-    is_fed = models.BooleanField(
+    has_inputs = models.BooleanField(
         _("fed"), default=False, help_text=_("Other nodes, or gathered calls, give arguments.")
     )
     progress = JSONField(_("progress"), null=True, blank=True, help_text=_("As its body tells."))

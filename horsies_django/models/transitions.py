@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import IntegrityError, OperationalError, connections, models, transaction
@@ -20,15 +20,13 @@ from django.db.models.functions import Cast, Greatest, Now
 
 from ..core import lifecycle
 from ..core.bounds import RETENTION, date_if_within, within
-from ..core.lifecycle import Change
 from ..core.results import OperationalCode, OutcomeCode, TaskError
-from ..core.signals import task_cancelled, task_expired
+from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
+from ..core.transition import Transition
 from ..core.unique import UniqueUntil
 from ..db.expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
-from ..enqueue import send_signals
-from ..workflows import gateway
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
 from .claim.query import RANK, among, in_order
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, claims_of, error_result
@@ -36,7 +34,11 @@ from .filters import not_past_deadline
 from .operator_actions import Interventions
 from .release_blocked import IS_LIMITED, admit_after_commit
 from .retention import kept_until
+from .subscribers import subscribers
 from .unreadable import IS_READABLE, results_of, values_in_range
+
+if TYPE_CHECKING:
+    from .task import Task  # noqa: F401  # the base class below names it
 
 #: Rows that one statement of a reaper's duty changes at most.
 BATCH: Final = 500
@@ -73,7 +75,7 @@ CLAIMED_COLUMNS: Final[tuple[Any, ...]] = (
     "timeout",
     Case(When(within((), {"retention": RETENTION}), then=F("retention")), output_field=models.DurationField()),
     "workflow_id",
-    "is_fed",
+    "has_inputs",
     "limit_key",
     IS_READABLE,
     SecondsUntil("good_until"),
@@ -106,7 +108,7 @@ def completed_with(results: Mapping[UUID, str] | Blank, database: str) -> dict[s
     }
 
 
-class TaskQuerySet(Interventions):
+class TaskQuerySet(Interventions["Task"]):
     """The transitions."""
 
     # From PENDING to a body that runs.
@@ -277,9 +279,9 @@ class TaskQuerySet(Interventions):
         notes = FromMap({end.task_id: end.unknown_to or "null" for end in ends}, models.JSONField())
         return self._put_off(lifecycle.HAND_BACK, ends, worker_id, unknown_to=notes)
 
-    def _put_off(self, change: Change, ends: Sequence[Ended], worker_id: str, **values: Any) -> int:
+    def _put_off(self, transition: Transition[TaskStatus], ends: Sequence[Ended], worker_id: str, **values: Any) -> int:
         count = self.held(ends, TaskStatus.RUNNING, worker_id)._move(
-            change,
+            transition,
             attempt=Greatest(F("attempt") - 1, 0),
             enqueued_at=_due_again(ends),
             next_retry_at=None,
@@ -304,7 +306,7 @@ class TaskQuerySet(Interventions):
         page is to show it, and the database to take it.
         """
         rows = self.filter(lifecycle.FAIL_UNREADABLE.is_possible)
-        with transaction.atomic(using=self.db), gateway.following(rows), rows.leaving():
+        with transaction.atomic(using=self.db), subscribers.follow_nodes(rows), rows.leaving():
             results = results_of(rows.order_by().lock(skip=False), why)
             found = self.rows().filter(pk__in=results)
             if not found.filter(lifecycle.FAIL_UNREADABLE.is_possible).update(**values_in_range(self.model)):
@@ -355,7 +357,7 @@ class TaskQuerySet(Interventions):
             possible |= lifecycle.CANCEL_RUNNING.is_possible
         # In one statement: a task that begins between two of them would slip through.
         rows = self.filter(possible)
-        with gateway.following(rows), rows.leaving():
+        with subscribers.follow_nodes(rows), rows.leaving():
             count = self._insist(lambda: rows._cancel(possible))
         if count and include_running:
             notify_revoked_after_commit(self.db)
@@ -370,7 +372,7 @@ class TaskQuerySet(Interventions):
 
     def _cancel(self, possible: Q) -> int:
         """Cancel these, which are in states where that is possible. Where somebody listens, batch by batch."""
-        if not send_signals.is_heard(task_cancelled):
+        if not has_receivers(task_cancelled):
             return self.update(status=lifecycle.CANCEL.target, **self._cancelled())
         with transaction.atomic(using=self.db):
             # Who is to be told has to be known, so the rows are locked first.
@@ -379,7 +381,7 @@ class TaskQuerySet(Interventions):
             for start in range(0, len(keys), BATCH):
                 batch = rows.filter(pk__in=keys[start : start + BATCH])
                 batch.update(status=lifecycle.CANCEL.target, **self._cancelled())
-            send_signals.ended_after_commit(task_cancelled, self.db, keys)
+            subscribers.send_ended(task_cancelled, self.db, keys)
         return len(keys)
 
     def _cancelled(self) -> dict[str, Any]:
@@ -398,7 +400,7 @@ class TaskQuerySet(Interventions):
         """
         dead = self.filter(lifecycle.REVIVE.is_possible)
         limited = dead.limit_keys()
-        count = gateway.retry(dead.filter(workflow_id__isnull=False))
+        count = subscribers.retry_nodes(dead.filter(workflow_id__isnull=False))
         dead = dead.filter(workflow_id__isnull=True)
         count += dead.keyless_again()._revive()
         keys = dead.first_to_hold_again()
@@ -461,9 +463,9 @@ class TaskQuerySet(Interventions):
         keys = [held.task_id for held in claims]
         return self.rows().filter(pk__in=keys, status=status, claim=tokens, claimed_by_worker_id=worker_id or None)
 
-    def _move(self, change: Change, **values: Any) -> int:
+    def _move(self, transition: Transition[TaskStatus], **values: Any) -> int:
         """Make a change of state where it may be made, and return of how many rows."""
-        return self.filter(change.is_possible).update(status=change.target, **values)
+        return transition.apply(self, **values)
 
     def _insist(self, update: Callable[[], int]) -> int:
         """Update again when a worker's tick had the same rows in another order and this side was told to give way.
@@ -483,7 +485,7 @@ class TaskQuerySet(Interventions):
     def _attempts(self) -> TaskAttemptQuerySet:
         return TaskAttempt.objects.using(self.db)
 
-    def _expire(self, change: Change) -> int:
+    def _expire(self, transition: Transition[TaskStatus]) -> int:
         """To EXPIRED past ``good_until``, with who and what in the result (S1-17), the claim kept (S1-18)."""
         late = list(self.filter(good_until__lte=Now()).values_list("pk", "claimed_by_worker_id", "limit_key"))
         admit_after_commit(self.db, [limit_key for *_, limit_key in late])
@@ -497,9 +499,9 @@ class TaskQuerySet(Interventions):
         }
         if not results:
             return 0
-        send_signals.ended_after_commit(task_expired, self.db, list(results))
+        subscribers.send_ended(task_expired, self.db, list(results))
         return self.filter(pk__in=results)._move(
-            change,
+            transition,
             expired_at=Now(),
             error_code=OutcomeCode.TASK_EXPIRED.value,
             result=FromMap(results, models.JSONField()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import models
@@ -22,9 +22,6 @@ from ..core.results import OperationalCode
 from ..core.serialization import clean_text
 from ..core.status import TaskStatus
 from .claims import error_result
-
-if TYPE_CHECKING:
-    from .transitions import TaskQuerySet
 
 #: What a sender, an operator or a body chooses, by the columns that it ends up in.
 DATES: Final = ("enqueued_at", "run_after", "good_until")
@@ -105,7 +102,7 @@ def values_in_range(model: type[models.Model]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None} | {"retention": kept}
 
 
-def results_of(rows: TaskQuerySet, why: str) -> dict[UUID, str]:
+def results_of(rows: models.QuerySet[Any], why: str) -> dict[UUID, str]:
     """Return the err result of each of these rows, as JSON text: what is out of range in it, or else ``why``."""
     columns = [*DATES, *NUMBERS]
     texts = [

@@ -64,7 +64,7 @@ class WorkflowTask(models.Model):
     allow_failed_deps = models.BooleanField(_("allow failed dependencies"), default=False)
     open_deps = models.PositiveIntegerField(_("open dependencies"), default=0)
     ok_deps = models.PositiveIntegerField(_("completed dependencies"), default=0)
-    bad_deps = models.PositiveIntegerField(
+    failed_deps = models.PositiveIntegerField(
         _("failed dependencies"),
         default=0,
         help_text=_("And skipped ones, if not by their own condition."),

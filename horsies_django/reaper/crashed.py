@@ -113,7 +113,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
         SecondsUntil("started_at"),
         "limit_key",
     )
-    tasks, nodes = gateway.free(tasks)
+    tasks, nodes = gateway.lock_unless_locked(tasks)
     lost = [Lost(*row) for row in tasks.lock().values_list(*columns)]
     for worker_id, unstarted in _by_worker(one for one in lost if one.status == TaskStatus.CLAIMED):
         tasks.rows().release(unstarted, worker_id)
@@ -137,7 +137,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
             tasks.rows().retry_later(ends, runner, outcome, is_charged=is_charged)
         else:
             tasks.rows().fail(ends, runner, outcome)
-    gateway.ended(tasks.db, nodes)
+    gateway.advance_locked(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
     admit_after_commit(tasks.db, [one.limit_key for one in lost])
     send_signals.lost_after_commit(tasks.db, {one.task_id: one.attempt for one in running})

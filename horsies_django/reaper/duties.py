@@ -95,10 +95,10 @@ def _requeue(stale: TaskQuerySet) -> int:
 
 
 def _expire(overdue: TaskQuerySet) -> int:
-    free, nodes = gateway.free(overdue)
+    free, nodes = gateway.lock_unless_locked(overdue)
     keys = list(free.lock().values_list("pk", flat=True))
     count = overdue.rows().filter(pk__in=keys).expire()
-    gateway.ended(overdue.db, nodes)
+    gateway.advance_locked(overdue.db, nodes)
     return count
 
 

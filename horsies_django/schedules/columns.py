@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..core.backends import config_of
+from ..core.clock import stored
 from ..core.serialization import encode
 from ..enqueue.task import HorsiesTask
-from .clock import stored
 
 if TYPE_CHECKING:
     from .declaring import Declared

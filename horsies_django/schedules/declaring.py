@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from ..core.bounds import DATES_ALLOWED, is_in_range
+from ..core.clock import project_timezone
 from ..core.compat import FrameworkTask
+from ..core.schedule_patterns import Pattern
 from ..core.task_options import Retention
 from ..enqueue.task import HorsiesTask
 from ..workflows.definition import WorkflowDefinition
-from .clock import project_timezone
-from .patterns import Pattern
 
 if TYPE_CHECKING:
     from ..models import Schedule

@@ -11,11 +11,13 @@ from django.db.models.functions import Now
 
 from ..core import headers
 from ..core.backends import config_of
+from ..core.clock import aware
 from ..core.compat import task_backends
 from ..core.exceptions import NotRegistered
 from ..core.option_parsers import LONGEST_DURATION
 from ..core.registry import registry
 from ..core.serialization import decode_call
+from ..db.clock import database_now
 from ..db.errors import primary_message
 from ..enqueue.backend import HorsiesBackend
 from ..enqueue.handle import TaskHandle
@@ -23,13 +25,13 @@ from ..enqueue.task import HorsiesTask
 from ..workflows.handle import WorkflowHandle
 from ..workflows.registry import definition_at
 from ..workflows.workflow import Workflow
-from .clock import aware, database_now
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from ..models import Schedule
     from ..models.schedule import ScheduleQuerySet
+    from ..models.subscribers import RunHandle
     from ..models.transitions import TaskQuerySet
     from ..models.workflow import WorkflowQuerySet
 
@@ -135,7 +137,7 @@ def run_now(row: Schedule) -> Handle:
     return handle
 
 
-def try_run(rows: ScheduleQuerySet) -> Handle | None:
+def try_run(rows: ScheduleQuerySet) -> RunHandle | None:
     """Send the one schedule of ``rows`` now and return the handle.
 
     None if there is no such row, or if it can't be sent: then it keeps why in ``last_error``. Raises OperationalError.

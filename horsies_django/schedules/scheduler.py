@@ -15,14 +15,15 @@ from django.db.models import Exists, Subquery
 from django.db.models.functions import Now
 
 from ..core.bounds import DATES_ALLOWED, date_if_within
+from ..core.clock import aware
 from ..core.options import Options
 from ..core.sync import StopEvent
+from ..db.clock import select_values
 from ..db.errors import is_of_the_row, is_outage
 from ..db.expressions import SecondsUntil
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden, raise_if_grants_are_missing
 from ..models.schedule import Schedule, ScheduleQuerySet
 from .backoff import Patience
-from .clock import asked, aware
 from .dispatch import UnknownTarget, told
 from .fire_due import Passed, pass_due
 from .project import project_of
@@ -152,7 +153,7 @@ class Beat:
         """Return the seconds until the next slot; 0 or less if one is due, or is to be worked out."""
         tries_again_in = self._patience.seconds()  # first: one whose time comes meanwhile is among the slots then
         first = self._served.next_up().values(seconds=SecondsUntil("next_run_at"))[:1]
-        seconds, is_unplanned, stale = asked(
+        seconds, is_unplanned, stale = select_values(
             self._options.database,
             seconds=Subquery(first),
             is_unplanned=Exists(self._served.unplanned()),

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from django.db.models.functions import Now
 
+from ..core.clock import aware
 from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
+from ..db.clock import database_now
 from ..models.schedule import PLANNED_BY, Schedule, ScheduleQuerySet
-from .clock import aware, database_now
 from .declaring import Declared, declarations
 from .mistakes import mistakes_of
 from .project import project_of

@@ -13,19 +13,19 @@ from django.core.exceptions import ImproperlyConfigured
 from ..core import headers
 from ..core.backends import config_of
 from ..core.bounds import DATES_ALLOWED, is_in_range
+from ..core.clock import aware
 from ..core.compat import InvalidTask, task_backends
 from ..core.dry_run import sends_nothing
 from ..core.exceptions import InvalidWorkflow, NotRegistered
 from ..core.options import Options
 from ..core.registry import registry
 from ..core.schedule_enums import MOST_CATCH_UP, MOST_JITTER, CatchUp, Overlap
+from ..core.schedule_patterns import parse
+from ..core.schedule_slots import Slots, zone_of
 from ..enqueue import grouping
 from ..enqueue.call_builder import Calls, parameters_of
 from ..enqueue.task import HorsiesTask
-from .clock import aware
 from .dispatch import TASK_OPTIONS, WORKFLOW_OPTIONS, Call, call_of, workflow_of
-from .patterns import parse
-from .slots import Slots, zone_of
 
 if TYPE_CHECKING:
     from ..models import Schedule

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields
 from typing import Any, Final
 
-from .. import __version__
 from ..core.options import Options
 from ..core.registry import registry
 from ..core.serialization import dumps
+from ..core.version import __version__
 from ..db.pause_on_outage import waiting_for_database
 from ..models import Task, Worker
 from ..models.claims import Ended

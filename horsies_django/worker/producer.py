@@ -24,7 +24,7 @@ from ..enqueue.send_signals import handing_over
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden
 from ..models.claims import ClaimedTask, Runner
 from ..models.concurrency_limiter import Admitted
-from ..workflows.gateway import Stuck
+from ..workflows.gateway import AdvanceFailed
 from . import console_logging
 from .claim_budget import ClaimBudget
 from .config import Until, WorkerConfig
@@ -529,7 +529,7 @@ class Producer:
                     is_in_doubt=state.is_in_doubt,
                     mark_ready=self._mark_ready,
                 )
-            except (Error, Stuck):  # it may have committed although its answer was lost
+            except (Error, AdvanceFailed):  # it may have committed although its answer was lost
                 state.is_in_doubt = True
                 raise
         state.is_in_doubt = tick.is_in_doubt

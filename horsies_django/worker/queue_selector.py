@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ..core.queue_policy import QueueRules
-from ..models.claim.scan import Waiting
 from ..models.claims import ClaimedTask
 from ..models.queue_limiter import Admission, Admitted
+from ..models.queue_scan import Waiting
 from ..models.transitions import TaskQuerySet
 from .config import WorkerConfig
 

@@ -66,7 +66,7 @@ async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
     try:
         execution.start()
         # The arguments of a workflow node, or of grouped calls, come from the database.
-        is_given = execution.claim.workflow_id is not None or execution.claim.is_fed
+        is_given = execution.claim.workflow_id is not None or execution.claim.has_inputs
         call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
         if signal_dispatcher.wants_started(execution.claim):
             await sync_to_async(signal_dispatcher.started)(execution.claim, execution.database)
@@ -174,12 +174,12 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
                 raise _TaskFailed(outcome)
             root = execution.claim.workflow_id
             if root is not None:
-                gateway.lock(database, root)
+                gateway.lock_and_wait(database, root)
             if execution.progress is not None:
                 tasks.note_progress({execution.claim: execution.progress}, execution.runner.worker_id)
             _require_claim(execution, tasks.complete([outcome.completion], execution.runner))
             if root is not None:
-                gateway.ended(database, [execution.task_id])
+                gateway.advance_locked(database, [execution.task_id])
             outcome = replace(outcome, is_stored=True)
     except _TaskFailed as error:
         return error.outcome
@@ -219,7 +219,7 @@ def _prepare(execution: Execution) -> _Call:
         if claim.workflow_id is not None:
             with waiting_for_database():
                 kwargs |= input_resolver.arguments(execution, task)
-        elif claim.is_fed:
+        elif claim.has_inputs:
             with waiting_for_database():
                 gathered = grouping.arguments(execution, task)
             if not gathered:

@@ -16,8 +16,8 @@ from ..core.results import OperationalCode
 from ..core.signals import task_retrying
 from ..core.status import AttemptOutcome, TaskStatus
 from ..db.pause_on_outage import waiting_for_database
-from ..enqueue.django_result import result_of, send_finished, sender_of
-from ..enqueue.send_signals import Job, failures, send_failure
+from ..enqueue.django_result import result_of
+from ..enqueue.send_signals import Job, failures, send_failure, send_finished, sender_of
 from ..models import Task
 from ..models.claims import ClaimedTask
 from .context_isolation import isolated

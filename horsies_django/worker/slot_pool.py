@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from ..models.claim.scan import MOST
 from ..models.claims import ClaimedTask
+from ..models.queue_scan import MOST
 from .execution import Execution
 from .executors import LOOP_BLOCKED_AFTER, Executor
 from .start_ahead import MAX_WAIT, StartAheadTuner

@@ -7,29 +7,29 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.db import Error, connections, transaction
 from django.db.models.functions import Now
 
-from .. import __version__
 from ..core.bounds import beyond, bring_into_range
 from ..core.queue_policy import RULES
 from ..core.results import OperationalCode, TaskError
 from ..core.serialization import clean_text, dumps
 from ..core.status import BeatRole, TaskStatus
+from ..core.version import __version__
 from ..db import postgres
 from ..db.errors import is_of_the_row, is_refusal, primary_message
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
 from ..models.claim.complete_and_claim import Exchange, exchange_of
-from ..models.claim.scan import Survey
 from ..models.claims import ClaimedTask, Ended, Held, Runner
 from ..models.concurrency_limiter import NO_ONE, Admitted, admit, idle
 from ..models.queue import BOUNDS
 from ..models.queue_limiter import give_back
+from ..models.queue_scan import Survey
 from ..models.release_blocked import KEYS
 from ..models.release_blocked import isolate as isolate_gate
 from ..models.transitions import TaskQuerySet
@@ -38,7 +38,7 @@ from ..models.worker import Answer, WorkerQuerySet
 from ..reaper import pruning
 from ..reaper.crashed import Overrun, recover_all
 from ..workflows import gateway
-from ..workflows.gateway import Door, Made
+from ..workflows.gateway import EngineGateway, NewTasks
 from . import claiming, signal_dispatcher
 from .code_version import code_version
 from .config import WorkerConfig
@@ -95,7 +95,7 @@ class WorkerStore:
         self._runner = runner
         self._statements: dict[bool, Exchange] = {}
         self._survey: Survey | None = None
-        self._door = Door(config.database)
+        self._gateway = EngineGateway(config.database)
         self.selector = QueueSelector(config)
         self._policies_expire_at = float("-inf")
 
@@ -243,15 +243,17 @@ class WorkerStore:
 
     def _blocked(self, claims: Sequence[ClaimedTask | HeldClaim]) -> set[UUID]:
         roots = {claim.workflow_id for claim in claims if claim.workflow_id is not None}
-        return self._door.blocked(roots) if roots else set()
+        return self._gateway.lock_unless_locked(roots) if roots else set()
 
-    def advance(self, outcomes: Sequence[ExecutionResult]) -> Made:
+    def advance(self, outcomes: Sequence[ExecutionResult]) -> NewTasks:
         """Advance the workflows of nodes whose tasks have ended; return the tasks that follow.
 
-        Raises :class:`~..workflows.gateway.Stuck`.
+        Raises :class:`~..workflows.gateway.AdvanceFailed`.
         """
-        is_any_left = any(outcome.completion.again_in is not None for outcome in outcomes)
-        return self._door.ended([outcome.execution.task_id for outcome in outcomes], is_any_left=is_any_left)
+        has_pending = any(outcome.completion.again_in is not None for outcome in outcomes)
+        return self._gateway.advance_locked(
+            [outcome.execution.task_id for outcome in outcomes], has_pending=has_pending
+        )
 
     def notify_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
         """Wake workers that serve the queues of these tasks, once the tasks are committed."""
@@ -261,7 +263,7 @@ class WorkerStore:
     def mark_nodes_running(self, claims: Sequence[ClaimedTask]) -> bool:
         """Mark the nodes of these tasks as running."""
         if claims:
-            gateway.run(self._config.database, [claim.task_id for claim in claims])
+            gateway.mark_running(self._config.database, [claim.task_id for claim in claims])
         return True
 
     def delete_unretained(self, outcomes: Sequence[ExecutionResult]) -> None:
@@ -337,7 +339,7 @@ class WorkerStore:
         return 0
 
     def _store_and_follow(self, end: Ended) -> None:
-        with self.transaction(), gateway.following(self._tasks().filter(pk=end.task_id)):
+        with self.transaction(), gateway.lock_then_advance(self._tasks().filter(pk=end.task_id)):
             self.store([end])
 
     def due_limits(self) -> set[str]:
@@ -360,7 +362,7 @@ class WorkerStore:
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest, self._runner.worker_id)
         nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
-        gateway.follow(self._config.database, nodes)
+        gateway.advance_unless_locked(self._config.database, nodes)
         return [claim for claim in latest if claim.task_id in may]
 
     def complete_and_claim(self, pool: SlotPool, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
@@ -401,7 +403,9 @@ class WorkerStore:
         dated = {claim.task_id: claim.begins_by for claim in free if claim.begins_by is not None}
         if late := [task_id for task_id, begins_by in dated.items() if time.monotonic() >= begins_by]:
             tasks.filter(pk__in=late).expire()
-        gateway.ended(self._config.database, [claim.task_id for claim in free if claim.workflow_id is not None])
+        gateway.advance_locked(
+            self._config.database, [claim.task_id for claim in free if claim.workflow_id is not None]
+        )
         wake_after_commit(self._config.database, ANY_QUEUE)
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
 
@@ -425,7 +429,7 @@ class WorkerStore:
     def hand_back_unknown(self, known: Collection[ClaimedTask], *, at_last: bool = False) -> None:
         """Hand back tasks that this worker holds by the table and does not know: the answer to a commit was lost."""
         mine = {(claim.task_id, claim.claim) for claim in known}
-        held = self._tasks().held_by(self._runner.worker_id).values_list("status", "pk", "claim", "workflow_id")
+        held: Any = self._tasks().held_by(self._runner.worker_id).values_list("status", "pk", "claim", "workflow_id")
         lost = [(status, HeldClaim(*row)) for status, *row in held if tuple(row[:2]) not in mine]
         for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
             if claims := [claim for found, claim in lost if found == status]:

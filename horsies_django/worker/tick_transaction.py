@@ -17,7 +17,7 @@ from django.db import Error
 
 from ..db.errors import is_refusal
 from ..models.claims import ClaimedTask, Ended
-from ..workflows.gateway import Stuck
+from ..workflows.gateway import AdvanceFailed
 from .claim_budget import ClaimBudget
 from .config import WorkerConfig
 from .execution_result import ExecutionResult
@@ -84,7 +84,8 @@ class TickTransaction:
         """Store all results that are ready, and claim for ``pools`` in their order.
 
         ``mark_ready`` is called for queues that get tasks of workflows meanwhile, which are then claimed with the rest.
-        Raises django.db.Error or :class:`~..workflows.gateway.Stuck`: the transaction may have committed all the same.
+        Raises django.db.Error or :class:`~..workflows.gateway.AdvanceFailed`; the transaction may have committed even
+        then.
         """
         batch = self._buffer.batch()
         tick = Tick(has_heartbeat=is_heartbeat_due, has_resolved_doubt=is_in_doubt)
@@ -123,7 +124,7 @@ class TickTransaction:
                 self._store_successes(successes)
                 if nodes:
                     self._notify_others(new_tasks, tick)
-        except (Error, Stuck) as error:
+        except (Error, AdvanceFailed) as error:
             if not ends or (isinstance(error, Error) and not is_refusal(error)):
                 raise
             logger.exception("results refused, storing them one by one count=%d", len(ends))

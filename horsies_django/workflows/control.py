@@ -1,4 +1,4 @@
-"""What a person, or a program, may do to a run: each under its lock, in the caller's transaction or one of its own."""
+"""Operations on one workflow, each under its lock, in the caller's transaction or one of its own."""
 
 from __future__ import annotations
 
@@ -14,72 +14,73 @@ from ..core.serialization import check_size, dumps, encode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..models import Task, Workflow, WorkflowEvent, WorkflowTask
 from .engine import cancel_pause, resume_workflow, retry_nodes, start_nodes
-from .engine.advance import Advance
-from .engine.nodes import BEGUN, among
+from .engine.advance import Engine
+from .engine.nodes import IN_PROGRESS, where_in
 
 
 @contextmanager
 def locked(database: str, key: UUID) -> Iterator[Workflow | None]:
-    """Lock the tree of a workflow and yield its row; None if there is none."""
+    """Lock the tree of a workflow and yield its row; None if there is no such workflow."""
     workflows = Workflow.objects.using(database)
     with transaction.atomic(using=database):
         root = workflows.filter(pk=key).values_list("root_id", flat=True).first()
         if root is not None and connections[database].vendor == "sqlite":
-            workflows.filter(pk=root).update(root_id=root)  # who has read can't become the writer afterwards
+            workflows.filter(pk=root).update(root_id=root)  # a reader can't become the writer later
         yield workflows.filter(pk=key).first() if root is not None and workflows.lock([root]) else None
 
 
 def pause(database: str, key: UUID) -> bool:
-    """RUNNING → PAUSED, with all below it (W-42); return whether it was running."""
+    """RUNNING → PAUSED, with all below it; return whether it was running."""
     with locked(database, key):
-        advance = Advance.on(database)
-        paused = cancel_pause.pause(advance, [key])
-        advance.flush()
-        advance.follow_expired()
+        engine = Engine.on(database)
+        paused = cancel_pause.pause(engine, [key])
+        engine.flush()
+        engine.advance_expired()
         return key in paused
 
 
 def resume(database: str, key: UUID) -> bool:
-    """PAUSED → RUNNING (W-43); return whether it was paused, and nothing above it is."""
+    """PAUSED → RUNNING; return False if it was not paused, or its parent does not run."""
     with locked(database, key):
         return resume_workflow.resume(database, key)
 
 
 def cancel(database: str, key: UUID, *, include_running: bool = False) -> bool:
-    """End a workflow and all below it as CANCELLED; what runs comes to its end (W-44). Return whether it was live.
+    """Cancel a workflow and all below it, while running tasks come to their end. Return whether it was live.
 
-    With ``include_running`` the tasks that run are cancelled too, also of one that was cancelled before or has expired.
+    ``include_running`` cancels running tasks too, also those of a workflow that was cancelled before or has expired.
     """
     with locked(database, key) as workflow:
         if workflow is None:
             return False
         is_live = workflow.status not in WORKFLOW_TERMINAL_STATES
         if is_live:
-            advance = Advance.on(database)
-            advance.after(cancel_pause.cancel(advance, [key]))
-            advance.finish(cancel_pause.below(database, [key]))  # one with nothing open has not been heard of with that
+            engine = Engine.on(database)
+            engine.advance(cancel_pause.cancel(engine, [key]))
+            # Those without an open node too.
+            engine.complete_workflows(cancel_pause.subtree_ids(database, [key]))
         return (include_running and _stop_bodies(database, key)) or is_live
 
 
 def _stop_bodies(database: str, key: UUID) -> bool:
-    """Cancel the tasks that a workflow and all below it still have; return whether there were any."""
+    """Cancel the started tasks of a workflow and of all below it; return whether there were any."""
     nodes = WorkflowTask.objects.using(database).filter(
-        workflow__in=cancel_pause.below(database, [key]), status__in=BEGUN, task__isnull=False
+        workflow__in=cancel_pause.subtree_ids(database, [key]), status__in=IN_PROGRESS, task__isnull=False
     )
     tasks = list(nodes.values_list("task_id", flat=True))
-    return Task.objects.using(database).filter(among(database, tasks)).cancel(include_running=True) > 0
+    return Task.objects.using(database).filter(where_in(database, tasks)).cancel(include_running=True) > 0
 
 
 def retry(database: str, key: UUID, node_id: str | None = None) -> bool:
-    """Run failed and skipped nodes of a workflow again (P-06); return whether there were such, and that may be."""
+    """Retry failed and skipped nodes of a workflow; return whether there were any that may run again."""
     with locked(database, key):
         return retry_nodes.retry(database, key, node_id)
 
 
 def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
-    """Release the nodes that wait for an event, or keep it for them (P-08); return whether the workflow was live.
+    """Complete the nodes that wait for an event, and keep it for later ones; return whether the workflow was live.
 
-    Raises InvalidTask if its backend is in the settings no more: that says how a payload is stored.
+    Raises InvalidTask if the workflow's backend is no longer in the settings, which say how payloads are stored.
     """
     with locked(database, key) as workflow:
         if workflow is None or workflow.status in WORKFLOW_TERMINAL_STATES:
@@ -91,11 +92,11 @@ def send_event(database: str, key: UUID, name: str, payload: Any) -> bool:
         WorkflowEvent.objects.using(database).update_or_create(
             workflow=workflow, name=name, defaults={"payload": payload}
         )
-        advance = Advance.on(database)
-        ends = start_nodes.waiting_for(advance.nodes, key, name)
-        timers = advance.nodes.filter(pk__in=[end.pk for end in ends], task_id__isnull=False)
+        engine = Engine.on(database)
+        ends = start_nodes.nodes_waiting_for(engine.nodes, key, name)
+        timers = engine.nodes.filter(pk__in=[end.pk for end in ends], task_id__isnull=False)
         timer_ids = list(timers.values_list("task_id", flat=True))
-        advance.after(start_nodes.happened(advance, [(end, text) for end in ends]))
+        engine.advance(start_nodes.complete_events(engine, [(end, text) for end in ends]))
         tasks = Task.objects.using(database)
         free = tasks.filter(pk__in=timer_ids).lock().values_list("pk", flat=True)
         tasks.filter(pk__in=list(free)).cancel_quietly()

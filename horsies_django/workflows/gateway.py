@@ -1,6 +1,15 @@
-"""The door between the queue and its workflows: "these tasks have ended".
+"""The gateway from tasks to the engine: callers report tasks that have ended, the engine advances their workflows.
 
-A workflow's row is locked before any of its tasks is (P-03). Workers never wait for that lock.
+A workflow's row is locked before any row of its tasks. Each function is named by how it takes that lock:
+
+========================  ===========================================================================================
+``lock_and_wait``         Waits for the lock of one workflow.
+``lock_unless_locked``    Skips workflows that another transaction has locked, and says which. Workers and the reaper
+                          use it, since they must never wait for this lock.
+``advance_locked``        Advances workflows that the caller has locked.
+``lock_then_advance``     Waits for the locks, runs the block, then advances.
+``advance_unless_locked`` For a caller that has locked the tasks already: advances the workflows that are not locked.
+========================  ===========================================================================================
 """
 
 from __future__ import annotations
@@ -13,8 +22,8 @@ from uuid import UUID
 
 from django.db import Error, transaction
 
-from ..core.workflow_status import WorkflowTaskStatus
 from ..db.errors import is_refusal
+from . import lifecycle
 
 if TYPE_CHECKING:
     from ..models.transitions import TaskQuerySet
@@ -23,121 +32,110 @@ if TYPE_CHECKING:
 logger = logging.getLogger("horsies_django.workflows")
 
 
-class Stuck(Exception):
-    """What follows from the ends of some tasks can't be done, for their workflows' rows are damaged."""
+class AdvanceFailed(Exception):
+    """The engine can't advance some workflows, because their rows are damaged."""
 
 
-class Made(NamedTuple):
-    """Tasks that can be claimed, each with its queue and whether it is a coroutine's; gates at which others wait."""
+class NewTasks(NamedTuple):
+    """Tasks that can be claimed, each with its queue and whether it is async; limit keys that have blocked tasks."""
 
     tasks: Mapping[UUID, tuple[str, bool]]
     limit_keys: Collection[str]
 
 
-class Door:
-    """The door of one worker, whose connection keeps what is said through it."""
+class EngineGateway:
+    """The gateway of one worker. It keeps the engine's compiled statements for the worker's connection."""
 
     def __init__(self, database: str) -> None:
-        from .engine.queries import Phrases
+        from .engine.queries import EngineQueries
 
         self._database = database
-        self._phrases = Phrases(database)
+        self._queries = EngineQueries(database)
 
-    def blocked(self, roots: Collection[UUID]) -> set[UUID]:
-        """Lock these workflows; return those that somebody else has locked."""
+    def lock_unless_locked(self, roots: Collection[UUID]) -> set[UUID]:
+        """Lock these workflows; return those that another transaction has locked."""
         from ..models import Workflow
 
-        missing = set(roots) - self._phrases.lock(roots)
-        # One that is not there any more blocks nobody.
+        missing = set(roots) - self._queries.lock(roots)
+        # A deleted workflow blocks nobody.
         workflows = Workflow.objects.using(self._database)
         return set(workflows.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
 
-    def ended(self, ids: Collection[UUID], *, is_any_left: bool) -> Made:
-        """Do what follows from the ends of these tasks, whose workflows are locked.
+    def advance_locked(self, ids: Collection[UUID], *, has_pending: bool) -> NewTasks:
+        """Advance the workflows of these tasks, which the caller has locked; return the new tasks.
 
-        ``is_any_left`` says whether some of them wait for another attempt. Return what was made with that. It is the
-        worker's to tell others of those tasks that it does not claim itself, and to look at the gates. Raises
-        :class:`Stuck`.
+        ``has_pending`` says whether some of the tasks wait for another attempt. The worker claims the new tasks or
+        notifies others of them, and releases blocked tasks of the limit keys. Raises :class:`AdvanceFailed`.
         """
-        from .engine.advance import Advance
+        from .engine.advance import Engine
 
-        advance = Advance(self._phrases, is_quiet=True)
+        engine = Engine(self._queries, caller_notifies=True)
         try:
-            advance.after_tasks(ids, is_any_left=is_any_left)
+            engine.advance_after_tasks(ids, has_pending=has_pending)
         except Exception as error:
-            if _is_away(error):
+            if _is_outage(error):
                 raise
-            raise Stuck from error
-        return Made(advance.enqueued, advance.limit_keys)
+            raise AdvanceFailed from error
+        return NewTasks(engine.enqueued, engine.limit_keys)
 
 
-def lock(database: str, root: UUID) -> None:
+def lock_and_wait(database: str, root: UUID) -> None:
     """Lock the workflow of a task that is about to end in the current transaction."""
     from ..models import Workflow
 
     Workflow.objects.using(database).lock([root])
 
 
-def ended(database: str, ids: Sequence[UUID]) -> None:
-    """Do what follows from the ends of these tasks, whose workflows are locked.
+def lock_unless_locked(tasks: TaskQuerySet) -> tuple[TaskQuerySet, list[UUID]]:
+    """Lock the workflows of these tasks; return the tasks that may change now, and the ids of nodes among them.
 
-    The ends stay, whatever comes of it: a workflow that can't go on, as something has damaged its rows, is told of and
-    left to repair.
-    """
-    if ids and not _try(database, ids) and len(ids) > 1:
-        for key in ids:
-            _try(database, [key])
-
-
-def _try(database: str, ids: Sequence[UUID]) -> bool:
-    from .engine.advance import Advance
-
-    try:
-        with transaction.atomic(using=database):
-            Advance.on(database).after_tasks(ids)
-    except Exception as error:
-        if _is_away(error):
-            raise
-        logger.exception("what follows from the ends of %d tasks can't be done; task id=%s", len(ids), ids[0])
-        return False
-    return True
-
-
-def _is_away(error: Exception) -> bool:
-    return isinstance(error, Error) and not is_refusal(error)
-
-
-def follow(database: str, ids: Collection[UUID]) -> None:
-    """Do what follows from what has become of these tasks, if any is a node's, in the current transaction.
-
-    That has locked the tasks, so it must not wait for their workflows.
-    """
-    from ..models import Task, Workflow
-
-    tasks = Task.objects.using(database).filter(pk__in=ids, workflow_id__isnull=False)
-    if ids and (pairs := dict(tasks.values_list("pk", "workflow_id"))):
-        held = Workflow.objects.using(database).lock({root for root in pairs.values() if root is not None}, skip=True)
-        ended(database, [key for key, root in pairs.items() if root in held])
-
-
-def free(tasks: TaskQuerySet) -> tuple[TaskQuerySet, list[UUID]]:
-    """Lock the workflows of those of these tasks that are nodes; return the tasks without those that have to wait.
-
-    They do if somebody else has locked their workflow. The second value are the ids of those that are nodes.
+    Tasks of workflows that another transaction has locked are left out.
     """
     from ..models import Workflow
 
     pairs = dict(tasks.filter(workflow_id__isnull=False).values_list("pk", "workflow_id"))
     if not pairs:
         return tasks, []
-    held = Workflow.objects.using(tasks.db).lock({root for root in pairs.values() if root is not None}, skip=True)
-    waiting = [key for key, root in pairs.items() if root not in held]
+    locked = Workflow.objects.using(tasks.db).lock({root for root in pairs.values() if root is not None}, skip=True)
+    waiting = [key for key, root in pairs.items() if root not in locked]
     return tasks.exclude(pk__in=waiting), [key for key in pairs if key not in set(waiting)]
 
 
+def advance_locked(database: str, ids: Sequence[UUID]) -> None:
+    """Advance the workflows of these tasks, which the caller has locked.
+
+    Never raises for damaged rows: the ends of the tasks stay, the failure is logged, and repair deals with the workflow
+    later.
+    """
+    if ids and not _advance(database, ids) and len(ids) > 1:
+        for key in ids:
+            _advance(database, [key])
+
+
+def _advance(database: str, ids: Sequence[UUID]) -> bool:
+    from .engine.advance import Engine
+
+    try:
+        with transaction.atomic(using=database):
+            Engine.on(database).advance_after_tasks(ids)
+    except Exception as error:
+        if _is_outage(error):
+            raise
+        logger.exception("advance failed tasks=%d id=%s", len(ids), ids[0])
+        return False
+    return True
+
+
+def _is_outage(error: Exception) -> bool:
+    return isinstance(error, Error) and not is_refusal(error)
+
+
 @contextmanager
-def following(tasks: TaskQuerySet) -> Iterator[None]:
-    """Do what follows from what the block does to these tasks, in one transaction with it, if any is a node's."""
+def lock_then_advance(tasks: TaskQuerySet) -> Iterator[None]:
+    """Lock the workflows of these tasks, run the block, and advance the workflows: all in one transaction.
+
+    For tasks that are no nodes, the block runs without a transaction of ours.
+    """
     nodes = list(tasks.filter(workflow_id__isnull=False).values_list("pk", "workflow_id"))
     if not nodes:
         yield
@@ -147,24 +145,38 @@ def following(tasks: TaskQuerySet) -> Iterator[None]:
     with transaction.atomic(using=tasks.db):
         Workflow.objects.using(tasks.db).lock({root for _, root in nodes if root is not None})
         yield
-        ended(tasks.db, [key for key, _ in nodes])
+        advance_locked(tasks.db, [key for key, _ in nodes])
 
 
-def retry(tasks: TaskQuerySet) -> int:
-    """Retry the nodes of these tasks, each with what was skipped for it; return how many (P-06)."""
+def advance_unless_locked(database: str, ids: Collection[UUID]) -> None:
+    """Advance the workflows of these tasks in the current transaction, which has locked the tasks.
+
+    Skips workflows that another transaction has locked: to wait for them in this order could deadlock. Repair advances
+    those later.
+    """
+    from ..models import Task, Workflow
+
+    tasks = Task.objects.using(database).filter(pk__in=ids, workflow_id__isnull=False)
+    if ids and (pairs := dict(tasks.values_list("pk", "workflow_id"))):
+        locked = Workflow.objects.using(database).lock({root for root in pairs.values() if root is not None}, skip=True)
+        advance_locked(database, [key for key, root in pairs.items() if root in locked])
+
+
+def retry_nodes(tasks: TaskQuerySet) -> int:
+    """Retry the nodes of these tasks, with the nodes that were skipped because of them; return how many."""
     from ..models import WorkflowTask
-    from .control import retry as retry_node
+    from .control import retry
 
     nodes = WorkflowTask.objects.using(tasks.db).filter(task_id__in=list(tasks.values_list("pk", flat=True)))
-    return sum(retry_node(tasks.db, *row) for row in list(nodes.values_list("workflow_id", "node_id")))
+    return sum(retry(tasks.db, *row) for row in list(nodes.values_list("workflow_id", "node_id")))
 
 
-def run(database: str, ids: Collection[UUID]) -> None:
-    """ENQUEUED → RUNNING for the nodes of these tasks (W-34)."""
+def mark_running(database: str, ids: Collection[UUID]) -> None:
+    """ENQUEUED → RUNNING for the nodes of these tasks."""
     from ..models import WorkflowTask
 
     with transaction.atomic(using=database):
         nodes = WorkflowTask.objects.using(database)
-        enqueued = nodes.filter(task_id__in=ids, status=WorkflowTaskStatus.ENQUEUED)
+        enqueued = nodes.filter(lifecycle.MARK_RUNNING.is_possible, task_id__in=ids)
         keys = list(enqueued.select_for_update(skip_locked=True).values_list("pk", flat=True))
-        nodes.filter(pk__in=keys, status=WorkflowTaskStatus.ENQUEUED).update(status=WorkflowTaskStatus.RUNNING)
+        lifecycle.MARK_RUNNING.apply(nodes.filter(pk__in=keys))

@@ -34,12 +34,12 @@ def arguments(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
     None if that builds a subworkflow, which asks for what is for that.
     """
     parameters = parameters_of(task.func, task.takes_context).by_name
-    if not (run.claim.is_fed or {_META, _CONTEXT} & parameters):
+    if not (run.claim.has_inputs or {_META, _CONTEXT} & parameters):
         return {}
     from ..models import WorkflowTask
-    from .engine.enqueue_nodes import BUILD
+    from .engine.enqueue_nodes import BUILD_TASK
 
-    if run.claim.task_name == BUILD:
+    if run.claim.task_name == BUILD_TASK:
         return {}
     nodes = WorkflowTask.objects.using(run.database)
     return arguments_of(nodes.select_related("workflow").get(task_id=run.task_id), parameters)

@@ -9,13 +9,13 @@ from django.db import transaction
 from ..core.backends import reads_rich
 from ..core.results import TaskError, TaskResult
 from ..core.retry import RetryPolicy
-from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowTaskStatus
+from ..core.workflow_status import WORKFLOW_TERMINAL_STATES
 from ..db.pause_on_outage import waiting_for_database
 from ..enqueue.call_builder import parameters_of
 from ..enqueue.context import TaskContext
 from ..enqueue.task import task
 from ..enqueue.workflow_context import WorkflowContext
-from . import input_resolver
+from . import input_resolver, lifecycle
 from .codes import STOPPED_BY, WorkflowCode
 from .conditions import condition_at
 
@@ -86,7 +86,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     """
     from ..core.ids import uuid7
     from ..models import Workflow, WorkflowTask
-    from .engine.nodes import BEGUN
+    from .engine.nodes import IN_PROGRESS
     from .registry import definition_at
     from .start import launch
 
@@ -111,7 +111,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
         # Meanwhile the node may have ended or be another task's: one before this may have built a subworkflow, and not
         # have heard of its COMMIT. And its workflow may have been paused or cancelled.
         node.refresh_from_db(fields=["status", "task"])
-        if node.status not in BEGUN or node.task_id != context.run.task_id:
+        if node.status not in IN_PROGRESS or node.task_id != context.run.task_id:
             return TaskResult(ok=None)
         node.workflow.refresh_from_db()
         if node.workflow.status in WORKFLOW_TERMINAL_STATES:
@@ -126,8 +126,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
                     f"unique_key {blueprint.unique_key!r} is that of {holder}, which is {launched.workflow.status}."
                 )
                 return _failed(WorkflowCode.WORKFLOW_KEY_TAKEN, problem)
-            begun = WorkflowTask.objects.using(database).filter(pk=node.pk, status=WorkflowTaskStatus.ENQUEUED)
-            begun.update(status=WorkflowTaskStatus.RUNNING)  # W-33
+            lifecycle.MARK_RUNNING.apply(WorkflowTask.objects.using(database).filter(pk=node.pk))
     return TaskResult(ok=None)
 
 

@@ -19,7 +19,7 @@ COLUMNS = {
         "deferred": True,
         "group_key": "customer-7",
         "item_count": 2,
-        "is_fed": True,
+        "has_inputs": True,
     },
     "pending": {},
     "retrying": {

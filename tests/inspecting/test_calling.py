@@ -87,7 +87,7 @@ def test_a3_101_a_scheduled_task_gets_other_arguments_and_no_other_task_does(dra
     assert tasks().update(uuid4(), [2]).reasons == {"there is no such task": 1}
 
 
-@pytest.mark.parametrize("columns", [{"workflow_id": uuid4()}, {"is_fed": True}])
+@pytest.mark.parametrize("columns", [{"workflow_id": uuid4()}, {"has_inputs": True}])
 def test_a_task_that_has_its_arguments_from_elsewhere_keeps_them(columns):
     waiting = make("scheduled", task_name="tests.jobs.tasks.add", args=[1], **columns)
 

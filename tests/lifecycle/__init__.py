@@ -1,1 +1,1 @@
-"""What is promised of a task's life, seen through the public door."""
+"""What is promised of a task's life, seen through the public interface."""

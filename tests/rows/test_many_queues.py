@@ -11,7 +11,7 @@ from horsies_django import TaskStatus
 from horsies_django.core.ids import uuid7s
 from horsies_django.db.notifications import MAX_REMEMBERED, _limiter, wake_after_commit
 from horsies_django.models import Task, Worker
-from horsies_django.models.claim.scan import MOST, Survey
+from horsies_django.models.queue_scan import MOST, Survey
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,8 +9,8 @@ from django.core.exceptions import ValidationError
 
 from horsies_django.core.backends import config_of
 from horsies_django.core.schedule_enums import MOST_CATCH_UP
+from horsies_django.db.clock import database_now
 from horsies_django.models import Schedule, Task
-from horsies_django.schedules.clock import database_now
 from horsies_django.schedules.fire_due import SLOTS_OF_A_LOOK, _due
 from horsies_django.schedules.scheduler import Beat
 from tests.schedules.conftest import make, put_back, utc

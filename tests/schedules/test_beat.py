@@ -13,10 +13,10 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import Every, schedule
 from horsies_django.checks import check_schedules
 from horsies_django.core.backends import config_of
+from horsies_django.db.clock import database_now
 from horsies_django.models import Schedule, Task, Workflow
 from horsies_django.models.transitions import DEADLOCK
 from horsies_django.schedules import backoff, dispatch, fire_due
-from horsies_django.schedules.clock import database_now
 from horsies_django.schedules.scheduler import Beat
 from tests.conftest import wait_until
 from tests.schedules import jobs

@@ -7,10 +7,10 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from horsies_django import Every, schedule
+from horsies_django.db.clock import database_now
 from horsies_django.db.expressions import FromNow
 from horsies_django.models import Schedule, Task
 from horsies_django.schedules import fire_due, scheduler
-from horsies_django.schedules.clock import database_now
 from tests.conftest import wait_until
 from tests.jobs.tasks import add, noop
 from tests.schedules.conftest import make, put_back

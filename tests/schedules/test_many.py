@@ -11,9 +11,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from horsies_django.db.clock import database_now
 from horsies_django.db.expressions import SecondsUntil
 from horsies_django.models import Schedule, Task
-from horsies_django.schedules.clock import database_now
 from tests.conftest import wait_until
 from tests.schedules.conftest import make, put_back
 

@@ -5,7 +5,7 @@ from datetime import time
 import pytest
 
 from horsies_django import Cron, Daily, Every, Hourly, Monthly, Weekly
-from horsies_django.schedules.patterns import parse
+from horsies_django.core.schedule_patterns import parse
 
 pytestmark = pytest.mark.once
 

@@ -7,9 +7,9 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from horsies_django import TaskHandle, WorkflowHandle
+from horsies_django.db.clock import database_now
 from horsies_django.db.expressions import FromNow
 from horsies_django.models import Schedule, Task
-from horsies_django.schedules.clock import database_now
 from tests.schedules.conftest import make, utc
 
 pytestmark = pytest.mark.django_db

@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from horsies_django.schedules.patterns import parse
-from horsies_django.schedules.slots import Slots
+from horsies_django.core.schedule_patterns import parse
+from horsies_django.core.schedule_slots import Slots
 from tests.schedules.conftest import utc
 
 pytestmark = pytest.mark.once

@@ -7,9 +7,10 @@ import pytest
 
 from horsies_django import Cron, Every, schedule
 from horsies_django.checks import check_schedules
+from horsies_django.core.clock import aware
 from horsies_django.core.compat import BaseTaskBackend
+from horsies_django.db.clock import database_now
 from horsies_django.models import Schedule
-from horsies_django.schedules.clock import aware, database_now
 from horsies_django.schedules.declaring import declarations
 from tests.jobs.tasks import add, noop
 from tests.schedules.conftest import make, utc

@@ -55,7 +55,7 @@ def die(count: int = 100) -> list[UUID]:
     with transaction.atomic():
         claims = Task.objects.claim("dead", start=count, prefetch=0)
     keys = [claim.task_id for claim in claims]
-    gateway.run("default", keys)
+    gateway.mark_running("default", keys)
     then = timezone.now() - timedelta(hours=1)
     Task.objects.filter(pk__in=keys).update(claimed_at=then, started_at=then)
     return keys
@@ -126,8 +126,8 @@ def contradictions(handle: WorkflowHandle[Any]) -> list[str]:
             ok = [dep for dep in done if dep.status == WorkflowTaskStatus.COMPLETED]
             bad = [dep for dep in done if dep not in ok and dep.error_code != "CONDITION_NOT_MET"]
             is_right = len(deps) - len(done), len(ok), len(bad)
-            if (node.open_deps, node.ok_deps, node.bad_deps) != is_right:
-                found.append(f"{node.node_id} counts {node.open_deps, node.ok_deps, node.bad_deps}, not {is_right}")
+            if (node.open_deps, node.ok_deps, node.failed_deps) != is_right:
+                found.append(f"{node.node_id} counts {node.open_deps, node.ok_deps, node.failed_deps}, not {is_right}")
         if node.status == WorkflowTaskStatus.ENQUEUED and (node.task is None or node.task.status in _ENDED):
             found.append(f"{node.node_id} is ENQUEUED, its task is {node.task and node.task.status}")
     if str(workflow.status) in _ENDED and workflow.status != "CANCELLED" and any(is_open.values()):

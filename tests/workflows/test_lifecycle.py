@@ -9,24 +9,25 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
-from horsies_django import OnError, RetryPolicy, Workflow, wait_for_event
+from horsies_django import Batch, OnError, RetryPolicy, Workflow, wait_for_event
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.reaper.recovery import recover_stuck_workflows
 from horsies_django.workflows.engine import repair
-from horsies_django.workflows.lifecycle import NODE_CHANGES, WORKFLOW_CHANGES
+from horsies_django.workflows.lifecycle import NODE_TRANSITIONS, WORKFLOW_TRANSITIONS
 from tests.workflows import bodies
 from tests.workflows.running import end_unheard, ran, states, step, wait_and_drain
 
-TABLES = {"horsies_workflows": WORKFLOW_CHANGES, "horsies_workflow_tasks": NODE_CHANGES}
+TABLES = {"horsies_workflows": WORKFLOW_TRANSITIONS, "horsies_workflow_tasks": NODE_TRANSITIONS}
 
 
 def promised():
     return {
         (table, source, target)
-        for table, changes in TABLES.items()
-        for change in changes
-        for source, target in product(map(str, change.sources or [""]), [str(change.target)])
+        for table, transitions in TABLES.items()
+        for each in transitions
+        for source, target in product(map(str, each.sources or [""]), [str(each.target)])
+        if source != target
     }
 
 
@@ -119,6 +120,10 @@ def test_every_change_in_the_tables_is_made_and_no_other(seen, drain):
     step_until_mapped(handle)
     handle.cancel()
     handle.retry()
+    drain()
+    # A batch.
+    with Batch("batch") as batch:
+        batch.add(bodies.give, value=1)
     drain()
     # Conditions.
     ran(Workflow("unwanted", [bodies.give.node(run_when=bodies.no)()]), drain)

@@ -11,11 +11,11 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.compat import task_backends
 from ...core.registry import registry as known
+from ...core.schedule_patterns import with_kind
 from ...enqueue.backend import HorsiesBackend
 from ...enqueue.task import HorsiesTask
 from ...models import Schedule
 from ...models.operator_actions import INTERNAL
-from ...schedules.patterns import with_kind
 from ...workflows.registry import registry
 from ..base import queue_database
 from ..lists.registered import task_names

@@ -14,8 +14,8 @@ from django.http import QueryDict
 from django.utils.formats import date_format
 from django.utils.safestring import SafeString
 
+from ...core.schedule_patterns import with_kind
 from ...models import Schedule
-from ...schedules.patterns import with_kind
 from ..moments import validate_date, when
 from .words import words_of
 

@@ -13,7 +13,7 @@ from django.utils.formats import number_format
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...schedules.cron import expanded
+from ...core.cron import expanded
 
 #: The longest unit first: its seconds, one of it, and more. No language that there is tells two from five.
 _UNITS: Final = (

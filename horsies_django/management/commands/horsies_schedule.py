@@ -15,16 +15,17 @@ from django.db import DatabaseError
 from django.db.models.functions import Now
 
 from horsies_django.core.backends import horsies_backend
+from horsies_django.core.clock import aware
 from horsies_django.core.durations import from_now
 from horsies_django.core.printable import one_line
 from horsies_django.core.schedule_enums import DisabledBy
+from horsies_django.db.clock import database_now
 from horsies_django.management.base import QueueCommand
 from horsies_django.management.layout import table
 from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Schedule
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.schedule import ScheduleQuerySet
-from horsies_django.schedules.clock import aware, database_now
 from horsies_django.schedules.declaring import declarations
 from horsies_django.schedules.dispatch import try_run
 from horsies_django.worker.connection import own_connection

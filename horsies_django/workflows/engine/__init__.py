@@ -1,5 +1,5 @@
-"""The engine: brings workflows up to date, a level at a time, under the lock of their trees.
+"""The engine advances workflows level by level, under the locks of their trees.
 
-It pulls: what follows from the ends of tasks is read off the rows, so it can be asked at any time, and asked again. No
-code of a user runs in here.
+It reads from the rows what has ended and what follows, so it can run at any time and more than once. It runs no user
+code.
 """

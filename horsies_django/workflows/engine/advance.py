@@ -1,8 +1,8 @@
-"""Advancing: everything that follows from the ends of nodes, level by level, in the caller's transaction.
+"""Advances workflows: applies the ends of nodes, level by level, in the caller's transaction.
 
-A level costs a number of statements that does not grow with how many nodes it has, nor with how many have ended before
-(W-74, P-13). After a few levels all that could follow is read at once, so the round trips do not grow with the levels
-either. The caller has locked the roots.
+A level costs a fixed number of statements, however many nodes it has and however many have ended before. After a few
+levels the engine reads everything below at once, so that the round trips do not grow with the levels either. The caller
+has locked the root workflows.
 """
 
 from __future__ import annotations
@@ -14,138 +14,147 @@ from typing import Final, Self
 from uuid import UUID
 
 from ...core.workflow_status import NodeKind, OnError, WorkflowStatus, WorkflowTaskStatus
+from .. import lifecycle
 from . import cancel_pause, complete_workflow, node_end, start_nodes
-from .context import Turn
-from .nodes import Node, Place, Settled, among, is_item_of, read
-from .queries import Phrases, Question
+from .context import EngineContext
+from .nodes import Node, NodeEnd, Position, is_item_of, read_nodes, where_in
+from .queries import EngineQueries, Query
 
-#: Levels for which what waits is read level by level. Of more, all that is below is read at once.
-_SHALLOW: Final = 2
-
-_WAITS: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY)
+#: Up to this level the engine reads the waiting nodes one level at a time; then it reads everything below at once.
+_LEVELS_READ_SINGLY: Final = 2
 
 
 @dataclass(slots=True)
-class Advance(Turn):
-    """Brings the workflows of locked trees up to date."""
+class Engine(EngineContext):
+    """Advances the workflows of locked trees."""
 
     @classmethod
     def on(cls, database: str) -> Self:
-        """Return one that tells workers of what it enqueues."""
-        return cls(Phrases(database))
+        """Return an engine that notifies workers of the tasks that it enqueues."""
+        return cls(EngineQueries(database))
 
-    def after_tasks(self, ids: Collection[UUID], *, is_any_left: bool = False) -> None:
-        """Some tasks of nodes have ended, or wait again; with ``is_any_left`` some are known to wait."""
-        rows, keys = self.ask(self.phrases.ends(ids), self._left(ids) if is_any_left else None)
-        ends, ready = node_end.settle(self, rows)
-        if not is_any_left and len(ends) + len(ready) < len(ids):
-            (keys,) = self.ask(self._left(ids))
+    def advance_after_tasks(self, ids: Collection[UUID], *, has_pending: bool = False) -> None:
+        """Advance the nodes of these tasks, which have ended or wait for another attempt.
+
+        With ``has_pending`` the caller knows that some of the tasks wait for another attempt.
+        """
+        rows, keys = self.fetch(self.queries.task_ends(ids), self._query_unstarted(ids) if has_pending else None)
+        ends, ready = node_end.apply_results(self, rows)
+        if not has_pending and len(ends) + len(ready) < len(ids):
+            (keys,) = self.fetch(self._query_unstarted(ids))
         if keys:
             some = self.nodes.filter(pk__in=[key for (key,) in keys])
-            cancel_pause.abandon(self, some)
-            ends += cancel_pause.drop(self, some)
-        self.after(ends, ready)
+            cancel_pause.return_to_ready(self, some)
+            ends += cancel_pause.skip_in_ended(self, some)
+        self.advance(ends, ready)
 
-    def _left(self, ids: Collection[UUID]) -> Question:
-        return self.phrases.read(cancel_pause.left_over(self.nodes, ids), "pk")
+    def _query_unstarted(self, ids: Collection[UUID]) -> Query:
+        return self.queries.query(cancel_pause.unstarted_in_stopped(self.nodes, ids), "pk")
 
-    def after(self, ends: Sequence[Settled], ready: Collection[int] = ()) -> None:
-        """These nodes have ended, and these are to begin, where their workflows run."""
+    def advance(self, ends: Sequence[NodeEnd], ready: Collection[int] = ()) -> None:
+        """Advance after these nodes have ended; start those of the ``ready`` ones whose workflows run."""
         self.flush()
-        self.forget()
-        nodes = self._that_may_begin(ready)
-        self.leave(nodes)  # in the database they wait until that is written
-        self._follow([*ends, *start_nodes.begin(self, nodes)])
+        self.clear_cache()
+        nodes = self._read_startable(ready)
+        self.stop_waiting(nodes)  # in the database they wait until the flush
+        self._advance_levels([*ends, *start_nodes.start(self, nodes)])
 
-    def finish(self, keys: Collection[UUID]) -> None:
-        """End those of these workflows in which nothing is open, and do what follows."""
+    def complete_workflows(self, keys: Collection[UUID]) -> None:
+        """End those of these workflows that have no open node, and advance after that."""
         self.flush()
-        self.forget()
-        self._follow(complete_workflow.finish(self, keys))
+        self.clear_cache()
+        self._advance_levels(complete_workflow.complete_workflows(self, keys))
 
-    def _follow(self, ends: Sequence[Settled]) -> None:
+    def _advance_levels(self, ends: Sequence[NodeEnd]) -> None:
         level = 0
         while ends:
             level += 1
-            by_place = _waited_for(ends)
-            if level > _SHALLOW and not self.is_whole:
-                self.know_above({key for key, _ in by_place})
-                complete_workflow.foresee(self, by_place)
-            touched = self._count(ends, by_place)
-            self._pause_where_that_is_asked_for(ends)
-            begun, skipped = self._promote(by_place)
-            done = [key for key in touched if key in self.flows and self.flows[key].open_count == 0]
-            self.count([*skipped, *begun])
-            finished = complete_workflow.finish(self, done) if done else []
-            self.count(finished)
-            ends = [*skipped, *begun, *finished]
+            by_position = _by_dependent(ends)
+            if level > _LEVELS_READ_SINGLY and not self.has_all_waiting:
+                self.load_parents({key for key, _ in by_position})
+                complete_workflow.preload(self, by_position)
+            touched = self._count_level(ends, by_position)
+            self._pause_failed(ends)
+            started, skipped = self._decide_waiting(by_position)
+            done = [key for key in touched if key in self.workflows and self.workflows[key].open_count == 0]
+            self.count_ends([*skipped, *started])
+            finished = complete_workflow.complete_workflows(self, done) if done else []
+            self.count_ends(finished)
+            ends = [*skipped, *started, *finished]
         self.flush()
-        self.follow_expired()
+        self.advance_expired()
 
-    def follow_expired(self) -> None:
-        """End the nodes of the tasks that have expired as their workflows were stopped."""
-        if expired := self.expired.copy():
-            self.expired.clear()
-            self.after_tasks(expired)
+    def advance_expired(self) -> None:
+        """End the nodes whose tasks have expired because their workflows were stopped, and advance after that."""
+        if expired := self.expired_tasks.copy():
+            self.expired_tasks.clear()
+            self.advance_after_tasks(expired)
 
-    def _that_may_begin(self, keys: Collection[int]) -> list[Node]:
-        rows = self.nodes.filter(among(self.database, keys), status__in=_WAITS, workflow__status=WorkflowStatus.RUNNING)
-        return read(rows) if keys else []
+    def _read_startable(self, keys: Collection[int]) -> list[Node]:
+        waiting = self.nodes.filter(lifecycle.ENQUEUE_NODE.is_possible, where_in(self.database, keys))
+        rows = waiting.filter(workflow__status=WorkflowStatus.RUNNING)
+        return read_nodes(rows) if keys else []
 
-    def _count(self, ends: Sequence[Settled], places: Collection[Place]) -> Collection[UUID]:
-        """Count these nodes as ended, and know how their workflows are then, and what waits; return their ids."""
+    def _count_level(self, ends: Sequence[NodeEnd], positions: Collection[Position]) -> Collection[UUID]:
+        """Count these nodes as ended; load their workflows and the nodes that wait at these positions.
+
+        Return the ids of the workflows.
+        """
         counts = Counter(end.workflow_id for end in ends)
         failed: dict[UUID, int] = {}
         for end in ends:
             if end.status == WorkflowTaskStatus.FAILED and end.map_index is None:
                 failed[end.workflow_id] = min(end.task_index, failed.get(end.workflow_id, end.task_index))
-        self.close(counts, failed, places)
+        self.count_ended(counts, failed, positions)
         return counts
 
-    def _pause_where_that_is_asked_for(self, ends: Sequence[Settled]) -> None:
-        """W-41."""
+    def _pause_failed(self, ends: Sequence[NodeEnd]) -> None:
+        """Pause the workflows of failed nodes that have ``on_error`` PAUSE."""
         failed = {end.workflow_id for end in ends if end.status == WorkflowTaskStatus.FAILED and end.map_index is None}
-        flows = [self.flows[key] for key in failed if key in self.flows]
-        if asked := [flow.key for flow in flows if flow.is_running and flow.on_error == OnError.PAUSE]:
+        workflows = [self.workflows[key] for key in failed if key in self.workflows]
+        if to_pause := [
+            workflow.key for workflow in workflows if workflow.is_running and workflow.on_error == OnError.PAUSE
+        ]:
             self.flush()
-            for key in cancel_pause.pause(self, asked):
-                if key in self.flows:
-                    self.flows[key].status = WorkflowStatus.PAUSED
+            for key in cancel_pause.pause(self, to_pause):
+                if key in self.workflows:
+                    self.workflows[key].status = WorkflowStatus.PAUSED
 
-    def _promote(self, by_place: dict[Place, list[Settled]]) -> tuple[list[Settled], list[Settled]]:
-        """Decide the nodes that wait at these places, for these; return those that end as they begin, and the skipped.
+    def _decide_waiting(self, by_position: dict[Position, list[NodeEnd]]) -> tuple[list[NodeEnd], list[NodeEnd]]:
+        """Decide the nodes at these positions, given the ends that they waited for.
 
-        A workflow that is not there any more has none.
+        Return the nodes that ended in place of their start, and the skipped ones. A workflow that was deleted has no
+        nodes.
         """
         waiting, ready, skipped, collected = list[Node](), list[Node](), list[Node](), list[Node]()
-        for place, found in by_place.items():
-            node = self.places.get(place)
+        for position, found in by_position.items():
+            node = self.waiting.get(position)
             if node is None:
                 continue
             is_map = node.kind == NodeKind.MAP and node.status == WorkflowTaskStatus.RUNNING
-            if is_map:  # after a retry, nodes that it once waited for may end while it runs
+            if is_map:  # after a retry, upstream nodes may end while the map runs
                 found = [end for end in found if is_item_of(end, node)]
-            node = node.after(found)
-            verdict = WorkflowTaskStatus.PENDING if is_map else node.verdict
+            node = node.with_ends(found)
+            status = WorkflowTaskStatus.PENDING if is_map else node.next_status
             if is_map and found and node.open_deps == 0:
                 collected.append(node)
-            elif not self.flows[node.workflow_id].is_running or verdict == WorkflowTaskStatus.PENDING:
+            elif not self.workflows[node.workflow_id].is_running or status == WorkflowTaskStatus.PENDING:
                 waiting.append(node)
-            elif verdict == WorkflowTaskStatus.READY:
+            elif status == WorkflowTaskStatus.READY:
                 ready.append(node)
             else:
                 skipped.append(node)
-        self.keep(waiting)
-        self.leave([*ready, *skipped, *collected])
-        ends = [node.settled(WorkflowTaskStatus.SKIPPED) for node in skipped]
-        self.skip(ends)
-        return [*start_nodes.begin(self, ready), *start_nodes.collect(self, collected)], ends
+        self.keep_waiting(waiting)
+        self.stop_waiting([*ready, *skipped, *collected])
+        ends = [node.end_as(WorkflowTaskStatus.SKIPPED) for node in skipped]
+        self.skip_nodes(ends)
+        return [*start_nodes.start(self, ready), *start_nodes.collect_maps(self, collected)], ends
 
 
-def _waited_for(ends: Sequence[Settled]) -> dict[Place, list[Settled]]:
-    """These ends by the places of what may wait for them: nodes, or the map of which one is an item."""
-    by_place: dict[Place, list[Settled]] = defaultdict(list)
+def _by_dependent(ends: Sequence[NodeEnd]) -> dict[Position, list[NodeEnd]]:
+    """Group ends by the positions of the nodes that may wait for them; for an item, by that of its map."""
+    by_position: dict[Position, list[NodeEnd]] = defaultdict(list)
     for end in ends:
         for index in end.dependents if end.map_index is None else (end.map_index,):
-            by_place[end.workflow_id, index].append(end)
-    return by_place
+            by_position[end.workflow_id, index].append(end)
+    return by_position

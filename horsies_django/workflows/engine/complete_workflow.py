@@ -1,4 +1,4 @@
-"""Finishing: what a workflow comes to when its last node has ended (W-50, W-51), and what its parent is told."""
+"""Completing workflows: when the last node has ended, the workflow ends, and its parent node with it."""
 
 from __future__ import annotations
 
@@ -21,209 +21,234 @@ from ...db.completions import notify_after_commit
 from ...db.expressions import FromMap
 from ...db.on_commit import on_commit_robust
 from ...models import Workflow, WorkflowTask
+from .. import lifecycle
 from ..codes import STOPPED_BY, WorkflowCode
 from . import node_end
-from .context import Flow, Parent, Turn
-from .enqueue_nodes import BUILD, later, tell
-from .nodes import Ending, Place, Settled
-from .queries import Question
+from .context import EngineContext, ParentNode, WorkflowState
+from .enqueue_nodes import BUILD_TASK, due_in, notify_workers
+from .nodes import NodeEnd, NodeResult, Position
+from .queries import Query
 
 logger = logging.getLogger("horsies_django.workflows")
 
-_UNFINISHED: Final = (WorkflowStatus.PAUSED, WorkflowStatus.PENDING)
+_NOT_COMPLETABLE: Final = (WorkflowStatus.PAUSED, WorkflowStatus.PENDING)
 
-_FAILED: Final = {WorkflowStatus.FAILED: WorkflowCode.SUBWORKFLOW_FAILED, **STOPPED_BY}
+_FAILURE_CODES: Final = {WorkflowStatus.FAILED: WorkflowCode.SUBWORKFLOW_FAILED, **STOPPED_BY}
 
 
-def finish(turn: Turn, keys: Collection[UUID]) -> list[Settled]:
-    """End those of these workflows that have no open node left; return the nodes of which they are subworkflows."""
-    turn.know_flows(keys)
-    flows = [turn.flows[key] for key in keys if key in turn.flows]
-    done = [flow for flow in flows if flow.open_count == 0 and flow.status not in _UNFINISHED]
+def complete_workflows(context: EngineContext, keys: Collection[UUID]) -> list[NodeEnd]:
+    """End those of these workflows that have no open node; return the ends of their parent nodes."""
+    context.load_workflows(keys)
+    workflows = [context.workflows[key] for key in keys if key in context.workflows]
+    done = [workflow for workflow in workflows if workflow.open_count == 0 and workflow.status not in _NOT_COMPLETABLE]
     if not done:
         return []
-    _know(turn, done)
-    finished = [flow for flow in done if flow.is_running]
-    for flow in finished:
-        flow.error = _error(turn, flow)
-        flow.status = WorkflowStatus.COMPLETED if flow.error is None else WorkflowStatus.FAILED
-        if flow.error is None:
-            flow.result = {"ok": _output(turn, flow)}
-        on_commit_robust(turn.database, _log, flow)
-        turn.store(flow)
-    notify_after_commit(turn.database, [flow.key for flow in finished])
-    return _tell_parents(turn, [flow for flow in done if flow.parent_id is not None])
+    _load(context, done)
+    finished = [workflow for workflow in done if workflow.is_running]
+    for workflow in finished:
+        workflow.error = _error(context, workflow)
+        is_success = workflow.error is None
+        workflow.status = (lifecycle.COMPLETE_WORKFLOW if is_success else lifecycle.FAIL_WORKFLOW).target
+        if workflow.error is None:
+            workflow.result = {"ok": _output(context, workflow)}
+        on_commit_robust(context.database, _log, workflow)
+        context.end_workflow(workflow)
+    notify_after_commit(context.database, [workflow.key for workflow in finished])
+    return _end_parents(context, [workflow for workflow in done if workflow.parent_id is not None])
 
 
-def foresee(turn: Turn, places: Collection[Place]) -> None:
-    """Read all that waits for what is at these places, and what says how the workflows end, however that may be."""
-    _know(turn, [flow for flow in turn.flows.values() if flow.is_running], turn.all_below(places))
+def preload(context: EngineContext, positions: Collection[Position]) -> None:
+    """Load all nodes below these positions, and all that decides how the running workflows end."""
+    _load(
+        context,
+        [workflow for workflow in context.workflows.values() if workflow.is_running],
+        context.query_waiting_below(positions),
+    )
 
 
-def _know(turn: Turn, flows: Sequence[Flow], below: Question | None = None) -> None:
-    """Read what says how these workflows end, and the nodes that have them as subworkflows, in one round trip.
+def _load(context: EngineContext, workflows: Sequence[WorkflowState], below: Query | None = None) -> None:
+    """Load the nodes that decide how these workflows end, and their parent nodes, in one round trip.
 
-    With ``below``, how they end is still open: what waits is read as well, and what is needed if a subworkflow fails.
+    ``below`` is the query for all waiting nodes, if the workflows have not ended. Then the rows that a failed
+    subworkflow needs are loaded too.
     """
-    ask = turn.phrases
-    live = [flow for flow in flows if flow.is_running]
-    places = {(flow.key, index) for flow in live for index in _needed(flow)}.difference(turn.outcomes)
-    if below:
-        inner = {(parent.workflow_id, parent.task_index) for parent in turn.parents.values() if parent is not None}
-        places |= inner.difference(turn.outcomes)
-    leaves = [flow.key for flow in live if _has_leaves(flow) and flow.key not in turn.leaves]
-    told = [flow for flow in flows if flow.parent_id is not None]
-    counted = [flow.key for flow in told if (below or _may_fail(flow)) and flow.key not in turn.counts]
-    parents = [flow.parent_id for flow in told if flow.parent_id is not None and flow.parent_id not in turn.parents]
-    waiting, outcomes, of_leaves, counts, rows = turn.ask(
-        below,
-        ask.outcomes(places) if places else None,
-        ask.leaves(leaves) if leaves else None,
-        ask.counts(counted) if counted else None,
-        ask.parents(parents) if parents else None,
+    queries = context.queries
+    live = [workflow for workflow in workflows if workflow.is_running]
+    positions = {(workflow.key, index) for workflow in live for index in _deciding_nodes(workflow)}.difference(
+        context.outcomes
     )
     if below:
-        turn.know_all_below(waiting)
-    turn.leaves |= {key: [] for key in leaves}
-    turn.know_outcomes([*outcomes, *of_leaves])
+        inner = {(parent.workflow_id, parent.task_index) for parent in context.parents.values() if parent is not None}
+        positions |= inner.difference(context.outcomes)
+    leaves = [workflow.key for workflow in live if _outputs_leaves(workflow) and workflow.key not in context.leaves]
+    children = [workflow for workflow in workflows if workflow.parent_id is not None]
+    counted = [
+        workflow.key
+        for workflow in children
+        if (below or _may_fail(workflow)) and workflow.key not in context.status_counts
+    ]
+    parents = [
+        workflow.parent_id
+        for workflow in children
+        if workflow.parent_id is not None and workflow.parent_id not in context.parents
+    ]
+    waiting, outcomes, of_leaves, counts, rows = context.fetch(
+        below,
+        queries.outcomes(positions) if positions else None,
+        queries.leaves(leaves) if leaves else None,
+        queries.status_counts(counted) if counted else None,
+        queries.parents(parents) if parents else None,
+    )
+    if below:
+        context.add_all_waiting(waiting)
+    context.leaves |= {key: [] for key in leaves}
+    context.add_outcomes([*outcomes, *of_leaves])
     for workflow_id, index, *_ in of_leaves:
-        turn.leaves[workflow_id].append(index)
-    turn.know_counts(counted, counts)
-    turn.adopt(rows)
-    turn.parents = dict.fromkeys(parents) | turn.parents
-    again = [flow.key for flow in told if flow.status == WorkflowStatus.COMPLETED and flow.result is None]
-    if again:  # somebody else has ended it, and its node was not told
-        results = Workflow.objects.using(turn.database).filter(pk__in=again)
+        context.leaves[workflow_id].append(index)
+    context.add_status_counts(counted, counts)
+    context.add_parents(rows)
+    context.parents = dict.fromkeys(parents) | context.parents
+    ended = [
+        workflow.key for workflow in children if workflow.status == WorkflowStatus.COMPLETED and workflow.result is None
+    ]
+    if ended:  # another transaction has ended it, and its node was not ended
+        results = Workflow.objects.using(context.database).filter(pk__in=ended)
         for key, result in results.values_list("pk", "result"):
-            turn.flows[key].result = result
+            context.workflows[key].result = result
 
 
-def _needed(flow: Flow) -> set[int]:
-    """The nodes that say how a workflow ends."""
-    return flow.required | ({flow.failed_index, flow.output_index} - {None})  # type: ignore[operator]
+def _deciding_nodes(workflow: WorkflowState) -> set[int]:
+    """Return the indexes of the nodes that decide how a workflow ends."""
+    return workflow.required | ({workflow.failed_index, workflow.output_index} - {None})  # type: ignore[operator]
 
 
-def _has_leaves(flow: Flow) -> bool:
-    """Whether the result of a workflow is that of all nodes for which no other waits."""
-    return flow.output_index is None and flow.parent_id is None
+def _outputs_leaves(workflow: WorkflowState) -> bool:
+    """Whether the result of a workflow is that of all nodes without dependents."""
+    return workflow.output_index is None and workflow.parent_id is None
 
 
-def _may_fail(flow: Flow) -> bool:
-    is_fine = flow.is_running and flow.failed_index is None and flow.success_policy is None
-    return not is_fine and flow.status != WorkflowStatus.COMPLETED
+def _may_fail(workflow: WorkflowState) -> bool:
+    is_fine = workflow.is_running and workflow.failed_index is None and workflow.success_policy is None
+    return not is_fine and workflow.status != WorkflowStatus.COMPLETED
 
 
-def _log(flow: Flow) -> None:
-    """A line for each workflow, as each task has one: its tasks do not say whose they are."""
-    if (error := flow.error) is None:
-        logger.info("workflow completed id=%s name=%s", flow.key, flow.name)
+def _log(workflow: WorkflowState) -> None:
+    """Log the end of a workflow: the log lines of its tasks do not name it."""
+    if (error := workflow.error) is None:
+        logger.info("workflow completed id=%s name=%s", workflow.key, workflow.name)
     else:
-        told = (error.get("node_id"), error.get("error_code"))
-        logger.warning("workflow failed id=%s name=%s node=%s error=%s", flow.key, flow.name, *told)
+        details = (error.get("node_id"), error.get("error_code"))
+        logger.warning("workflow failed id=%s name=%s node=%s error=%s", workflow.key, workflow.name, *details)
 
 
-def _error(turn: Turn, flow: Flow) -> dict[str, Any] | None:
-    if flow.success_policy is None:
-        return None if flow.failed_index is None else _error_of(turn, flow, flow.failed_index)
-    states = {index: turn.outcomes[flow.key, index].status for index in flow.required}
-    for case in flow.success_policy:
+def _error(context: EngineContext, workflow: WorkflowState) -> dict[str, Any] | None:
+    if workflow.success_policy is None:
+        return None if workflow.failed_index is None else _node_error(context, workflow, workflow.failed_index)
+    states = {index: context.outcomes[workflow.key, index].status for index in workflow.required}
+    for case in workflow.success_policy:
         if all(states[index] == WorkflowTaskStatus.COMPLETED for index in case["required"]):
             return None
     failed = sorted(index for index, status in states.items() if status == WorkflowTaskStatus.FAILED)
     if failed:
-        return _error_of(turn, flow, failed[0])
+        return _node_error(context, workflow, failed[0])
     return TaskError(
         error_code=WorkflowCode.WORKFLOW_SUCCESS_CASE_NOT_MET, message="No case of the success policy is met."
     ).as_json()
 
 
-def _error_of(turn: Turn, flow: Flow, index: int) -> dict[str, Any]:
-    """The error of a node, with its name."""
-    outcome = turn.outcomes[flow.key, index]
-    error: Mapping[str, Any] = json.loads(outcome.text or "{}").get("err") or {}
+def _node_error(context: EngineContext, workflow: WorkflowState, index: int) -> dict[str, Any]:
+    """Return the error of a node, with the node's name."""
+    outcome = context.outcomes[workflow.key, index]
+    error: Mapping[str, Any] = json.loads(outcome.result or "{}").get("err") or {}
     default = {"error_code": str(WorkflowCode.WORKFLOW_FAILED), "message": "", "data": None}
     return {**default, **error, "node_id": outcome.node_id}
 
 
-def _output(turn: Turn, flow: Flow) -> Any:
-    if flow.output_index is not None:
-        return json.loads(turn.outcomes[flow.key, flow.output_index].text or "{}").get("ok")
-    if flow.parent_id is not None:
+def _output(context: EngineContext, workflow: WorkflowState) -> Any:
+    if workflow.output_index is not None:
+        return json.loads(context.outcomes[workflow.key, workflow.output_index].result or "{}").get("ok")
+    if workflow.parent_id is not None:
         return None
-    leaves = [turn.outcomes[flow.key, index] for index in turn.leaves[flow.key]]
-    return {leaf.node_id: json.loads(leaf.text or "null") for leaf in leaves}
+    leaves = [context.outcomes[workflow.key, index] for index in context.leaves[workflow.key]]
+    return {leaf.node_id: json.loads(leaf.result or "null") for leaf in leaves}
 
 
-def _tell_parents(turn: Turn, flows: Sequence[Flow]) -> list[Settled]:
-    """End the nodes that have these workflows as subworkflows, but for those that build them anew; return them."""
-    endings: list[Ending] = []
-    again: list[tuple[Parent, Flow, RetryPolicy]] = []
-    for flow in flows:
-        parent = turn.parents.get(flow.parent_id or 0)
+def _end_parents(context: EngineContext, workflows: Sequence[WorkflowState]) -> list[NodeEnd]:
+    """End the parent nodes of these workflows, but for those that rebuild them; return the ends."""
+    endings: list[NodeResult] = []
+    failed: list[tuple[ParentNode, WorkflowState, RetryPolicy]] = []
+    for workflow in workflows:
+        parent = context.parents.get(workflow.parent_id or 0)
         if parent is None:
             continue
-        turn.parents[parent.pk] = None
-        if flow.status == WorkflowStatus.COMPLETED:
-            endings.append(Ending(parent.settled(WorkflowTaskStatus.COMPLETED), flow.text))
-        elif policy := _policy(turn, parent, flow):
-            again.append((parent, flow, policy))
+        context.parents[parent.pk] = None
+        if workflow.status == WorkflowStatus.COMPLETED:
+            endings.append(NodeResult(parent.end_as(WorkflowTaskStatus.COMPLETED), workflow.output))
+        elif policy := _rebuild_policy(context, parent, workflow):
+            failed.append((parent, workflow, policy))
         else:
-            code = str(_FAILED[WorkflowStatus(flow.status)])
-            message = (flow.error or {}).get("message") or f"The subworkflow is {flow.status}."
-            data = {**_summary(flow, turn.counts[flow.key]), "workflow_id": str(flow.key)}
-            text = dumps(node_end.err(code, message, data))
-            endings.append(Ending(parent.settled(WorkflowTaskStatus.FAILED), text, code))
-    ends = turn.end(endings)
-    _build_again(turn, again)
+            code = str(_FAILURE_CODES[WorkflowStatus(workflow.status)])
+            message = (workflow.error or {}).get("message") or f"The subworkflow is {workflow.status}."
+            data = {**_summary(workflow, context.status_counts[workflow.key]), "workflow_id": str(workflow.key)}
+            text = dumps(node_end.err_result(code, message, data))
+            endings.append(NodeResult(parent.end_as(WorkflowTaskStatus.FAILED), text, code))
+    ends = context.end_nodes(endings)
+    _rebuild(context, failed)
     return ends
 
 
-def _policy(turn: Turn, parent: Parent, flow: Flow) -> RetryPolicy | None:
-    """The policy by which a failed subworkflow is to be built anew, if there is one that says so (P-10)."""
-    above = turn.flows[parent.workflow_id].status
-    if flow.status != WorkflowStatus.FAILED or above in WORKFLOW_TERMINAL_STATES:
+def _rebuild_policy(context: EngineContext, parent: ParentNode, workflow: WorkflowState) -> RetryPolicy | None:
+    """Return the retry policy by which to rebuild a failed subworkflow; None not to."""
+    above = context.workflows[parent.workflow_id].status
+    if workflow.status != WorkflowStatus.FAILED or above in WORKFLOW_TERMINAL_STATES:
         return None
     policy = RetryPolicy.read(parent.retry_policy, parent.task_id)
-    codes = (str((flow.error or {}).get("error_code")), str(WorkflowCode.SUBWORKFLOW_FAILED))
+    codes = (str((workflow.error or {}).get("error_code")), str(WorkflowCode.SUBWORKFLOW_FAILED))
     if policy is None or parent.rebuilds >= policy.max_retries or not any(map(policy.covers, codes)):
         return None
     return policy
 
 
-def _build_again(turn: Turn, again: Sequence[tuple[Parent, Flow, RetryPolicy]]) -> None:
-    """Have failed subworkflows built anew.
+def _rebuild(context: EngineContext, failed: Sequence[tuple[ParentNode, WorkflowState, RetryPolicy]]) -> None:
+    """Rebuild failed subworkflows.
 
-    One that has failed keeps its parent, and is marked: the newest counts. How many there were is counted by the node,
-    for its tasks may be gone.
+    A failed one keeps its parent and is marked as replaced: only the newest counts. The node counts the rebuilds, since
+    their tasks may have been deleted.
     """
-    if not again:
+    if not failed:
         return
-    nodes = turn.nodes
-    Workflow.objects.using(turn.database).filter(pk__in=[flow.key for _, flow, _ in again]).update(is_replaced=True)
-    nodes.filter(pk__in=[parent.pk for parent, *_ in again]).update(rebuilds=F("rebuilds") + 1)
-    is_paused = {one.pk: turn.flows[one.workflow_id].status == WorkflowStatus.PAUSED for one, *_ in again}
+    nodes = context.nodes
+    Workflow.objects.using(context.database).filter(pk__in=[workflow.key for _, workflow, _ in failed]).update(
+        is_replaced=True
+    )
+    nodes.filter(pk__in=[parent.pk for parent, *_ in failed]).update(rebuilds=F("rebuilds") + 1)
+    is_paused = {one.pk: context.workflows[one.workflow_id].status == WorkflowStatus.PAUSED for one, *_ in failed}
     if paused := [key for key, is_so in is_paused.items() if is_so]:
-        nodes.filter(pk__in=paused).update(status=WorkflowTaskStatus.READY, task_id=None)
-    due = [(parent, policy) for parent, _, policy in again if not is_paused[parent.pk]]
-    lanes = {parent.pk: (parent.queue_name, False) for parent, _ in due}
-    task_ids = dict(zip(lanes, uuid7s(len(lanes)), strict=True))
+        lifecycle.RETURN_TO_READY.apply(nodes.filter(pk__in=paused), task_id=None)
+    due = [(parent, policy) for parent, _, policy in failed if not is_paused[parent.pk]]
+    routes = {parent.pk: (parent.queue_name, False) for parent, _ in due}
+    task_ids = dict(zip(routes, uuid7s(len(routes)), strict=True))
     retries = FromMap({parent.pk: str(parent.rebuilds + 1) for parent, _ in due}, models.IntegerField())
     delays = {parent.pk: str(policy.delay(parent.rebuilds + 1)) for parent, policy in due}
     if due:
-        changes = {"task_name": Value(BUILD), "retry_count": retries, **later(FromMap(delays, models.FloatField()))}
-        turn.phrases.enqueue(None, task_ids, changes)
-        tell(turn, {task_ids[key]: lane for key, lane in lanes.items()}, is_later=True)
+        changes = {
+            "task_name": Value(BUILD_TASK),
+            "retry_count": retries,
+            **due_in(FromMap(delays, models.FloatField())),
+        }
+        context.queries.enqueue(None, task_ids, changes)
+        notify_workers(context, {task_ids[key]: route for key, route in routes.items()}, is_later=True)
 
 
 def summary(workflow: Workflow) -> dict[str, Any]:
-    """Return how a workflow stands, in numbers, and its error in words."""
+    """Return the status of a workflow, how many nodes have each status, and its error as text."""
     nodes = WorkflowTask.objects.using(workflow._state.db).filter(workflow=workflow, map_index__isnull=True)
     counts = Counter(dict(nodes.order_by().values_list("status").annotate(count=Count("pk"))))
     return {"workflow_id": workflow.pk, **_numbers(workflow.status, workflow.error, counts)}
 
 
-def _summary(flow: Flow, counts: Counter[str]) -> dict[str, Any]:
-    return {"workflow_id": flow.key, **_numbers(flow.status, flow.error, counts)}
+def _summary(workflow: WorkflowState, counts: Counter[str]) -> dict[str, Any]:
+    return {"workflow_id": workflow.key, **_numbers(workflow.status, workflow.error, counts)}
 
 
 def _numbers(status: str, error: Mapping[str, Any] | None, counts: Counter[str]) -> dict[str, Any]:

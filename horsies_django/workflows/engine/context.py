@@ -1,7 +1,8 @@
-"""A turn: what the engine does in one transaction, under the locks of the trees that it concerns.
+"""The context of the engine: its state during one transaction, in which it holds the locks of the trees.
 
-It remembers what it has read, for nobody else changes it meanwhile. Counters, nodes and workflows that end by what
-follows are written together, at the end. So neither statements nor round trips grow with the levels of what happens.
+The engine caches the rows that it has read, since nobody else can change them meanwhile. It collects changes of
+counters, nodes and workflows, and writes them together in :meth:`EngineContext.flush`. So neither statements nor round
+trips grow with the number of levels.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from uuid import UUID
 
 from ...core.serialization import dumps
 from ...core.workflow_status import WorkflowStatus, WorkflowTaskStatus
+from .. import lifecycle
 from ..codes import WorkflowCode
 from . import node_end
-from .nodes import Ending, Node, NodeRows, Place, Settled
-from .queries import Phrases, Question
+from .nodes import Node, NodeEnd, NodeResult, NodeRows, Position
+from .queries import EngineQueries, Query
 
-_SKIPPED: Final = "What it waits for did not complete."
-#: Stands among counts of states for those that have not ended.
+_SKIPPED_MESSAGE: Final = "The nodes that it waits for did not complete."
+#: Counts open nodes, among the counts by status.
 _OPEN: Final = ""
 
-_IS_SKIPPED: Final = dumps(node_end.err(WorkflowCode.UPSTREAM_SKIPPED, _SKIPPED))
+_SKIPPED_RESULT: Final = dumps(node_end.err_result(WorkflowCode.UPSTREAM_SKIPPED, _SKIPPED_MESSAGE))
 
 
 @dataclass(slots=True)
-class Flow:
-    """A workflow, as much of it as it takes to decide what becomes of it."""
+class WorkflowState:
+    """The columns of a workflow that the engine decides by."""
 
     key: UUID
     status: str
@@ -44,32 +46,32 @@ class Flow:
     result: Any = None
 
     @property
-    def text(self) -> str:
-        """What it has come to, as JSON text."""
+    def output(self) -> str:
+        """Its result or error, as JSON text."""
         return dumps(self.result if self.status == WorkflowStatus.COMPLETED else self.error)
 
     @property
     def is_running(self) -> bool:
-        """Whether what waits in it may begin."""
+        """Whether waiting nodes may start."""
         return self.status == WorkflowStatus.RUNNING
 
     @property
     def required(self) -> set[int]:
-        """The nodes that its success policy names."""
+        """The indexes of the nodes that its success policy names."""
         return {index for case in self.success_policy or () for index in case["required"]}
 
 
 @dataclass(slots=True)
-class Outcome:
-    """How a node stands, and its result as JSON text."""
+class NodeOutcome:
+    """The status of a node, and its result as JSON text."""
 
     node_id: str
     status: str
-    text: str | None
+    result: str | None
 
 
-class Parent(NamedTuple):
-    """A node that has a subworkflow, and has not ended."""
+class ParentNode(NamedTuple):
+    """An open node that has a subworkflow."""
 
     pk: int
     workflow_id: UUID
@@ -82,243 +84,262 @@ class Parent(NamedTuple):
     task_id: UUID | None
     rebuilds: int
 
-    def settled(self, status: WorkflowTaskStatus) -> Settled:
-        """Return its end."""
-        return Settled(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index)
+    def end_as(self, status: WorkflowTaskStatus) -> NodeEnd:
+        """Return its end with this status."""
+        return NodeEnd(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index)
 
 
 @dataclass(slots=True)
-class Turn:
-    """``enqueued`` are the tasks that were made, each with its queue and whether it is a coroutine's.
+class EngineContext:
+    """The state of the engine during one transaction.
 
-    Those that wait at the gates of ``limit_keys`` are not among them. Workers are told, and gates looked at, after the
-    commit, unless ``is_quiet``: then who takes the turn does so.
+    ``enqueued`` are the new tasks, each with its queue and whether it is async. Tasks that are blocked by a limit are
+    not among them; ``limit_keys`` are their limits. After the commit the engine notifies workers and releases blocked
+    tasks; with ``caller_notifies`` the caller does so.
 
-    Of a place in ``places`` there is None if nothing waits there; ``is_whole`` says so of all that are not in it.
+    ``waiting`` has the waiting node at each position that was read, None if no node waits there. With
+    ``has_all_waiting`` no node waits at any other position.
     """
 
-    phrases: Phrases
-    is_quiet: bool = False
+    queries: EngineQueries
+    caller_notifies: bool = False
     enqueued: dict[UUID, tuple[str, bool]] = field(default_factory=dict)
     limit_keys: set[str] = field(default_factory=set)
 
-    flows: dict[UUID, Flow] = field(default_factory=dict)
-    places: dict[Place, Node | None] = field(default_factory=dict)
-    is_whole: bool = False
-    outcomes: dict[Place, Outcome] = field(default_factory=dict)
+    workflows: dict[UUID, WorkflowState] = field(default_factory=dict)
+    waiting: dict[Position, Node | None] = field(default_factory=dict)
+    has_all_waiting: bool = False
+    outcomes: dict[Position, NodeOutcome] = field(default_factory=dict)
     leaves: dict[UUID, list[int]] = field(default_factory=dict)
-    counts: dict[UUID, Counter[str]] = field(default_factory=dict)
-    parents: dict[int, Parent | None] = field(default_factory=dict)
+    status_counts: dict[UUID, Counter[str]] = field(default_factory=dict)
+    parents: dict[int, ParentNode | None] = field(default_factory=dict)
     events: dict[UUID, dict[str, str]] = field(default_factory=dict)
-    results: dict[Place, tuple[str, bool]] = field(default_factory=dict)
-    #: Tasks that have expired as their workflows were stopped, and whose nodes are still to follow.
-    expired: set[UUID] = field(default_factory=set)
+    results: dict[Position, tuple[str, bool]] = field(default_factory=dict)
+    #: Tasks that expired because their workflows were stopped. Their nodes are still to be ended.
+    expired_tasks: set[UUID] = field(default_factory=set)
 
-    # What is to be written.
-    _closed: Counter[UUID] = field(default_factory=Counter)
-    _failed: dict[UUID, int] = field(default_factory=dict)
-    _kept: dict[int, Node] = field(default_factory=dict)
-    _gone: set[Place] = field(default_factory=set)
-    _woken: list[int] = field(default_factory=list)
+    # Changes to be written.
+    _ended_counts: Counter[UUID] = field(default_factory=Counter)
+    _first_failed: dict[UUID, int] = field(default_factory=dict)
+    _counters: dict[int, Node] = field(default_factory=dict)
+    _left: set[Position] = field(default_factory=set)
+    _timed: list[int] = field(default_factory=list)
     _enqueued: dict[str, tuple[Mapping[str, Any], dict[int, UUID]]] = field(default_factory=dict)
-    _begun: list[int] = field(default_factory=list)
-    _ended: dict[Place, Ending] = field(default_factory=dict)
-    _finished: list[Flow] = field(default_factory=list)
-    # What is to be asked with the next question, and what is to be done with the rows then.
-    _later: list[tuple[Question, Callable[[list[Any]], Any]]] = field(default_factory=list)
+    _started: list[int] = field(default_factory=list)
+    _results: dict[Position, NodeResult] = field(default_factory=dict)
+    _finished: list[WorkflowState] = field(default_factory=list)
+    # Queries to be sent with the next fetch, each with the function that takes its rows.
+    _queued: list[tuple[Query, Callable[[list[Any]], Any]]] = field(default_factory=list)
 
     @property
     def database(self) -> str:
         """The alias of the database."""
-        return self.phrases.database
+        return self.queries.database
 
     @property
     def nodes(self) -> NodeRows:
         """All nodes of the database."""
-        return self.phrases.nodes
+        return self.queries.nodes
 
-    def forget(self) -> None:
-        """What was read counts no more: others may have changed it."""
-        for known in (self.flows, self.places, self.outcomes, self.leaves, self.counts, self.parents, self.events):
+    def clear_cache(self) -> None:
+        """Clear the cache, since other transactions may have changed the rows."""
+        for known in (
+            self.workflows,
+            self.waiting,
+            self.outcomes,
+            self.leaves,
+            self.status_counts,
+            self.parents,
+            self.events,
+        ):
             known.clear()
         self.results.clear()
-        self.is_whole = False
+        self.has_all_waiting = False
 
     # Writing.
 
     def flush(self) -> None:
-        """Ask what is to be asked, and write what is to be written."""
-        self.ask()
-        if self._closed:
-            self.phrases.close(self._closed, self._failed)
-            self._closed, self._failed = Counter(), {}
-        if self._kept:
-            self.phrases.keep_counters(list(self._kept.values()))
-            self._kept = {}
-        if self._woken:
-            self.phrases.set_times(self._woken)
-            self._woken = []
+        """Send the queued queries, then write the collected changes."""
+        self.fetch()
+        if self._ended_counts:
+            self.queries.count_ended(self._ended_counts, self._first_failed)
+            self._ended_counts, self._first_failed = Counter(), {}
+        if self._counters:
+            self.queries.store_counters(list(self._counters.values()))
+            self._counters = {}
+        if self._timed:
+            self.queries.set_due_times(self._timed)
+            self._timed = []
         for kind, (changes, task_ids) in self._enqueued.items():
-            self.phrases.enqueue(kind, task_ids, changes)
+            self.queries.enqueue(kind, task_ids, changes)
         self._enqueued = {}
-        if self._begun:
-            self.phrases.start(self._begun)
-            self._begun = []
-        if self._ended:
-            self.phrases.end(list(self._ended.values()))
-            self._ended = {}
-        self._gone.clear()
-        for status in (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED):  # their last nodes are counted by now
-            if flows := [flow for flow in self._finished if flow.status == status]:
-                self.phrases.finish(status, {flow.key: flow.text for flow in flows})
+        if self._started:
+            self.queries.start(self._started)
+            self._started = []
+        if self._results:
+            self.queries.end(list(self._results.values()))
+            self._results = {}
+        self._left.clear()
+        # By now the ends of their last nodes are counted.
+        for transition in (lifecycle.COMPLETE_WORKFLOW, lifecycle.FAIL_WORKFLOW):
+            if workflows := [workflow for workflow in self._finished if workflow.status == transition.target]:
+                self.queries.end_workflows(transition, {workflow.key: workflow.output for workflow in workflows})
         self._finished = []
 
-    def keep(self, nodes: Iterable[Node]) -> None:
-        """These wait on, with what they count now."""
+    def keep_waiting(self, nodes: Iterable[Node]) -> None:
+        """Store the counters of nodes that go on waiting."""
         for node in nodes:
-            self._kept[node.pk] = self.places[node.workflow_id, node.task_index] = node
+            self._counters[node.pk] = self.waiting[node.workflow_id, node.task_index] = node
 
-    def leave(self, nodes: Iterable[Node]) -> None:
-        """These wait no more."""
+    def stop_waiting(self, nodes: Iterable[Node]) -> None:
+        """Remove nodes from the waiting ones."""
         for node in nodes:
-            self._kept.pop(node.pk, None)
-            self.places[node.place] = None
-            self._gone.add(node.place)
+            self._counters.pop(node.pk, None)
+            self.waiting[node.position] = None
+            self._left.add(node.position)
 
     def enqueue(self, kind: str, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
-        """PENDING, READY → ENQUEUED with these tasks, whose columns are as ``changes``, the same for all of a kind."""
+        """PENDING, READY → ENQUEUED with these tasks. ``changes`` are columns, the same for a ``kind``."""
         self._enqueued.setdefault(kind, (changes, {}))[1].update(task_ids)
 
-    def set_times(self, keys: Iterable[int]) -> None:
-        """Set when the waits of these nodes are over, unless they say so."""
-        self._woken += keys
+    def set_due_times(self, keys: Iterable[int]) -> None:
+        """Set when the waits of these nodes end, unless they have a fixed time."""
+        self._timed += keys
 
-    def start(self, nodes: Iterable[Node]) -> None:
+    def start_nodes(self, nodes: Iterable[Node]) -> None:
         """PENDING, READY → RUNNING."""
-        self._begun += [node.pk for node in nodes]
+        self._started += [node.pk for node in nodes]
 
-    def skip(self, ends: Sequence[Settled]) -> None:
-        """PENDING → SKIPPED, for what they wait for has not completed."""
-        self.end(Ending(end, _IS_SKIPPED, WorkflowCode.UPSTREAM_SKIPPED) for end in ends)
+    def skip_nodes(self, ends: Sequence[NodeEnd]) -> None:
+        """PENDING → SKIPPED, because the nodes that they wait for did not complete."""
+        self.end_nodes(NodeResult(end, _SKIPPED_RESULT, WorkflowCode.UPSTREAM_SKIPPED) for end in ends)
 
-    def end(self, endings: Iterable[Ending]) -> list[Settled]:
-        """End these nodes, as each says; return them."""
-        ends: list[Settled] = []
+    def end_nodes(self, endings: Iterable[NodeResult]) -> list[NodeEnd]:
+        """End nodes with these results; return their ends."""
+        ends: list[NodeEnd] = []
         for one in endings:
-            end, place = one.end, one.end.place
+            end, position = one.end, one.end.position
             ends.append(end)
-            self._ended[place] = one
-            self.results[place] = (one.text, end.is_neutral)
-            if outcome := self.outcomes.get(place):
-                outcome.status, outcome.text = end.status, one.text
+            self._results[position] = one
+            self.results[position] = (one.result, end.is_neutral)
+            if outcome := self.outcomes.get(position):
+                outcome.status, outcome.result = end.status, one.result
         return ends
 
-    def store(self, flow: Flow) -> None:
-        """RUNNING → COMPLETED, FAILED, as it says by now (W-50)."""
-        self._finished.append(flow)
+    def end_workflow(self, workflow: WorkflowState) -> None:
+        """RUNNING → COMPLETED or FAILED, by the status that the workflow has here."""
+        self._finished.append(workflow)
 
-    def count(self, ends: Iterable[Settled]) -> None:
-        """These have ended since the nodes of their workflows were counted."""
+    def count_ends(self, ends: Iterable[NodeEnd]) -> None:
+        """Count nodes that have ended since their workflows' nodes were counted by status."""
         for end in ends:
-            if end.workflow_id in self.counts and end.map_index is None:
-                self.counts[end.workflow_id].update({end.status: 1, _OPEN: -1})
+            if end.workflow_id in self.status_counts and end.map_index is None:
+                self.status_counts[end.workflow_id].update({end.status: 1, _OPEN: -1})
 
     # Reading.
 
-    def ask(self, *questions: Question | None) -> list[list[Any]]:
-        """Return the rows for each of these, in one round trip; none for None."""
-        later, self._later = self._later, []
+    def fetch(self, *questions: Query | None) -> list[list[Any]]:
+        """Return the rows of each query, in one round trip; no rows for None."""
+        later, self._queued = self._queued, []
         asked = [question for question in questions if question is not None]
         if not (asked or later):
             return [[] for _ in questions]
-        answers = iter(self.phrases.ask(*asked, *(question for question, _ in later)))
+        answers = iter(self.queries.fetch(*asked, *(question for question, _ in later)))
         found = [[] if question is None else next(answers) for question in questions]
         for (_, do), rows in zip(later, answers, strict=True):
             do(rows)
         return found
 
-    def ask_later(self, question: Question, do: Callable[[list[Any]], Any]) -> None:
-        """Ask this with whatever is asked next, before anything is written, and do this with the rows."""
-        self._later.append((question, do))
+    def fetch_later(self, question: Query, do: Callable[[list[Any]], Any]) -> None:
+        """Send this query with the next fetch, before anything is written; ``do`` takes its rows."""
+        self._queued.append((question, do))
 
-    def close(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int], places: Collection[Place]) -> None:
-        """Count nodes of these workflows as ended, and know what waits at these places."""
-        unknown = {key: count for key, count in counts.items() if key not in self.flows}
+    def count_ended(
+        self, counts: Mapping[UUID, int], failed: Mapping[UUID, int], positions: Collection[Position]
+    ) -> None:
+        """Count nodes of these workflows as ended, and load the nodes that wait at these positions."""
+        unknown = {key: count for key, count in counts.items() if key not in self.workflows}
         for key in counts.keys() - unknown.keys():
-            self._close(self.flows[key], counts[key], failed.get(key))
-        missing = [] if self.is_whole else [place for place in places if place not in self.places]
-        flows, waiting = self.ask(
-            self.phrases.closed(unknown, {key: failed[key] for key in unknown if key in failed}) if unknown else None,
-            self.phrases.waiting_at(missing) if missing else None,
+            self._count_ended(self.workflows[key], counts[key], failed.get(key))
+        missing = [] if self.has_all_waiting else [position for position in positions if position not in self.waiting]
+        workflows, waiting = self.fetch(
+            self.queries.count_ended_returning(unknown, {key: failed[key] for key in unknown if key in failed})
+            if unknown
+            else None,
+            self.queries.waiting_at(missing) if missing else None,
         )
-        self.learn(flows)
-        self.places |= dict.fromkeys(missing)
-        self._place(waiting)
+        self.add_workflows(workflows)
+        self.waiting |= dict.fromkeys(missing)
+        self._add_waiting(waiting)
 
-    def _close(self, flow: Flow, count: int, failed: int | None) -> None:
-        flow.open_count -= count
-        self._closed[flow.key] += count
+    def _count_ended(self, workflow: WorkflowState, count: int, failed: int | None) -> None:
+        workflow.open_count -= count
+        self._ended_counts[workflow.key] += count
         if failed is not None:
-            flow.failed_index = failed if flow.failed_index is None else min(failed, flow.failed_index)
-            self._failed[flow.key] = min(failed, self._failed.get(flow.key, failed))
+            workflow.failed_index = failed if workflow.failed_index is None else min(failed, workflow.failed_index)
+            self._first_failed[workflow.key] = min(failed, self._first_failed.get(workflow.key, failed))
 
-    def learn(self, rows: Iterable[Sequence[Any]]) -> None:
-        """These are workflows, where nothing is known of them yet."""
+    def add_workflows(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Cache these rows of workflows, unless they are cached."""
         for row in rows:
-            if row[0] not in self.flows:
-                self.flows[row[0]] = Flow(*row)
+            if row[0] not in self.workflows:
+                self.workflows[row[0]] = WorkflowState(*row)
 
-    def adopt(self, rows: Iterable[Sequence[Any]]) -> None:
-        """These are nodes that have subworkflows, each with its own workflow."""
-        width = len(Parent._fields)
+    def add_parents(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Cache these rows of nodes with subworkflows, each followed by the row of its workflow."""
+        width = len(ParentNode._fields)
         for row in rows:
-            parent = Parent(*row[:width])
+            parent = ParentNode(*row[:width])
             self.parents.setdefault(parent.pk, parent)
-            self.learn([row[width:]])
+            self.add_workflows([row[width:]])
 
-    def know_flows(self, keys: Collection[UUID]) -> None:
-        """Read these workflows."""
-        if unknown := [key for key in keys if key not in self.flows]:
-            (rows,) = self.ask(self.phrases.flows(unknown))
-            self.learn(rows)
+    def load_workflows(self, keys: Collection[UUID]) -> None:
+        """Load these workflows, unless they are cached."""
+        if unknown := [key for key in keys if key not in self.workflows]:
+            (rows,) = self.fetch(self.queries.workflows(unknown))
+            self.add_workflows(rows)
 
-    def know_above(self, keys: Collection[UUID]) -> None:
-        """Read the nodes of which these workflows are subworkflows, and so on up to the top."""
-        flows = [self.flows[key] for key in keys if key in self.flows]
-        unknown = [flow.parent_id for flow in flows if flow.parent_id and flow.parent_id not in self.parents]
+    def load_parents(self, keys: Collection[UUID]) -> None:
+        """Load the parent nodes of these workflows, up to the root."""
+        workflows = [self.workflows[key] for key in keys if key in self.workflows]
+        unknown = [
+            workflow.parent_id
+            for workflow in workflows
+            if workflow.parent_id and workflow.parent_id not in self.parents
+        ]
         if unknown:
-            (rows,) = self.ask(self.phrases.parents(unknown))
-            self.adopt(rows)
+            (rows,) = self.fetch(self.queries.parents(unknown))
+            self.add_parents(rows)
             self.parents = dict.fromkeys(unknown) | self.parents
 
-    def all_below(self, places: Collection[Place]) -> Question:
-        """Ask for all that waits for what is at these places, and for what is above their workflows, however far."""
+    def query_waiting_below(self, positions: Collection[Position]) -> Query:
+        """Return the query for all nodes below these positions, and below the parents of their workflows."""
         above = [parent for parent in self.parents.values() if parent is not None]
-        return self.phrases.waiting_below(
-            {*places, *((parent.workflow_id, index) for parent in above for index in parent.dependents)}
+        return self.queries.waiting_below(
+            {*positions, *((parent.workflow_id, index) for parent in above for index in parent.dependents)}
         )
 
-    def know_all_below(self, rows: Iterable[Sequence[Any]]) -> None:
-        """These are the rows that :meth:`all_below` asked for."""
-        self._place(rows)
-        self.is_whole = True
+    def add_all_waiting(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Cache the rows of :meth:`query_waiting_below`."""
+        self._add_waiting(rows)
+        self.has_all_waiting = True
 
-    def _place(self, rows: Iterable[Sequence[Any]]) -> None:
+    def _add_waiting(self, rows: Iterable[Sequence[Any]]) -> None:
         for node in (Node(*row) for row in rows):
-            if node.place not in self._gone and self.places.get(node.place) is None:
-                self.places[node.place] = node
+            if node.position not in self._left and self.waiting.get(node.position) is None:
+                self.waiting[node.position] = node
 
-    def know_outcomes(self, rows: Iterable[Sequence[Any]]) -> None:
-        """These are places, and how the nodes there stand, but for ends that are still to be written."""
+    def add_outcomes(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Cache the outcomes of nodes, updated by the results that are still to be written."""
         for workflow_id, index, *values in rows:
-            outcome = self.outcomes[workflow_id, index] = Outcome(*values)
-            if one := self._ended.get((workflow_id, index)):
-                outcome.status, outcome.text = one.end.status, one.text
+            outcome = self.outcomes[workflow_id, index] = NodeOutcome(*values)
+            if one := self._results.get((workflow_id, index)):
+                outcome.status, outcome.result = one.end.status, one.result
 
-    def know_counts(self, keys: Iterable[UUID], rows: Iterable[tuple[UUID, str, int]]) -> None:
-        """These are the numbers of nodes in each state of these workflows, but for ends still to be written."""
+    def add_status_counts(self, keys: Iterable[UUID], rows: Iterable[tuple[UUID, str, int]]) -> None:
+        """Cache how many nodes of these workflows have each status, updated by the unwritten ends."""
         new: dict[UUID, Counter[str]] = {key: Counter() for key in keys}
         for workflow_id, status, count in rows:
             new[workflow_id][status] = count
-        self.counts |= new
-        self.count(one.end for one in self._ended.values() if one.end.workflow_id in new)
+        self.status_counts |= new
+        self.count_ends(one.end for one in self._results.values() if one.end.workflow_id in new)

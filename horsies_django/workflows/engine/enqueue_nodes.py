@@ -1,4 +1,4 @@
-"""Enqueuing: a node becomes a task, in the database itself."""
+"""Enqueuing nodes: the database inserts their tasks from the nodes' own rows."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from ..blueprint import TASK_COLUMNS
 from .nodes import NodeRows
 
 if TYPE_CHECKING:
-    from .context import Turn
+    from .context import EngineContext
 
-#: The queue of a task, and whether it is a coroutine's.
-Lane: TypeAlias = tuple[str, bool]
+#: The queue of a task, and whether it is async.
+TaskRoute: TypeAlias = tuple[str, bool]
 
-#: Columns of a task that its node has under the same name.
-_OWN: Final = (*TASK_COLUMNS, "kwargs")
+#: The columns of a task that its node has under the same name.
+_NODE_COLUMNS: Final = (*TASK_COLUMNS, "kwargs")
 
-#: Builds the subworkflow of a node (see workflows/internal.py).
-BUILD: Final = "horsies_django.workflows.internal.build"
+#: The task that builds the subworkflow of a node (see workflows/internal.py).
+BUILD_TASK: Final = "horsies_django.workflows.internal.build"
 
-#: Our own tasks run again when their worker dies: nobody's effects are doubled by that.
-_AGAIN: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["WORKER_CRASHED"])
-_MAX_RETRIES: Final = Value(_AGAIN.max_retries)
-_POLICY: Final = Value(_AGAIN.as_json(), models.JSONField())
+#: Engine tasks run again after their worker has died, since they have no effects that could double.
+_RETRY_CRASHED: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["WORKER_CRASHED"])
+_MAX_RETRIES: Final = Value(_RETRY_CRASHED.max_retries)
+_POLICY: Final = Value(_RETRY_CRASHED.as_json(), models.JSONField())
 
-#: The changes that make the task of a node the one that builds its subworkflow, by its own policy if it has one (P-10).
-BUILDING: Final[Mapping[str, Any]] = {
-    "task_name": Value(BUILD),
+#: The columns of the task that builds a subworkflow; the retry policy is that of the node, if it has one.
+BUILD_COLUMNS: Final[Mapping[str, Any]] = {
+    "task_name": Value(BUILD_TASK),
     "max_retries": Case(
         When(retry_policy__isnull=True, then=_MAX_RETRIES), default="max_retries", output_field=models.IntegerField()
     ),
     "retry_policy": Coalesce("retry_policy", _POLICY),
 }
 
-_NEW: Final[dict[str, Any]] = {
+_INITIAL_VALUES: Final[dict[str, Any]] = {
     "args": Value([], models.JSONField()),
     "status": Value(TaskStatus.PENDING.value),
     "deferred": Value(False),
@@ -59,63 +59,63 @@ _NEW: Final[dict[str, Any]] = {
 }
 
 
-def enqueue(turn: Turn, kind: str, nodes: Mapping[int, Lane], **changes: Any) -> None:
-    """PENDING, READY → ENQUEUED for the nodes with these keys, with the next that the turn writes (W-32).
+def enqueue(context: EngineContext, kind: str, nodes: Mapping[int, TaskRoute], **changes: Any) -> None:
+    """PENDING, READY → ENQUEUED for the nodes with these keys, with the next flush of the context.
 
-    ``changes`` are columns of the tasks that are not as their nodes have them, the same for all of a kind.
+    ``changes`` are columns in which the tasks differ from their nodes, the same for all of a ``kind``.
     """
     if not nodes:
         return
     ids = dict(zip(nodes, uuid7s(len(nodes)), strict=True))
-    turn.enqueue(kind, ids, changes)
-    tell(turn, {task_id: nodes[key] for key, task_id in ids.items()}, is_later="deferred" in changes)
+    context.enqueue(kind, ids, changes)
+    notify_workers(context, {task_id: nodes[key] for key, task_id in ids.items()}, is_later="deferred" in changes)
 
 
-def enqueue_made(turn: Turn, tasks: Mapping[UUID, Lane]) -> None:
-    """Make the tasks of nodes that were inserted as ENQUEUED, with the ids of these tasks."""
+def insert_tasks(context: EngineContext, tasks: Mapping[UUID, TaskRoute]) -> None:
+    """Insert the tasks of nodes that were inserted as ENQUEUED, with these ids."""
     if tasks:
-        turn.phrases.make_tasks({}, tasks)
-        tell(turn, tasks, is_later=False)
+        context.queries.insert_tasks({}, tasks)
+        notify_workers(context, tasks, is_later=False)
 
 
-def tell(turn: Turn, tasks: Mapping[UUID, Lane], *, is_later: bool) -> None:
-    """Have workers know of these tasks; ``is_later`` if none is due."""
+def notify_workers(context: EngineContext, tasks: Mapping[UUID, TaskRoute], *, is_later: bool) -> None:
+    """Notify workers of these tasks; ``is_later`` means that none of them is due yet."""
     if not is_later:
-        turn.enqueued |= tasks
-    if is_later or not turn.is_quiet:
+        context.enqueued |= tasks
+    if is_later or not context.caller_notifies:
         for queue, is_async in set(tasks.values()):
-            wake_after_commit(turn.database, queue, later=is_later, is_async=is_async)
+            wake_after_commit(context.database, queue, later=is_later, is_async=is_async)
 
 
-def insertion(nodes: NodeRows, task_ids: FromMap | F, changes: Mapping[str, Any]) -> Statement:
+def insert_statement(nodes: NodeRows, task_ids: FromMap | F, changes: Mapping[str, Any]) -> Statement:
     """Return the INSERT of the tasks of these nodes."""
-    is_fed = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
+    has_inputs = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
     columns = {
         "id": task_ids,
-        **{name: F(name) for name in _OWN},
-        **_NEW,
+        **{name: F(name) for name in _NODE_COLUMNS},
+        **_INITIAL_VALUES,
         "workflow_id": F("workflow__root_id"),
-        "is_fed": models.ExpressionWrapper(is_fed, models.BooleanField()),
+        "has_inputs": models.ExpressionWrapper(has_inputs, models.BooleanField()),
         **changes,
     }
     return Statement.insert(Task, nodes, columns)
 
 
-def internal(path: str, **kwargs: Any) -> Mapping[str, Any]:
-    """Return the changes that make the task of a node one of ours."""
+def engine_task(path: str, **kwargs: Any) -> Mapping[str, Any]:
+    """Return the columns that make the task of a node an engine task."""
     return {
         "task_name": Value(path),
         "kwargs": Value(kwargs, models.JSONField()),
         "is_async": Value(False),
         "rich": Value(False),
-        "is_fed": Value(False),
+        "has_inputs": Value(False),
         "timeout": Value(None, models.FloatField()),
         "max_retries": _MAX_RETRIES,
         "retry_policy": _POLICY,
     }
 
 
-def later(seconds: FromMap) -> Mapping[str, Any]:
-    """Return the changes that let a task wait."""
+def due_in(seconds: FromMap) -> Mapping[str, Any]:
+    """Return the columns that make a task due after this many seconds."""
     due = FromNow(seconds)
     return {"enqueued_at": due, "run_after": due, "deferred": Value(True)}

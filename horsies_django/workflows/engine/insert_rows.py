@@ -1,4 +1,4 @@
-"""Inserting nodes: thousands in one statement."""
+"""Inserts nodes: thousands in one statement."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BATCH: Final = 5_000
 
 
 def insert(database: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert nodes, given by column and all with the same columns.
+    """Insert nodes, given by column; all have the same columns.
 
-    They travel as one JSON text with what is not the same for all, for to make an instance of each, and a parameter of
-    each value, takes longer than all the rest of a workflow's start.
+    The columns whose values differ travel as one JSON text. An instance of each row and a parameter for each value
+    would take longer than the rest of a workflow's start.
     """
     if (source_of := _SOURCES.get(connections[database].vendor)) is None:
         WorkflowTask.objects.using(database).bulk_create([WorkflowTask(**row) for row in rows], batch_size=1_000)
@@ -45,7 +45,7 @@ def _of_postgres(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], d
 
 
 def _of_sqlite(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], database: str) -> _Source:
-    """Objects and arrays come out as JSON texts, which is how they are stored; all else has to be as it is stored."""
+    """Read columns from JSON. JSON columns are stored as they arrive; other values are converted for storage before."""
     connection = connections[database]
 
     def stored(name: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Limiting: nodes whose task has limits by key, which wait at the gates of their keys."""
+"""Concurrency limits of nodes: a task with a limit key is blocked until the limit has room."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from django.db.models import F, Value
 from ...core.ids import uuid7s
 from ...core.limit_terms import Terms, declared
 from ...models import release_blocked
-from .context import Turn
-from .nodes import among
+from .context import EngineContext
+from .nodes import where_in
 
-_GATED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "gated": Value(True), "deferred": Value(True)}
+_BLOCKED: Final[Mapping[str, Any]] = {"limit_key": F("limit_key"), "gated": Value(True), "deferred": Value(True)}
 
 
-def enqueue(turn: Turn, limit_keys: Mapping[int, str | None]) -> None:
-    """PENDING, READY → ENQUEUED for the nodes with these keys, whose tasks are let in as there is room for them."""
+def enqueue_limited(context: EngineContext, limit_keys: Mapping[int, str | None]) -> None:
+    """PENDING, READY → ENQUEUED for the nodes with these keys, whose tasks are blocked until there is room."""
     if not limit_keys:
         return
-    turn.enqueue("limited", dict(zip(limit_keys, uuid7s(len(limit_keys)), strict=True)), _GATED)
-    if turn.is_quiet:
-        turn.limit_keys.update(key for key in limit_keys.values() if key is not None)
+    context.enqueue("limited", dict(zip(limit_keys, uuid7s(len(limit_keys)), strict=True)), _BLOCKED)
+    if context.caller_notifies:
+        context.limit_keys.update(key for key in limit_keys.values() if key is not None)
         return
-    nodes = turn.nodes.filter(among(turn.database, limit_keys)).order_by()
-    let_in_after_commit(turn.database, list(nodes.values_list("limit_key", "task_name").distinct()))
+    nodes = context.nodes.filter(where_in(context.database, limit_keys)).order_by()
+    release_after_commit(context.database, list(nodes.values_list("limit_key", "task_name").distinct()))
 
 
-def enqueue_made(turn: Turn, said: Mapping[UUID, tuple[str | None, str | None]]) -> None:
-    """Make the tasks of nodes that were inserted as ENQUEUED: by task, a limit key and the path of the task."""
+def insert_limited_tasks(context: EngineContext, said: Mapping[UUID, tuple[str | None, str | None]]) -> None:
+    """Insert the tasks of nodes that were inserted as ENQUEUED; each has a limit key and the path of its task."""
     if not said:
         return
-    turn.phrases.make_tasks(_GATED, said)
-    if turn.is_quiet:
-        turn.limit_keys.update(limit_key for limit_key, _ in said.values() if limit_key is not None)
+    context.queries.insert_tasks(_BLOCKED, said)
+    if context.caller_notifies:
+        context.limit_keys.update(limit_key for limit_key, _ in said.values() if limit_key is not None)
     else:
-        let_in_after_commit(turn.database, set(said.values()))
+        release_after_commit(context.database, set(said.values()))
 
 
-def let_in_after_commit(database: str, said: Iterable[tuple[str | None, str | None]]) -> None:
-    """Look at these gates once the current transaction has committed: limit keys, each with the path of its task.
+def release_after_commit(database: str, said: Iterable[tuple[str | None, str | None]]) -> None:
+    """Release blocked tasks of these limit keys, each with the path of its task, after the commit.
 
-    What the code says of them now counts from then on, also for nodes that begin later.
+    The limits that the code declares now apply from then on, also to nodes that start later.
     """
     by_terms: dict[Terms, list[str]] = defaultdict(list)
     for limit_key, path in said:
         if limit_key is not None and path is not None:
             by_terms[declared(path)].append(limit_key)
     for terms, limit_keys in by_terms.items():
-        # Of one whose code says nothing of a limit, or is not here, what is known of the limit stays.
+        # Without a declared limit, or without the code, the stored limit stays.
         release_blocked.admit_after_commit(database, limit_keys, terms or None)

@@ -1,4 +1,4 @@
-"""Ending: nodes take over how their tasks ended."""
+"""The ends of nodes: a node takes over how its task ended."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from django.db.models.functions import Cast, Coalesce, Left, Now
 
 from ...core.results import OperationalCode, OutcomeCode, RetrievalCode, TaskError
 from ...core.status import TASK_TERMINAL_STATES, TaskStatus
+from ...core.transition import Transition
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
 from ...models import Task, Workflow
+from .. import lifecycle
 from ..codes import STOPPED_BY, WorkflowCode
-from .nodes import BEGUN, IS_UNDECIDED, NodeRows, Settled, among
+from .nodes import IN_PROGRESS, IS_UNDECIDED, NodeEnd, NodeRows, where_in
 
 if TYPE_CHECKING:
-    from .context import Turn
+    from .context import EngineContext
 
 #: The length of the column of error codes.
 _CODE_LENGTH: Final = 100
 
 _ENDED: Final = sorted(TASK_TERMINAL_STATES)
 
-#: Whether the stored result of a task, and not its status, says that it succeeded (S3-14, S3-15).
+#: Whether a task succeeded, by its stored result rather than its status.
 _IS_OK: Final = models.ExpressionWrapper(
     Q(task__result__ok__isnull=False, task__result__err__isnull=True), models.BooleanField()
 )
 
-#: What the task has said that looked at a node's conditions, and how its workflow is then.
+#: The answer of the task that evaluated a node's conditions, and the status of the node's workflow.
 _ANSWER: Final = Case(When(IS_UNDECIDED, then=Cast("task__result", TextField())))
 _STATUS: Final = Case(
     When(IS_UNDECIDED, then=Subquery(Workflow.objects.filter(pk=OuterRef("workflow_id")).values("status")))
@@ -47,8 +49,8 @@ _IS_BUILT: Final = Case(
     default=Value(False),
 )
 
-#: What of a node whose task has ended says what becomes of it.
-ENDS: Final = (
+#: The columns by which :func:`apply_results` decides about a node whose task has ended.
+TASK_END_COLUMNS: Final = (
     "pk",
     "workflow_id",
     "task_index",
@@ -62,8 +64,8 @@ ENDS: Final = (
     _IS_BUILT,
 )
 
-#: What is taken for the error of a task that has left none (S3-15).
-_CODES: Final = {
+#: The error code for a task that has ended without a result, by its status.
+_DEFAULT_CODES: Final = {
     TaskStatus.COMPLETED: RetrievalCode.RESULT_NOT_AVAILABLE,
     TaskStatus.FAILED: OperationalCode.WORKER_CRASHED,
     TaskStatus.CANCELLED: OutcomeCode.TASK_CANCELLED,
@@ -71,61 +73,61 @@ _CODES: Final = {
 }
 
 
-def err(code: str, message: str, data: Any = None) -> dict[str, Any]:
-    """Return an err result as it is stored."""
+def err_result(code: str, message: str, data: Any = None) -> dict[str, Any]:
+    """Return an err result in its stored form."""
     return {"err": TaskError(error_code=str(code), message=message, data=data).as_json()}
 
 
-def settle(turn: Turn, rows: Iterable[Sequence[Any]]) -> tuple[list[Settled], list[int]]:
-    """End the nodes whose tasks have ended, given as :data:`ENDS`; return them, and those that are to run.
+def apply_results(context: EngineContext, rows: Iterable[Sequence[Any]]) -> tuple[list[NodeEnd], list[int]]:
+    """End the nodes whose tasks have ended, given as rows of :data:`TASK_END_COLUMNS`.
 
-    The latter are those whose conditions were looked at (P-05).
+    Return their ends, and the keys of the nodes that may start because their conditions let them.
     """
-    nodes = turn.nodes
-    plain: list[Settled] = []
-    asked: list[tuple[Settled, str, str]] = []
-    late: list[Settled] = []
+    nodes = context.nodes
+    plain: list[NodeEnd] = []
+    asked: list[tuple[NodeEnd, str, str]] = []
+    late: list[NodeEnd] = []
     for pk, workflow_id, index, dependents, map_index, is_ok, kind, is_undecided, answer, status, is_built in rows:
         ended = WorkflowTaskStatus.COMPLETED if is_ok else WorkflowTaskStatus.FAILED
-        end = Settled(pk, workflow_id, index, ended, dependents, map_index)
+        end = NodeEnd(pk, workflow_id, index, ended, dependents, map_index)
         if is_ok and is_undecided:
             asked.append((end, answer, status))
         elif is_ok and kind == NodeKind.EVENT:
             late.append(end)
         elif kind != NodeKind.SUBWORKFLOW or not (is_ok or is_built):
-            plain.append(end)  # but what has a subworkflow ends with it, even if a worker died after it had built it
+            plain.append(end)  # a node with a subworkflow ends with that, even if its builder died
     if ok := [end.pk for end in plain if end.status == WorkflowTaskStatus.COMPLETED]:
-        turn.phrases.complete(ok)
-    _fail(nodes, [end.pk for end in plain if end.status != WorkflowTaskStatus.COMPLETED])
-    skipped, runs = _decide(nodes, asked)
-    return [*plain, *skipped, *time_out(nodes, late)], runs
+        context.queries.complete(ok)
+    _fail_nodes(nodes, [end.pk for end in plain if end.status != WorkflowTaskStatus.COMPLETED])
+    skipped, runs = _apply_conditions(nodes, asked)
+    return [*plain, *skipped, *time_out_events(nodes, late)], runs
 
 
-def ended(nodes: NodeRows) -> NodeRows:
-    """Those of these nodes whose tasks have ended, and that have not."""
-    return nodes.filter(status__in=BEGUN, task__status__in=_ENDED)
+def with_ended_tasks(nodes: NodeRows) -> NodeRows:
+    """Return the open nodes whose tasks have ended."""
+    return nodes.filter(status__in=IN_PROGRESS, task__status__in=_ENDED)
 
 
-def completed(database: str) -> dict[str, Any]:
-    """What the success of its task writes to a node."""
+def completed_values(database: str) -> dict[str, Any]:
+    """Return the values that a completed task writes to its node."""
     result = Subquery(Task.objects.using(database).filter(pk=OuterRef("task_id")).values("result"))
-    return {"status": WorkflowTaskStatus.COMPLETED, "completed_at": Now(), "result": result, "error_code": None}
+    return {"status": lifecycle.COMPLETE_NODE.target, "completed_at": Now(), "result": result, "error_code": None}
 
 
-def _fail(nodes: NodeRows, keys: Collection[int]) -> None:
-    """Give nodes the errors of their tasks."""
+def _fail_nodes(nodes: NodeRows, keys: Collection[int]) -> None:
+    """Fail nodes with the errors of their tasks."""
     if not keys:
         return
     task = Task.objects.using(nodes.db).filter(pk=OuterRef("task_id"))
     lacking = Case(
         *(
-            When(status=status, then=Value(err(code, "The task has left no result."), models.JSONField()))
-            for status, code in _CODES.items()
+            When(status=status, then=Value(err_result(code, "The task has no result."), models.JSONField()))
+            for status, code in _DEFAULT_CODES.items()
         )
     )
-    codes = Case(*(When(status=status, then=Value(str(code))) for status, code in _CODES.items()))
+    codes = Case(*(When(status=status, then=Value(str(code))) for status, code in _DEFAULT_CODES.items()))
     unreadable = OperationalCode.RESULT_DESERIALIZATION_ERROR
-    garbage = Value(err(unreadable, "The stored result of the task can't be read."), models.JSONField())
+    garbage = Value(err_result(unreadable, "The stored result of the task can't be read."), models.JSONField())
     has_code = When(result__err__error_code__isnull=False, then="result")
     stored = Left(KeyTextTransform("error_code", KeyTransform("err", "result")), _CODE_LENGTH)
     result = Case(When(result__isnull=True, then=lacking), has_code, default=garbage, output_field=models.JSONField())
@@ -137,18 +139,18 @@ def _fail(nodes: NodeRows, keys: Collection[int]) -> None:
     )
     known = Subquery(task.annotate(known=result).values("known"))
     code = Subquery(task.annotate(code=named).values("code"))
-    _open(nodes, keys).update(status=WorkflowTaskStatus.FAILED, completed_at=Now(), result=known, error_code=code)
+    lifecycle.FAIL_NODE.apply(nodes.filter(pk__in=keys), completed_at=Now(), result=known, error_code=code)
 
 
-def _decide(nodes: NodeRows, asked: Sequence[tuple[Settled, str, str]]) -> tuple[list[Settled], list[int]]:
-    """The conditions of these nodes were looked at: skip those that are not to run, and return the others' keys.
+def _apply_conditions(nodes: NodeRows, asked: Sequence[tuple[NodeEnd, str, str]]) -> tuple[list[NodeEnd], list[int]]:
+    """Apply the answers of the tasks that evaluated the conditions of these nodes; return the skipped and the allowed.
 
-    Each is given with the answer, and the status of its workflow: none is to run if that has ended in the meantime.
+    Each node comes with the answer and with the status of its workflow: if that has ended, the node is skipped.
     """
     if not asked:
         return [], []
-    lost: dict[str, list[Settled]] = defaultdict(list)
-    skipped, runs = list[Settled](), list[int]()
+    lost: dict[str, list[NodeEnd]] = defaultdict(list)
+    skipped, runs = list[NodeEnd](), list[int]()
     for end, answer, status in asked:
         end = end._replace(status=WorkflowTaskStatus.SKIPPED)
         if status in WORKFLOW_TERMINAL_STATES:
@@ -160,45 +162,50 @@ def _decide(nodes: NodeRows, asked: Sequence[tuple[Settled, str, str]]) -> tuple
     for status, ends in lost.items():
         _skip_stopped(nodes, ends, status)
     if runs:
-        _open(nodes, runs).update(status=WorkflowTaskStatus.READY, is_decided=True, task_id=None)
-    skip(nodes, skipped, WorkflowCode.CONDITION_NOT_MET, "Its condition says that it is not to run.")
+        lifecycle.ALLOW_NODE.apply(nodes.filter(pk__in=runs), is_decided=True, task_id=None)
+    skip(
+        nodes,
+        skipped,
+        lifecycle.SKIP_BY_CONDITION,
+        WorkflowCode.CONDITION_NOT_MET,
+        "The conditions of the node did not let it run.",
+    )
     return [*(end for ends in lost.values() for end in ends), *skipped], runs
 
 
-def time_out(nodes: NodeRows, ends: Sequence[Settled]) -> list[Settled]:
-    """The time of these events is over."""
+def time_out_events(nodes: NodeRows, ends: Sequence[NodeEnd]) -> list[NodeEnd]:
+    """Fail these nodes, whose events did not come in time."""
     failed = [end._replace(status=WorkflowTaskStatus.FAILED) for end in ends]
     if failed:
-        _open(nodes, [end.pk for end in failed]).update(
-            status=WorkflowTaskStatus.FAILED,
+        lifecycle.FAIL_NODE.apply(
+            nodes.filter(pk__in=[end.pk for end in failed]),
             completed_at=Now(),
-            result=err(WorkflowCode.EVENT_TIMEOUT, "The event did not come in time."),
+            result=err_result(WorkflowCode.EVENT_TIMEOUT, "The event did not come in time."),
             error_code=str(WorkflowCode.EVENT_TIMEOUT),
         )
     return failed
 
 
-def skip(nodes: NodeRows, ends: Sequence[Settled], code: str, message: str) -> None:
-    """PENDING, READY and what has begun → SKIPPED (W-36, W-38)."""
+def skip(
+    nodes: NodeRows,
+    ends: Sequence[NodeEnd],
+    transition: Transition[WorkflowTaskStatus],
+    code: WorkflowCode,
+    message: str,
+) -> None:
+    """Skip nodes by one of the transitions to SKIPPED, with an error of this code."""
     if ends:
-        nodes.filter(among(nodes.db, [end.pk for end in ends])).exclude(status__in=_NODE_ENDED).update(
-            status=WorkflowTaskStatus.SKIPPED, completed_at=Now(), result=err(code, message), error_code=str(code)
-        )
+        rows = nodes.filter(where_in(nodes.db, [end.pk for end in ends]))
+        transition.apply(rows, completed_at=Now(), result=err_result(code, message), error_code=str(code))
 
 
-def skip_stopped(nodes: NodeRows, ends: Sequence[Settled]) -> None:
-    """ENQUEUED, RUNNING → SKIPPED for nodes that find their workflow ended, with the code of how it did."""
+def skip_stopped(nodes: NodeRows, ends: Sequence[NodeEnd]) -> None:
+    """Skip nodes whose workflow has ended, with the code of how it ended."""
     statuses = dict(nodes.filter(pk__in=[end.pk for end in ends]).values_list("pk", "workflow__status")) if ends else {}
     for status in sorted(set(statuses.values())):
         _skip_stopped(nodes, [end for end in ends if statuses[end.pk] == status], status)
 
 
-def _skip_stopped(nodes: NodeRows, ends: Sequence[Settled], status: str) -> None:
-    skip(nodes, ends, STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED), "The workflow had ended.")
-
-
-_NODE_ENDED: Final = (WorkflowTaskStatus.COMPLETED, WorkflowTaskStatus.FAILED, WorkflowTaskStatus.SKIPPED)
-
-
-def _open(nodes: NodeRows, keys: Collection[int]) -> NodeRows:
-    return nodes.filter(pk__in=keys, status__in=BEGUN)
+def _skip_stopped(nodes: NodeRows, ends: Sequence[NodeEnd], status: str) -> None:
+    code = STOPPED_BY.get(status, WorkflowCode.WORKFLOW_CANCELLED)
+    skip(nodes, ends, lifecycle.SKIP_STOPPED, code, "The workflow had ended.")

@@ -1,4 +1,4 @@
-"""Nodes, as much of them as it takes to decide what becomes of them, and their ends."""
+"""The nodes of workflows as the engine reads them, and how they end."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from ...db.expressions import Blank, IsAmong, json_array, spelled
 from ...models import Workflow, WorkflowTask
 from ..codes import WorkflowCode
 
-#: The states of a node that has a task, or a child, that is to end.
-BEGUN: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)
+#: The states of a node that has a task or a subworkflow in progress.
+IN_PROGRESS: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)
 
 #: The states of a node that has not ended.
-OPEN: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, *BEGUN)
+OPEN: Final = (WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY, *IN_PROGRESS)
 
-#: Whether a node's conditions are still to be looked at.
+#: Whether the conditions of a node are still to be evaluated.
 IS_UNDECIDED: Final = models.ExpressionWrapper(
     Q(is_decided=False) & (Q(run_when__isnull=False) | Q(skip_when__isnull=False)), models.BooleanField()
 )
 
-#: Whether its own condition has skipped a node.
+#: Whether a node was skipped by its own condition.
 IS_NEUTRAL: Final = models.ExpressionWrapper(
     Q(status=WorkflowTaskStatus.SKIPPED, error_code=str(WorkflowCode.CONDITION_NOT_MET)), models.BooleanField()
 )
 
-#: The workflow and the index of a node.
-Place: TypeAlias = tuple[UUID, int]
+#: The id of a workflow and the index of one of its nodes.
+Position: TypeAlias = tuple[UUID, int]
 
 NodeRows = models.QuerySet[WorkflowTask]
 
 
-class Settled(NamedTuple):
-    """A node that has ended. ``is_neutral``: its own condition has skipped it, which is no failure (P-05)."""
+class NodeEnd(NamedTuple):
+    """The end of a node. ``is_neutral`` means that its own condition has skipped it, which is no failure."""
 
     pk: int
     workflow_id: UUID
@@ -52,16 +52,16 @@ class Settled(NamedTuple):
     is_neutral: bool = False
 
     @property
-    def place(self) -> Place:
-        """Where it is."""
+    def position(self) -> Position:
+        """The position of the node."""
         return self.workflow_id, self.task_index
 
 
-class Ending(NamedTuple):
-    """The end of a node, its result as JSON text, and its error code."""
+class NodeResult(NamedTuple):
+    """The end of a node, with its result as JSON text and its error code."""
 
-    end: Settled
-    text: str
+    end: NodeEnd
+    result: str
     code: str | None = None
 
 
@@ -84,7 +84,7 @@ class Node:
     is_neutral: bool
     open_deps: int
     ok_deps: int
-    bad_deps: int
+    failed_deps: int
     open_ctx: int
     queue_name: str
     is_async: bool
@@ -93,21 +93,21 @@ class Node:
     event_name: str | None
     event_timeout: float | None
 
-    def after(self, ends: Iterable[Settled]) -> Node:
-        """Return it after some of what it waits for has ended."""
+    def with_ends(self, ends: Iterable[NodeEnd]) -> Node:
+        """Return the node with its counters updated, after some of the nodes that it waits for have ended."""
         closed = list(ends)
         ctx = set(self.ctx_from or ())
         return replace(
             self,
             open_deps=self.open_deps - len(closed),
             ok_deps=self.ok_deps + sum(end.status == WorkflowTaskStatus.COMPLETED for end in closed),
-            bad_deps=self.bad_deps + sum(is_bad(end) for end in closed),
+            failed_deps=self.failed_deps + sum(blocks_dependents(end) for end in closed),
             open_ctx=self.open_ctx - sum(end.task_index in ctx for end in closed),
         )
 
     @property
-    def verdict(self) -> WorkflowTaskStatus:
-        """READY or SKIPPED once that can be said, PENDING until then (W-20 … W-24)."""
+    def next_status(self) -> WorkflowTaskStatus:
+        """READY or SKIPPED once that is decided, PENDING until then."""
         if self.join == Join.ANY:
             wanted = 1
         elif self.join == Join.QUORUM:
@@ -118,24 +118,24 @@ class Node:
             is_ready, is_lost = self.ok_deps >= wanted, self.ok_deps + self.open_deps < wanted
         else:
             is_done = self.open_deps == 0
-            is_ready = is_done and (self.bad_deps == 0 or self.allow_failed_deps)
+            is_ready = is_done and (self.failed_deps == 0 or self.allow_failed_deps)
             is_lost = is_done and not is_ready
         if is_lost:
             return WorkflowTaskStatus.SKIPPED
         return WorkflowTaskStatus.READY if is_ready and self.open_ctx == 0 else WorkflowTaskStatus.PENDING
 
     @property
-    def place(self) -> Place:
-        """Where it is."""
+    def position(self) -> Position:
+        """The position of the node."""
         return self.workflow_id, self.task_index
 
-    def settled(self, status: WorkflowTaskStatus, *, is_neutral: bool = False) -> Settled:
-        """Return its end."""
-        return Settled(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index, is_neutral)
+    def end_as(self, status: WorkflowTaskStatus, *, is_neutral: bool = False) -> NodeEnd:
+        """Return its end with this status."""
+        return NodeEnd(self.pk, self.workflow_id, self.task_index, status, self.dependents, self.map_index, is_neutral)
 
 
-#: What a :class:`Node` is read from.
-COLUMNS: Final = (
+#: The columns of a :class:`Node`.
+NODE_COLUMNS: Final = (
     "pk",
     "workflow_id",
     "task_index",
@@ -151,7 +151,7 @@ COLUMNS: Final = (
     IS_NEUTRAL,
     "open_deps",
     "ok_deps",
-    "bad_deps",
+    "failed_deps",
     "open_ctx",
     "queue_name",
     "is_async",
@@ -161,11 +161,11 @@ COLUMNS: Final = (
     "event_timeout",
 )
 
-#: What is read of the end of a node: its place, and an :class:`~.turn.Outcome`.
-OUTCOME: Final = ("workflow_id", "task_index", "node_id", "status", Cast("result", models.TextField()))
+#: The columns of an outcome: the position, then those of a :class:`~.context.NodeOutcome`.
+OUTCOME_COLUMNS: Final = ("workflow_id", "task_index", "node_id", "status", Cast("result", models.TextField()))
 
-#: What is read of a node that has a subworkflow: a :class:`~.turn.Parent`.
-PARENT: Final = (
+#: The columns of a :class:`~.context.ParentNode`.
+PARENT_COLUMNS: Final = (
     "pk",
     "workflow_id",
     "task_index",
@@ -178,35 +178,38 @@ PARENT: Final = (
     "rebuilds",
 )
 
-#: Whether a node waits for others, or for its items.
-WAITS: Final = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
+#: Whether a node waits for other nodes, or as a map for its items.
+IS_WAITING: Final = Q(status=WorkflowTaskStatus.PENDING) | Q(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
 
 
-def read(rows: NodeRows) -> list[Node]:
+def read_nodes(rows: NodeRows) -> list[Node]:
     """Read nodes."""
-    return [Node(*row) for row in rows.values_list(*COLUMNS)]
+    return [Node(*row) for row in rows.values_list(*NODE_COLUMNS)]
 
 
-def among(database: str, keys: Collection[UUID] | Collection[int], column: str = "pk") -> Q:
-    """Whether a key is one of these, however many: with ``__in`` each is a parameter, of which SQLite takes 32,766."""
+def where_in(database: str, keys: Collection[UUID] | Collection[int], column: str = "pk") -> Q:
+    """Whether a column is one of these keys.
+
+    The keys travel as one parameter, since SQLite accepts 32,766 parameters and ``__in`` takes one for each key.
+    """
     if not keys:
         return Q(pk__in=())
     connection = connections[database]
     return Q(IsAmong(json_array(spelled(keys, connection), connection), column))
 
 
-def is_bad(end: Settled) -> bool:
-    """Whether an end keeps what waits for it from running, unless that allows it."""
+def blocks_dependents(end: NodeEnd) -> bool:
+    """Whether an end counts as a failed dependency of the nodes that wait for it."""
     return end.status != WorkflowTaskStatus.COMPLETED and not end.is_neutral
 
 
-def is_item_of(end: Settled, node: Node) -> bool:
-    """Whether an end is that of an item of a map."""
+def is_item_of(end: NodeEnd, node: Node) -> bool:
+    """Whether an end is that of an item of this map."""
     return node.kind == NodeKind.MAP and end.map_index == node.task_index
 
 
-class _Walk(models.Func):
-    """Whether a node is found by a walk from those that a parameter gives, from row to row, however far."""
+class _InRecursive(models.Func):
+    """Whether a node is in the result of a recursive query that starts from the rows that a parameter gives."""
 
     conditional = True
     output_field = models.BooleanField()
@@ -215,17 +218,17 @@ class _Walk(models.Func):
         super().__init__(*map(F, columns))
         self._start = start
 
-    def _render(self, compiler: SQLCompiler, walk: str, **parts: str) -> tuple[str, tuple[Any, ...]]:
+    def _compile(self, compiler: SQLCompiler, walk: str, **parts: str) -> tuple[str, tuple[Any, ...]]:
         columns = [compiler.compile(column)[0] for column in self.get_source_expressions()]
         quote = compiler.connection.ops.quote_name
         tables = {"nodes": quote(WorkflowTask._meta.db_table), "workflows": quote(Workflow._meta.db_table)}
         return f"({', '.join(columns)}) IN ({walk.format(**tables, **parts)})", (self._start,)
 
 
-class IsAtOrBelow(_Walk):
-    """Whether a node is at one of these places, or waits for one that is, and so on, through nodes that wait."""
+class IsAtOrBelow(_InRecursive):
+    """Whether a node is at one of these positions, or waits for a node there, through any number of waiting nodes."""
 
-    _WALK: Final = (
+    _SQL: Final = (
         "WITH RECURSIVE below (workflow_id, task_index) AS (SELECT {start} UNION"
         " SELECT node.workflow_id, {index} FROM below JOIN {nodes} node"
         " ON node.workflow_id = below.workflow_id AND node.task_index = below.task_index"
@@ -233,14 +236,14 @@ class IsAtOrBelow(_Walk):
         ") SELECT workflow_id, task_index FROM below"
     )
 
-    def __init__(self, places: Blank) -> None:
-        super().__init__(places, "workflow_id", "task_index")
+    def __init__(self, positions: Blank) -> None:
+        super().__init__(positions, "workflow_id", "task_index")
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """The places are JSON."""
-        return self._render(
+        """Takes the positions as JSON."""
+        return self._compile(
             compiler,
-            self._WALK,
+            self._SQL,
             start="(pair ->> 0)::uuid, (pair ->> 1)::integer FROM jsonb_array_elements(%s::jsonb) pair",
             index="later.value::integer",
             dependents="jsonb_array_elements_text(node.dependents) AS later (value)",
@@ -249,34 +252,35 @@ class IsAtOrBelow(_Walk):
     def as_sqlite(
         self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
     ) -> tuple[str, tuple[Any, ...]]:
-        """The same."""
-        return self._render(
+        """Takes the positions as JSON."""
+        return self._compile(
             compiler,
-            self._WALK,
+            self._SQL,
             start="json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(%s)",
             index="later.value",
             dependents="json_each(node.dependents) AS later",
         )
 
 
-class IsAtOrAbove(_Walk):
-    """Whether a node is one of these, or has the workflow of one as its subworkflow, and so on up to the top."""
+class IsAtOrAbove(_InRecursive):
+    """Whether a node is one of these, or an ancestor: a node whose subworkflow has one of these, up to the root."""
 
-    _WALK: Final = (
+    _SQL: Final = (
         "WITH RECURSIVE above (id) AS (SELECT {start} UNION"
-        " SELECT flow.parent_id FROM above JOIN {nodes} node ON node.id = above.id"
-        " JOIN {workflows} flow ON flow.id = node.workflow_id WHERE flow.parent_id IS NOT NULL) SELECT id FROM above"
+        " SELECT workflow.parent_id FROM above JOIN {nodes} node ON node.id = above.id"
+        " JOIN {workflows} workflow ON workflow.id = node.workflow_id WHERE workflow.parent_id IS NOT NULL)"
+        " SELECT id FROM above"
     )
 
     def __init__(self, keys: Blank) -> None:
         super().__init__(keys, "pk")
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        """The keys are an array."""
-        return self._render(compiler, self._WALK, start="unnest(%s::bigint[])")
+        """Takes the keys as an array."""
+        return self._compile(compiler, self._SQL, start="unnest(%s::bigint[])")
 
     def as_sqlite(
         self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
     ) -> tuple[str, tuple[Any, ...]]:
-        """The keys are JSON."""
-        return self._render(compiler, self._WALK, start="value FROM json_each(%s)")
+        """Takes the keys as JSON."""
+        return self._compile(compiler, self._SQL, start="value FROM json_each(%s)")

@@ -1,7 +1,7 @@
-"""Phrases: what the engine says to the database for every node, each written by the ORM once.
+"""The SQL statements of the engine, each compiled by the ORM once.
 
-As with the exchange of a worker, to build these querysets and compile them takes longer than to carry them out. Who
-advances once has them compiled as they are needed; a worker keeps them.
+To build these querysets and compile them takes longer than to run them. A worker keeps the compiled statements; an
+engine that advances once compiles those that it needs.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ from django.db.models import Count, F, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Least, Now
 
 from ...core.serialization import dumps
-from ...core.workflow_status import WorkflowStatus, WorkflowTaskStatus
+from ...core.transition import Transition, in_sources
+from ...core.workflow_status import WorkflowStatus
 from ...db import postgres
 from ...db.expressions import Blank, FromMap, FromNow, IsAmong, IsOneOf, json_array, json_object, json_pairs, spelled
 from ...db.statements import Selection, Statement
 from ...models import Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
+from .. import lifecycle
 from . import enqueue_nodes, node_end
 from .nodes import (
-    BEGUN,
-    COLUMNS,
+    IN_PROGRESS,
     IS_NEUTRAL,
-    OPEN,
-    OUTCOME,
-    PARENT,
-    WAITS,
-    Ending,
+    IS_WAITING,
+    NODE_COLUMNS,
+    OUTCOME_COLUMNS,
+    PARENT_COLUMNS,
     IsAtOrAbove,
     IsAtOrBelow,
     Node,
+    NodeResult,
     NodeRows,
-    Place,
+    Position,
 )
 
 _KEYS: Final = Blank("keys")
-_PLACES: Final = Blank("places")
+_POSITIONS: Final = Blank("positions")
 _WORKFLOWS: Final = Blank("workflows")
 _INDEXES: Final = Blank("indexes")
 _TASK_IDS: Final = Blank("task_ids")
@@ -51,7 +52,7 @@ _RESULTS: Final = Blank("results")
 _CODES: Final = Blank("codes")
 _COUNTS: Final = Blank("counts")
 _FAILED: Final = Blank("failed")
-_STATE: Final = (
+_WORKFLOW_COLUMNS: Final = (
     "id",
     "status",
     "on_error",
@@ -64,24 +65,24 @@ _STATE: Final = (
     "name",
     "error",
 )
-_COUNTERS: Final = ("open_deps", "ok_deps", "bad_deps", "open_ctx")
+_COUNTERS: Final = ("open_deps", "ok_deps", "failed_deps", "open_ctx")
 
 
-class Question(NamedTuple):
-    """A SELECT, and what is to stand in its blanks; None if it is asked too seldom to be planned once."""
+class Query(NamedTuple):
+    """A SELECT and the values of its parameters; None for a query that is too rare to be prepared."""
 
-    selection: Selection
-    given: Mapping[str, Any] | None
+    select: Selection
+    values: Mapping[str, Any] | None
 
 
-class Phrases:
-    """The statements of one database, for one thread."""
+class EngineQueries:
+    """The statements for one database, used by one thread."""
 
     def __init__(self, database: str) -> None:
         self.database = database
         self._connection = connections[database]
         self._is_postgres = self._connection.vendor == "postgresql"
-        self._enqueuing: dict[str, list[Statement]] = {}
+        self._enqueue_statements: dict[str, list[Statement]] = {}
 
     @property
     def nodes(self) -> NodeRows:
@@ -91,56 +92,59 @@ class Phrases:
     # Locking.
 
     def lock(self, roots: Collection[UUID]) -> set[UUID]:
-        """Lock those of these trees that nobody else has locked, and return which."""
+        """Lock those of these trees that no other transaction has locked; return them."""
         return {key for (key,) in self._select(self._lock, self._keys(roots))}
 
     @cached_property
     def _lock(self) -> Selection:
         workflows = Workflow.objects.using(self.database).filter(IsAmong(_KEYS))
-        return self._selection(workflows.locked(skip=True), ["pk"])
+        return self._compile_select(workflows.locked(skip=True), ["pk"])
 
     # Ends.
 
-    def ends(self, task_ids: Collection[UUID]) -> Question:
-        """Ask for the nodes of these tasks whose tasks have ended, each as :data:`~.ending.ENDS`."""
-        return Question(self._ends, self._keys(task_ids))
+    def task_ends(self, task_ids: Collection[UUID]) -> Query:
+        """Query the nodes whose tasks have ended, by their tasks, with :data:`~.node_end.TASK_END_COLUMNS`."""
+        return Query(self._task_ends, self._keys(task_ids))
 
     @cached_property
-    def _ends(self) -> Selection:
-        return self._selection(node_end.ended(self.nodes.filter(IsAmong(_KEYS, "task_id"))), node_end.ENDS)
+    def _task_ends(self) -> Selection:
+        return self._compile_select(
+            node_end.with_ended_tasks(self.nodes.filter(IsAmong(_KEYS, "task_id"))), node_end.TASK_END_COLUMNS
+        )
 
     def complete(self, keys: Collection[int]) -> None:
-        """ENQUEUED, RUNNING → COMPLETED with the results of their tasks (W-35)."""
-        self._say(self._complete, self._keys(keys))
+        """ENQUEUED, RUNNING → COMPLETED with the results of their tasks."""
+        self._execute(self._complete, self._keys(keys))
 
     @cached_property
     def _complete(self) -> Statement:
-        rows = self.nodes.filter(IsAmong(_KEYS), status__in=BEGUN)
-        return self._settled(Statement.update(rows, **node_end.completed(self.database)))
+        rows = self.nodes.filter(lifecycle.COMPLETE_NODE.is_possible, IsAmong(_KEYS))
+        return self._inlined(Statement.update(rows, **node_end.completed_values(self.database)))
 
     def start(self, keys: Collection[int]) -> None:
         """PENDING, READY → RUNNING."""
-        self._say(self._start, self._keys(keys))
+        self._execute(self._start, self._keys(keys))
 
     @cached_property
     def _start(self) -> Statement:
-        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
-        return self._settled(Statement.update(rows, status=WorkflowTaskStatus.RUNNING, started_at=Now()))
+        # A node that waits for an event with a time-out is ENQUEUED by now, since its time-out has a task.
+        rows = self.nodes.filter(in_sources(lifecycle.START_NODE, lifecycle.MARK_RUNNING), IsAmong(_KEYS))
+        return self._inlined(Statement.update(rows, status=lifecycle.START_NODE.target, started_at=Now()))
 
-    def end(self, endings: Sequence[Ending]) -> None:
-        """End nodes as each of these says, without a task (W-36, W-38)."""
+    def end(self, endings: Sequence[NodeResult]) -> None:
+        """End nodes with these results, which are not those of tasks."""
         given = {
             **self._keys([one.end.pk for one in endings]),
             _STATUSES.name: self._map({one.end.pk: dumps(one.end.status.value) for one in endings}),
-            _RESULTS.name: self._map({one.end.pk: one.text for one in endings}),
+            _RESULTS.name: self._map({one.end.pk: one.result for one in endings}),
             _CODES.name: self._map({one.end.pk: dumps(str(one.code)) for one in endings if one.code is not None}),
         }
-        self._say(self._end, given)
+        self._execute(self._end, given)
 
     @cached_property
     def _end(self) -> Statement:
-        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
-        return self._settled(
+        rows = self.nodes.filter(in_sources(*lifecycle.NODE_ENDS), IsAmong(_KEYS))
+        return self._inlined(
             Statement.update(
                 rows,
                 status=FromMap(_STATUSES, models.TextField()),
@@ -150,222 +154,231 @@ class Phrases:
             )
         )
 
-    def finish(self, status: WorkflowStatus, texts: Mapping[UUID, str]) -> None:
-        """RUNNING → COMPLETED, FAILED, with these results, or errors, as JSON texts (W-50)."""
-        rows = self._workflows.filter(status=WorkflowStatus.RUNNING, open_count=0)
-        column = "result" if status == WorkflowStatus.COMPLETED else "error"
+    def end_workflows(self, transition: Transition[WorkflowStatus], texts: Mapping[UUID, str]) -> None:
+        """RUNNING → COMPLETED or FAILED, with these results or errors as JSON texts."""
+        rows = self._workflow_rows.filter(transition.is_possible, open_count=0)
+        column = "result" if transition is lifecycle.COMPLETE_WORKFLOW else "error"
         written = {"result": None, "error": None, column: FromMap(_RESULTS, models.JSONField())}
-        kept_until = workflow_kept_until(status, self.database)
-        statement = Statement.update(rows, status=status, completed_at=Now(), **written, kept_until=kept_until)
+        kept_until = workflow_kept_until(transition.target, self.database)
+        statement = Statement.update(
+            rows, status=transition.target, completed_at=Now(), **written, kept_until=kept_until
+        )
         statement.run(self.database, {**self._keys(texts), _RESULTS.name: self._map(texts)})
 
-    def close(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> None:
-        """Count nodes of these workflows as ended; ``failed`` are the first that have failed."""
-        self._say(self._close, self._closing(counts, failed))
+    def count_ended(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> None:
+        """Count nodes of these workflows as ended; ``failed`` are the indexes of the first failed nodes."""
+        self._execute(self._count_ended, self._ended_values(counts, failed))
 
-    def closed(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> Question:
-        """Do so, and ask for the workflows as they are then, each as a :class:`~.turn.Flow`."""
+    def count_ended_returning(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> Query:
+        """Count nodes as ended, and query the workflows after that, as rows of :class:`~.context.WorkflowState`."""
         if self._is_postgres:
-            return Question(self._closed, self._closing(counts, failed))
-        self.close(counts, failed)
-        return self.flows(counts)
+            return Query(self._count_ended_returning, self._ended_values(counts, failed))
+        self.count_ended(counts, failed)
+        return self.workflows(counts)
 
-    def flows(self, keys: Collection[UUID]) -> Question:
-        """Ask for workflows, each as a :class:`~.turn.Flow`."""
-        return Question(self._flows, self._keys(keys))
+    def workflows(self, keys: Collection[UUID]) -> Query:
+        """Query workflows, as rows of :class:`~.context.WorkflowState`."""
+        return Query(self._workflows, self._keys(keys))
 
-    def _closing(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> dict[str, Any]:
+    def _ended_values(self, counts: Mapping[UUID, int], failed: Mapping[UUID, int]) -> dict[str, Any]:
         return {**self._keys(counts), _COUNTS.name: self._map(counts), _FAILED.name: self._map(failed)}
 
     @cached_property
-    def _close(self) -> Statement:
+    def _count_ended(self) -> Statement:
         closed, failed = FromMap(_COUNTS, models.IntegerField()), FromMap(_FAILED, models.IntegerField())
         first = Least(Coalesce("failed_index", failed), Coalesce(failed, "failed_index"))
-        return self._settled(Statement.update(self._workflows, open_count=F("open_count") - closed, failed_index=first))
+        return self._inlined(
+            Statement.update(self._workflow_rows, open_count=F("open_count") - closed, failed_index=first)
+        )
 
     @cached_property
-    def _closed(self) -> Selection:
-        selection, update = Selection(self._workflows, _STATE), self._close
-        returning = ", ".join(map(self._connection.ops.quote_name, _STATE))
+    def _count_ended_returning(self) -> Selection:
+        selection, update = Selection(self._workflow_rows, _WORKFLOW_COLUMNS), self._count_ended
+        returning = ", ".join(map(self._connection.ops.quote_name, _WORKFLOW_COLUMNS))
         selection.statement = Statement(f"{update.sql} RETURNING {returning}", update.params)
         return selection
 
     @cached_property
-    def _flows(self) -> Selection:
-        return self._selection(self._workflows, _STATE)
+    def _workflows(self) -> Selection:
+        return self._compile_select(self._workflow_rows, _WORKFLOW_COLUMNS)
 
     @property
-    def _workflows(self) -> models.QuerySet[Workflow]:
+    def _workflow_rows(self) -> models.QuerySet[Workflow]:
         return Workflow.objects.using(self.database).filter(IsAmong(_KEYS))
 
-    # What waits.
+    # Waiting nodes.
 
-    def waiting_at(self, places: Collection[Place]) -> Question:
-        """Ask for the nodes that wait, or run as maps, at these places, each as a :class:`~.nodes.Node`."""
-        return Question(self._waiting_at, self._places(places))
+    def waiting_at(self, positions: Collection[Position]) -> Query:
+        """Query the waiting nodes and running maps at these positions, as rows of :class:`~.nodes.Node`."""
+        return Query(self._waiting_at, self._position_values(positions))
 
     @cached_property
     def _waiting_at(self) -> Selection:
-        return self._selection(self._at_places.filter(WAITS), COLUMNS)
+        return self._compile_select(self._at_positions.filter(IS_WAITING), NODE_COLUMNS)
 
-    def waiting_below(self, places: Collection[Place]) -> Question:
-        """Ask for the same, and for all that wait for these, and for those, and so on."""
-        return Question(self._waiting_below, {_PLACES.name: json_pairs(places, self._connection)})
+    def waiting_below(self, positions: Collection[Position]) -> Query:
+        """Query the same, and all nodes below them."""
+        return Query(self._waiting_below, {_POSITIONS.name: json_pairs(positions, self._connection)})
 
     @cached_property
     def _waiting_below(self) -> Selection:
-        return self._selection(self.nodes.filter(WAITS, IsAtOrBelow(_PLACES)), COLUMNS)
+        return self._compile_select(self.nodes.filter(IS_WAITING, IsAtOrBelow(_POSITIONS)), NODE_COLUMNS)
 
-    def _places(self, places: Collection[Place]) -> dict[str, Any]:
-        workflows = spelled({workflow_id for workflow_id, _ in places}, self._connection)
+    def _position_values(self, positions: Collection[Position]) -> dict[str, Any]:
+        workflows = spelled({workflow_id for workflow_id, _ in positions}, self._connection)
         return {
-            _PLACES.name: json_pairs(places, self._connection),
+            _POSITIONS.name: json_pairs(positions, self._connection),
             _WORKFLOWS.name: json_array(workflows, self._connection),
-            _INDEXES.name: json_array([str(index) for index in {index for _, index in places}], self._connection),
+            _INDEXES.name: json_array([str(index) for index in {index for _, index in positions}], self._connection),
         }
 
     @property
-    def _at_places(self) -> NodeRows:
-        # The pairs alone would do, but a plan that is made while the table is small goes through all of it then.
+    def _at_positions(self) -> NodeRows:
+        # The two other filters give the index its columns: a plan made while the table is small would scan it.
         near = self.nodes.filter(IsAmong(_WORKFLOWS, "workflow_id"), IsAmong(_INDEXES, "task_index"))
-        return near.filter(IsOneOf("workflow_id", "task_index", _PLACES))
+        return near.filter(IsOneOf("workflow_id", "task_index", _POSITIONS))
 
-    def sources(self, places: Collection[Place]) -> Question:
-        """Ask for the results of the nodes at these places, and whether their own conditions have skipped them."""
-        return Question(self._sources, self._places(places))
+    def source_results(self, positions: Collection[Position]) -> Query:
+        """Query the results of the nodes at these positions, and whether their own conditions have skipped them."""
+        return Query(self._source_results, self._position_values(positions))
 
     @cached_property
-    def _sources(self) -> Selection:
-        return self._selection(self._at_places, ("workflow_id", "task_index", Cast("result", TextField()), IS_NEUTRAL))
+    def _source_results(self) -> Selection:
+        return self._compile_select(
+            self._at_positions, ("workflow_id", "task_index", Cast("result", TextField()), IS_NEUTRAL)
+        )
 
-    def item_results(self, maps: Collection[Place]) -> Question:
-        """Ask for the results of the items of these maps, in order."""
-        return Question(self._item_results, self._places(maps))
+    def item_results(self, maps: Collection[Position]) -> Query:
+        """Query the results of the items of these maps, in order."""
+        return Query(self._item_results, self._position_values(maps))
 
     @cached_property
     def _item_results(self) -> Selection:
-        return self._selection(self._items, ("workflow_id", "map_index", Cast("result", TextField())))
+        return self._compile_select(self._items, ("workflow_id", "map_index", Cast("result", TextField())))
 
-    def item_states(self, maps: Collection[Place]) -> Question:
-        """Ask for the states of the items of these maps, in order."""
-        return Question(self._item_states, self._places(maps))
+    def item_statuses(self, maps: Collection[Position]) -> Query:
+        """Query the statuses of the items of these maps, in order."""
+        return Query(self._item_statuses, self._position_values(maps))
 
     @cached_property
-    def _item_states(self) -> Selection:
-        return self._selection(self._items, ("workflow_id", "map_index", "status"))
+    def _item_statuses(self) -> Selection:
+        return self._compile_select(self._items, ("workflow_id", "map_index", "status"))
 
     @property
     def _items(self) -> NodeRows:
-        items = self.nodes.filter(IsAmong(_WORKFLOWS, "workflow_id"), IsOneOf("workflow_id", "map_index", _PLACES))
+        items = self.nodes.filter(IsAmong(_WORKFLOWS, "workflow_id"), IsOneOf("workflow_id", "map_index", _POSITIONS))
         return items.order_by("workflow_id", "task_index")
 
-    def read(self, rows: models.QuerySet[Any], *columns: Any) -> Question:
-        """Ask for columns of some rows."""
-        return Question(Selection(rows, columns), None)
+    def query(self, rows: models.QuerySet[Any], *columns: Any) -> Query:
+        """Return a query for columns of these rows."""
+        return Query(Selection(rows, columns), None)
 
-    # What a workflow comes to.
+    # The ends of workflows.
 
-    def outcomes(self, places: Collection[Place]) -> Question:
-        """Ask how the nodes at these places ended, each as a place and an :class:`~.turn.Outcome`."""
-        return Question(self._outcomes, self._places(places))
+    def outcomes(self, positions: Collection[Position]) -> Query:
+        """Query the outcomes of the nodes at these positions, each after its position."""
+        return Query(self._outcomes, self._position_values(positions))
 
     @cached_property
     def _outcomes(self) -> Selection:
-        return self._selection(self._at_places, OUTCOME)
+        return self._compile_select(self._at_positions, OUTCOME_COLUMNS)
 
-    def leaves(self, keys: Collection[UUID]) -> Question:
-        """Ask the same of the nodes of these workflows for which no other waits."""
-        return Question(self._leaves, self._keys(keys))
+    def leaves(self, keys: Collection[UUID]) -> Query:
+        """Query the outcomes of the nodes of these workflows that have no dependents."""
+        return Query(self._leaves, self._keys(keys))
 
     @cached_property
     def _leaves(self) -> Selection:
         mine = self.nodes.filter(IsAmong(_KEYS, "workflow_id"), map_index__isnull=True, dependents=[])
-        return self._selection(mine.order_by("workflow_id", "task_index"), OUTCOME)
+        return self._compile_select(mine.order_by("workflow_id", "task_index"), OUTCOME_COLUMNS)
 
-    def counts(self, keys: Collection[UUID]) -> Question:
-        """Ask how many nodes of these workflows are in which state, items of maps not among them."""
-        return Question(self._counts, self._keys(keys))
+    def status_counts(self, keys: Collection[UUID]) -> Query:
+        """Query how many nodes of these workflows have each status, without the items of maps."""
+        return Query(self._status_counts, self._keys(keys))
 
     @cached_property
-    def _counts(self) -> Selection:
+    def _status_counts(self) -> Selection:
         mine = self.nodes.filter(IsAmong(_KEYS, "workflow_id"), map_index__isnull=True)
         grouped = mine.order_by().values("workflow_id", "status").annotate(count=Count("pk"))
-        return self._selection(grouped, ("workflow_id", "status", "count"))
+        return self._compile_select(grouped, ("workflow_id", "status", "count"))
 
-    def parents(self, keys: Collection[int]) -> Question:
-        """Ask for these nodes, which have subworkflows, and for those above them up to the top, if they are open.
+    def parents(self, keys: Collection[int]) -> Query:
+        """Query these nodes, which have subworkflows, and their ancestors, if they are open.
 
-        Each is a :class:`~.turn.Parent`, and its workflow.
+        Each row is a :class:`~.context.ParentNode`, then its workflow.
         """
-        return Question(self._parents, self._keys(keys))
+        return Query(self._parents, self._keys(keys))
 
     @cached_property
     def _parents(self) -> Selection:
-        workflow = [f"workflow__{name}" for name in _STATE]
-        return self._selection(self.nodes.filter(IsAtOrAbove(_KEYS), status__in=BEGUN), (*PARENT, *workflow))
+        workflow = [f"workflow__{name}" for name in _WORKFLOW_COLUMNS]
+        return self._compile_select(
+            self.nodes.filter(IsAtOrAbove(_KEYS), status__in=IN_PROGRESS), (*PARENT_COLUMNS, *workflow)
+        )
 
-    def keep_counters(self, nodes: Sequence[Node]) -> None:
-        """Store how many of what they wait for is open and has ended."""
+    def store_counters(self, nodes: Sequence[Node]) -> None:
+        """Store the counters of waiting nodes."""
         if nodes:
             maps = {name: self._map({node.pk: getattr(node, name) for node in nodes}) for name in _COUNTERS}
-            self._say(self._keep_counters, {**self._keys([node.pk for node in nodes]), **maps})
+            self._execute(self._store_counters, {**self._keys([node.pk for node in nodes]), **maps})
 
     @cached_property
-    def _keep_counters(self) -> Statement:
+    def _store_counters(self) -> Statement:
         counters = {name: FromMap(Blank(name), models.IntegerField()) for name in _COUNTERS}
-        return self._settled(Statement.update(self.nodes.filter(IsAmong(_KEYS)), **counters))
+        return self._inlined(Statement.update(self.nodes.filter(IsAmong(_KEYS)), **counters))
 
-    # What begins.
+    # Starting nodes.
 
     def enqueue(self, kind: str | None, task_ids: Mapping[int, UUID], changes: Mapping[str, Any]) -> None:
-        """PENDING, READY → ENQUEUED for the nodes with these keys, with tasks like them but for ``changes``.
+        """PENDING, READY → ENQUEUED for the nodes with these keys; insert their tasks.
 
-        Those are always the same for a ``kind``; without one it is not planned once.
+        A task has the columns of its node, except for ``changes``, which are always the same for a ``kind``. Without a
+        kind the statement is not kept.
         """
         texts = [f'"{text}"' for text in spelled(task_ids.values(), self._connection)]
         given = {**self._keys(task_ids), _TASK_IDS.name: self._map(dict(zip(task_ids, texts, strict=True)))}
         if kind is None:
-            self._insertion(changes).run(self.database, given)
+            self._insert(changes).run(self.database, given)
             self._update.run(self.database, given)
             return
-        if kind not in self._enqueuing:
-            self._enqueuing[kind] = self._enqueuing_with(changes)
-        for statement in self._enqueuing[kind]:
-            self._say(statement, given)
+        if kind not in self._enqueue_statements:
+            self._enqueue_statements[kind] = self._enqueue_with(changes)
+        for statement in self._enqueue_statements[kind]:
+            self._execute(statement, given)
 
-    def _enqueuing_with(self, changes: Mapping[str, Any]) -> list[Statement]:
-        insertion, update = self._insertion(changes), self._update
+    def _enqueue_with(self, changes: Mapping[str, Any]) -> list[Statement]:
+        insertion, update = self._insert(changes), self._update
         if not self._is_postgres:
             return [insertion, update]
         both = Statement(f"WITH made AS ({insertion.sql}) {update.sql}", (*insertion.params, *update.params))
         return [both.settled()]
 
-    def set_times(self, keys: Collection[int]) -> None:
-        """Set when the waits of these nodes are over, from now, unless they say so."""
-        self._say(self._set_times, self._keys(keys))
+    def set_due_times(self, keys: Collection[int]) -> None:
+        """Set when the waits of these nodes end, counted from now, unless they have a fixed time."""
+        self._execute(self._set_due_times, self._keys(keys))
 
     @cached_property
-    def _set_times(self) -> Statement:
+    def _set_due_times(self) -> Statement:
         seconds = Coalesce("seconds", "event_timeout", Value(0.0))
         rows = self.nodes.filter(IsAmong(_KEYS), until__isnull=True)
-        return self._settled(Statement.update(rows, until=FromNow(seconds)))
+        return self._inlined(Statement.update(rows, until=FromNow(seconds)))
 
-    def make_tasks(self, changes: Mapping[str, Any], task_ids: Collection[UUID]) -> None:
-        """Make the tasks of nodes that were inserted with their ids."""
+    def insert_tasks(self, changes: Mapping[str, Any], task_ids: Collection[UUID]) -> None:
+        """Insert the tasks of nodes that were inserted with these task ids."""
         nodes = self.nodes.filter(IsAmong(_KEYS, "task_id"))
-        enqueue_nodes.insertion(nodes, F("task_id"), changes).run(self.database, self._keys(task_ids))
+        enqueue_nodes.insert_statement(nodes, F("task_id"), changes).run(self.database, self._keys(task_ids))
 
-    def _insertion(self, changes: Mapping[str, Any]) -> Statement:
+    def _insert(self, changes: Mapping[str, Any]) -> Statement:
         task_ids = FromMap(_TASK_IDS, models.UUIDField())
-        return enqueue_nodes.insertion(self.nodes.filter(IsAmong(_KEYS)), task_ids, changes)
+        return enqueue_nodes.insert_statement(self.nodes.filter(IsAmong(_KEYS)), task_ids, changes)
 
     @cached_property
     def _update(self) -> Statement:
         task_ids = FromMap(_TASK_IDS, models.UUIDField())
-        rows = self.nodes.filter(IsAmong(_KEYS), status__in=OPEN)
-        return Statement.update(rows, status=WorkflowTaskStatus.ENQUEUED, task_id=task_ids, started_at=Now())
+        rows = self.nodes.filter(in_sources(lifecycle.ENQUEUE_NODE, lifecycle.REBUILD), IsAmong(_KEYS))
+        return Statement.update(rows, status=lifecycle.ENQUEUE_NODE.target, task_id=task_ids, started_at=Now())
 
-    # Saying it.
+    # Running statements.
 
     def _keys(self, keys: Iterable[UUID] | Iterable[int]) -> dict[str, Any]:
         return {_KEYS.name: json_array(spelled(keys, self._connection), self._connection)}
@@ -373,31 +386,31 @@ class Phrases:
     def _map(self, entries: Mapping[Any, Any]) -> str:
         return json_object(spelled(entries, self._connection), map(str, entries.values()))
 
-    def _selection(self, rows: models.QuerySet[Any], columns: Iterable[Any]) -> Selection:
+    def _compile_select(self, rows: models.QuerySet[Any], columns: Iterable[Any]) -> Selection:
         selection = Selection(rows, columns)
-        selection.statement = self._settled(selection.statement)
+        selection.statement = self._inlined(selection.statement)
         return selection
 
-    def _settled(self, statement: Statement) -> Statement:
-        """On PostgreSQL it is planned once, where the connection is a worker's."""
+    def _inlined(self, statement: Statement) -> Statement:
+        """Inline the constants on PostgreSQL, so that a worker's connection can prepare the statement."""
         return statement.settled() if self._is_postgres else statement
 
-    def ask(self, *questions: Question) -> list[list[Any]]:
-        """Return the rows that each of these asks for: of all in one round trip, in a pipeline."""
+    def fetch(self, *questions: Query) -> list[list[Any]]:
+        """Return the rows of each query, in one round trip: the queries form a pipeline."""
         with ExitStack() as stack:
             cursors = [stack.enter_context(self._cursor(question)) for question in questions]
             for (selection, given), cursor in zip(questions, cursors, strict=True):
                 selection.ask(cursor, given or {})
-            return [question.selection.fetched(cursor) for question, cursor in zip(questions, cursors, strict=True)]
+            return [question.select.fetched(cursor) for question, cursor in zip(questions, cursors, strict=True)]
 
-    def _cursor(self, question: Question) -> CursorWrapper:
-        is_kept = question.given is not None
+    def _cursor(self, question: Query) -> CursorWrapper:
+        is_kept = question.values is not None
         return postgres.preparing_cursor(self._connection) if is_kept else self._connection.cursor()
 
     def _select(self, selection: Selection, given: Mapping[str, Any]) -> list[Any]:
         with postgres.preparing_cursor(self._connection) as cursor:
             return selection.read(cursor, selection.statement, given)
 
-    def _say(self, statement: Statement, given: Mapping[str, Any]) -> None:
+    def _execute(self, statement: Statement, given: Mapping[str, Any]) -> None:
         with postgres.preparing_cursor(self._connection) as cursor:
             cursor.execute(statement.sql, statement.filled(given))

@@ -1,4 +1,4 @@
-"""Repairing: workflows that nothing moves any more, as something else than the engine has changed them (W-73)."""
+"""Repair of stuck workflows, whose rows something other than the engine has changed."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ from ...db.errors import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_of_the_row, pri
 from ...db.expressions import FromNow, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
 from ...models.retention import workflow_kept_until
+from .. import lifecycle
 from ..codes import WorkflowCode
 from . import cancel_pause, node_end, resume_workflow, start_nodes
-from .advance import Advance
-from .nodes import BEGUN, NodeRows, Settled, read
+from .advance import Engine
+from .nodes import IN_PROGRESS, NodeEnd, NodeRows, read_nodes
 
 logger = logging.getLogger("horsies_django.reaper")
 
-#: Trees that one pass looks into at most.
-MOST: Final = 200
+#: How many trees one pass repairs at most.
+MAX_TREES: Final = 200
 
 _IS_OPEN: Final = ~Q(status__in=sorted(WORKFLOW_TASK_TERMINAL_STATES))
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was done to the workflows of one tree; ``error`` says why it had to be failed, or was left as it is."""
+    """What repair did to the workflows of one tree; ``error`` says why it failed the tree or left it."""
 
     root_id: UUID
     settled: int = 0
@@ -53,39 +54,39 @@ class Repaired:
     error: str = ""
 
     @property
-    def is_anything(self) -> bool:
-        """Whether anything was done."""
+    def has_changes(self) -> bool:
+        """Whether repair did anything."""
         return bool(self.settled or self.decided or self.finished or self.error)
 
 
-def repair(database: str, most: int = MOST) -> list[Repaired]:
-    """Bring stuck workflows up to date, each tree in a transaction of its own; return what was done (S3-12 … S3-17).
+def repair(database: str, most: int = MAX_TREES) -> list[Repaired]:
+    """Repair stuck workflows, each tree in a transaction of its own; return what was done.
 
-    A tree whose rows can't be worked with is FAILED with ``WORKER_ROW_UNREADABLE``; the others are still repaired.
-    A tree that another transaction has locked is left for the next pass.
+    A tree with unreadable rows becomes FAILED with ``WORKER_ROW_UNREADABLE``, and the others are still repaired. A tree
+    that another transaction has locked is left for the next pass.
     """
     done: list[Repaired] = []
-    for root in _stuck(database, most):
+    for root in _stuck_roots(database, most):
         try:
             with transaction.atomic(using=database):
                 if Workflow.objects.using(database).lock([root], skip=True):
-                    done.append(_mend(database, root))
+                    done.append(_repair_tree(database, root))
         except Exception as error:
-            _raise_if_away(database, error)
+            _raise_if_outage(database, error)
             logger.exception("workflow id=%s can't be repaired", root)
-            done.append(_give_up(database, root, error))
-    return [each for each in done if each.is_anything]
+            done.append(_fail_tree(database, root, error))
+    return [each for each in done if each.has_changes]
 
 
-def _raise_if_away(database: str, error: Exception) -> None:
+def _raise_if_outage(database: str, error: Exception) -> None:
     is_away = isinstance(error, OperationalError | InterfaceError) and not connections[database].is_usable()
     is_away = is_away or sqlstate(error) in (READ_ONLY, LOCK_TAKEN, NO_PRIVILEGE)
     if is_away or connections[database].in_atomic_block:
         raise error
 
 
-def _give_up(database: str, root: UUID, error: Exception) -> Repaired:
-    """Fail a tree whose rows can't be worked with, as something has damaged them. Any other is left."""
+def _fail_tree(database: str, root: UUID, error: Exception) -> Repaired:
+    """Fail a tree whose rows are damaged; leave it after any other error."""
     if not is_of_the_row(error):
         return Repaired(root, error=repr(error))
     why = primary_message(error) if isinstance(error, Error) else repr(error)
@@ -93,28 +94,28 @@ def _give_up(database: str, root: UUID, error: Exception) -> Repaired:
         with transaction.atomic(using=database):
             if not Workflow.objects.using(database).lock([root], skip=True):
                 return Repaired(root)
-            finished = _fail_unreadable(database, root, f"Its rows can't be worked with: {why}")
+            finished = _fail_unreadable(database, root, f"The rows of the workflow are damaged: {why}")
     except Exception as again:
-        _raise_if_away(database, again)
+        _raise_if_outage(database, again)
         logger.exception("workflow id=%s can't be failed either: left as it is", root)
         return Repaired(root, error=repr(again))
     return Repaired(root, finished=finished, error=why)
 
 
 def _fail_unreadable(database: str, root: UUID, why: str) -> int:
-    """End a tree by its columns alone, and bring them into range; return how many workflows it was.
+    """Fail a tree by its columns alone, which come back into range; return how many workflows it ended.
 
-    Bodies that run come to their end, which nothing follows.
+    Running bodies come to their end, without effect on the workflow.
     """
-    error = node_end.err(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(why))
+    error = node_end.err_result(OperationalCode.WORKER_ROW_UNREADABLE, clean_text(why))
     tree = Workflow.objects.using(database).filter(Q(pk=root) | Q(root_id=root))
-    live = tree.live()
+    live = tree.filter(lifecycle.FAIL_UNREADABLE.is_possible)
     keys = list(live.values_list("pk", flat=True))
     nodes = WorkflowTask.objects.using(database).filter(_IS_OPEN, workflow__in=list(tree.values_list("pk", flat=True)))
     tasks = list(nodes.filter(task_id__isnull=False).values_list("task_id", flat=True))
     Task.objects.using(database).filter(pk__in=tasks).cancel_quietly()
-    nodes.update(
-        status=WorkflowTaskStatus.SKIPPED,
+    lifecycle.SKIP_UNREADABLE.apply(
+        nodes,
         completed_at=Now(),
         result=error,
         error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
@@ -122,60 +123,63 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
     )
     tree.update(open_count=0, **as_read(Workflow, workflow.BOUNDS))
     ended = Workflow.objects.using(database).filter(pk__in=keys)
+    kept_until = workflow_kept_until(lifecycle.FAIL_UNREADABLE.target, database)
+    lifecycle.FAIL_UNREADABLE.apply(ended, completed_at=Now(), error=error["err"], kept_until=kept_until)
+    notify_after_commit(database, keys)
     kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
     ended.live().update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error["err"], kept_until=kept_until)
     notify_after_commit(database, keys)
     return len(keys)
 
 
-def expire(database: str, most: int = MOST) -> int:
-    """End the workflows whose time is over, as EXPIRED (P-09); return how many."""
-    overdue = Workflow.objects.using(database).live().filter(good_until__lte=Now())
+def expire(database: str, most: int = MAX_TREES) -> int:
+    """End the workflows that are past their ``good_until`` as EXPIRED; return how many."""
+    overdue = Workflow.objects.using(database).filter(lifecycle.EXPIRE_WORKFLOW.is_possible, good_until__lte=Now())
     rows = list(overdue.order_by("good_until").values_list("pk", "root_id")[:most])
-    return sum(_expire_alone(overdue, key, root) for key, root in rows)
+    return sum(_expire_or_fail(overdue, key, root) for key, root in rows)
 
 
-def expire_paused(database: str, after: timedelta, most: int = MOST) -> int:
-    """End the workflows that were paused longer than that, as EXPIRED (W-46); return how many.
+def expire_paused(database: str, after: timedelta, most: int = MAX_TREES) -> int:
+    """End the workflows that were paused for longer than ``after`` as EXPIRED; return how many.
 
-    What is below a paused one ends with it. For one above it is as if its child had been cancelled.
+    Workflows below a paused one expire with it. Its parent node sees a cancelled subworkflow.
     """
     stale = Workflow.objects.using(database).filter(
+        lifecycle.EXPIRE_PAUSED.is_possible,
         Q(parent__isnull=True) | ~Q(parent__workflow__status=WorkflowStatus.PAUSED),
-        status=WorkflowStatus.PAUSED,
         paused_at__lte=FromNow(-after.total_seconds()),
     )
     rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:most])
-    return sum(_expire_alone(stale, key, root, _too_long(after, -seconds)) for key, root, seconds in rows)
+    return sum(_expire_or_fail(stale, key, root, _paused_too_long(after, -seconds)) for key, root, seconds in rows)
 
 
-def _expire_alone(
+def _expire_or_fail(
     which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None
 ) -> bool:
-    """End one; if that fails for its rows, it keeps no other from its end."""
+    """Expire one workflow; fail its tree if its rows are damaged, so that the others still expire."""
     try:
         return _expire(which, key, root, error)
     except Exception as problem:
-        _raise_if_away(which.db, problem)
+        _raise_if_outage(which.db, problem)
         logger.exception("workflow id=%s can't be expired", key)
-        return bool(_give_up(which.db, root, problem).finished)
+        return bool(_fail_tree(which.db, root, problem).finished)
 
 
 def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None) -> bool:
-    """End one workflow as EXPIRED if it is still one of ``which``; not if somebody has locked its tree."""
+    """Expire one workflow if it is still one of ``which``; return False if another transaction has locked its tree."""
     database = which.db
     with transaction.atomic(using=database):
         if not Workflow.objects.using(database).lock([root], skip=True) or not which.filter(pk=key).exists():
             return False
-        advance = Advance.on(database)
-        advance.after(cancel_pause.cancel(advance, [key], WorkflowStatus.EXPIRED, error))
-        advance.finish(cancel_pause.below(database, [key]))
+        engine = Engine.on(database)
+        engine.advance(cancel_pause.cancel(engine, [key], lifecycle.EXPIRE_WORKFLOW, error))
+        engine.complete_workflows(cancel_pause.subtree_ids(database, [key]))
         return True
 
 
-def _too_long(after: timedelta, seconds: float) -> dict[str, Any]:
+def _paused_too_long(after: timedelta, seconds: float) -> dict[str, Any]:
     age = timedelta(seconds=int(seconds))
-    message = f"It was paused for {age}: longer than paused_workflow_auto_cancel_after, {after}."
+    message = f"The workflow was paused for {age}, which is longer than paused_workflow_auto_cancel_after, {after}."
     data = {
         "policy": "paused_workflow_auto_cancel_after",
         "allowed_seconds": after.total_seconds(),
@@ -184,10 +188,10 @@ def _too_long(after: timedelta, seconds: float) -> dict[str, Any]:
     return TaskError(error_code=WorkflowCode.WORKFLOW_EXPIRED, message=message, data=data).as_json()
 
 
-def _stuck(database: str, most: int) -> list[UUID]:
-    """The roots of trees in which something has ended and nothing has followed, or nothing is left that could end."""
+def _stuck_roots(database: str, most: int) -> list[UUID]:
+    """Return the roots of trees with an unprocessed end, or with a workflow in which no node can end any more."""
     nodes = WorkflowTask.objects.using(database)
-    begun = nodes.filter(status__in=BEGUN)
+    in_progress = nodes.filter(status__in=IN_PROGRESS)
     tasks = Task.objects.using(database).filter(pk=OuterRef("task_id"))
     children = Workflow.objects.using(database).filter(parent=OuterRef("pk"), is_replaced=False)
     ended_task = Q(~Exists(children), task__status__in=sorted(TASK_TERMINAL_STATES))
@@ -195,51 +199,55 @@ def _stuck(database: str, most: int) -> list[UUID]:
     ended_child = Exists(children.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), open_count=0))
     items = nodes.filter(workflow=OuterRef("workflow"), map_index=OuterRef("task_index"))
     ended_map = Q(kind=NodeKind.MAP) & ~Exists(items.filter(_IS_OPEN))
-    left = begun.filter(ended_task | lost_task | ended_child | ended_map).values_list("workflow__root_id", flat=True)
+    left = in_progress.filter(ended_task | lost_task | ended_child | ended_map).values_list(
+        "workflow__root_id", flat=True
+    )
     alive = Workflow.objects.using(database).filter(status=WorkflowStatus.RUNNING)
-    idle = alive.filter(~Exists(begun.filter(workflow=OuterRef("pk")))).values_list("root_id", flat=True)
+    idle = alive.filter(~Exists(in_progress.filter(workflow=OuterRef("pk")))).values_list("root_id", flat=True)
     return list(dict.fromkeys([*left.distinct()[:most], *idle.order_by("pk")[:most]]))[:most]
 
 
-def _mend(database: str, root: UUID) -> Repaired:
-    advance = Advance.on(database)
+def _repair_tree(database: str, root: UUID) -> Repaired:
+    engine = Engine.on(database)
     workflows = Workflow.objects.using(database)
-    keys = cancel_pause.below(database, [root])
-    mine = advance.nodes.filter(workflow__in=keys)
-    before = _ended(database, keys)
+    keys = cancel_pause.subtree_ids(database, [root])
+    mine = engine.nodes.filter(workflow__in=keys)
+    before = _count_ended(database, keys)
     _recount(database, keys)
-    lost = [*start_nodes.collect(advance, resume_workflow.recount_maps(mine)), *_lose(mine)]
-    ends, ready = node_end.settle(advance, node_end.ended(mine).values_list(*node_end.ENDS))
-    advance.after([*lost, *ends], ready)
+    lost = [*start_nodes.collect_maps(engine, resume_workflow.recount_maps(mine)), *_fail_lost_tasks(mine)]
+    ends, ready = node_end.apply_results(
+        engine, node_end.with_ended_tasks(mine).values_list(*node_end.TASK_END_COLUMNS)
+    )
+    engine.advance([*lost, *ends], ready)
     for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
         _fail_empty(database, key)
-    decided = resume_workflow.reconsider(database, keys)
-    advance.finish(workflows.filter(pk__in=keys, open_count=0).values_list("pk", flat=True))
-    return Repaired(root, len(lost) + len(ends), decided + len(ready), _ended(database, keys) - before)
+    decided = resume_workflow.decide_waiting(database, keys)
+    engine.complete_workflows(workflows.filter(pk__in=keys, open_count=0).values_list("pk", flat=True))
+    return Repaired(root, len(lost) + len(ends), decided + len(ready), _count_ended(database, keys) - before)
 
 
-def _ended(database: str, keys: Collection[UUID]) -> int:
+def _count_ended(database: str, keys: Collection[UUID]) -> int:
     return Workflow.objects.using(database).filter(pk__in=keys, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
 
 
-def _lose(mine: NodeRows) -> Iterator[Settled]:
-    """Fail the nodes whose tasks somebody has deleted. One that has its subworkflow needs no task any more."""
+def _fail_lost_tasks(mine: NodeRows) -> Iterator[NodeEnd]:
+    """Fail the nodes whose tasks were deleted. A node that has its subworkflow needs no task."""
     tasks = Task.objects.using(mine.db).filter(pk=OuterRef("task_id"))
     children = Workflow.objects.using(mine.db).filter(parent=OuterRef("pk"), is_replaced=False)
-    lost = mine.filter(~Exists(tasks), ~Exists(children), status__in=BEGUN, task_id__isnull=False)
-    for node in read(lost):
-        result = node_end.err(RetrievalCode.RESULT_NOT_AVAILABLE, "The task is not there any more.")
-        mine.filter(pk=node.pk).update(
-            status=WorkflowTaskStatus.FAILED,
+    lost = mine.filter(~Exists(tasks), ~Exists(children), status__in=IN_PROGRESS, task_id__isnull=False)
+    for node in read_nodes(lost):
+        result = node_end.err_result(RetrievalCode.RESULT_NOT_AVAILABLE, "The task was deleted.")
+        lifecycle.FAIL_NODE.apply(
+            mine.filter(pk=node.pk),
             completed_at=Now(),
             result=result,
             error_code=str(RetrievalCode.RESULT_NOT_AVAILABLE),
         )
-        yield node.settled(WorkflowTaskStatus.FAILED)
+        yield node.end_as(WorkflowTaskStatus.FAILED)
 
 
 def _recount(database: str, keys: Collection[UUID]) -> None:
-    """Count anew what the rows say, before anything follows from it."""
+    """Recount the counters of these workflows from their nodes."""
     nodes = WorkflowTask.objects.using(database)
     is_failed = Q(status=WorkflowTaskStatus.FAILED, map_index__isnull=True)
     for key in keys:
@@ -250,11 +258,17 @@ def _recount(database: str, keys: Collection[UUID]) -> None:
             failed_index=Min("task_index", filter=is_failed),
         )
         Workflow.objects.using(database).filter(pk=key).update(**counts)
-        resume_workflow.recount(mine.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read(mine))
+        resume_workflow.recount(
+            mine.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read_nodes(mine)
+        )
 
 
 def _fail_empty(database: str, key: UUID) -> None:
-    error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="There are no nodes.").as_json()
+    error = TaskError[None](error_code=WorkflowCode.WORKFLOW_FAILED, message="The workflow has no nodes.").as_json()
+    rows = Workflow.objects.using(database).filter(pk=key)
+    kept_until = workflow_kept_until(lifecycle.FAIL_WORKFLOW.target, database)
+    lifecycle.FAIL_WORKFLOW.apply(rows, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)
+    notify_after_commit(database, [key])
     rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
     kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
     rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)

@@ -1,4 +1,4 @@
-"""Resuming: a workflow goes on, and what waits in it is decided anew (W-43)."""
+"""Resuming workflows: waiting nodes are decided again."""
 
 from __future__ import annotations
 
@@ -12,75 +12,79 @@ from django.db.models import Count, Q
 
 from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow, WorkflowTask
+from .. import lifecycle
 from ..codes import WorkflowCode
 from . import node_end, start_nodes
-from .advance import Advance
-from .cancel_pause import below, let_go
-from .nodes import Node, NodeRows, Settled, among, read
+from .advance import Engine
+from .cancel_pause import release_held, subtree_ids
+from .nodes import Node, NodeEnd, NodeRows, read_nodes, where_in
 
 _ENDED: Final = sorted(WORKFLOW_TASK_TERMINAL_STATES)
 
 
 def resume(database: str, key: UUID) -> bool:
-    """PAUSED → RUNNING for a workflow and all below it; return whether it was paused, and what is above it runs."""
+    """PAUSED → RUNNING for a workflow and all below it; False if it was not paused, or is below a paused one."""
     workflows = Workflow.objects.using(database)
-    keys = below(database, [key])
+    keys = subtree_ids(database, [key])
     workflow = workflows.filter(pk=key, status=WorkflowStatus.PAUSED).first()
-    was_paused = workflow is not None and _runs_above(database, workflow)
+    was_paused = workflow is not None and _is_parent_running(database, workflow)
     paused = list(workflows.filter(pk__in=keys, status=WorkflowStatus.PAUSED).values_list("pk", flat=True))
     if was_paused:
-        workflows.filter(pk__in=paused).update(status=WorkflowStatus.RUNNING, paused_at=None)
-        reconsider(database, paused)
+        lifecycle.RESUME_WORKFLOW.apply(workflows.filter(pk__in=paused), paused_at=None)
+        decide_waiting(database, paused)
     return was_paused
 
 
-def _runs_above(database: str, workflow: Workflow) -> bool:
-    """Whether the workflow above this one runs, if there is one."""
+def _is_parent_running(database: str, workflow: Workflow) -> bool:
+    """Whether the workflow above this one runs; True for a root."""
     above = WorkflowTask.objects.using(database).filter(pk=workflow.parent_id or 0)
     return not above.exclude(workflow__status=WorkflowStatus.RUNNING).exists()
 
 
-def reconsider(database: str, keys: Collection[UUID]) -> int:
-    """Decide every node of these running workflows that waits; return how many began or were skipped."""
-    let_go(database, keys)
-    advance = Advance.on(database)
-    waiting = advance.nodes.filter(
+def decide_waiting(database: str, keys: Collection[UUID]) -> int:
+    """Decide the waiting nodes of these running workflows; return how many started or were skipped."""
+    release_held(database, keys)
+    engine = Engine.on(database)
+    waiting = engine.nodes.filter(
+        lifecycle.ENQUEUE_NODE.is_possible,
         workflow__in=keys,
         workflow__status=WorkflowStatus.RUNNING,
-        status__in=[WorkflowTaskStatus.PENDING, WorkflowTaskStatus.READY],
         map_index__isnull=True,
     )
-    ready, skipped = list[int](), list[Settled]()
-    for node in read(waiting):
-        if node.status == WorkflowTaskStatus.READY or node.verdict == WorkflowTaskStatus.READY:
+    ready, skipped = list[int](), list[NodeEnd]()
+    for node in read_nodes(waiting):
+        if node.status == WorkflowTaskStatus.READY or node.next_status == WorkflowTaskStatus.READY:
             ready.append(node.pk)
-        elif node.verdict == WorkflowTaskStatus.SKIPPED:
-            skipped.append(node.settled(WorkflowTaskStatus.SKIPPED))
-    items = advance.nodes.filter(
+        elif node.next_status == WorkflowTaskStatus.SKIPPED:
+            skipped.append(node.end_as(WorkflowTaskStatus.SKIPPED))
+    items = engine.nodes.filter(
         workflow__in=keys,
         workflow__status=WorkflowStatus.RUNNING,
         status=WorkflowTaskStatus.READY,
         map_index__isnull=False,
     )
     ready += items.values_list("pk", flat=True)
-    running = advance.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
-    collected = start_nodes.collect(advance, read(running.filter(open_deps=0)))  # it ended before they had
-    node_end.skip(advance.nodes, skipped, WorkflowCode.UPSTREAM_SKIPPED, "What it waits for did not complete.")
-    advance.after([*collected, *skipped], ready)
-    advance.finish(keys)
+    running = engine.nodes.filter(workflow__in=keys, kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)
+    collected = start_nodes.collect_maps(
+        engine, read_nodes(running.filter(open_deps=0))
+    )  # its items ended while it was paused
+    message = "The nodes that it waits for did not complete."
+    node_end.skip(engine.nodes, skipped, lifecycle.SKIP_UPSTREAM, WorkflowCode.UPSTREAM_SKIPPED, message)
+    engine.advance([*collected, *skipped], ready)
+    engine.complete_workflows(keys)
     return len(ready) + len(skipped)
 
 
 def recount_maps(nodes: NodeRows) -> list[Node]:
-    """Count anew the items of those of these nodes that are maps and run; return those of which none is open."""
+    """Recount the items of those of these nodes that are running maps; return the maps without open items."""
     is_open, is_ok = ~Q(status__in=_ENDED), Q(status=WorkflowTaskStatus.COMPLETED)
     done = []
-    for node in read(nodes.filter(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)):
+    for node in read_nodes(nodes.filter(kind=NodeKind.MAP, status=WorkflowTaskStatus.RUNNING)):
         items = WorkflowTask.objects.using(nodes.db).filter(workflow=node.workflow_id, map_index=node.task_index)
         count = items.aggregate(
             open_deps=Count("pk", filter=is_open),
             ok_deps=Count("pk", filter=is_ok),
-            bad_deps=Count("pk", filter=~is_ok & ~is_open),
+            failed_deps=Count("pk", filter=~is_ok & ~is_open),
         )
         nodes.filter(pk=node.pk).update(**count)
         if not count["open_deps"]:
@@ -89,20 +93,20 @@ def recount_maps(nodes: NodeRows) -> list[Node]:
 
 
 def recount(waiting: NodeRows, everything: Iterable[Node]) -> None:
-    """Set the counters of nodes that wait by what has become of those that they wait for."""
+    """Recount the counters of waiting nodes from the nodes that they wait for."""
     ends = {node.task_index: node for node in everything if node.map_index is None}
     by_change: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     waits_for = dict(waiting.values_list("pk", "waits_for"))
-    for node in read(waiting):
+    for node in read_nodes(waiting):
         sources = waits_for[node.pk]
-        fresh = replace(node, open_deps=len(sources), ok_deps=0, bad_deps=0, open_ctx=len(node.ctx_from or ()))
+        fresh = replace(node, open_deps=len(sources), ok_deps=0, failed_deps=0, open_ctx=len(node.ctx_from or ()))
         closed = [ends[index] for index in sources if WorkflowTaskStatus(ends[index].status).is_terminal]
         neutral = {each.task_index for each in closed if each.is_neutral}
-        counted = fresh.after(
-            each.settled(WorkflowTaskStatus(each.status), is_neutral=each.task_index in neutral) for each in closed
+        counted = fresh.with_ends(
+            each.end_as(WorkflowTaskStatus(each.status), is_neutral=each.task_index in neutral) for each in closed
         )
-        by_change[counted.open_deps, counted.ok_deps, counted.bad_deps, counted.open_ctx].append(node.pk)
-    for (open_deps, ok_deps, bad_deps, open_ctx), keys in by_change.items():
-        waiting.filter(among(waiting.db, keys)).update(
-            open_deps=open_deps, ok_deps=ok_deps, bad_deps=bad_deps, open_ctx=open_ctx
+        by_change[counted.open_deps, counted.ok_deps, counted.failed_deps, counted.open_ctx].append(node.pk)
+    for (open_deps, ok_deps, failed_deps, open_ctx), keys in by_change.items():
+        waiting.filter(where_in(waiting.db, keys)).update(
+            open_deps=open_deps, ok_deps=ok_deps, failed_deps=failed_deps, open_ctx=open_ctx
         )

@@ -1,4 +1,4 @@
-"""Beginning: what a node does when its turn has come."""
+"""Starting nodes: what each kind of node does once it is ready."""
 
 from __future__ import annotations
 
@@ -17,161 +17,162 @@ from ...core.serialization import dumps
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
 from ...db.expressions import FromMap
 from ...models import Workflow, WorkflowEvent
+from .. import lifecycle
 from ..blueprint import CALL_COLUMNS
 from ..codes import WorkflowCode
 from . import insert_rows, limits
-from .context import Turn
-from .enqueue_nodes import BUILDING, Lane, enqueue, enqueue_made, internal
-from .node_end import err
-from .nodes import Ending, Node, NodeRows, Place, Settled, among
+from .context import EngineContext
+from .enqueue_nodes import BUILD_COLUMNS, TaskRoute, engine_task, enqueue, insert_tasks
+from .node_end import err_result
+from .nodes import Node, NodeEnd, NodeResult, NodeRows, Position, where_in
 
-#: Our own tasks (see workflows/internal.py).
-_HERE: Final = "horsies_django.workflows.internal"
+#: The module of the engine's own tasks.
+_TASKS_MODULE: Final = "horsies_django.workflows.internal"
 
-#: So many failed items of a map are named in its error, by their places.
-_MOST_NAMED: Final = 100
+#: How many failed items the error of a map lists, by their positions.
+_MAX_NAMED_FAILURES: Final = 100
 
-#: Of a map's name this much is in the names of its items, which may have 128 characters.
-_LONGEST_NAME: Final = 100
+#: How many characters of a map's name its items' names have, of which each may have 128 characters.
+_MAX_MAP_NAME: Final = 100
 
 _NOW: Final = Now()
 
-#: A wait that was paused ends when it would have ended.
-_AT_ITS_TIME: Final[dict[str, Any]] = {"enqueued_at": F("until"), "run_after": F("until"), "deferred": Value(True)}
+#: After a pause the wait ends at its original time.
+_DUE_AT_UNTIL: Final[dict[str, Any]] = {"enqueued_at": F("until"), "run_after": F("until"), "deferred": Value(True)}
 
 
-def begin(turn: Turn, ready: Collection[Node]) -> list[Settled]:
-    """Begin these nodes, whose workflows run; return those that have ended with that."""
+def start(context: EngineContext, ready: Collection[Node]) -> list[NodeEnd]:
+    """Start these nodes, whose workflows run; return the ends of those that ended at once."""
     if not ready:
         return []
-    by_kind: dict[str, dict[int, Lane]] = defaultdict(dict)
+    by_kind: dict[str, dict[int, TaskRoute]] = defaultdict(dict)
     for node in ready:
         kind = "undecided" if node.is_undecided else node.kind
         if kind == NodeKind.TASK and node.limit_key is not None:
             kind = "limited"
         by_kind[kind][node.pk] = (node.queue_name, node.is_async and kind == NodeKind.TASK)
-    enqueue(turn, "decide", by_kind["undecided"], **internal(f"{_HERE}.decide"))
-    enqueue(turn, "task", by_kind[NodeKind.TASK])
-    limits.enqueue(turn, {node.pk: node.limit_key for node in ready if node.pk in by_kind["limited"]})
-    enqueue(turn, "build", by_kind[NodeKind.SUBWORKFLOW], **BUILDING)
-    _wake_later(turn, by_kind[NodeKind.SLEEP])
+    enqueue(context, "decide", by_kind["undecided"], **engine_task(f"{_TASKS_MODULE}.decide"))
+    enqueue(context, "task", by_kind[NodeKind.TASK])
+    limits.enqueue_limited(context, {node.pk: node.limit_key for node in ready if node.pk in by_kind["limited"]})
+    enqueue(context, "build", by_kind[NodeKind.SUBWORKFLOW], **BUILD_COLUMNS)
+    _schedule_wake(context, by_kind[NodeKind.SLEEP])
     events = [node for node in ready if node.pk in by_kind[NodeKind.EVENT]]
     maps = [node for node in ready if node.pk in by_kind[NodeKind.MAP]]
     if not (events or maps):
         return []
-    _ask_for(turn, events, maps)
-    return [*_wait_for_events(turn, events), *_expand(turn, maps)]
+    _load_events_and_sources(context, events, maps)
+    return [*_wait_for_events(context, events), *_expand_maps(context, maps)]
 
 
-def _ask_for(turn: Turn, events: Sequence[Node], maps: Sequence[Node]) -> None:
-    """Read what was sent to the workflows of these events, and what these maps go over, in one round trip."""
-    ask = turn.phrases
-    unread = {node.workflow_id for node in events}.difference(turn.events)
-    sent = WorkflowEvent.objects.using(turn.database).filter(among(turn.database, unread, "workflow"))
-    places = {(node.workflow_id, node.over_index or 0) for node in maps}.difference(turn.results)
-    events_sent, sources = turn.ask(
-        ask.read(sent, "workflow_id", "name", Cast("payload", TextField())) if unread else None,
-        ask.sources(places) if places else None,
+def _load_events_and_sources(context: EngineContext, events: Sequence[Node], maps: Sequence[Node]) -> None:
+    """Load the events of these workflows, and the results that these maps go over, in one round trip."""
+    queries = context.queries
+    unread = {node.workflow_id for node in events}.difference(context.events)
+    sent = WorkflowEvent.objects.using(context.database).filter(where_in(context.database, unread, "workflow"))
+    positions = {(node.workflow_id, node.over_index or 0) for node in maps}.difference(context.results)
+    events_sent, sources = context.fetch(
+        queries.query(sent, "workflow_id", "name", Cast("payload", TextField())) if unread else None,
+        queries.source_results(positions) if positions else None,
     )
-    turn.events |= {key: {} for key in unread}
+    context.events |= {key: {} for key in unread}
     for workflow_id, name, payload in events_sent:
-        turn.events[workflow_id][name] = payload
+        context.events[workflow_id][name] = payload
     for workflow_id, index, text, is_neutral in sources:
-        turn.results[workflow_id, index] = (text, is_neutral)
+        context.results[workflow_id, index] = (text, is_neutral)
 
 
-def _wait_for_events(turn: Turn, events: Sequence[Node]) -> list[Settled]:
+def _wait_for_events(context: EngineContext, events: Sequence[Node]) -> list[NodeEnd]:
     if not events:
         return []
-    turn.start(events)
-    ends, timed = list[tuple[Settled, str | None]](), dict[int, Lane]()
+    context.start_nodes(events)
+    ends, timed = list[tuple[NodeEnd, str | None]](), dict[int, TaskRoute]()
     for node in events:
-        sent = turn.events[node.workflow_id]
+        sent = context.events[node.workflow_id]
         if node.event_name in sent:
-            ends.append((node.settled(WorkflowTaskStatus.COMPLETED), sent[node.event_name]))
+            ends.append((node.end_as(WorkflowTaskStatus.COMPLETED), sent[node.event_name]))
         elif node.event_timeout is not None:
             timed[node.pk] = (node.queue_name, False)
-    _wake_later(turn, timed)
-    return happened(turn, ends)
+    _schedule_wake(context, timed)
+    return complete_events(context, ends)
 
 
-def _wake_later(turn: Turn, lanes: Mapping[int, Lane]) -> None:
-    """Have something run for each of these nodes when its wait is over.
+def _schedule_wake(context: EngineContext, routes: Mapping[int, TaskRoute]) -> None:
+    """Enqueue a task for each of these nodes that becomes due when its wait is over.
 
-    A sleep is a task that is due later and does nothing, so it holds no slot (P-08).
+    So a waiting node holds no worker.
     """
-    turn.set_times(lanes)
-    enqueue(turn, "wake", lanes, **internal(f"{_HERE}.wake"), **_AT_ITS_TIME)
+    context.set_due_times(routes)
+    enqueue(context, "wake", routes, **engine_task(f"{_TASKS_MODULE}.wake"), **_DUE_AT_UNTIL)
 
 
-def happened(turn: Turn, ends: Sequence[tuple[Settled, str | None]]) -> list[Settled]:
-    """These events have come, each with the JSON text of its payload."""
-    return _complete(turn, [(end, f'{{"ok":{payload or "null"}}}') for end, payload in ends])
+def complete_events(context: EngineContext, ends: Sequence[tuple[NodeEnd, str | None]]) -> list[NodeEnd]:
+    """Complete nodes whose events have come, each with the JSON text of the payload."""
+    return _complete(context, [(end, f'{{"ok":{payload or "null"}}}') for end, payload in ends])
 
 
-def _complete(turn: Turn, ended: Sequence[tuple[Settled, str]]) -> list[Settled]:
-    """End nodes with these results, as JSON texts; return them."""
-    return turn.end(Ending(end, text) for end, text in ended)
+def _complete(context: EngineContext, ended: Sequence[tuple[NodeEnd, str]]) -> list[NodeEnd]:
+    """Complete nodes with these results, as JSON texts; return their ends."""
+    return context.end_nodes(NodeResult(end, text) for end, text in ended)
 
 
-def _fail(turn: Turn, failed: Sequence[tuple[Settled, tuple[str, str, Any]]]) -> list[Settled]:
-    """End nodes with these errors: a code, a message and data of each; return them."""
-    return turn.end(Ending(end, dumps(err(*error)), error[0]) for end, error in failed)
+def _fail(context: EngineContext, failed: Sequence[tuple[NodeEnd, tuple[str, str, Any]]]) -> list[NodeEnd]:
+    """Fail nodes with these errors, each a code, a message and data; return their ends."""
+    return context.end_nodes(NodeResult(end, dumps(err_result(*error)), error[0]) for end, error in failed)
 
 
-# Maps: a node for each item.
+# Maps.
 
-#: What of a map's row says how its items are to be.
-_MAP: Final = ("node_id", "kwargs", "param", "args_from", "values_from", "ctx_from", *CALL_COLUMNS)
+#: The columns of a map's row from which its items are made.
+_ITEM_COLUMNS: Final = ("node_id", "kwargs", "param", "args_from", "values_from", "ctx_from", *CALL_COLUMNS)
 
 
-def _expand(turn: Turn, maps: Sequence[Node]) -> list[Settled]:
-    """Make a node of each item of what maps go over (P-07); a map over nothing has ended."""
-    unwanted, empty, bad = list[Settled](), list[Settled](), list[Settled]()
+def _expand_maps(context: EngineContext, maps: Sequence[Node]) -> list[NodeEnd]:
+    """Insert a node for each item of the lists that these maps go over; return the ends of maps without items."""
+    unwanted, empty, bad = list[NodeEnd](), list[NodeEnd](), list[NodeEnd]()
     full: list[tuple[Node, Sequence[Any]]] = []
     for node in maps:
-        text, is_unwanted = turn.results[node.workflow_id, node.over_index or 0]
+        text, is_unwanted = context.results[node.workflow_id, node.over_index or 0]
         items = json.loads(text or "{}").get("ok")
-        if is_unwanted:  # then so is what goes over it: that is no failure
-            unwanted.append(node.settled(WorkflowTaskStatus.SKIPPED, is_neutral=True))
+        if is_unwanted:  # then the map is skipped too: that is no failure
+            unwanted.append(node.end_as(WorkflowTaskStatus.SKIPPED, is_neutral=True))
         elif not isinstance(items, list):
-            bad.append(node.settled(WorkflowTaskStatus.FAILED))
+            bad.append(node.end_as(WorkflowTaskStatus.FAILED))
         elif items:
             full.append((node, items))
         else:
-            empty.append(node.settled(WorkflowTaskStatus.COMPLETED))
-    message = "What it goes over was skipped by its condition."
-    result = dumps(err(WorkflowCode.CONDITION_NOT_MET, message))
-    turn.end(Ending(end, result, WorkflowCode.CONDITION_NOT_MET) for end in unwanted)
-    _make_items(turn, full)
-    no_list = (WorkflowCode.MAP_NOT_A_LIST, "The node that it goes over has given no list.", None)
-    done = _complete(turn, [(end, '{"ok":[]}') for end in empty])
-    return [*unwanted, *done, *_fail(turn, [(end, no_list) for end in bad])]
+            empty.append(node.end_as(WorkflowTaskStatus.COMPLETED))
+    message = "The node that the map goes over was skipped by its own condition."
+    result = dumps(err_result(WorkflowCode.CONDITION_NOT_MET, message))
+    context.end_nodes(NodeResult(end, result, WorkflowCode.CONDITION_NOT_MET) for end in unwanted)
+    _insert_items(context, full)
+    no_list = (WorkflowCode.MAP_NOT_A_LIST, "The value of the node that the map goes over is no list.", None)
+    done = _complete(context, [(end, '{"ok":[]}') for end in empty])
+    return [*unwanted, *done, *_fail(context, [(end, no_list) for end in bad])]
 
 
-def _make_items(turn: Turn, maps: Sequence[tuple[Node, Sequence[Any]]]) -> None:
-    """Make the items of these maps, each with its task."""
+def _insert_items(context: EngineContext, maps: Sequence[tuple[Node, Sequence[Any]]]) -> None:
+    """Insert the items of these maps, with their tasks."""
     if not maps:
         return
-    nodes, database = turn.nodes, turn.database
+    nodes, database = context.nodes, context.database
     counts = {node.pk: len(items) for node, items in maps}
-    flows = {node.workflow_id for node, _ in maps}.difference(turn.flows)
-    found, unknown = turn.ask(
-        turn.phrases.read(nodes.filter(among(database, counts)), "pk", *_MAP),
-        turn.phrases.flows(flows) if flows else None,
+    workflows = {node.workflow_id for node, _ in maps}.difference(context.workflows)
+    found, unknown = context.fetch(
+        context.queries.query(nodes.filter(where_in(database, counts)), "pk", *_ITEM_COLUMNS),
+        context.queries.workflows(workflows) if workflows else None,
     )
-    turn.learn(unknown)
-    columns_of = {key: dict(zip(_MAP, row, strict=True)) for key, *row in found}
+    context.add_workflows(unknown)
+    columns_of = {key: dict(zip(_ITEM_COLUMNS, row, strict=True)) for key, *row in found}
     ids = iter(uuid7s(sum(counts.values())))
     rows: list[dict[str, Any]] = []
     more: Counter[UUID] = Counter()
-    free, limited = dict[UUID, Lane](), dict[UUID, tuple[str | None, str | None]]()
+    free, limited = dict[UUID, TaskRoute](), dict[UUID, tuple[str | None, str | None]]()
     for node, items in maps:
-        columns, flow = columns_of[node.pk], turn.flows[node.workflow_id]
-        is_long = len(columns["node_id"]) > _LONGEST_NAME  # cut, it might be that of another one
+        columns, workflow = columns_of[node.pk], context.workflows[node.workflow_id]
+        is_long = len(columns["node_id"]) > _MAX_MAP_NAME  # a cut name may be the same as that of another map
         name = columns["node_id"]
-        name = f"{name[:_LONGEST_NAME]}~{node.task_index}" if is_long else name
-        for place, item in enumerate(items):
+        name = f"{name[:_MAX_MAP_NAME]}~{node.task_index}" if is_long else name
+        for position, item in enumerate(items):
             task_id = next(ids)
             if node.limit_key is None:
                 free[task_id] = (node.queue_name, node.is_async)
@@ -180,10 +181,10 @@ def _make_items(turn: Turn, maps: Sequence[tuple[Node, Sequence[Any]]]) -> None:
             rows.append(
                 {
                     "workflow_id": node.workflow_id,
-                    "task_index": flow.node_count + place,
-                    "node_id": f"{name}[{place}]",
+                    "task_index": workflow.node_count + position,
+                    "node_id": f"{name}[{position}]",
                     "kind": NodeKind.TASK.value,
-                    "status": WorkflowTaskStatus.ENQUEUED.value,
+                    "status": lifecycle.ADD_ITEM.target.value,
                     "task_id": task_id,
                     "started_at": _NOW,
                     "map_index": node.task_index,
@@ -191,53 +192,58 @@ def _make_items(turn: Turn, maps: Sequence[tuple[Node, Sequence[Any]]]) -> None:
                     **{name: columns[name] for name in ("args_from", "values_from", "ctx_from", *CALL_COLUMNS)},
                 }
             )
-        flow.node_count += len(items)
-        flow.open_count += len(items)
+        workflow.node_count += len(items)
+        workflow.open_count += len(items)
         more[node.workflow_id] += len(items)
     insert_rows.insert(database, rows)
-    enqueue_made(turn, free)
-    limits.enqueue_made(turn, limited)
+    insert_tasks(context, free)
+    limits.insert_limited_tasks(context, limited)
     new = FromMap({key: str(count) for key, count in more.items()}, models.IntegerField())
-    Workflow.objects.using(database).filter(among(database, more)).update(
+    Workflow.objects.using(database).filter(where_in(database, more)).update(
         node_count=F("node_count") + new, open_count=F("open_count") + new
     )
     open_deps = FromMap({key: str(count) for key, count in counts.items()}, models.IntegerField())
-    nodes.filter(among(database, counts)).update(
-        status=WorkflowTaskStatus.RUNNING, started_at=Now(), open_deps=open_deps, ok_deps=0, bad_deps=0
+    lifecycle.START_NODE.apply(
+        nodes.filter(where_in(database, counts)), started_at=Now(), open_deps=open_deps, ok_deps=0, failed_deps=0
     )
 
 
-def collect(turn: Turn, maps: Sequence[Node]) -> list[Settled]:
-    """All items of these maps have ended: end them, with the list of values, in order."""
-    good = {(node.workflow_id, node.task_index): node for node in maps if not node.bad_deps}
-    bad = {(node.workflow_id, node.task_index): node for node in maps if node.bad_deps}
-    ask = turn.phrases
-    results, states = turn.ask(ask.item_results(good) if good else None, ask.item_states(bad) if bad else None)
-    values: dict[Place, list[Any]] = {place: [] for place in good}
+def collect_maps(context: EngineContext, maps: Sequence[Node]) -> list[NodeEnd]:
+    """Complete maps whose items have all ended, with the list of their values; fail those with failed items."""
+    good = {(node.workflow_id, node.task_index): node for node in maps if not node.failed_deps}
+    bad = {(node.workflow_id, node.task_index): node for node in maps if node.failed_deps}
+    queries = context.queries
+    results, states = context.fetch(
+        queries.item_results(good) if good else None, queries.item_statuses(bad) if bad else None
+    )
+    values: dict[Position, list[Any]] = {position: [] for position in good}
     for workflow_id, index, text in results:
         values[workflow_id, index].append(json.loads(text or "{}").get("ok"))
-    found: dict[Place, list[str]] = {place: [] for place in bad}
+    found: dict[Position, list[str]] = {position: [] for position in bad}
     for workflow_id, index, status in states:
         found[workflow_id, index].append(status)
-    done = [(good[place].settled(WorkflowTaskStatus.COMPLETED), dumps({"ok": each})) for place, each in values.items()]
-    failed = [
-        (bad[place].settled(WorkflowTaskStatus.FAILED), _error_of(bad[place], each)) for place, each in found.items()
+    done = [
+        (good[position].end_as(WorkflowTaskStatus.COMPLETED), dumps({"ok": each})) for position, each in values.items()
     ]
-    return [*_complete(turn, done), *_fail(turn, failed)]
+    failed = [
+        (bad[position].end_as(WorkflowTaskStatus.FAILED), _map_error(bad[position], each))
+        for position, each in found.items()
+    ]
+    return [*_complete(context, done), *_fail(context, failed)]
 
 
-def _error_of(node: Node, states: Sequence[str]) -> tuple[str, str, Any]:
-    message = f"{node.bad_deps:,} of {node.bad_deps + node.ok_deps:,} items did not complete."
-    failed = [place for place, status in enumerate(states) if status != WorkflowTaskStatus.COMPLETED]
-    return WorkflowCode.MAP_ITEM_FAILED, message, {"ok": node.ok_deps, "failed": failed[:_MOST_NAMED]}
+def _map_error(node: Node, states: Sequence[str]) -> tuple[str, str, Any]:
+    message = f"{node.failed_deps:,} of {node.failed_deps + node.ok_deps:,} items did not complete."
+    failed = [position for position, status in enumerate(states) if status != WorkflowTaskStatus.COMPLETED]
+    return WorkflowCode.MAP_ITEM_FAILED, message, {"ok": node.ok_deps, "failed": failed[:_MAX_NAMED_FAILURES]}
 
 
-def waiting_for(nodes: NodeRows, workflow_id: UUID, event_name: str) -> list[Settled]:
-    """The nodes of a workflow that wait for an event."""
+def nodes_waiting_for(nodes: NodeRows, workflow_id: UUID, event_name: str) -> list[NodeEnd]:
+    """Return the ends of the nodes of a workflow that wait for this event."""
     rows = nodes.filter(
         workflow=workflow_id, kind=NodeKind.EVENT, event_name=event_name, status=WorkflowTaskStatus.RUNNING
     )
     return [
-        Settled(pk, workflow_id, index, WorkflowTaskStatus.COMPLETED, dependents, map_index)
+        NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.COMPLETED, dependents, map_index)
         for pk, index, dependents, map_index in rows.values_list("pk", "task_index", "dependents", "map_index")
     ]

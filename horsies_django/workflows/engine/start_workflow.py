@@ -1,4 +1,4 @@
-"""Starting: a blueprint becomes rows."""
+"""Starting workflows: inserts the rows of a blueprint."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from django.db.models.functions import Now
 
 from ...core.workflow_status import WorkflowStatus
 from ...models import Workflow, WorkflowTask
+from .. import lifecycle
 from ..blueprint import CALL_COLUMNS, NodeBlueprint, WorkflowBlueprint
 from . import insert_rows, limits
-from .advance import Advance
+from .advance import Engine
 
 
 def insert(
@@ -23,11 +24,10 @@ def insert(
     parent: WorkflowTask | None = None,
     headers: Mapping[str, Any] | None = None,
 ) -> Workflow:
-    """Insert a workflow and its nodes, and begin those that wait for none, in the caller's transaction.
+    """Insert a workflow and its nodes, and start those that wait for nothing, in the caller's transaction.
 
-    ``headers`` go into the metadata of each node, over what it has itself.
-
-    That of a subworkflow holds the lock of its tree. It is paused if that above it is.
+    ``headers`` go into the metadata of each node and override its own. For a subworkflow the caller holds the lock of
+    the tree; it starts PAUSED if its parent is.
     """
     above = None if parent is None else parent.workflow
     is_paused = above is not None and above.status == WorkflowStatus.PAUSED
@@ -36,7 +36,7 @@ def insert(
         name=blueprint.name,
         definition_key=blueprint.definition_key,
         backend=blueprint.backend,
-        status=WorkflowStatus.PAUSED if is_paused else WorkflowStatus.RUNNING,
+        status=(lifecycle.START_PAUSED if is_paused else lifecycle.START_WORKFLOW).target,
         paused_at=Now() if is_paused else None,
         on_error=blueprint.on_error,
         success_policy=blueprint.success_policy,
@@ -54,20 +54,21 @@ def insert(
     )
     workflow.save(using=database, force_insert=True)
     insert_rows.insert(database, [_node(workflow, node, headers) for node in blueprint.nodes])
-    limits.let_in_after_commit(database, {(node.limit_key, node.task_name) for node in blueprint.nodes})
-    advance = Advance.on(database)
-    roots = advance.nodes.filter(workflow=workflow, waits_for=[])
-    advance.after([], list(roots.values_list("pk", flat=True)))
+    limits.release_after_commit(database, {(node.limit_key, node.task_name) for node in blueprint.nodes})
+    engine = Engine.on(database)
+    roots = engine.nodes.filter(workflow=workflow, waits_for=[])
+    engine.advance([], list(roots.values_list("pk", flat=True)))
     return workflow
 
 
 def _node(workflow: Workflow, node: NodeBlueprint, headers: Mapping[str, Any] | None) -> dict[str, Any]:
-    same = {name: getattr(node, name) for name in _SAME}
+    same = {name: getattr(node, name) for name in _SAME_COLUMNS}
     if headers:
         same["metadata"] = {**(node.metadata or {}), **headers}
     return {
         "workflow_id": workflow.pk,
         "task_index": node.index,
+        "status": lifecycle.ADD_NODE.target.value,
         "over_index": node.over,
         "kwargs": json.loads(node.kwargs) if node.kwargs != "{}" else {},
         "open_deps": len(node.waits_for),
@@ -76,7 +77,7 @@ def _node(workflow: Workflow, node: NodeBlueprint, headers: Mapping[str, Any] | 
     }
 
 
-_SAME: Final = (
+_SAME_COLUMNS: Final = (
     "node_id",
     "kind",
     *CALL_COLUMNS,

@@ -16,15 +16,15 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
 from django.db.models.sql.compiler import SQLCompiler
 
-from ...db import postgres
-from ...db.expressions import Blank, Given, SecondsUntil
-from ...db.statements import JSON, Statement
-from ..limit import Limit
-from ..queue import Queue
+from ..db import postgres
+from ..db.expressions import Blank, Given, SecondsUntil
+from ..db.statements import JSON, Statement
+from .filters import TaskViews
+from .limit import Limit
+from .queue import Queue
 
 if TYPE_CHECKING:
-    from ..transitions import TaskQuerySet
-    from ..worker import WorkerQuerySet
+    from .worker import WorkerQuerySet
 
 
 #: Queues that one survey sees at most.
@@ -61,7 +61,7 @@ class Surveyed(NamedTuple):
 class Survey:
     """One statement, on a worker's own row, that takes no lock. Compiled once."""
 
-    def __init__(self, tasks: TaskQuerySet, workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]) -> None:
+    def __init__(self, tasks: TaskViews[Any], workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]) -> None:
         self._connection = connections[tasks.db]
         self._is_prepared = self._connection.vendor == "postgresql"
         deferred = tasks.deferred().order_by("enqueued_at")[:1]
@@ -103,7 +103,7 @@ class Survey:
         facts = (deferred_in, gates_in, bool(is_dismissed), bool(is_ruled), str(now))
         return Surveyed(queues, *facts, is_partial or goes_on, goes_on)
 
-    def _waiting(self, tasks: TaskQuerySet, is_async: bool, after: Blank) -> Statement:
+    def _waiting(self, tasks: TaskViews[Any], is_async: bool, after: Blank) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""
         make = JSON[self._connection.vendor]
         names, name = jumping(tasks, is_async, after), NAME
@@ -154,7 +154,7 @@ class Here(models.Expression):
 NAME: Final = Here("names.name", models.CharField())
 
 
-def jumping(tasks: TaskQuerySet, is_async: bool, after: Blank | None = None) -> Statement:
+def jumping(tasks: TaskViews[Any], is_async: bool, after: Blank | None = None) -> Statement:
     """``names (name) AS …``: the queues in which something of this kind waits, and a NULL at the end.
 
     With ``after``, which each run gives: ``names (name, place)``, :data:`MOST` of those that come after that name.

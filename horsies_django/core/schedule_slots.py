@@ -11,17 +11,13 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from croniter.croniter import CroniterBadDateError
 
-from .clock import aware
 from .cron import iterator
-from .patterns import Cron, Every, parse
-
-if TYPE_CHECKING:
-    from ..models import Schedule
+from .schedule_patterns import Cron, Every
 
 _TICK: Final = timedelta(microseconds=1)
 _SECOND: Final = timedelta(seconds=1)
@@ -44,21 +40,6 @@ class Slots:
     end_at: datetime | None = None
     jitter: float = 0.0
     anchor: datetime | None = None
-
-    @classmethod
-    def of(cls, row: Schedule) -> Self:
-        """Return the slots of a row. Raises ValueError if its timing or its time zone can't be read."""
-        slots = cls(
-            pattern=parse(row.timing),
-            zone=zone_of(row.timezone),
-            name=row.name,
-            skip_nonexistent=row.skip_nonexistent,
-            start_at=aware(row.start_at),
-            end_at=aware(row.end_at),
-            jitter=row.jitter,
-        )
-        planned = slots.slot_of(aware(row.next_run_at), aware(row.next_slot_at))
-        return replace(slots, anchor=planned or aware(row.last_slot_at) or slots.start_at)
 
     def due_at(self, slot: datetime) -> datetime:
         """Return when a slot is run: later by its jitter, the same for whoever asks, but not past the end."""

@@ -1,34 +1,16 @@
-"""Moments: the database's now, and times of rows as Python compares them."""
+"""Times of rows as Python compares them, and the project's time zone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, overload
+from typing import overload
 
 from django.conf import settings
-from django.db.models.functions import Now
-from django.db.models.sql import Query
 
 
 def project_timezone() -> str:
     """Return the time zone that a schedule has unless it says otherwise: the project's."""
     return settings.TIME_ZONE or "UTC"
-
-
-def asked(alias: str, **expressions: Any) -> Sequence[Any]:
-    """Return what expressions come to that belong to no table, in one statement."""
-    query = Query(None)  # as Django's own constraints ask
-    for name, expression in expressions.items():
-        query.add_annotation(expression, name)
-    found: Sequence[Any] = next(iter(query.get_compiler(using=alias).results_iter()))
-    return found
-
-
-def database_now(alias: str) -> datetime:
-    """Return the clock of the database, in one statement."""
-    now: datetime = asked(alias, now=Now())[0]
-    return aware(now)
 
 
 @overload

@@ -1,0 +1,27 @@
+"""The clock of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models.functions import Now
+from django.db.models.sql import Query
+
+from ..core.clock import aware
+
+
+def select_values(alias: str, **expressions: Any) -> Sequence[Any]:
+    """Return what expressions come to that belong to no table, in one statement."""
+    query = Query(None)  # as Django's own constraints ask
+    for name, expression in expressions.items():
+        query.add_annotation(expression, name)
+    found: Sequence[Any] = next(iter(query.get_compiler(using=alias).results_iter()))
+    return found
+
+
+def database_now(alias: str) -> datetime:
+    """Return the clock of the database, in one statement."""
+    now: datetime = select_values(alias, now=Now())[0]
+    return aware(now)

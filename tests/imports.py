@@ -1,0 +1,95 @@
+"""What import-linter does not check: circles of files, and imports by a string. ``python -m tests.imports``."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+
+PACKAGE = "horsies_django"
+
+#: Files that may import each other in a circle, all of one folder.
+MOST_IN_A_CIRCLE = 8
+
+#: Calls that import what a string names, and the modules whose purpose that is: the settings and the apps name those.
+BY_STRING = {"import_module", "import_string", "__import__", "get_model"}
+MAY_IMPORT_BY_STRING = {
+    f"{PACKAGE}.apps": "the modules of each app, and those of OPTIONS",
+    f"{PACKAGE}.core.middleware_loader": "the middleware that OPTIONS names",
+    f"{PACKAGE}.core.option_parsers": "the functions that OPTIONS names",
+}
+
+
+def circles(graph: grimp.ImportGraph) -> list[list[str]]:
+    """Return the sets of modules that can reach each other, by Tarjan's algorithm."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        number[module] = lowest[module] = len(number)
+        stack.append(module)
+        for imported in sorted(graph.find_modules_directly_imported_by(module)):
+            if imported not in number:
+                visit(imported)
+                lowest[module] = min(lowest[module], lowest[imported])
+            elif imported in stack:
+                lowest[module] = min(lowest[module], number[imported])
+        if lowest[module] == number[module]:
+            start = stack.index(module)
+            if len(circle := stack[start:]) > 1:
+                found.append(sorted(circle))
+            del stack[start:]
+
+    sys.setrecursionlimit(10_000)
+    for module in sorted(graph.modules):
+        if module not in number:
+            visit(module)
+    return sorted(found, key=len, reverse=True)
+
+
+def bad_circles(found: list[list[str]]) -> Iterator[str]:
+    for circle in found:
+        names = ", ".join(circle)
+        if len(circle) > MOST_IN_A_CIRCLE:
+            yield f"a circle of {len(circle)} files, at most {MOST_IN_A_CIRCLE}: {names}"
+        if len({module.rpartition(".")[0] for module in circle}) > 1:
+            yield f"a circle through more than one folder: {names}"
+
+
+def imports_by_string(root: Path) -> Iterator[str]:
+    for path in sorted(root.rglob("*.py")):
+        module = ".".join(path.with_suffix("").relative_to(root.parent).parts).removesuffix(".__init__")
+        if module in MAY_IMPORT_BY_STRING or "migrations" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", None))
+                if name in BY_STRING and not is_of_a_library(node):
+                    yield f"{path}:{node.lineno} imports by a string: {name}()"
+
+
+def is_of_a_library(call: ast.Call) -> bool:
+    """Whether the string stands in the code, and names a library that may be missing."""
+    name = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
+    return isinstance(name, str) and name.partition(".")[0] != PACKAGE
+
+
+def main() -> int:
+    graph = grimp.build_graph(PACKAGE)
+    found = circles(graph)
+    face = graph.find_modules_that_directly_import(PACKAGE)
+    problems = [
+        *(f"{module} imports {PACKAGE} itself, which is above it" for module in sorted(face)),
+        *bad_circles(found),
+        *imports_by_string(Path(PACKAGE)),
+    ]
+    print("\n".join(problems), end="\n" if problems else "")
+    print(f"{len(graph.modules)} modules; {len(found)} circles, the largest of {max(map(len, found), default=0)} files")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
