@@ -36,10 +36,10 @@ def main(descriptors: Sequence[int] = ()) -> None:
     os.setpgid(0, 0)
     # The supervisor's command counts. A handler, unlike SIG_IGN, is not inherited by programs that tasks start.
     signal.signal(signal.SIGINT, lambda *_: None)
-    voice = ControlPipe()
-    if not (line := voice.line()):
+    control = ControlPipe()
+    if not (line := control.line()):
         os._exit(EXIT_ORPHANED)
-    worker_id, verbosity, *numbers, config = line.split(" ", 4)
+    worker_id, verbosity, *numbers, serialized = line.split(" ", 4)
     pipe, memory = descriptors or map(int, numbers)
     for inherited in (pipe, memory):
         os.set_inheritable(inherited, False)  # a task's subprocess must not inherit it
@@ -60,7 +60,7 @@ def main(descriptors: Sequence[int] = ()) -> None:
     install_fork_hooks()
     started_registry = StartedRegistry(memory)
     try:
-        orders = WorkerConfig.loads(config)
+        config = WorkerConfig.loads(serialized)
     except ImproperlyConfigured as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
@@ -73,14 +73,14 @@ def main(descriptors: Sequence[int] = ()) -> None:
     # A SIGTERM to the whole group comes beside the supervisor's command, and means the same.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Command.STOP))
     threading.Thread(
-        target=_read_commands, args=(voice, inbox, started_registry), name="horsies-control", daemon=True
+        target=_read_commands, args=(control, inbox, started_registry), name="horsies-control", daemon=True
     ).start()
 
     def retire(exit_reason: ExitReason) -> bool:
         return os.write(pipe, f"{exit_reason}\n".encode()) > 0
 
     started_registry.record_exit(
-        runner.run(orders, worker_id, inbox, retire, started_registry, verbosity=int(verbosity))
+        runner.run(config, worker_id, inbox, retire, started_registry, verbosity=int(verbosity))
     )
     # Executions that outlived the shutdown run on daemon threads, which the interpreter's own exit might trip over.
     logging.shutdown()
@@ -92,33 +92,33 @@ class ControlPipe:
 
     def __init__(self) -> None:
         self._descriptor = os.dup(0)
-        silence = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(silence, 0)
-        os.close(silence)
-        self._rest = b""
+        devnull = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(devnull, 0)
+        os.close(devnull)
+        self._buffer = b""
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN)
 
     def line(self, timeout: float | None = None) -> str | None:
         """Return the next line; "" at the end; None if none arrives within ``timeout`` seconds."""
-        while b"\n" not in self._rest:
+        while b"\n" not in self._buffer:
             if timeout is not None and not self._poll.poll(timeout * 1_000):
                 return None
             if not (piece := os.read(self._descriptor, 65_536)):
                 return ""
-            self._rest += piece
-        line, _, self._rest = self._rest.partition(b"\n")
+            self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode()
 
 
-def _read_commands(voice: ControlPipe, inbox: Inbox, started_registry: StartedRegistry) -> None:
+def _read_commands(control: ControlPipe, inbox: Inbox, started_registry: StartedRegistry) -> None:
     """Put the supervisor's commands into the inbox, and record a pulse each second."""
     from .inbox import Command
     from .stall_detector import PULSE_INTERVAL
 
     while True:
         started_registry.record_pulse()
-        command = voice.line(PULSE_INTERVAL)
+        command = control.line(PULSE_INTERVAL)
         if command == "":
             os.killpg(0, signal.SIGKILL)  # this process and the programs that its tasks have started
         if command is not None:

@@ -58,7 +58,7 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
             try:
                 self._write(lines)
                 super().flush()
-            except Exception:  # noqa: BLE001  # as from any handler, nothing gets out to who logs
+            except Exception:  # noqa: BLE001  # as in any handler, errors must not reach the caller
                 self.handleError(logging.makeLogRecord({"msg": "%d lines are lost", "args": (len(lines),)}))
         finally:
             self.release()

@@ -152,7 +152,7 @@ class ThreadExecutor:
             outcome = isolated(run_task.run_task, execution)
             # An interrupt may have come in the middle of a database's answer.
             drop_connections() if execution.stop_reason else clean_up_connections(execution)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
+        except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
             return result_mapping.broken(execution, error)
         return outcome
 
@@ -248,7 +248,7 @@ class LoopExecutor:
                 outcome = await run_task.arun_task(execution)
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
                     await sync_to_async(clean_up_connections)(execution, close=True)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
+        except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
             outcome = result_mapping.broken(execution, error)
         self._deliver(outcome)
 

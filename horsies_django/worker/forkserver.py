@@ -37,9 +37,9 @@ _SET_CHILD_SUBREAPER: Final = 36
 class ForkedProcess:
     """A forked runner, with the part of subprocess.Popen that its supervisor needs."""
 
-    def __init__(self, pid: int, voice: int) -> None:
+    def __init__(self, pid: int, control: int) -> None:
         self.pid = pid
-        self.stdin = os.fdopen(voice, "w")
+        self.stdin = os.fdopen(control, "w")
         self.returncode: int | None = None
         self._lock = threading.Lock()
 
@@ -59,9 +59,9 @@ class ForkedProcess:
 class ForkServer:
     """The supervisor's end of the fork server."""
 
-    def __init__(self, pid: int, line: socket.socket) -> None:
+    def __init__(self, pid: int, connection: socket.socket) -> None:
         self._pid = pid
-        self._socket = line
+        self._socket = connection
         self._socket.settimeout(SPAWN_TIMEOUT)
 
     @classmethod
@@ -138,7 +138,7 @@ def _prctl(option: int, value: int | bytes) -> bool:
     return ctypes.CDLL(None).prctl(option, argument, nothing, nothing, nothing) == 0  # type: ignore[no-any-return]
 
 
-def _serve(line: socket.socket) -> NoReturn:
+def _serve(connection: socket.socket) -> NoReturn:
     """Fork on request until the supervisor closes the socket."""
     try:
         # Signals to the whole group are meant for the other processes.
@@ -146,30 +146,30 @@ def _serve(line: socket.socket) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _prctl(_SET_NAME, b"horsies-forker")
         while True:
-            message, descriptors, *_ = socket.recv_fds(line, 16, 8)
+            message, descriptors, *_ = socket.recv_fds(connection, 16, 8)
             if not message:
                 os._exit(0)
             try:
-                answer = _spawn(line, descriptors)
+                answer = _spawn(connection, descriptors)
             except OSError:
                 answer = b"0"
             for descriptor in descriptors:
                 os.close(descriptor)
-            line.send(answer)
+            connection.send(answer)
     except BaseException:  # noqa: BLE001  # nothing may return into the supervisor's code
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
-def _spawn(line: socket.socket, descriptors: Sequence[int]) -> bytes:
+def _spawn(connection: socket.socket, descriptors: Sequence[int]) -> bytes:
     """Fork a runner through an intermediate process that exits at once, and return the runner's pid."""
     reading, writing = os.pipe()
     try:
-        midwife = os.fork()
-        if not midwife:
-            _start_child(line, descriptors, (reading, writing))
-        os.waitpid(midwife, 0)
+        intermediate = os.fork()
+        if not intermediate:
+            _start_child(connection, descriptors, (reading, writing))
+        os.waitpid(intermediate, 0)
         os.set_blocking(reading, False)
         with suppress(BlockingIOError):
             return os.read(reading, 16)
@@ -179,19 +179,19 @@ def _spawn(line: socket.socket, descriptors: Sequence[int]) -> bytes:
         os.close(writing)
 
 
-def _start_child(line: socket.socket, descriptors: Sequence[int], pipe: tuple[int, int]) -> NoReturn:
+def _start_child(connection: socket.socket, descriptors: Sequence[int], pipe: tuple[int, int]) -> NoReturn:
     try:
         if pid := os.fork():
             os.write(pipe[1], str(pid).encode())
             os._exit(0)
-        line.close()
+        connection.close()
         for end in pipe:
             os.close(end)
         _prctl(_SET_NAME, b"horsies-runner")
-        voice, *others = descriptors
-        if voice:
-            os.dup2(voice, 0)
-            os.close(voice)
+        control, *others = descriptors
+        if control:
+            os.dup2(control, 0)
+            os.close(control)
         child.main(others)
     except BaseException:  # noqa: BLE001  # as the interpreter would
         traceback.print_exc()

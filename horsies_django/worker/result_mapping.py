@@ -125,7 +125,7 @@ def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returne
     try:
         data = encode(returned.data, rich=execution.is_rich, where=where)
         check_size(dumps(data), execution.options.max_payload_bytes, where)
-    except Exception:  # noqa: BLE001  # an error must not be lost for its data
+    except Exception:  # noqa: BLE001  # keep the error even if its data can't be stored
         data = clean_text(mask.quoted("data", returned.data))
     code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
     stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
@@ -201,10 +201,10 @@ def _is_of_this_package(trace: TracebackType) -> bool:
 
 def _message(raised: BaseException, code: str, execution: Execution) -> str:
     if code == OutcomeCode.TASK_TIMEOUT:
-        return f"The body ran longer than its time limit of {execution.time_limit:g} seconds."
+        return f"The task ran longer than its time limit of {execution.time_limit:g} seconds."
     try:
         return str(raised)
-    except Exception:  # noqa: BLE001  # an exception's own __str__ may be what is broken
+    except Exception:  # noqa: BLE001  # the exception's own __str__ may fail
         return f"<{type(raised).__name__} that can't be printed>"
 
 

@@ -54,7 +54,7 @@ def run_task(execution: Execution) -> ExecutionResult | NotStarted:
         return result_mapping.returned(execution, call.task, _value(execution, call))
     except TooLate:
         return NotStarted(execution)
-    except BaseException as error:  # noqa: BLE001  # sys.exit() and KeyboardInterrupt of a body end the body, not us
+    except BaseException as error:  # noqa: BLE001  # sys.exit() or KeyboardInterrupt of a task ends the task only
         return _raised(execution, call, error)
     finally:
         execution.end()
@@ -84,7 +84,7 @@ async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
         return result_mapping.returned(execution, call.task, value)
     except TooLate:
         return NotStarted(execution)
-    except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to whoever runs it: us
+    except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to its caller
         if result_mapping.is_unknown(execution, error):
             return await sync_to_async(_raised)(execution, call, error)
         return result_mapping.raised_by(execution, call.task if call else None, error)
@@ -117,9 +117,9 @@ def _value(execution: Execution, call: _Call) -> Any:
         body = partial(call.task.func, *context, *call.args, **call.kwargs)
         if is_async:
             return async_to_sync(execution.cancellable)(_call_with_middleware(execution, call, body))
-        around = middleware_stack.stack_of(execution.options.middleware, is_async=False)
+        stack = middleware_stack.stack_of(execution.options.middleware, is_async=False)
         with execution.interruptible():
-            return around(middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body))
+            return stack(middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body))
     if is_async:
         return async_to_sync(execution.cancellable)(call.task.func(*context, *call.args, **call.kwargs))
     with execution.interruptible():
@@ -128,8 +128,8 @@ def _value(execution: Execution, call: _Call) -> Any:
 
 def _call_with_middleware(execution: Execution, call: _Call, body: Callable[[], Any]) -> Awaitable[Any]:
     """Return the coroutine that calls the middleware stack."""
-    around = middleware_stack.stack_of(execution.options.middleware, is_async=True)
-    awaitable: Awaitable[Any] = around(
+    stack = middleware_stack.stack_of(execution.options.middleware, is_async=True)
+    awaitable: Awaitable[Any] = stack(
         middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body)
     )
     return awaitable
@@ -141,7 +141,7 @@ def _value_in_transaction(execution: Execution, call: _Call) -> Any:
     depth = len(connection.atomic_blocks)
     value = _value(execution, call)
     if len(connection.atomic_blocks) != depth:
-        raise transaction.TransactionManagementError("The body left a transaction.atomic() block open.")
+        raise transaction.TransactionManagementError("The task left a transaction.atomic() block open.")
     return value
 
 

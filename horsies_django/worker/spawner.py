@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from django.conf import settings
 from django.core.cache import caches
@@ -21,6 +24,12 @@ from .stall_detector import StallDetector
 from .started_registry import StartedRegistry, create_shared_memory
 
 logger = logging.getLogger("horsies_django.worker")
+
+#: Seconds between SIGTERM and SIGKILL.
+GROUP_GRACE: Final = 1.0
+
+#: Seconds between two checks whether the group has ended.
+_INTERVAL: Final = 0.02
 
 
 @dataclass(slots=True, eq=False)
@@ -77,37 +86,37 @@ class Spawner:
         worker_id = self._config.new_worker_id()
         opened: list[int] = []
         try:
-            reading, writing = os.pipe()
-            opened += (reading, writing)
+            retire_read, retire_write = os.pipe()
+            opened += (retire_read, retire_write)
             memory = create_shared_memory()
             opened.append(memory)
             started_registry = StartedRegistry(memory)
-            process = self._fork((writing, memory)) or self._exec((writing, memory))
-            opened.remove(reading)
+            process = self._fork((retire_write, memory)) or self._exec((retire_write, memory))
+            opened.remove(retire_read)
         finally:
             for descriptor in opened:
                 os.close(descriptor)
         with suppress(OSError):
             assert process.stdin is not None
-            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {memory} {self._config.dumps()}\n")
+            process.stdin.write(f"{worker_id} {self._verbosity} {retire_write} {memory} {self._config.dumps()}\n")
             process.stdin.flush()
-        return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), reading)
+        return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), retire_read)
 
     def _fork(self, descriptors: Sequence[int]) -> ForkedProcess | None:
         """Fork a runner; None without a fork server. Raises OSError."""
         if self._fork_server is None:
             return None
-        listening, speaking = os.pipe()
+        control_read, control_write = os.pipe()
         try:
-            pid = self._fork_server.spawn((listening, *descriptors))
+            pid = self._fork_server.spawn((control_read, *descriptors))
         except OSError:
-            os.close(speaking)
+            os.close(control_write)
             raise
         finally:
-            os.close(listening)
+            os.close(control_read)
         if pid is not None:
-            return ForkedProcess(pid, speaking)
-        os.close(speaking)  # a runner that was forked all the same finds its control pipe closed and exits
+            return ForkedProcess(pid, control_write)
+        os.close(control_write)  # a runner that was forked all the same finds its control pipe closed and exits
         logger.warning("fork server lost: runners are started from scratch")
         self.close()
         return None
@@ -125,3 +134,29 @@ class Spawner:
             text=True,
             pass_fds=descriptors,
         )
+
+
+def kill_process_group(leader: int) -> None:
+    """End what is left of the process group of a runner that has ended; return once it is gone or killed.
+
+    The group holds the programs that its tasks have started, except those in a session or a group of their own.
+    """
+    kill_at = time.monotonic() + GROUP_GRACE
+    is_left = _signal_group(leader, signal.SIGTERM)
+    while is_left and time.monotonic() < kill_at:
+        time.sleep(_INTERVAL)
+        is_left = _signal_group(leader, 0)
+    if is_left:
+        _signal_group(leader, signal.SIGKILL)
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Send a signal, or with 0 none, to a group; return whether a process of it can get one."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass  # in a container this process may be the one that adopts orphans
+    try:
+        os.killpg(group, number)
+    except OSError:  # there is none, or none of ours
+        return False
+    return True

@@ -46,9 +46,9 @@ class StallDetector:
         is_alive, self._pulse = pulse != self._pulse, pulse
         self._silent = 0.0 if is_alive or not pulse else self._silent + passed
         if self._silent >= self._stall_timeout:
-            return f"it has stood still for {self._silent:.0f} s"
+            return f"it has not responded for {self._silent:.0f} s"
         if self._silent >= max(self._grace, MIN_SILENCE) and self._started_registry.is_over_limit(self._grace):
-            return f"it has stood still for {self._silent:.0f} s, and a body in it is over its time limit"
+            return f"it has not responded for {self._silent:.0f} s, and one of its tasks is over the time limit"
         return None
 
     @property

@@ -45,7 +45,7 @@ _EXIT_REASONS: Final[tuple[ExitReason | None, ...]] = (None, *ExitReason)
 def create_shared_memory() -> int:
     """Return a descriptor of memory to share. Raises OSError."""
     if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("horsies-begun")
+        descriptor = os.memfd_create("horsies-started")
         os.ftruncate(descriptor, StartedRegistry.SIZE)
         return descriptor
     with TemporaryFile() as file:

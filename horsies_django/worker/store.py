@@ -295,7 +295,7 @@ class WorkerStore:
             if not is_refusal(again):
                 raise
             held = self._tasks().held([end], TaskStatus.RUNNING, self._runner.worker_id)
-            held.fail_unreadable(f"The database refused the end of its body: {again}")
+            held.fail_unreadable(f"The database refused the task's result: {again}")
 
     def readable(self, claims: list[ClaimedTask]) -> list[ClaimedTask]:
         """Fail those of these claims that can't be read; return the others."""

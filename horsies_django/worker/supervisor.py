@@ -27,9 +27,8 @@ from ..schedules.scheduler import Beat
 from .config import Until, WorkerConfig
 from .connection import own_connection
 from .exit_reason import ExitReason
-from .groups import kill_process_group
 from .inbox import Command
-from .spawner import Child, Spawner
+from .spawner import Child, Spawner, kill_process_group
 from .supervisor_store import DeadRunner, SupervisorStore
 
 logger = logging.getLogger("horsies_django.worker")
@@ -98,7 +97,7 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until the last runner is gone; return the exit status."""
         if not getattr(settings, "SETTINGS_MODULE", None):
-            raise RuntimeError("Runners are processes of their own: they need DJANGO_SETTINGS_MODULE.")
+            raise RuntimeError("Runners are separate processes, which need DJANGO_SETTINGS_MODULE.")
         self._spawner.open()
         loops: dict[str, Reaper | Beat] = {}
         if self._config.reaper:
@@ -127,7 +126,7 @@ class Supervisor:
             self._handle(event)
         for worker_id, until in list(self._unanswered.items()):
             if time.monotonic() >= until:
-                self._replace_dead(worker_id, is_dismissed=False)
+                self._replace_dead(worker_id, is_stop_requested=False)
         for child in self._children:
             self._check(child)
         if time.monotonic() >= self._kill_at:
@@ -156,7 +155,7 @@ class Supervisor:
         elif isinstance(event, Command):
             self._stop(event)
         elif isinstance(event, _Answer):
-            self._replace_dead(event.worker_id, is_dismissed=event.is_stop_requested)
+            self._replace_dead(event.worker_id, is_stop_requested=event.is_stop_requested)
         elif isinstance(event, _Retiring) and event.child in self._children:
             event.child.is_retiring = True
             self._start_replacement(event.child, is_urgent=event.exit_reason is ExitReason.STUCK)
@@ -166,8 +165,8 @@ class Supervisor:
         is_alive = child.process.returncode is None  # otherwise its process group is being killed
         if is_alive and time.monotonic() >= self._kill_at:
             child.kill("it did not stop in time")
-        elif is_alive and (why := child.stall_detector.check()):
-            child.kill(why)
+        elif is_alive and (reason := child.stall_detector.check()):
+            child.kill(reason)
         elif child.stall_detector.is_heartbeat_due():
             self._store.heartbeat(child.worker_id, child.process.pid)
 
@@ -225,8 +224,8 @@ class Supervisor:
             logger.error("runner died id=%s %s", child.worker_id, _describe(status))
             if not self._stopping and not child.is_replaced:
                 self._failed_starts = 0 if has_started else self._failed_starts + 1
-                dead.on_stop_request_known = lambda is_dismissed: self._events.put(
-                    _Answer(child.worker_id, is_dismissed)
+                dead.on_stop_request_known = lambda is_stop_requested: self._events.put(
+                    _Answer(child.worker_id, is_stop_requested)
                 )
                 self._unanswered[child.worker_id] = time.monotonic() + ANSWER_TIMEOUT
         elif exit_reason is ExitReason.STOP_REQUESTED:
@@ -244,11 +243,11 @@ class Supervisor:
             if other.is_retiring:
                 self._start_replacement(other, is_urgent=False)
 
-    def _replace_dead(self, worker_id: str, *, is_dismissed: bool) -> None:
+    def _replace_dead(self, worker_id: str, *, is_stop_requested: bool) -> None:
         """Replace a runner that has crashed, unless an operator had asked it to stop."""
         if self._unanswered.pop(worker_id, None) is None or self._stopping:
             return
-        if is_dismissed:
+        if is_stop_requested:
             self._log_not_replaced(worker_id)
         elif not self._gives_up():
             # The first replacement starts at once: one crash is an accident, several in a row are not.
@@ -284,14 +283,14 @@ class Supervisor:
             with own_connection(self._config.database, name, waits=True):
                 loop.run()
         except MissingPrivilege as error:
-            self._fail(f"the {name} can't go on: this worker stops: {error}")
+            self._fail(f"{name} failed, this worker stops: {error}")
         except BaseException:  # noqa: BLE001  # _fail() logs it and stops the worker
             # A worker that does not reap looks healthy and is not: it must fail visibly.
-            self._fail(f"the {name} has failed: this worker stops", exc_info=True)
+            self._fail(f"{name} failed, this worker stops", exc_info=True)
 
-    def _fail(self, why: str, *, exc_info: bool = False) -> None:
+    def _fail(self, reason: str, *, exc_info: bool = False) -> None:
         """Stop, and exit with status 1."""
-        logger.error("%s", why, exc_info=exc_info)
+        logger.error("%s", reason, exc_info=exc_info)
         if not self._has_failed:  # a second STOP would abort the executions
             self._has_failed = True
             self._events.put(Command.STOP)

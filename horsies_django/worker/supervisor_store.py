@@ -53,9 +53,9 @@ class _Heartbeat:
 class SupervisorStore:
     """Recovers the tasks of dead runners, and sends heartbeats for stalled ones. No method blocks."""
 
-    def __init__(self, config: WorkerConfig, tell: Callable[[], None]) -> None:
+    def __init__(self, config: WorkerConfig, on_recovered: Callable[[], None]) -> None:
         self._config = config
-        self._report = tell
+        self._on_recovered = on_recovered
         self._jobs: Mailbox[DeadRunner | _Heartbeat | None] = Mailbox()
         self._dead: list[DeadRunner] = []
         self._posted = 0
@@ -91,24 +91,24 @@ class SupervisorStore:
             while True:
                 jobs = self._jobs.take(RETRY_INTERVAL if self._dead else _IDLE)
                 self._dead += [job for job in jobs if isinstance(job, DeadRunner)]
-                for beat in {job for job in jobs if isinstance(job, _Heartbeat)}:
-                    self._beat(beat)
+                for heartbeat in {job for job in jobs if isinstance(job, _Heartbeat)}:
+                    self._send_heartbeat(heartbeat)
                 self._recover_all()
                 if None in jobs:
                     break
         announcer.close(timeout=_IDLE)
 
-    def _beat(self, beat: _Heartbeat) -> None:
+    def _send_heartbeat(self, heartbeat: _Heartbeat) -> None:
         database = self._config.database
-        held = Task.objects.using(database).held_by(beat.worker_id)
+        held = Task.objects.using(database).held_by(heartbeat.worker_id)
         roles = {BeatRole.RUNNER: TaskStatus.RUNNING, BeatRole.CLAIMER: TaskStatus.CLAIMED}
         try:
-            Worker.objects.using(database).beat(beat.worker_id)
+            Worker.objects.using(database).beat(heartbeat.worker_id)
             for role, status in roles.items():
                 tasks = held.filter(status=status)
-                Heartbeat.objects.using(database).beat(tasks, role, beat.worker_id, HOSTNAME, beat.pid)
+                Heartbeat.objects.using(database).beat(tasks, role, heartbeat.worker_id, HOSTNAME, heartbeat.pid)
         except Error as error:
-            logger.warning("no heartbeat for runner id=%s, database unavailable: %s", beat.worker_id, error)
+            logger.warning("no heartbeat for runner id=%s, database unavailable: %s", heartbeat.worker_id, error)
             connections[database].close()
 
     def _recover_all(self) -> None:
@@ -135,7 +135,7 @@ class SupervisorStore:
     def _finish(self, dead: DeadRunner) -> None:
         self._dead.remove(dead)
         self._recovered += 1
-        self._report()
+        self._on_recovered()
 
     def _is_recovered(self, dead: DeadRunner) -> bool:
         """Recover the tasks of a dead runner; return whether nothing is left to do."""
