@@ -35,7 +35,7 @@ def test_outside_a_transaction_a_call_is_one_statement_that_says_its_notificatio
 
 @pytest.mark.django_db(transaction=True)
 def test_in_a_transaction_many_calls_are_an_insert_each_and_one_notification_for_all(monkeypatch):
-    monkeypatch.setattr(notifications, "QUIET", 600)  # however slowly they are sent
+    monkeypatch.setattr(notifications, "MIN_INTERVAL", 600)  # however slowly they are sent
     job = jobs.triple.with_options(queue_name="told of once")
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
         for number in range(20):

@@ -42,7 +42,7 @@ def heard(transactional_db):
 @pytest.fixture
 def long_quiet(monkeypatch):
     """What was said is not said again in this test, however slowly it runs."""
-    monkeypatch.setattr(notifications, "QUIET", 600)
+    monkeypatch.setattr(notifications, "MIN_INTERVAL", 600)
 
 
 def on_a_queue_of_its_own(request):
