@@ -1,7 +1,7 @@
-"""What wakes a thread that waits, and may be rung from a signal handler that interrupts this very thread.
+"""Wake-ups between threads that a signal handler may set while it interrupts the waiting thread itself.
 
-Who sets a :class:`threading.Event` there may wait for the lock that the interrupted code holds. And on Python 3.11 and
-3.12 ``SimpleQueue.get(timeout=…)`` waits for ever if its time runs out between two of its steps.
+A signal handler that sets a :class:`threading.Event` may block on the lock that the interrupted code holds. And on
+Python 3.11 and 3.12 ``SimpleQueue.get(timeout=…)`` waits for ever if its time runs out between two of its steps.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: Seconds of a wait between two looks. A signal that comes just before a thread begins to wait, or comes to another
-#: thread, is handled when the main thread next does anything.
+#: The longest wait in seconds before a thread looks around. A signal that arrives just before a thread begins to wait,
+#: or in another thread, is handled when the main thread next runs.
 MAX_WAIT: Final = 1.0
 
 
 class WakeEvent:
-    """Rung once or more often it wakes one wait, that of now or else the next. Seconds."""
+    """Wakes the current waiter, or the next one if nobody waits. Repeated sets coalesce. Timeouts are in seconds."""
 
     def __init__(self) -> None:
         self._unset = threading.Lock()
         self._unset.acquire()
 
     def set(self) -> None:
-        """Wake who waits."""
+        """Wake the waiter."""
         if self._unset.locked():
-            with suppress(RuntimeError):  # another thread has rung it since
+            with suppress(RuntimeError):  # another thread has set it since
                 self._unset.release()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it rings, ``timeout`` seconds at most, and return whether it did."""
+        """Wait for the event, at most ``timeout`` seconds; return whether it was set."""
         return self._unset.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX))
 
 
 class StopEvent:
-    """Whether to stop: said once, for good."""
+    """An event that is set once, for good, and wakes every waiter."""
 
     def __init__(self) -> None:
         self._wake = WakeEvent()
@@ -46,26 +46,26 @@ class StopEvent:
 
     @property
     def is_set(self) -> bool:
-        """Whether it was said."""
+        """Whether the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Say it."""
+        """Set the event."""
         self._is_set = True
         self._wake.set()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it is said, ``timeout`` seconds at most, and return whether it was."""
+        """Wait for the event, at most ``timeout`` seconds; return whether it is set."""
         deadline = time.monotonic() + timeout
-        while not self._is_set and (left := deadline - time.monotonic()) > 0:
-            self._wake.wait(min(left, MAX_WAIT))
+        while not self._is_set and (remaining := deadline - time.monotonic()) > 0:
+            self._wake.wait(min(remaining, MAX_WAIT))
         if self._is_set:
-            self._wake.set()  # for another thread that waits
+            self._wake.set()  # wakes the next waiting thread
         return self._is_set
 
 
 class Mailbox(Generic[T]):
-    """A queue that many threads fill and one empties."""
+    """A queue that many threads fill and one thread empties."""
 
     def __init__(self) -> None:
         self._wake = WakeEvent()
@@ -75,16 +75,16 @@ class Mailbox(Generic[T]):
         return bool(self._items)
 
     def put(self, item: T) -> None:
-        """Put something in."""
+        """Add an item."""
         self._items.append(item)
         self._wake.set()
 
     def take(self, timeout: float) -> list[T]:
-        """Wait until something is there, ``timeout`` seconds at most, and return all that is."""
+        """Wait for an item, at most ``timeout`` seconds; return all items that are there."""
         if self._items or timeout <= 0:
             return self._taken()
         deadline = time.monotonic() + timeout
-        # It may have rung for what has been taken since.
+        # The event may have been set for an item that was taken since.
         while self._wake.wait(deadline - time.monotonic()) and not self._items:
             pass
         return self._taken()

@@ -1,4 +1,4 @@
-"""Hearing that tasks have ended: one connection, in one thread, for all who wait in a process."""
+"""A listener for the completions of tasks: one connection, in one thread, for everything that waits in a process."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from . import completions, postgres
 
 logger = logging.getLogger("horsies_django")
 
-#: Seconds for which it goes on when nobody waits any more. PostgreSQL gives a DROP DATABASE five to see others leave.
+#: Seconds for which the listener stays connected without subscribers. PostgreSQL gives DROP DATABASE five seconds until
+#: other connections must be gone.
 LINGER: Final = 2.0
 
 _FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 60.0
+_MAX_PAUSE: Final = 60.0
 
 
 class Subscriber(Protocol):
-    """Some who wait."""
+    """Waits for completions."""
 
-    def on_completed(self, marks: Collection[str]) -> None:
-        """Tasks with these marks have ended."""
+    def on_completed(self, short_keys: Collection[str]) -> None:
+        """Tasks with these keys have ended."""
 
 
 class CompletionListener:
-    """Listens as long as somebody attends. When it can't, those who wait look for themselves, as they do anyway."""
+    """Listens while there are subscribers. When it can't listen, subscribers poll, as they do anyway."""
 
     def __init__(self, database: str) -> None:
         self._database = database
@@ -43,40 +44,40 @@ class CompletionListener:
         self._retry_at = float("-inf")
         self._pause = _FIRST_PAUSE
 
-    def subscribe(self, waiters: Subscriber) -> None:
-        """Listen for them for a while. Called again and again as long as they wait."""
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Notify ``subscriber`` of completions for a while. Call it again as long as completions are awaited."""
         now = time.monotonic()
         with self._lock:
-            self._subscribers.add(waiters)
+            self._subscribers.add(subscriber)
             self._listen_until = now + LINGER
-            starts = not self._is_running and now >= self._retry_at
-            self._is_running = self._is_running or starts
-        if starts:
-            threading.Thread(target=self._run, name="horsies-ear", daemon=True).start()
+            is_starting = not self._is_running and now >= self._retry_at
+            self._is_running = self._is_running or is_starting
+        if is_starting:
+            threading.Thread(target=self._run, name="horsies-completion-listener", daemon=True).start()
 
     def _run(self) -> None:
         try:
-            with postgres.Line(self._database, postgres.ENDED, "ear") as line:
-                self._listen(line)
-        except Exception as error:  # who waits goes on looking
+            with postgres.Line(self._database, postgres.ENDED, "completion listener") as connection:
+                self._listen(connection)
+        except Exception as error:  # subscribers go on polling
             if postgres.is_lost(error):
-                logger.info("nobody tells of tasks' ends, looking for them: %s", error)
+                logger.info("completions not received, polling instead: %s", error)
             else:
-                logger.exception("tasks' ends can't be listened to, looking for them")
+                logger.exception("completion listener failed, polling instead")
             with self._lock:
                 self._is_running = False
                 self._retry_at = time.monotonic() + self._pause
-                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+                self._pause = min(2 * self._pause, _MAX_PAUSE)
         finally:
             connections.close_all()
 
-    def _listen(self, line: postgres.Line) -> None:
-        next_say = float("-inf")
+    def _listen(self, connection: postgres.Line) -> None:
+        renew_at = float("-inf")
         while self._should_listen():
-            if time.monotonic() >= next_say:
-                line.say(postgres.CHANNEL, [postgres.WAITING])
-                next_say = time.monotonic() + completions.RENEW_INTERVAL
-            if payloads := line.hear(min(next_say, self._listen_until) - time.monotonic()):
+            if time.monotonic() >= renew_at:
+                connection.say(postgres.CHANNEL, [postgres.WAITING])
+                renew_at = time.monotonic() + completions.RENEW_INTERVAL
+            if payloads := connection.hear(min(renew_at, self._listen_until) - time.monotonic()):
                 self._pause = _FIRST_PAUSE
                 self._notify(set().union(*map(completions.loads, payloads)))
 
@@ -85,20 +86,20 @@ class CompletionListener:
             self._is_running = time.monotonic() < self._listen_until
             return self._is_running
 
-    def _notify(self, ended: Collection[str]) -> None:
+    def _notify(self, short_keys: Collection[str]) -> None:
         with self._lock:
-            waiters = list(self._subscribers)
-        for some in waiters:
-            some.on_completed(ended)
+            subscribers = list(self._subscribers)
+        for subscriber in subscribers:
+            subscriber.on_completed(short_keys)
 
 
 @cache
 def _listener(database: str, pid: int) -> CompletionListener:
-    """By process: a fork inherits neither the thread nor the connection."""
+    """Return the listener of a process: a fork inherits neither the thread nor the connection."""
     return CompletionListener(database)
 
 
-def subscribe(database: str, waiters: Subscriber) -> None:
-    """Call ``waiters`` when tasks end, for a while, if the database can be listened to."""
+def subscribe(database: str, subscriber: Subscriber) -> None:
+    """Notify ``subscriber`` of completions for a while, if the database supports LISTEN."""
     if postgres.can_listen(database):
-        _listener(database, os.getpid()).subscribe(waiters)
+        _listener(database, os.getpid()).subscribe(subscriber)

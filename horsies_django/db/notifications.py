@@ -1,4 +1,4 @@
-"""Telling idle workers that there is work, seldom enough that telling costs nothing."""
+"""Notifications that wake idle workers, rate-limited so that sending them costs nothing."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Final
 from . import postgres
 from .on_commit import on_commit_robust
 
-#: Seconds between two notifications of one process for one queue. A NOTIFY takes a cluster-wide lock at commit; a
-#: worker that was woken looks again within a few times as long, so what is left unsaid costs milliseconds.
+#: The fewest seconds between two notifications of one process for one queue. A NOTIFY takes a cluster-wide lock at
+#: commit. A worker that was woken polls again after a few times as long, so a skipped notification costs milliseconds.
 MIN_INTERVAL: Final = 0.01
 
 
-#: So many names a process remembers at most for that: whoever makes up more is told a little more often.
+#: The most queue names whose last notification a process remembers. With more, some are notified more often.
 MAX_REMEMBERED: Final = 1_000
 
-#: The name that stands for every queue.
+#: The queue name that stands for every queue.
 ANY_QUEUE: Final = "*"
 
 
-#: What a payload begins with that tells of something to be run now: of either kind, of functions, of coroutines.
+#: The first character of a payload for tasks that can run now: of either kind, functions, or coroutines.
 _PREFIX_BY_KIND: Final = {None: "=", False: "-", True: "~"}
-_KIND_BY_PREFIX: Final = {mark: kind for kind, mark in _PREFIX_BY_KIND.items()} | {"+": None}
+_KIND_BY_PREFIX: Final = {prefix: kind for kind, prefix in _PREFIX_BY_KIND.items()} | {"+": None}
 
-#: Characters of a queue's name at most.
+#: The most characters of a queue's name.
 MAX_NAME_LENGTH: Final = 100
 
 
 class _Limiter:
-    """Says whether enough time has passed since the same was last said."""
+    """Tells whether :data:`MIN_INTERVAL` has passed since the same payload was last sent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,9 +53,9 @@ _limiter: Final = _Limiter()
 
 @dataclass(frozen=True, slots=True)
 class TaskReady:
-    """What a notification says: which queue, whether its news is due now or only later, and for which kind of body.
+    """A notification that a queue has tasks: due now or only ``later``, and of which kind.
 
-    Who has slots for both kinds need not ask for the other one then, at the moment when time counts.
+    A worker with slots of both kinds then claims for the right one only, at the moment when time counts.
     """
 
     queue_name: str
@@ -68,40 +68,40 @@ class TaskReady:
 
     @classmethod
     def loads(cls, payload: str) -> TaskReady | None:
-        """Read a payload; None if it is none of these."""
-        mark, name = payload[:1], payload[1:]
-        if mark not in _KIND_BY_PREFIX or not 0 < len(name) <= MAX_NAME_LENGTH:
+        """Parse a payload; return None if it is no notification of this type."""
+        prefix, name = payload[:1], payload[1:]
+        if prefix not in _KIND_BY_PREFIX or not 0 < len(name) <= MAX_NAME_LENGTH:
             return None
-        return cls(name, mark == "+", _KIND_BY_PREFIX[mark])
+        return cls(name, prefix == "+", _KIND_BY_PREFIX[prefix])
 
 
 @dataclass(frozen=True, slots=True)
 class SlotFreed:
-    """What is said of a queue with a limit in which something has ended: who waits for a place may ask for it."""
+    """A notification that a task of a limited queue has ended, so that workers may claim from the queue again."""
 
     queue_name: str
 
 
-#: What the payload begins with that says so.
+#: The prefix of such a payload.
 SLOT_FREED: Final = "%"
 
 
-#: The payload that tells workers to look whether they still hold what they run.
+#: The payload that has workers check whether they still hold the tasks they run.
 REVOKED: Final = "!"
 
 
-#: What the payload begins with that tells one worker, whose id follows, that its row may ask it to stop.
+#: The prefix of the payload that has one worker, whose id follows, check whether its row asks it to stop.
 STOP_REQUESTED: Final = "#"
 
 
 def notify_stop_request_after_commit(alias: str, worker_id: str) -> None:
-    """Tell a worker, once the current transaction has committed, that its row asks it to stop."""
+    """Notify a worker, once the current transaction has committed, that its row asks it to stop."""
     if postgres.can_listen(alias):
         on_commit_robust(alias, _notify, alias, STOP_REQUESTED + worker_id)
 
 
 def notify_revoked_after_commit(alias: str) -> None:
-    """Tell workers, once the current transaction has committed, that some of what they run was taken from them."""
+    """Notify workers, once the current transaction has committed, that running tasks were taken from them."""
     if postgres.can_listen(alias):
         on_commit_robust(alias, _notify, alias, REVOKED)
 
@@ -109,33 +109,33 @@ def notify_revoked_after_commit(alias: str) -> None:
 def wake_after_commit(alias: str, queue_name: str, *, later: bool = False, is_async: bool | None = None) -> None:
     """Wake the workers of a queue once the current transaction has committed.
 
-    A failure is logged and no more: the rows are there, and workers find them when they next look.
+    A failure is only logged: the rows are there, and workers find them with their next poll.
     """
     if postgres.can_listen(alias):
-        wake = TaskReady(queue_name, later, is_async)
-        on_commit_robust(alias, _notify, alias, wake.dumps())
+        task_ready = TaskReady(queue_name, later, is_async)
+        on_commit_robust(alias, _notify, alias, task_ready.dumps())
 
 
 def notify_slot_freed_after_commit(alias: str, queue_name: str) -> None:
-    """Tell workers, once the current transaction has committed, that a queue with a limit may have a place."""
+    """Notify workers, once the current transaction has committed, that a limited queue may have a free slot."""
     if postgres.can_listen(alias):
         on_commit_robust(alias, _notify, alias, SLOT_FREED + queue_name)
 
 
-def piggyback(alias: str, wake: TaskReady) -> str | None:
-    """Return the payload that an INSERT outside a transaction has to say itself, None if it has been said just now.
+def piggyback(alias: str, task_ready: TaskReady) -> str | None:
+    """Return the payload that an INSERT outside a transaction should send itself; None if one was sent just now.
 
-    That saves a round trip and a commit. Inside a transaction it would make every commit take its turn at the lock, so
-    there it is said afterwards, by :func:`wake_after_commit`.
+    This saves a round trip and a commit. Inside a transaction it would make every commit queue for the cluster-wide
+    lock, so :func:`wake_after_commit` sends it after the commit there.
     """
     if not postgres.can_listen(alias):
         return None
-    payload = wake.dumps()
+    payload = task_ready.dumps()
     return payload if _limiter.allows((alias, payload)) else None
 
 
 def mark_sent(alias: str, payload: str) -> None:
-    """Take note that a payload has been said, and committed."""
+    """Record that a payload was sent and committed."""
     _limiter.mark_sent((alias, payload))
 
 

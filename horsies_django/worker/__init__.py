@@ -1,1 +1,1 @@
-"""The worker: supervisor → runner → pump → executors."""
+"""The worker: a supervisor starts runners; in each a producer feeds executors with claimed tasks."""

@@ -1,8 +1,8 @@
 """The process of a runner under a supervisor: forked, or ``python -m horsies_django.worker.child``.
 
-Its standard input is the supervisor's voice: first who to be and what to do, then a word a line. The end of it means
-that the supervisor is dead. The runner then ends too, because no other process watches it. It leads a process group,
-which holds the programs that bodies start.
+Its standard input is the control pipe from the supervisor: first a line with the worker's id and configuration, then
+one command a line. The end of the pipe means that the supervisor is dead. The runner then exits too, because no other
+process watches it. It leads a process group, which holds the programs that tasks start.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from .inbox import Inbox
     from .started_registry import StartedRegistry
 
-#: Exit status of a runner whose supervisor is gone. How others have ended, their supervisor reads from shared memory:
-#: a body may end the process with any status.
+#: The exit status of a runner whose supervisor is gone. A supervisor reads why others have exited from shared memory,
+#: because a task may end the process with any status.
 EXIT_ORPHANED: Final = 70
 
 
 def main(descriptors: Sequence[int] = ()) -> None:
-    """Be the runner that the first line describes.
+    """Run the runner that the first line describes.
 
-    One that was forked has its ``descriptors``, the pipe and the memory, under other numbers than that line says.
+    A forked process has its ``descriptors``, the pipe and the memory, under other numbers than that line says.
     """
     os.setpgid(0, 0)
-    # The supervisor's word is what counts. A handler, unlike SIG_IGN, is not inherited by what bodies start.
+    # The supervisor's command counts. A handler, unlike SIG_IGN, is not inherited by programs that tasks start.
     signal.signal(signal.SIGINT, lambda *_: None)
-    voice = ControlPipe()
-    if not (line := voice.line()):
+    control = ControlPipe()
+    if not (line := control.line()):
         os._exit(EXIT_ORPHANED)
-    worker_id, verbosity, *numbers, config = line.split(" ", 4)
+    worker_id, verbosity, *numbers, serialized = line.split(" ", 4)
     pipe, memory = descriptors or map(int, numbers)
     for inherited in (pipe, memory):
-        os.set_inheritable(inherited, False)  # a body's subprocess has no business with it
+        os.set_inheritable(inherited, False)  # a task's subprocess must not inherit it
     if not apps.ready:
         django.setup()
     from django.core.exceptions import ImproperlyConfigured
@@ -60,67 +60,67 @@ def main(descriptors: Sequence[int] = ()) -> None:
     install_fork_hooks()
     started_registry = StartedRegistry(memory)
     try:
-        orders = WorkerConfig.loads(config)
+        config = WorkerConfig.loads(serialized)
     except ImproperlyConfigured as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
         started_registry.record_exit(ExitReason.WRONG_DATABASE)
         os._exit(1)
-    # A body must not be the one to find out that a connection died while its thread had nothing to do.
+    # A task must not be the first to notice that a connection died while its thread was idle.
     for database in connections.settings.values():
         database["CONN_HEALTH_CHECKS"] = True
     inbox = Inbox()
-    # A SIGTERM to the whole group comes beside the supervisor's word, so it says no more than that.
+    # A SIGTERM to the whole group comes beside the supervisor's command, and means the same.
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Command.STOP))
     threading.Thread(
-        target=_read_commands, args=(voice, inbox, started_registry), name="horsies-control", daemon=True
+        target=_read_commands, args=(control, inbox, started_registry), name="horsies-control", daemon=True
     ).start()
 
     def retire(exit_reason: ExitReason) -> bool:
         return os.write(pipe, f"{exit_reason}\n".encode()) > 0
 
     started_registry.record_exit(
-        runner.run(orders, worker_id, inbox, retire, started_registry, verbosity=int(verbosity))
+        runner.run(config, worker_id, inbox, retire, started_registry, verbosity=int(verbosity))
     )
-    # Bodies that outlived the shutdown run on daemon threads, which the interpreter's own exit might stumble over.
+    # Executions that outlived the shutdown run on daemon threads, which the interpreter's own exit might trip over.
     logging.shutdown()
     os._exit(0)
 
 
 class ControlPipe:
-    """The supervisor's pipe, kept from bodies: a subprocess must neither read its words nor wait for its end."""
+    """The control pipe, hidden from tasks: their subprocesses must neither read its commands nor wait for its end."""
 
     def __init__(self) -> None:
         self._descriptor = os.dup(0)
-        silence = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(silence, 0)
-        os.close(silence)
-        self._rest = b""
+        devnull = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(devnull, 0)
+        os.close(devnull)
+        self._buffer = b""
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN)
 
     def line(self, timeout: float | None = None) -> str | None:
-        """Return the next line; "" at the end; None if none has come within ``timeout`` seconds."""
-        while b"\n" not in self._rest:
+        """Return the next line; "" at the end; None if none arrives within ``timeout`` seconds."""
+        while b"\n" not in self._buffer:
             if timeout is not None and not self._poll.poll(timeout * 1_000):
                 return None
             if not (piece := os.read(self._descriptor, 65_536)):
                 return ""
-            self._rest += piece
-        line, _, self._rest = self._rest.partition(b"\n")
+            self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode()
 
 
-def _read_commands(voice: ControlPipe, inbox: Inbox, started_registry: StartedRegistry) -> None:
-    """Pass on what the supervisor says, and show it meanwhile that this interpreter runs."""
+def _read_commands(control: ControlPipe, inbox: Inbox, started_registry: StartedRegistry) -> None:
+    """Put the supervisor's commands into the inbox, and record a pulse each second."""
     from .inbox import Command
     from .stall_detector import PULSE_INTERVAL
 
     while True:
         started_registry.record_pulse()
-        command = voice.line(PULSE_INTERVAL)
+        command = control.line(PULSE_INTERVAL)
         if command == "":
-            os.killpg(0, signal.SIGKILL)  # this process and what its bodies have started
+            os.killpg(0, signal.SIGKILL)  # this process and the programs that its tasks have started
         if command is not None:
             inbox.put(Command[command])
 

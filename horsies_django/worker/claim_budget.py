@@ -1,4 +1,4 @@
-"""The allowance: how much a runner may still claim."""
+"""How much a runner may still claim."""
 
 from __future__ import annotations
 
@@ -7,61 +7,62 @@ from collections.abc import Sequence
 
 from .config import Until, WorkerConfig
 from .exit_reason import ExitReason
+from .loop_state import LoopState
 from .slot_pool import SlotPool
-from .watchdog import Watchdog
 
 
 class ClaimBudget:
-    """Runs out when the runner is told to stop, retires, has had as many tasks as it may, or has grown too large.
+    """Reads from the loop's state whether the runner may claim, and how much.
 
-    ``stop_by`` is a moment of the monotonic clock; ``retired`` says why the runner leaves though nobody told it to.
+    The budget runs out when the runner is stopped, retires, has had its ``max_tasks_per_child`` tasks, or takes more
+    memory than ``max_memory_mb``.
     """
 
-    def __init__(self, config: WorkerConfig, pools: Sequence[SlotPool], watchdog: Watchdog) -> None:
+    def __init__(self, config: WorkerConfig, pools: Sequence[SlotPool], state: LoopState) -> None:
         self._config = config
         self._pools = pools
-        self._watchdog = watchdog
-        self.claimed = 0
-        self.stop_by: float | None = None
-        self.retired: ExitReason | None = None
+        self._state = state
 
     @property
     def may_claim(self) -> bool:
-        """Whether anything may be claimed."""
-        once = self._config.until is Until.ONE_CLAIM and self.claimed > 0
-        return self.stop_by is None and self.retired is None and not self.is_spent and not once
+        """Whether the runner may claim at all."""
+        state = self._state
+        has_claimed_once = self._config.until is Until.ONE_CLAIM and state.claimed > 0
+        return state.stop_by is None and state.exit_reason is None and not self.is_spent and not has_claimed_once
 
     @property
     def is_over(self) -> bool:
-        """Whether the time for bodies to end is over, too."""
-        return self.stop_by is not None and time.monotonic() >= self.stop_by
+        """Whether the time that a stop leaves to running executions is over."""
+        return self._state.stop_by is not None and time.monotonic() >= self._state.stop_by
 
     @property
-    def leaving(self) -> ExitReason:
-        """Why the runner leaves, if it does."""
-        if self.stop_by is not None and self.retired not in (ExitReason.STOP_REQUESTED, ExitReason.FORBIDDEN):
+    def exit_reason(self) -> ExitReason:
+        """Why the runner leaves, if it leaves now."""
+        retired = self._state.exit_reason
+        if self._state.stop_by is not None and retired not in (ExitReason.STOP_REQUESTED, ExitReason.FORBIDDEN):
             return ExitReason.DONE
-        return self.retired or (ExitReason.WORN_OUT if self.is_spent else ExitReason.DONE)
-
-    def has_room(self) -> bool:
-        """Whether there is a slot for something, too."""
-        return self.may_claim and any(pool.room for pool in self._pools)
-
-    def wants_relief(self) -> bool:
-        """Whether to have a fresh runner beside this one, which has slots to spare and waits for a long body.
-
-        One whose slots of a kind are all taken is not relieved: with one thread there is one body at a time.
-        """
-        is_waiting = self.is_spent and self.retired is None and self.stop_by is None
-        return is_waiting and any(pool.running for pool in self._pools) and all(pool.free > 0 for pool in self._pools)
-
-    def room_in(self, pool: SlotPool) -> int:
-        """How many tasks may be claimed for a lane."""
-        limit = self._config.max_tasks_per_child
-        return pool.room if limit is None else min(pool.room, max(0, limit - self.claimed))
+        return retired or (ExitReason.WORN_OUT if self.is_spent else ExitReason.DONE)
 
     @property
     def is_spent(self) -> bool:
         """Whether the runner has had as many tasks, or takes as much memory, as it may."""
+        limit, claimed = self._config.max_tasks_per_child, self._state.claimed
+        return (limit is not None and claimed >= limit) or (self._state.has_outgrown_memory and claimed > 0)
+
+    def has_room(self) -> bool:
+        """Whether the runner may claim and has a slot for the task."""
+        return self.may_claim and any(pool.room for pool in self._pools)
+
+    def room_in(self, pool: SlotPool) -> int:
+        """How many tasks may be claimed for a pool."""
         limit = self._config.max_tasks_per_child
-        return (limit is not None and self.claimed >= limit) or (self._watchdog.is_too_large and self.claimed > 0)
+        return pool.room if limit is None else min(pool.room, max(0, limit - self._state.claimed))
+
+    def wants_replacement(self) -> bool:
+        """Whether to start a fresh runner beside this one, which has free slots and waits for a long execution.
+
+        A runner whose slots of one kind are all taken gets none: ``threads=1`` promises one task at a time.
+        """
+        state = self._state
+        is_waiting = self.is_spent and state.exit_reason is None and state.stop_by is None
+        return is_waiting and any(pool.running for pool in self._pools) and all(pool.free > 0 for pool in self._pools)

@@ -1,4 +1,4 @@
-"""Claiming where queues have limits, or an order of their own: one transaction of as many statements as that takes."""
+"""Claims from queues with limits or an order of their own, in one transaction of as many statements as that takes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..models.transitions import TaskQuerySet
 from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
 
-#: Claims so many tasks of some queues, and of each of them no more than stands there.
+#: Claims so many tasks of some queues, and at most the number given for each of them.
 TakeTasks = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]
 
 
 def complete_and_claim(
     selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, way: Exchange, ends: Sequence[Ended], room: int
 ) -> list[ClaimedTask]:
-    """Store successes and start what is next up for a lane."""
-    if ends:  # what ends may make place for what begins; and nobody has to wait while it is stored
+    """Store successes, then claim and start tasks for a pool."""
+    if ends:  # first: ends may make room for what starts, and no lock is waited for
         way.run(ends, 0, ())
 
     def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
@@ -36,7 +36,7 @@ def complete_and_claim(
 def prefetch(
     selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, worker_id: str
 ) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
-    """Claim for a lane, and return what has started and what was prefetched."""
+    """Claim tasks for a pool; return those that were started and those that were prefetched."""
     start, taken = max(0, pool.free - len(pool.prefetched)), 0
 
     def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:

@@ -1,4 +1,4 @@
-"""Versions of the project's code: what a worker reports, and what becomes of a call that another version may know."""
+"""Versions of the project's code: what a worker reports, and how calls of another version are handed back."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .execution_result import ExecutionResult
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: Seconds that a call waits after it has gone back, from the first time on, and at most.
+#: Seconds that a call waits after it was handed back, the first time and at most.
 FIRST_DELAY: Final = 1.0
 MAX_DELAY: Final = 60.0
 
-#: How often a call goes back at most: about an hour and a half.
+#: The most times that a call is handed back, for about an hour and a half in all.
 MAX_RETURNS: Final = 100
 
-#: Versions that a row lists at most, the latest ones.
+#: The most versions that a row lists, the latest ones.
 MAX_VERSIONS: Final = 10
 
 
@@ -42,10 +42,10 @@ def code_version(options: Options) -> str:
 
 @functools.cache
 def fingerprint() -> str:
-    """Return a text that changes with what rows can name, and with what it takes.
+    """Return a hash of what rows can name, and of its parameters.
 
-    Those are the tasks, workflows, conditions and dataclasses that were registered as Django started, which are the
-    same in each process of one code and its settings.
+    These are the tasks, workflows, conditions and dataclasses that were registered while Django started: the same in
+    each process with the same code and settings.
     """
     lines = "\n".join(sorted(_lines()))
     return hashlib.sha256(f"{__version__}\n{lines}".encode()).hexdigest()[:16]
@@ -70,16 +70,16 @@ def _lines() -> Iterator[str]:
 
 
 def _shape(function: Callable[..., Any]) -> str:
-    """What a function takes: no values of defaults, whose texts may differ from process to process."""
+    """Return a function's parameters, without the values of defaults: those may print differently in each process."""
     parameters = inspect.signature(function).parameters.values()
     return ",".join(f"{one.name}:{int(one.kind)}{'=' * (one.default is not one.empty)}" for one in parameters)
 
 
 def hand_back(execution: Execution, error: BaseException) -> ExecutionResult | None:
-    """Return the outcome by which a call that this worker does not know goes back; None if it has to fail here.
+    """Return the result that hands a call back which this worker does not know; None if it has to fail here.
 
-    It goes back while a live worker serves its queue whose version of the code has not met it yet, and at most
-    :data:`MOST_RETURNS` times. Raises Snooze while the database is away.
+    A call is handed back while a live worker serves its queue whose version has not met the call yet, and at most
+    :data:`MAX_RETURNS` times. Raises Snooze while the database is away.
     """
     with waiting_for_database():
         rows = Task.objects.using(execution.database).filter(pk=execution.task_id)
@@ -104,7 +104,7 @@ def _is_served_by_another(execution: Execution, versions: Collection[str]) -> bo
 
 
 def _read(stored: Any) -> tuple[list[str], int]:
-    """The versions that have met a call, and how often it went back; nothing where the row was damaged."""
+    """Return the versions that have met a call, and how often it was handed back; nothing if the row is damaged."""
     match stored:
         case {"versions": list() as versions, "times": int() as times}:
             return [one for one in versions if isinstance(one, str)], max(0, times)

@@ -1,4 +1,4 @@
-"""Telling those who wait for a task, or a workflow, that it has ended, as long as there are any."""
+"""Sends that tasks and workflows have ended, while any process has subscribed to completions."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..db import completions, postgres
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: Seconds between two notifications of one process: each takes a lock that the whole cluster shares.
+#: The fewest seconds between two notifications of one process: each takes a lock of the whole cluster.
 MIN_INTERVAL: Final = 0.01
 
-#: Seconds until it is tried anew when it can't be told.
+#: Seconds until the next attempt after a failure.
 _RETRY_INTERVAL: Final = 1.0
 
 
 class CompletionNotifier:
-    """Tells in a thread and on a connection that are there only while somebody wants to know.
+    """Sends completions in a thread and on a connection that exist only while there are subscribers.
 
-    The pump's own connection, and its time, are not spent on it.
+    So neither the producer's connection nor its time is spent on them.
     """
 
     def __init__(self, database: str, name: str) -> None:
         self._database = database
-        self._name = f"{name} teller"
+        self._name = f"{name} notify"
         self._subscribed_until = float("-inf")
         self._completed: Mailbox[UUID | None] = Mailbox()
         self._lock = threading.Lock()
@@ -39,25 +39,25 @@ class CompletionNotifier:
 
     @property
     def has_subscribers(self) -> bool:
-        """Whether anybody wants to know."""
+        """Whether any process has subscribed."""
         return time.monotonic() < self._subscribed_until
 
     def renew_subscription(self) -> None:
-        """Somebody waits."""
+        """Note that a process waits for completions."""
         with self._lock:
             self._subscribed_until = time.monotonic() + completions.SUBSCRIPTION_TTL
-            starts, self._is_running = not self._is_running, True
-        if starts:
-            threading.Thread(target=self._run, name="horsies-teller", daemon=True).start()
+            is_starting, self._is_running = not self._is_running, True
+        if is_starting:
+            threading.Thread(target=self._run, name="horsies-completion-notifier", daemon=True).start()
 
     def publish(self, keys: Iterable[UUID]) -> None:
-        """These have ended, for good and in the table."""
+        """Send that these have ended, for good and in the table."""
         if self.has_subscribers:
             for key in keys:
                 self._completed.put(key)
 
     def close(self) -> None:
-        """End soon. Who still waits for an end that was not told finds it when it next looks."""
+        """End soon. A waiter that misses a completion finds it with its next poll."""
         with self._lock:
             self._subscribed_until = float("-inf")
         self._completed.put(None)
@@ -65,14 +65,14 @@ class CompletionNotifier:
     def _run(self) -> None:
         while self._should_run():
             try:
-                with postgres.Line(self._database, None, self._name) as line:
+                with postgres.Line(self._database, None, self._name) as connection:
                     while self._should_run():
-                        self._publish(line)
-            except Exception as error:  # who waits goes on looking
+                        self._publish(connection)
+            except Exception as error:  # waiters go on polling
                 if postgres.is_lost(error):
-                    logger.info("nobody is told of tasks' ends: %s", error)
+                    logger.info("completions not sent: %s", error)
                 else:
-                    logger.exception("tasks' ends can't be told of")
+                    logger.exception("completion notifier failed")
                 time.sleep(_RETRY_INTERVAL)
         connections.close_all()
 
@@ -81,8 +81,8 @@ class CompletionNotifier:
             self._is_running = self._is_running and self.has_subscribers
             return self._is_running
 
-    def _publish(self, line: postgres.Line) -> None:
-        """Wait for ends, tell of all that there are, and keep quiet for a while."""
+    def _publish(self, connection: postgres.Line) -> None:
+        """Wait for completions, send all that there are, and pause."""
         if keys := self._completed.take(self._subscribed_until - time.monotonic()):
-            line.say(postgres.ENDED, completions.dumps([key for key in keys if key is not None]))
+            connection.say(postgres.ENDED, completions.dumps([key for key in keys if key is not None]))
             time.sleep(MIN_INTERVAL)

@@ -1,4 +1,4 @@
-"""What one worker is to do: its settings, flags and environment made one."""
+"""The configuration of one worker: settings, flags and environment combined."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HOSTNAME: Final = socket.gethostname()
 
-#: The key, among the fields of a plan that travels, of the database that its sender works on.
+#: The key under which the serialized configuration names the sender's database.
 _IDENTITY: Final = "identity"
 
 
@@ -64,7 +64,10 @@ class WorkerConfig:
     def of(
         cls, backend: str, *, queues: Sequence[str] = (), exclude_queues: Sequence[str] = (), **changes: Any
     ) -> Self:
-        """Return the plan of a backend's settings, with ``changes`` by name. Raises ValueError for an unknown queue."""
+        """Return the configuration from a backend's settings, with ``changes`` by name.
+
+        Raises ValueError for an unknown queue.
+        """
         alias = horsies_backend(backend)
         for name in (*queues, *exclude_queues):
             if alias.queues and name not in alias.queues:
@@ -86,18 +89,18 @@ class WorkerConfig:
 
     @property
     def max_stall(self) -> float:
-        """For how long a runner may stand still before its supervisor kills it."""
+        """Seconds that a runner may be stalled before its supervisor kills it."""
         return self.stall_timeout or self.options.recovery.running_stale_threshold_ms / 1_000
 
     def serves(self, queue_name: str) -> bool:
-        """Whether this worker serves the queue; it does serve what is said to be for any."""
+        """Whether this worker serves the queue, or any queue for :data:`ANY_QUEUE`."""
         if queue_name == ANY_QUEUE:
             return True
         return queue_name not in self.exclude_queues and (not self.queues or queue_name in self.queues)
 
     @property
     def row_values(self) -> dict[str, Any]:
-        """What a worker's row tells of it, by column."""
+        """What the worker's row says of it, by column."""
         return {
             "backend": self.backend,
             "queues": list(self.queues),
@@ -107,16 +110,16 @@ class WorkerConfig:
         }
 
     def new_worker_id(self) -> str:
-        """Return an id that no process had before, whatever the operator named the worker."""
+        """Return a new unique id that begins with the worker's name."""
         return f"{(self.name or HOSTNAME)[:24]}-{uuid4().hex}"
 
     def dumps(self) -> str:
-        """Return the plan as one line of JSON, with which database this process works on."""
+        """Return the configuration as one line of JSON, with the database that this process works on."""
         return json.dumps(asdict(self) | {_IDENTITY: identity_of(connections[self.database].settings_dict)})
 
     @classmethod
     def loads(cls, line: str) -> Self:
-        """Read what :meth:`dumps` wrote. Raises ImproperlyConfigured if that process works on another database."""
+        """Parse what :meth:`dumps` wrote. Raises ImproperlyConfigured if that process works on another database."""
         stored = json.loads(line)
         identity = stored.pop(_IDENTITY)
         for name in ("queues", "exclude_queues"):

@@ -1,4 +1,4 @@
-"""The pump's own database connection."""
+"""The database connection of a producer, and of other loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.db.backends.signals import connection_created
 
 from ..db import postgres
 
-#: Seconds that a pump waits for SQLite's single writer before it counts as an error.
+#: Seconds to wait for SQLite's single writer before that counts as an error.
 SQLITE_TIMEOUT: Final = 30
 
 
@@ -21,11 +21,11 @@ SQLITE_TIMEOUT: Final = 30
 def own_connection(alias: str, name: str, *, is_busy: bool = False, waits: bool = False) -> Iterator[None]:
     """Give this thread a connection to ``alias`` that is set up for a queue, and close it in the end.
 
-    On SQLite every transaction begins as the writer that it is going to be: one that reads first and writes then fails
-    as soon as somebody wrote in between. On PostgreSQL it bears the worker's name, takes no place in a pool, is READ
-    COMMITTED, and waits neither for a server that is gone nor, unless it ``waits``, for a lock that is held for long;
-    for who is busy on it, statements are prepared. A transaction that is already open, or a database in memory, is this
-    thread's alone and stays as it is.
+    On SQLite every transaction begins as a writer: one that reads first and then writes fails if another connection has
+    written in between. On PostgreSQL the connection has the worker's name, takes no place in a pool, is READ COMMITTED,
+    and times out when the server is gone and, unless it ``waits``, when a lock is held for long; with ``is_busy``,
+    statements are prepared. In an open transaction, or for a database in memory, the thread keeps the connection that
+    it has.
     """
     original = connections[alias]
     if original.in_atomic_block or in_memory(alias):
@@ -39,8 +39,8 @@ def own_connection(alias: str, name: str, *, is_busy: bool = False, waits: bool 
     elif own.vendor == "postgresql":
         own.settings_dict["OPTIONS"] = options = postgres.own_options(options, name)
         if is_busy:
-            options["server_side_binding"] = False  # else all would be prepared, and no partial index be found
-    # Who says so has a pooler between, where what a session has prepared or set is another's in the next transaction.
+            options["server_side_binding"] = False  # otherwise all were prepared, and partial indexes would not be used
+    # This setting tells of a pooler, behind which another session may get what this one has prepared or set.
     sets_up = own.vendor == "postgresql" and not own.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
 
     def set_up(connection: BaseDatabaseWrapper, **_: object) -> None:
@@ -59,7 +59,7 @@ def own_connection(alias: str, name: str, *, is_busy: bool = False, waits: bool 
 
 
 def identity_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return which database these settings of a connection mean, without any password."""
+    """Return what identifies the database in these settings of a connection, without any password."""
     options = settings.get("OPTIONS") or {}
     named = {key: settings.get(key) or "" for key in ("ENGINE", "NAME", "HOST", "PORT")}
     # PostgreSQL takes these from either place.
@@ -68,7 +68,7 @@ def identity_of(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_identity(alias: str, expected: Mapping[str, str]) -> None:
-    """Raise ImproperlyConfigured if ``alias`` is, for this process, another database than the ``expected`` one."""
+    """Raise ImproperlyConfigured if ``alias`` is, in this process, another database than the ``expected`` one."""
     found = identity_of(connections.settings[alias])
     if found != expected:
         raise ImproperlyConfigured(
@@ -84,7 +84,7 @@ def in_memory(alias: str) -> bool:
 
 
 def is_callers_alone(alias: str) -> bool:
-    """Whether only this thread's connection sees the tasks: others would see no transaction of it, or elsewhere."""
+    """Whether only this thread's connection sees the tasks: it is in a transaction, in memory, or of other settings."""
     connection = connections[alias]
     is_elsewhere = identity_of(connection.settings_dict) != identity_of(connections.settings[alias])
     return connection.in_atomic_block or in_memory(alias) or is_elsewhere

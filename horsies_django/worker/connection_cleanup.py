@@ -1,6 +1,6 @@
-"""What a body has left on its connections: a transaction that stays open would take in what the next bodies write.
+"""Cleans up the connections that a task has used: an open transaction would take in what the next tasks write.
 
-Nothing here asks the server: Django and the driver know.
+This sends nothing to the server: Django and the driver know the state of a connection.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ logger = logging.getLogger("horsies_django.worker")
 
 T = TypeVar("T")
 
-#: The coroutine body that calls, for threads that all coroutines share.
+#: The execution whose coroutine calls, for threads that all coroutines share.
 current_execution: Final[ContextVar[Execution | None]] = ContextVar("calling", default=None)
 
 
 def drop_connections() -> None:
-    """Close this thread's connections and forget what Django keeps with them.
+    """Close this thread's connections and drop what Django keeps of them.
 
-    An interrupt may have come while a transaction was being begun or ended, and then Django's account of it is wrong
-    for ever: closed or not, the connection would take itself to be inside it.
+    An interrupt may have come while a transaction began or ended. Django's account of it is then wrong for ever: even
+    after a close, the connection would believe that it is in the transaction.
     """
     for connection in connections.all(initialized_only=True):
         _drop(connection)
 
 
 def clean_up_connections(execution: Execution | None, *, close: bool = False) -> None:
-    """After a body: drop each connection of this thread that it has left in a transaction, and log that.
+    """Drop each connection of this thread that an execution has left in a transaction, and log that.
 
-    The others are closed if they are old or broken; all of them with ``close``.
+    Others are closed if they are old or broken, or if ``close`` is set.
     """
     for connection in connections.all(initialized_only=True):
         if _is_left_open(connection):
@@ -55,9 +55,9 @@ def clean_up_connections(execution: Execution | None, *, close: bool = False) ->
 
 @contextmanager
 def rolling_back_leftovers(execution: Execution) -> Iterator[None]:
-    """Around a body on its caller's own connections: roll back what it leaves open, and nothing that was open before.
+    """Roll back what an execution on its caller's own connections leaves open, and nothing that was open before.
 
-    They are not dropped: the caller's transaction, or a database in memory, would go with them.
+    The connections are not dropped: the caller's transaction, or a database in memory, would go with them.
     """
     connection: BaseDatabaseWrapper
     depths = {connection: len(connection.atomic_blocks) for connection in connections.all(initialized_only=True)}
@@ -76,14 +76,17 @@ def rolling_back_leftovers(execution: Execution) -> Iterator[None]:
 
 
 class SharedThreads(ThreadPoolExecutor):
-    """The threads in which coroutines run what needs no thread of their own: each call leaves its thread tidy."""
+    """The threads in which coroutines run sync code that needs no thread of its own.
+
+    Each call cleans up its connections.
+    """
 
     def __init__(self) -> None:
         super().__init__(thread_name_prefix="horsies-shared")
         self._used: dict[tuple[int, str], BaseDatabaseWrapper] = {}
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """See ThreadPoolExecutor. The caller is the body that is to blame."""
+        """See ThreadPoolExecutor. Remembers the calling execution for the log."""
         return super().submit(self._call, current_execution.get(), fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -103,15 +106,15 @@ class SharedThreads(ThreadPoolExecutor):
 
 
 class _AbandonedBlock(Exception):
-    """What a block is ended with that a body has left open."""
+    """Ends an atomic block that an execution has left open."""
 
 
 def _is_left_open(connection: BaseDatabaseWrapper) -> bool:
-    """Whether a connection is in a transaction, or is set to begin one with the next statement."""
+    """Whether a connection is in a transaction or will begin one with the next statement."""
     if connection.in_atomic_block:
         return True
     if connection.connection is None or not connection.settings_dict["AUTOCOMMIT"]:
-        return False  # without AUTOCOMMIT a connection is always in one, and its owner ends it
+        return False  # without AUTOCOMMIT it is always in one, which its owner ends
     if not connection.autocommit:
         return True
     if connection.vendor == "sqlite":
@@ -127,7 +130,7 @@ def _drop(connection: BaseDatabaseWrapper) -> None:
 
 def _log(execution: Execution | None, alias: str) -> None:
     logger.error(
-        "task left a transaction open id=%s name=%s database=%s: what it had not committed is rolled back",
+        "task left a transaction open id=%s name=%s database=%s: rolled back",
         execution.task_id if execution else "unknown",
         execution.claim.task_name if execution else "unknown",
         alias,

@@ -1,4 +1,4 @@
-"""The worker's log lines on the terminal, for projects that have not configured any."""
+"""Writes the worker's log lines to the terminal, for projects that have not configured logging."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..core.printable import OneLine, one_line
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: What the project's LOGGING would set up; our own loggers are below it.
+#: The logger that a project's LOGGING configures; our other loggers are below it.
 _package_logger = logging.getLogger("horsies_django")
 
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 
-#: Characters that are written at once: so many a pipe takes in one piece, whoever else writes into it.
+#: Characters that are written at once: a pipe takes so many in one piece, whatever else is written to it.
 _CHUNK: Final = 4_096
 
 _Line = tuple[float, str, tuple[object, ...]]
@@ -28,9 +28,8 @@ _Line = tuple[float, str, tuple[object, ...]]
 class BufferedHandler(logging.StreamHandler[TextIO]):
     """Writes our lines to stderr, and those of many short tasks together.
 
-    A record for each, and a write for each, would take longer than the tasks. So what is ``said`` waits, for
-    milliseconds, until somebody flushes; any record that comes meanwhile is written after it. Whatever happens to the
-    stream stays in here.
+    A record and a write for each would take longer than the tasks. So ``write_later`` keeps a line for milliseconds,
+    until the next ``flush``; records that come meanwhile are written after it. No error of the stream gets out.
     """
 
     def __init__(self) -> None:
@@ -40,32 +39,32 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
         self._second = 0
         self._before = self._after = ""
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._pending.clear)  # its parent writes them
+            os.register_at_fork(after_in_child=self._pending.clear)  # the parent writes them
 
     def write_later(self, message: str, *args: object) -> None:
-        """Take a line at INFO, to be written by the next ``flush``."""
+        """Keep a line of level INFO until the next ``flush``."""
         self._pending.append((time.time(), message, args))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, after what was said before it."""
+        """Write a record, after the lines that were kept."""
         self.flush()
         super().emit(record)
 
     def flush(self) -> None:
-        """Write what was said."""
+        """Write the lines that were kept."""
         self.acquire()
         try:
             lines = [self._pending.popleft() for _ in range(len(self._pending))]
             try:
                 self._write(lines)
                 super().flush()
-            except Exception:  # noqa: BLE001  # as from any handler, nothing gets out to who logs
+            except Exception:  # noqa: BLE001  # as in any handler, errors must not reach the caller
                 self.handleError(logging.makeLogRecord({"msg": "%d lines are lost", "args": (len(lines),)}))
         finally:
             self.release()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's own name
-        """Tell of an error on stderr, if that still can be had."""
+        """Print an error to stderr, if that is still open."""
         with suppress(Exception):
             super().handleError(record)
 
@@ -91,21 +90,21 @@ class BufferedHandler(logging.StreamHandler[TextIO]):
         return f"{self._before},{int(created % 1 * 1_000):03d}{self._after}{one_line(message % args)}\n"
 
     def is_only_handler(self) -> bool:
-        """Whether a record of our logger comes here and nowhere else, so that nobody misses it."""
+        """Whether records of our logger come to this handler and to no other, so that no other misses them."""
         return (
             _package_logger.handlers == [self]
             and not (logger.handlers or self.filters)
-            and all(isinstance(one, OneLine) for one in logger.filters)  # which _formatted() does, too
+            and all(isinstance(one, OneLine) for one in logger.filters)  # _format_line() applies it, too
             and not (_package_logger.propagate and logging.getLogger().handlers)
             and logging.getLogRecordFactory() is logging.LogRecord
-            and logger.callHandlers.__module__ == logging.__name__  # or some tool for errors listens in there
+            and logger.callHandlers.__module__ == logging.__name__  # otherwise an error tracker has patched it
         )
 
 
 def log_to_console(verbosity: int) -> None:
-    """Show the lines of ``horsies_django``, unless the project's LOGGING already says where they go.
+    """Show the lines of ``horsies_django``, unless the project's LOGGING says where they go.
 
-    ``hasHandlers()`` would not do: Django's own default handler belongs to ``django`` and is silent in production.
+    ``hasHandlers()`` would not do: Django's default handler belongs to ``django`` and is silent in production.
     """
     if _package_logger.handlers or logging.getLogger().handlers:
         return
@@ -114,9 +113,9 @@ def log_to_console(verbosity: int) -> None:
 
 
 def log_and_print(message: str, *args: object, verbosity: int) -> None:
-    """Log a line at INFO, and write it to stderr where LOGGING does not let it come to a terminal.
+    """Log a line of level INFO, and print it to stderr if LOGGING keeps it from the terminal.
 
-    A process that says nothing at all looks as if it hung. Verbosity 0 asks for that.
+    A process without any output looks as if it hung. Verbosity 0 asks for that.
     """
     logger.info(message, *args, stacklevel=2)
     if verbosity and not _is_shown():
@@ -126,7 +125,7 @@ def log_and_print(message: str, *args: object, verbosity: int) -> None:
 
 
 def _is_shown() -> bool:
-    """Whether a handler writes our lines at INFO to stderr or stdout."""
+    """Whether a handler writes our lines of level INFO to stderr or stdout."""
     record = logging.makeLogRecord({"name": logger.name, "levelno": logging.INFO, "levelname": "INFO"})
     current: logging.Logger | None = logger if logger.isEnabledFor(logging.INFO) else None
     while current is not None:
@@ -139,9 +138,9 @@ def _is_shown() -> bool:
 
 
 def log_later(message: str, *args: object, is_last: bool) -> None:
-    """Log at INFO what short tasks would log thousands of times a second.
+    """Log at INFO what short tasks log thousands of times a second.
 
-    On our own console, and only there, it may wait for the next line that is the last, or for ``flush``.
+    If our own handler is the only one, the line may wait for the next line with ``is_last``, or for ``flush``.
     """
     if not logger.isEnabledFor(logging.INFO):
         return
@@ -155,7 +154,7 @@ def log_later(message: str, *args: object, is_last: bool) -> None:
 
 
 def flush() -> None:
-    """Write what was said and is not written yet."""
+    """Write the lines that were kept."""
     if (console := _handler()) is not None:
         console.flush()
 

@@ -1,4 +1,4 @@
-"""Running code so that the context variables that it sets end with it: Django's language and time zone are such."""
+"""Isolates context variables that a task sets, such as Django's language and time zone."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..core.compat import task_backends
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Django keeps the objects that these make in context variables, one for each alias. They are to serve a whole thread.
+#: Django keeps the objects of these handlers in context variables, one for each alias. They should last for the thread.
 _HANDLERS: Final[tuple[Any, ...]] = (caches, task_backends)
 
 
 def isolated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call ``function`` in a copy of this thread's context, and drop the copy afterwards.
 
-    Caches and task backends that it is the first to use stay with the thread, for a cache may hold a connection.
+    Caches and task backends that it is the first to use stay with the thread: a cache may hold a connection.
     """
     before = copy_context()
     context = before.copy()
@@ -34,13 +34,13 @@ def isolated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def _keep_made(handler: Any, context: Context) -> None:
-    """Keep what ``handler`` has made in a context for this thread, unless the thread has an object of that alias."""
+    """Keep for this thread what ``handler`` has made in a context, unless the thread has an object of that alias."""
     made = context.run(_made, handler)
     for alias in made.keys() - _made(handler).keys():
         handler[alias] = made[alias]
 
 
 def _made(handler: Any) -> dict[str, Any]:
-    """Return the objects of this context by alias. ``handler.all()`` does not say the aliases."""
+    """Return the objects of this context by alias, which ``handler.all()`` does not tell."""
     kept = handler._connections
     return {alias: getattr(kept, alias) for alias in handler if hasattr(kept, alias)}

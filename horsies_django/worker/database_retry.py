@@ -1,4 +1,4 @@
-"""Patience: a database that is away for a while costs a worker that while, and nothing else."""
+"""Retries of what a worker does with its database: an outage delays a worker and costs nothing else."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ _MAX_PAUSE: Final = 5.0
 
 
 class DatabaseRetry:
-    """Does things with a database.
+    """Runs actions on a database, with a pause after a failure.
 
-    ``wait`` is how to spend some seconds, ``doubt`` what to do about a lost claim. ``longest_pause`` are the seconds
-    between two tries at most: one beat interval, so that after an outage a worker beats before a reaper may take it for
-    dead. ``isolate`` ends the rows that stop their neighbours, and returns how many it has found: an error that is no
-    outage would come again and again. ``forbidden`` is what to do about a privilege that the role has lost.
+    ``wait`` spends the seconds of a pause, and ``on_claim_lost`` handles a lost claim. ``longest_pause`` is the longest
+    pause in seconds: one heartbeat interval, so that after an outage a worker sends a heartbeat before a reaper takes
+    it for dead. ``isolate`` fails the rows that make a statement fail for others, and returns how many it has found;
+    their error would come back with every attempt. ``on_privilege_lost`` handles a privilege that the role has lost.
     """
 
     def __init__(
         self,
         database: str,
         wait: Callable[[float], None],
-        doubt: Callable[[], None],
+        on_claim_lost: Callable[[], None],
         longest_pause: float,
         isolate: Callable[[], int] = lambda: 0,
-        forbidden: Callable[[Error], None] = lambda _: None,
+        on_privilege_lost: Callable[[Error], None] = lambda _: None,
     ) -> None:
         self._database = database
         self._isolate = isolate
-        self._forbidden = forbidden
+        self._on_privilege_lost = on_privilege_lost
         self._wait = wait
-        self._doubt = doubt
+        self._on_claim_lost = on_claim_lost
         self._longest_pause = min(longest_pause, _MAX_PAUSE)
         self._pause = _FIRST_PAUSE
 
     def __call__(self, action: Callable[[], T]) -> T | None:
-        """Do something and return what it gives; None, after a while, if the database is not to be had.
+        """Run ``action`` and return what it returns; None, after a pause, if it failed.
 
-        Inside a transaction of the caller's, which is lost then, raises the error; and so it does with one that is
-        neither the database's nor a row's.
+        Raises the error inside a transaction of the caller, which is lost then, and an error that comes neither from
+        the database nor from a row.
         """
         try:
             done = action()
         except ClaimLost:
-            self._doubt()
+            self._on_claim_lost()
             return None
         except Exception as error:
             if connections[self._database].in_atomic_block:
@@ -64,11 +64,11 @@ class DatabaseRetry:
             if not isinstance(error, Error):
                 raise
             if lacks_privilege(error):
-                self._forbidden(error)
+                self._on_privilege_lost(error)
             elif is_outage(error):
-                logger.warning("database not to be had, next try in %.1f s: %s", self._pause, error)
+                logger.warning("database unavailable, next attempt in %.1f s: %s", self._pause, error)
             else:
-                logger.exception("database refused a statement, next try in %.1f s", self._pause)
+                logger.exception("database refused a statement, next attempt in %.1f s", self._pause)
             connections[self._database].close()
             self._wait(self._pause)
             self._pause = min(self._pause * 2, self._longest_pause)
@@ -80,5 +80,5 @@ class DatabaseRetry:
         try:
             return self._isolate() > 0
         except Error:
-            logger.warning("rows that can't be read can't be looked for", exc_info=True)
+            logger.warning("unreadable rows could not be isolated", exc_info=True)
             return False

@@ -1,4 +1,4 @@
-"""Joining: what is run of a call that was sent for later, of a task that gathers its calls (A3-16)."""
+"""Joins a deferred call to its group when it becomes due, for tasks that group their calls."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ..enqueue.context import TaskContext
 from ..enqueue.task import HorsiesTask, task
 from ..models import Task
 
-#: The columns that the group has of a call that opens it.
+#: The columns that a new group copies from the call that opens it.
 _COPIED_COLUMNS: Final = ("backend", "queue_name", "priority", "timeout", "retention", "retention_by_state", "metadata")
 
-#: Milliseconds that a slot waits for a group that a sender's transaction holds, and seconds until the next try.
+#: Milliseconds to wait for a group that a sender's transaction has locked, and seconds until the next attempt.
 LOCK_WAIT: Final = 100
 RETRY_AFTER: Final = 0.2
 
 
 def join_task(backend: str) -> HorsiesTask[..., Any]:
-    """Return the task that is run in the place of a call's own, on its backend: there may be none called default."""
+    """Return the task that joins calls on ``backend``: a project need not have a backend named default."""
     return task(takes_context=True, atomic=True, backend=backend)(join)
 
 
 def join(context: TaskContext, call: dict[str, Any]) -> str:
-    """Add a call whose time has come to the open group of its key; return the id of the group's task.
+    """Add a call that has become due to the open group of its key; return the id of the group's task.
 
-    It is one transaction with its own end, so the call is in one group, once. Raises Snooze while somebody holds the
-    group.
+    The join and the end of the call are one transaction, so the call joins exactly one group. Raises Snooze while
+    another transaction holds the group.
     """
     execution = context.run
     found = registry.find_task(execution.claim.task_name)

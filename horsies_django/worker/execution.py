@@ -1,4 +1,4 @@
-"""A run: one body in flight, and how it is told to stop."""
+"""An execution: one run of a task's function, and how it is asked to stop."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from ..core.options import Options
 from ..models.claims import ClaimedTask, Runner
 from .started_registry import Slot
 
-#: Seconds that a body which was given a context has to see ``is_cancelled``, before it is interrupted.
+#: Seconds that a function which takes the context has to check ``is_cancelled`` before it is interrupted.
 CANCEL_GRACE: Final = 2.0
 
 
 class TooLate(Exception):
-    """The body must not begin any more."""
+    """The function must not start any more."""
 
 
 @dataclass(eq=False, slots=True)
 class Execution:
-    """What the pump, the executor and the body's context share of one body. Times are monotonic, in seconds.
+    """The state of one execution, shared by the producer, the executor and the task's context.
 
-    A thread is told to stop by an exception that is raised in it. It must meet the body and nothing else: it is sent
-    only while the *window* is open, and who closes the window waits for what is on its way and takes it back. Neither
-    side holds a lock, which the exception could leave locked for ever: each says first what it is about to do, and
-    looks then at what the other has said.
+    Times are monotonic, in seconds.
+
+    An exception that is raised in a thread asks its function to stop. It must meet the function and nothing else: it is
+    sent only inside :meth:`interruptible`, whose end waits for an exception on its way and takes it back. Neither side
+    holds a lock, which the exception could leave locked for ever: each first writes what it is about to do, then reads
+    what the other has written.
     """
 
     claim: ClaimedTask
@@ -46,14 +48,14 @@ class Execution:
     start_by: float = field(init=False)
     started_at: float = float("inf")
     slot: Slot | None = None
-    has_next: bool = False  # another body begins right behind it, or is waiting to
+    has_next: bool = False  # another execution follows at once in the same thread
     stop_reason: type[TaskInterrupt] | None = None
     stop_requested_at: float = 0.0
     interrupted_at: float = 0.0
     is_interrupted: bool = False
     has_context: bool = False
-    has_saved: bool = False  # so a transaction of the body's own may hold the row, even after the body
-    is_over: bool = False  # the body has returned, and its end is being stored by itself
+    has_saved: bool = False  # so a transaction of the function's own may hold the row, even after its end
+    is_over: bool = False  # the function has returned, and its own transaction is storing the result
     state: Any = None
     progress: str | None = None
     stored_progress: str | None = None
@@ -62,14 +64,14 @@ class Execution:
     _is_raise_done: bool | None = None
 
     def __post_init__(self) -> None:
-        """Set until when the body may begin: its deadline, and no pause after which a reaper may have its task."""
+        """Set until when the function may start: before its deadline, and before a reaper may take its task."""
         self.start_by = self.submitted_at + self.options.recovery.running_stale_threshold_ms / 2_000
         if self.claim.begins_by is not None:
             self.start_by = min(self.start_by, self.claim.begins_by)
 
     @property
     def task_id(self) -> UUID:
-        """The row."""
+        """The id of the task's row."""
         return self.claim.task_id
 
     @property
@@ -84,21 +86,21 @@ class Execution:
 
     @property
     def ends_by(self) -> float:
-        """When its time is up."""
+        """When the time limit is reached."""
         return float("inf") if self.time_limit is None else self.started_at + self.time_limit
 
     @property
     def has_started(self) -> bool:
-        """Whether the body has begun."""
+        """Whether the function has started."""
         return self.started_at != float("inf")
 
     def raise_if_too_late(self) -> None:
-        """Raise :class:`TooLate` if the body must not begin any more."""
+        """Raise :class:`TooLate` if the function must not start any more."""
         if time.monotonic() >= self.start_by:
             raise TooLate
 
     def start(self) -> None:
-        """The body begins now, in this thread. Raises :class:`TooLate`, also if its task was taken back before."""
+        """Start now, in this thread. Raises :class:`TooLate`, also if the task was withdrawn before."""
         if self.stop_reason is TaskRevoked:
             raise TooLate
         self.raise_if_too_late()
@@ -108,27 +110,30 @@ class Execution:
         self.started_at = began
 
     def end(self) -> None:
-        """The body has ended."""
+        """Record that the function has ended."""
         if self.slot is not None:
             self.slot.record_end()
 
     def request_stop(self, why: type[TaskInterrupt]) -> None:
-        """Note that the body is to stop. The first reason counts."""
+        """Ask the function to stop. The first reason counts."""
         if self.stop_reason is None:
             self.stop_requested_at = time.monotonic()
             self.stop_reason = why
 
     def raise_if_stopping(self) -> None:
-        """Raise what the body was told, if it was: a checkpoint."""
+        """Raise the reason to stop, if there is one: a checkpoint."""
         if self.stop_reason is not None:
             raise self.stop_reason
 
     def interrupt(self) -> None:
-        """Stop a body that was told to: cancel a coroutine, raise in a thread. Call it until the body has ended."""
+        """Interrupt a function that was asked to stop: cancel a coroutine, raise in a thread.
+
+        Call it until the function ends.
+        """
         if self.is_interrupted or self.stop_reason is None:
             return
         self.interrupted_at = time.monotonic()
-        if (cancel := self._cancel) is not None:  # the loop may take it away in between
+        if (cancel := self._cancel) is not None:  # the event loop may remove it meanwhile
             self.is_interrupted = True
             cancel()
         elif self._thread is not None and not self._is_in_grace():
@@ -144,13 +149,13 @@ class Execution:
     def _raise(self, what: type[TaskInterrupt]) -> None:
         self._is_raise_done = False
         self.is_interrupted = True
-        if (thread := self._thread) is not None:  # else it was closed before anything was said to be sent
+        if (thread := self._thread) is not None:  # otherwise interruptible() ended before is_interrupted was set
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(what))
         self._is_raise_done = True
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Around a body, in the thread that runs it: where an interrupt may be raised."""
+        """Mark the block, around a function in the thread that runs it, in which an interrupt may be raised."""
         self.raise_if_stopping()
         thread = self._thread = threading.get_ident()
         try:
@@ -160,11 +165,11 @@ class Execution:
             if self._is_raise_done is not None:
                 while not self._is_raise_done:  # no Event: the exception could leave its lock locked
                     time.sleep(0.0001)
-                # What comes before it is taken back ends this block as it would the body.
+                # An exception that arrives before this line ends the block as it would end the function.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
 
     async def cancellable(self, body: Awaitable[Any]) -> Any:
-        """Await a body's coroutine so that it can be cancelled from another thread, and nothing after it."""
+        """Await a task's coroutine, and nothing after it, so that another thread can cancel it."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self._cancel = partial(loop.call_soon_threadsafe, lambda: self._cancel and task.cancel())

@@ -1,4 +1,4 @@
-"""How a body came out."""
+"""The result of an execution."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ _ENDED: Final = "task %s id=%s name=%s queue=%s attempt=%d duration=%.3fs%s"
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """A body whose turn came when it must not begin any more: its task goes back."""
+    """An execution that came too late to start: its task goes back to the queue."""
 
     execution: Execution
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """A body that has ended: what to store, and what to say of it."""
+    """An execution that has ended: what to store, and what to log."""
 
     execution: Execution
     completion: Ended
     exception: BaseException | None = None
-    is_stored: bool = False  # in the body's own transaction
+    is_stored: bool = False  # by the transaction of the function itself
     duration: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Take the time."""
+        """Measure the duration."""
         object.__setattr__(self, "duration", max(0.0, time.monotonic() - self.execution.started_at))
 
     @property
     def claim(self) -> ClaimedTask:
-        """The row, as it was claimed."""
+        """The claimed row."""
         return self.execution.claim
 
     @property
     def is_final(self) -> bool:
-        """Whether the task has ended with it, as far as this worker knows."""
+        """Whether no further attempt follows, as far as this worker knows."""
         return self.completion.again_in is None
 
     def log(self) -> None:
-        """Log a body's end, or its retry. The lines of several are there once the console is flushed."""
+        """Log the end of an attempt. Lines of short tasks are written together when the handler is flushed."""
         claim, ended = self.claim, self.completion
         error = f" error={ended.error.code}" if ended.error else ""
         again = "" if ended.again_in is None else f" in={ended.again_in:.1f}s"

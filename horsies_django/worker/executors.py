@@ -1,4 +1,4 @@
-"""Where bodies run: threads for sync tasks, an event loop for coroutines, the caller's own thread for a test."""
+"""Executors: threads for functions, an event loop for coroutines, the caller's own thread for tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("horsies_django.worker")
 
 OnResult = Callable[[ExecutionResult | NotStarted], None]
 
-#: Seconds that an executor's threads get to close their connections.
+#: Seconds that the threads of an executor have to close their connections.
 CLOSE_TIMEOUT: Final = 2.0
 
 #: Seconds after which an event loop that does not answer counts as blocked.
@@ -40,34 +40,34 @@ LOOP_BLOCKED_AFTER: Final = 5.0
 
 
 class Executor(Protocol):
-    """Runs bodies and delivers each one's outcome, or that it came too late to begin."""
+    """Runs executions and delivers the result of each, or that it came too late to start."""
 
     def submit(self, executions: Collection[Execution]) -> None:
-        """Take bodies, to begin each as soon as a slot is free for it. Nothing here waits."""
+        """Take executions, to start each as soon as a slot is free for it. Does not block."""
 
     def waiting(self) -> Execution | None:
-        """Return the first of those that have not begun."""
+        """Return the first execution that has not started."""
 
     def withdraw(self) -> list[Execution]:
-        """Take back those that have not begun."""
+        """Take back the executions that have not started."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether no body could begin now, for what was asked of the event loop has not been answered."""
+        """Whether nothing can start now, because the event loop has not answered yet."""
 
     def is_blocked(self) -> bool:
-        """Whether nothing can go on here because of one body that does not let go."""
+        """Whether one execution that does not yield keeps all others from going on."""
 
     def close(self) -> None:
-        """Let the idle threads go. Bodies that still run are left to end, or to die with the process."""
+        """Stop idle threads. Executions that still run end by themselves or with the process."""
 
 
 class ThreadExecutor:
-    """A body on each of at most ``slots`` threads, which begin when they are first needed.
+    """Runs executions on at most ``slots`` threads, which are started when they are first needed.
 
-    Threads are called one after the other: who finds something to do calls the next if there is more. Bodies that wait
-    for something so begin side by side, and those that are done in microseconds are all done by the first, with no
-    switch of threads in between.
+    Threads wake one another in a row: a thread that takes an execution wakes the next thread if more are waiting. So
+    executions that wait for I/O run side by side, while the first thread gets through executions of microseconds alone,
+    without a switch of threads in between.
     """
 
     def __init__(self, slots: int, deliver: OnResult) -> None:
@@ -105,7 +105,7 @@ class ThreadExecutor:
             thread.join(max(0.0, limit - time.monotonic()))
 
     def _wake_thread(self) -> None:
-        """Call a thread if there is something to do and none is on its way."""
+        """Wake or start a thread if an execution waits and no thread is waking already."""
         if self._is_waking or not self._waiting:
             return
         with self._lock:
@@ -119,18 +119,18 @@ class ThreadExecutor:
             self._threads.append(thread)
         try:
             thread.start()
-        except RuntimeError as error:  # the system gives no more; those that there are do the work
+        except RuntimeError as error:  # the system has no more threads: the existing ones do the work
             with self._lock:
                 self._threads.remove(thread)
             if not self._threads:
                 raise
-            logger.error("a thread can't be started, %d do the work for now: %s", len(self._threads), error)
+            logger.error("thread not started, going on with threads=%d: %s", len(self._threads), error)
             self._wakeups.put(True)
 
     def _loop(self) -> None:
         is_called = True
         while is_called:
-            self._is_waking = False  # first, so that what comes from here on is called for
+            self._is_waking = False  # first, so that whatever is submitted from here on wakes a thread
             while True:
                 try:
                     execution = self._waiting.popleft()
@@ -150,21 +150,21 @@ class ThreadExecutor:
         try:
             close_old_connections()
             outcome = isolated(run_task.run_task, execution)
-            # An interrupt may have come in the middle of an answer of the database.
+            # An interrupt may have come in the middle of a database's answer.
             drop_connections() if execution.stop_reason else clean_up_connections(execution)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
+        except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
             return result_mapping.broken(execution, error)
         return outcome
 
 
 class LoopExecutor:
-    """Coroutines on one event loop in a thread of its own.
+    """Runs coroutines on one event loop in a thread of its own.
 
-    Each body has its own thread for the sync code it calls (the ORM, mostly), as a request has under ASGI, so that one
-    body's slow query does not hold up the others.
+    Each coroutine has its own thread for the sync code that it calls (mostly the ORM), as a request has under ASGI, so
+    that a slow query holds up no other coroutine.
 
-    A body that blocks the loop keeps those that were submitted after it from beginning. They can be withdrawn then, for
-    each is taken from the waiting ones only when it is its turn; the loop is asked then when it goes on.
+    A coroutine that blocks the loop keeps later ones from starting. Those can be withdrawn, because each leaves the
+    waiting list only when it starts. A ping then tells when the loop goes on.
     """
 
     def __init__(self, deliver: OnResult) -> None:
@@ -172,7 +172,7 @@ class LoopExecutor:
         self._waiting: deque[Execution] = deque()
         self._pinged_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references only
+        self._tasks: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references
         self._thread = threading.Thread(target=self._main, name="horsies-loop", daemon=True)
         self._is_up = threading.Event()
         self._is_closing = False
@@ -201,7 +201,7 @@ class LoopExecutor:
         return time.monotonic() - self._ping() > LOOP_BLOCKED_AFTER
 
     def _ping(self) -> float:
-        """Ask the event loop for an answer, if none is awaited; return since when one is, in monotonic seconds."""
+        """Ping the event loop unless a ping is unanswered; return since when one is, in monotonic seconds."""
         if (asked_at := self._pinged_at) is None:
             asked_at = time.monotonic()
             if self._loop is not None:
@@ -219,15 +219,15 @@ class LoopExecutor:
             self._thread.join(CLOSE_TIMEOUT)
 
     def _main(self) -> None:
-        with asyncio.Runner() as runner:  # it cancels what is left, and closes the loop
+        with asyncio.Runner() as runner:  # it cancels what is left and closes the loop
             self._loop = runner.get_loop()
             self._loop.set_default_executor(SharedThreads())
             self._is_up.set()
             while not self._is_closing:
                 try:
                     self._loop.run_forever()
-                except (SystemExit, KeyboardInterrupt):  # of a task that a body has started and left behind
-                    logger.exception("a coroutine's own task tried to end the event loop; it goes on")
+                except (SystemExit, KeyboardInterrupt):  # raised by an asyncio task that a coroutine has created
+                    logger.exception("an asyncio task that a coroutine had created raised: the event loop goes on")
 
     def _start(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         for _ in range(count):
@@ -248,13 +248,13 @@ class LoopExecutor:
                 outcome = await run_task.arun_task(execution)
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
                     await sync_to_async(clean_up_connections)(execution, close=True)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, the pump has to hear of the body's end
+        except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
             outcome = result_mapping.broken(execution, error)
         self._deliver(outcome)
 
 
 class InlineExecutor:
-    """Bodies one after the other in the pump's own thread and on its connection.
+    """Runs executions one after the other in the producer's own thread and on its connection.
 
     For a database that only one connection can see: SQLite in memory, or a test's transaction.
     """
@@ -292,11 +292,11 @@ class InlineExecutor:
         return False
 
     def close(self) -> None:
-        """There is nothing to let go."""
+        """Do nothing: there are no threads."""
 
 
 def _first(waiting: deque[Execution]) -> Execution | None:
-    with suppress(IndexError):  # another thread may take it in between
+    with suppress(IndexError):  # another thread may take it meanwhile
         return waiting[0]
     return None
 

@@ -1,4 +1,4 @@
-"""Why a runner leaves."""
+"""Why a runner exits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import StrEnum
 
 
 class ExitReason(StrEnum):
-    """Why a runner leaves."""
+    """Why a runner exits."""
 
     DONE = "done"
-    WORN_OUT = "spent"  # it has run as many tasks, or takes as much memory, as a runner may
-    STOP_REQUESTED = "dismissed"  # an operator has asked for it
-    STUCK = "stuck"  # a body can't be stopped but with the process
+    WORN_OUT = "spent"  # it reached max_tasks_per_child or max_memory_mb
+    STOP_REQUESTED = "dismissed"  # an operator asked for it
+    STUCK = "stuck"  # only the end of the process stops one of its executions
     FORBIDDEN = "forbidden"  # its role has lost a privilege that it needs
     WRONG_DATABASE = "elsewhere"  # its settings name another database than its supervisor's

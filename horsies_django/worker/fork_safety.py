@@ -1,4 +1,4 @@
-"""Processes that bodies fork: signals do there what they do in any process, and none outlives its runner."""
+"""Makes forks by tasks safe: signals have their default effect there, and no forked process outlives its runner."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import threading
 
 
 def install_fork_hooks() -> None:
-    """Set up this process, which runs bodies, for those that fork, by ``multiprocessing`` as a rule.
+    """Install hooks for the processes that tasks fork, usually with ``multiprocessing``.
 
-    A forked process would inherit the handlers by which a runner stops in order, and ``Process.terminate()`` would do
-    nothing to it. On Linux it also ends at once with this process, whatever that dies of. A program that is started
-    with ``subprocess`` shares neither handlers nor descriptors: see groups.py.
+    A forked process would inherit the handlers that stop a runner in order, and ``Process.terminate()`` would have no
+    effect. On Linux it also ends with this process, however that ends. A program started with ``subprocess`` shares
+    neither handlers nor descriptors: the supervisor kills it with the process group.
     """
     tether = _Tether() if sys.platform == "linux" else None
     stops = (signal.SIGTERM, signal.SIGINT)
@@ -32,7 +32,7 @@ def install_fork_hooks() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if tether is not None:
             tether.tie()
-        after()  # last: a signal that came meanwhile would have met the runner's handler, and be lost
+        after()  # last: until here the runner's handler would receive a signal, which would be lost
 
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=after_in_child)
 
@@ -40,10 +40,10 @@ def install_fork_hooks() -> None:
 if sys.platform == "linux":
 
     class _Tether:
-        """A pipe to which only the runner can write: the kernel kills those who read when the runner is gone.
+        """A pipe to which only the runner can write: the kernel kills its readers when the runner is gone.
 
-        A thread that waits for that could not run while other code holds the interpreter's lock, and the kernel's own
-        signal for a dead parent comes as soon as the *thread* ends that has forked.
+        A thread that waits for this could not run while other code holds the interpreter's lock, and the kernel's own
+        signal for a dead parent comes as soon as the *thread* that has forked ends.
         """
 
         def __init__(self) -> None:
@@ -52,16 +52,19 @@ if sys.platform == "linux":
             self._is_writer = True
 
         def tie(self) -> None:
-            """Have this process, which was forked, killed when the runner ends. One that closes all it has is free."""
+            """Have this forked process killed when the runner ends.
+
+            A process that closes all its descriptors is exempt.
+            """
             try:
                 if os.fstat(self._reading).st_ino != self._inode:
                     return
-                # A description of its own, for the signal's receiver belongs to that.
+                # A file description of its own, because the receiver of the signal belongs to that.
                 own = os.open(f"/proc/self/fd/{self._reading}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
                 fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
                 fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
-                if self._is_writer:  # else the process that has forked this one has closed it
+                if self._is_writer:  # otherwise the process that has forked this one has closed it
                     self._is_writer = False
                     os.close(self._writing)  # last: if the runner is dead by now, this kills
             except OSError:  # closed by the code that has forked

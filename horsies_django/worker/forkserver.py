@@ -1,8 +1,8 @@
-"""The nursery: a process from which runners are forked, so that they share the memory of all that is imported.
+"""The fork server: a process from which runners are forked, so that they share the memory of imported modules.
 
-It is forked from the supervisor before that has a connection or a second thread, and does nothing but fork: what a fork
-must not copy is never there. A runner becomes the supervisor's own child, so nothing depends on the nursery any more:
-when it is lost, or where there can be none, runners are started from scratch.
+It is forked from the supervisor before that has a connection or a second thread, and does nothing but fork: whatever a
+fork must not copy never exists there. A runner becomes the supervisor's own child, so nothing depends on the fork
+server any more: once it is lost, or where it can't run, runners start in a new interpreter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from django.db import connections
 
 from . import child
 
-#: Seconds that a birth may take. It takes milliseconds; a nursery that was stopped must not hold up the supervisor.
+#: Seconds that a fork may take. It takes milliseconds, but a stopped fork server must not hold up the supervisor.
 SPAWN_TIMEOUT: Final = 2.0
 
 _THREADS: Final = Path("/proc/self/task")
@@ -35,46 +35,46 @@ _SET_CHILD_SUBREAPER: Final = 36
 
 
 class ForkedProcess:
-    """A runner that was forked: the little of subprocess.Popen that its supervisor needs."""
+    """A forked runner, with the part of subprocess.Popen that its supervisor needs."""
 
-    def __init__(self, pid: int, voice: int) -> None:
+    def __init__(self, pid: int, control: int) -> None:
         self.pid = pid
-        self.stdin = os.fdopen(voice, "w")
+        self.stdin = os.fdopen(control, "w")
         self.returncode: int | None = None
         self._lock = threading.Lock()
 
     def wait(self) -> None:
-        """Wait for its end; ``returncode`` is then what Popen's would be."""
+        """Wait for the process to end; ``returncode`` is then what Popen's would be."""
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        with self._lock:  # until here nobody else could get its pid
+        with self._lock:  # until here no other process can get its pid
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the process."""
         with self._lock:
             if self.returncode is None:
                 os.kill(self.pid, signal.SIGKILL)
 
 
 class ForkServer:
-    """The supervisor's end."""
+    """The supervisor's end of the fork server."""
 
-    def __init__(self, pid: int, line: socket.socket) -> None:
+    def __init__(self, pid: int, connection: socket.socket) -> None:
         self._pid = pid
-        self._socket = line
+        self._socket = connection
         self._socket.settimeout(SPAWN_TIMEOUT)
 
     @classmethod
     def open(cls) -> Self | None:
-        """Fork a nursery; None if this process is not one that may be forked."""
+        """Start a fork server; None if this process can't be forked safely."""
         if not _may_fork():
             return None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
-                stream.flush()  # else both would write what is in it
+                stream.flush()  # otherwise both processes would write what is in it
         gc.collect()
-        gc.freeze()  # a collection writes to what it looks at, and what is written to is shared no more
+        gc.freeze()  # a collection writes to the objects it visits, and pages that are written to are shared no more
         pid = os.fork()
         if not pid:
             ours.close()
@@ -83,12 +83,12 @@ class ForkServer:
         return cls(pid, ours)
 
     def spawn(self, descriptors: Sequence[int]) -> int | None:
-        """Fork a runner that has these, the first as its standard input, and return its pid; None if that can't be.
+        """Fork a runner with these descriptors, the first as its standard input; return its pid.
 
-        Raises OSError if there are no more processes for now.
+        Returns None if the server is lost. Raises OSError if the system has no more processes.
         """
         try:
-            _prctl(_SET_CHILD_SUBREAPER, 1)  # a runner whose parent ends comes to us
+            _prctl(_SET_CHILD_SUBREAPER, 1)  # a runner whose parent ends becomes our child
             socket.send_fds(self._socket, [b"one more"], descriptors)
             answer = self._socket.recv(16)
         except OSError:
@@ -102,7 +102,7 @@ class ForkServer:
         return pid
 
     def close(self) -> None:
-        """End it; the runners go on."""
+        """End the fork server; the runners go on."""
         self._socket.close()
         with suppress(OSError):
             os.kill(self._pid, signal.SIGKILL)
@@ -110,7 +110,7 @@ class ForkServer:
 
 
 def _may_fork() -> bool:
-    """Whether there is but one thread, of Python or not, and no connection of any kind. Only Linux can say."""
+    """Whether this process has one thread, of Python or not, and no connection of any kind. Only Linux can tell."""
     if sys.platform != "linux" or not _THREADS.exists() or len(list(_THREADS.iterdir())) > 1:
         return False
     is_connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
@@ -121,9 +121,12 @@ def _may_fork() -> bool:
 
 
 def _has_sockets() -> bool:
-    """Whether the project's code has opened one, which runners must not share. The first three may be the journal's."""
+    """Whether the project's code has opened a socket, which runners must not share.
+
+    The first three descriptors may be the journal's.
+    """
     for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # that of the listing itself is gone
+        with suppress(OSError):  # the descriptor of the listing itself is gone
             if int(descriptor) > 2 and os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
                 return True
     return False
@@ -135,38 +138,38 @@ def _prctl(option: int, value: int | bytes) -> bool:
     return ctypes.CDLL(None).prctl(option, argument, nothing, nothing, nothing) == 0  # type: ignore[no-any-return]
 
 
-def _serve(line: socket.socket) -> NoReturn:
-    """Fork when told to, until the supervisor hangs up."""
+def _serve(connection: socket.socket) -> NoReturn:
+    """Fork on request until the supervisor closes the socket."""
     try:
-        # What is said to the whole group is for the others.
+        # Signals to the whole group are meant for the other processes.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _prctl(_SET_NAME, b"horsies-nursery")
+        _prctl(_SET_NAME, b"horsies-forker")
         while True:
-            message, descriptors, *_ = socket.recv_fds(line, 16, 8)
+            message, descriptors, *_ = socket.recv_fds(connection, 16, 8)
             if not message:
                 os._exit(0)
             try:
-                answer = _spawn(line, descriptors)
+                answer = _spawn(connection, descriptors)
             except OSError:
                 answer = b"0"
             for descriptor in descriptors:
                 os.close(descriptor)
-            line.send(answer)
+            connection.send(answer)
     except BaseException:  # noqa: BLE001  # nothing may return into the supervisor's code
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
-def _spawn(line: socket.socket, descriptors: Sequence[int]) -> bytes:
-    """Fork a runner by way of a process that ends at once, and return its pid."""
+def _spawn(connection: socket.socket, descriptors: Sequence[int]) -> bytes:
+    """Fork a runner through an intermediate process that exits at once, and return the runner's pid."""
     reading, writing = os.pipe()
     try:
-        midwife = os.fork()
-        if not midwife:
-            _start_child(line, descriptors, (reading, writing))
-        os.waitpid(midwife, 0)
+        intermediate = os.fork()
+        if not intermediate:
+            _start_child(connection, descriptors, (reading, writing))
+        os.waitpid(intermediate, 0)
         os.set_blocking(reading, False)
         with suppress(BlockingIOError):
             return os.read(reading, 16)
@@ -176,19 +179,19 @@ def _spawn(line: socket.socket, descriptors: Sequence[int]) -> bytes:
         os.close(writing)
 
 
-def _start_child(line: socket.socket, descriptors: Sequence[int], pipe: tuple[int, int]) -> NoReturn:
+def _start_child(connection: socket.socket, descriptors: Sequence[int], pipe: tuple[int, int]) -> NoReturn:
     try:
         if pid := os.fork():
             os.write(pipe[1], str(pid).encode())
             os._exit(0)
-        line.close()
+        connection.close()
         for end in pipe:
             os.close(end)
         _prctl(_SET_NAME, b"horsies-runner")
-        voice, *others = descriptors
-        if voice:
-            os.dup2(voice, 0)
-            os.close(voice)
+        control, *others = descriptors
+        if control:
+            os.dup2(control, 0)
+            os.close(control)
         child.main(others)
     except BaseException:  # noqa: BLE001  # as the interpreter would
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""What a pump waits for: outcomes, and the few things that it can be told."""
+"""The inbox of a producer: results of executions, notifications, and commands."""
 
 from __future__ import annotations
 
@@ -12,41 +12,39 @@ from ..core.sync import Mailbox
 from ..db.notifications import SlotFreed, TaskReady
 from .execution_result import ExecutionResult, NotStarted
 
-#: A wait shorter than this is exact and hears nothing: a selector counts in whole milliseconds.
+#: A wait shorter than this many seconds is exact but receives no notifications: selectors count whole milliseconds.
 _SHORT_WAIT: Final = 0.003
 
 
 class Command(Enum):
-    """What a pump can be told."""
+    """A command to a producer or a supervisor."""
 
-    POLL = auto()  # there may be something to claim, or something will be due later
-    CHECK_REVOKED = auto()  # a task that runs may have been cancelled, or taken away
-    PING = auto()  # the listener wants to hear something
-    POLL_SOON = auto()  # there is more of that than anybody can hear: look for it all, soon
-    CHECK_STOP_REQUEST = (
-        auto()
-    )  # the worker's row may ask it to claim no more, let the bodies finish, and be replaced by nobody
-    STOP = auto()  # claim no more, let the bodies finish
-    ABORT = auto()  # hand back what runs, and go
+    POLL = auto()  # tasks may be ready, or become due later
+    CHECK_REVOKED = auto()  # a running task may have been cancelled or taken away
+    PING = auto()  # send a notification to the own listener
+    POLL_SOON = auto()  # notifications were dropped: poll for all of them soon
+    CHECK_STOP_REQUEST = auto()  # the worker's row may ask it to stop for good, without a replacement
+    STOP = auto()  # claim no more and let running executions end
+    ABORT = auto()  # hand back what runs and exit
 
 
 InboxItem = ExecutionResult | NotStarted | Command | TaskReady | SlotFreed
 
 
 class Source(Protocol):
-    """Hears in the pump's own thread, while that waits."""
+    """Receives messages in the producer's own thread while that waits."""
 
     def fileno(self) -> int | None:
-        """Return what becomes readable when there is something to hear; None while nothing can be heard."""
+        """Return the descriptor that becomes readable when messages arrive; None while none can arrive."""
 
     def receive(self, *, is_readable: bool) -> None:
-        """Put what has been said into the inbox. Waits for nothing."""
+        """Put messages that have arrived into the inbox, without waiting."""
 
 
 class Inbox:
-    """A queue that many threads fill and the pump empties. ``put`` may be called from a signal handler.
+    """A queue that many threads fill and the producer empties. ``put`` may be called from a signal handler.
 
-    While the pump waits it hears what the database says as well: no other thread has to be woken for that first.
+    While the producer waits, it also receives notifications from the database: no other thread needs to be woken first.
     """
 
     def __init__(self) -> None:
@@ -56,24 +54,24 @@ class Inbox:
         self._first_wait = 0.0
 
     def put(self, item: InboxItem) -> None:
-        """Put something in."""
+        """Add an item."""
         self._mailbox.put(item)
-        if self._is_waiting:  # who begins to wait says so first and looks at what is there then
+        if self._is_waiting:  # a thread that begins to wait sets this first and looks at the items then
             self._is_waiting = False
-            with suppress(OSError):  # full: it rings already
+            with suppress(OSError):  # the socket is full: it wakes already
                 self._wakeup_writer.send(b".")
 
-    def attach(self, hearing: Source) -> None:
-        """Wait for what is heard from now on, too."""
+    def attach(self, source: Source) -> None:
+        """Receive from ``source`` as well from now on."""
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         for end in (self._wakeup_reader, self._wakeup_writer):
             end.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakeup_reader, selectors.EVENT_READ)
-        self._source = hearing
+        self._source = source
 
     def detach(self) -> None:
-        """Hear nothing any more."""
+        """Stop receiving from the source."""
         if self._source is not None:
             self._source = None
             self._selector.close()
@@ -81,7 +79,7 @@ class Inbox:
             self._wakeup_writer.close()
 
     def take(self, timeout: float) -> list[InboxItem]:
-        """Wait for something, at most ``timeout`` seconds, and return all that is there."""
+        """Wait for an item, at most ``timeout`` seconds; return all items that are there."""
         if self._source is None:
             return self._mailbox.take(timeout)
         self._source.receive(is_readable=False)
@@ -90,28 +88,29 @@ class Inbox:
         if not items and not is_short:
             self._wait(self._source, timeout - self._first_wait)
             items = self._mailbox.take(0.0)
-        # Where ends come one after the other, to ring for the first would take the interpreter from who has the next.
+        # After results, wait shortly on the mailbox alone: to wake this thread for each of them costs more than they
+        # do.
         self._first_wait = _SHORT_WAIT if items else 0.0
         return items
 
-    def _wait(self, hearing: Source, timeout: float) -> None:
+    def _wait(self, source: Source, timeout: float) -> None:
         self._is_waiting = True
         try:
-            rings = self._select(hearing.fileno(), timeout) if not self._mailbox else []
+            ready = self._select(source.fileno(), timeout) if not self._mailbox else []
         finally:
             self._is_waiting = False
-        for end in rings:
+        for end in ready:
             if end is self._wakeup_reader:
                 self._wakeup_reader.recv(4096)
             else:
-                hearing.receive(is_readable=True)
+                source.receive(is_readable=True)
 
-    def _select(self, heard: int | None, timeout: float) -> list[Any]:
+    def _select(self, descriptor: int | None, timeout: float) -> list[Any]:
         """Wait, and return what has become readable."""
-        if heard is not None:  # each time anew, for it may be another connection under the same number
-            self._selector.register(heard, selectors.EVENT_READ)
+        if descriptor is not None:  # registered anew each time: the number may belong to another connection
+            self._selector.register(descriptor, selectors.EVENT_READ)
         try:
             return [key.fileobj for key, _ in self._selector.select(timeout)]
         finally:
-            if heard is not None:
-                self._selector.unregister(heard)
+            if descriptor is not None:
+                self._selector.unregister(descriptor)

@@ -1,10 +1,11 @@
-"""The listener: wakes the pump when somebody sends a task, and tells those who wait of the ends."""
+"""The listener of a runner: wakes the producer when tasks are sent, and passes completions on to waiters."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Iterable
+from typing import Final
 from uuid import UUID
 
 from django.db import Error
@@ -13,23 +14,32 @@ from ..db import completions, postgres
 from ..db.notifications import MAX_NAME_LENGTH, REVOKED, SLOT_FREED, STOP_REQUESTED, SlotFreed, TaskReady
 from .completion_notifier import CompletionNotifier
 from .config import WorkerConfig
-from .hints import NotificationLimit
 from .inbox import Command, Inbox, InboxItem
 
 logger = logging.getLogger("horsies_django.worker")
 
+#: Notifications a second that a runner acts on, and the burst after a pause. Each costs one statement at most; further
+#: ones share one poll.
+RATE: Final = 200.0
+BURST: Final = 100.0
+
+#: Seconds until that poll.
+POLL_DELAY: Final = 0.01
+
 
 class Listener:
-    """LISTENs on the pump's own connection, in its thread. While it can't, ``alive`` is False and the pump polls.
+    """LISTENs on the producer's own connection, in its thread.
 
-    From the word of a sender to the claim there is so one process to be woken here and one of the server, and each of
-    them is the one that claims. On an idle machine it is those wakes that take the time.
+    While it can't, ``is_alive`` is False and the producer polls.
 
-    It believes only its ears: behind a pooler that shares connections between transactions LISTEN succeeds and nothing
-    is ever heard. So the pump says the worker's name, now and then, and here it has to arrive.
+    This takes the fewest wake-ups between a NOTIFY and the claim: of one server process and of this one, which claims
+    itself. On an idle machine the wake-ups are most of the latency.
 
-    Any role that may connect may say anything. So what is heard is a hint to look, which the rows then decide; and of
-    hints there are no more in a second than a worker can afford.
+    LISTEN succeeding proves nothing: behind a pooler that shares connections between transactions, notifications never
+    arrive. So the producer notifies its own id now and then, and only its arrival counts.
+
+    Any role that can connect can send notifications. So a notification only prompts a look at the rows, and their
+    number a second is limited.
     """
 
     def __init__(self, config: WorkerConfig, worker_id: str, inbox: Inbox) -> None:
@@ -44,44 +54,44 @@ class Listener:
 
     @property
     def is_alive(self) -> bool:
-        """Whether what is told is heard."""
+        """Whether notifications arrive."""
         return time.monotonic() - self._pinged_at < self._alive_for
 
     def start(self) -> None:
-        """Begin to listen, if the database can be listened to."""
+        """Begin to listen, if the database supports it."""
         if postgres.can_listen(self._config.database):
             self._connection = postgres.OwnLine(self._config.database, postgres.CHANNEL)
             self._inbox.attach(self)
             completions.register_sink(self._config.database, self._completion_notifier)
 
     def stop(self) -> None:
-        """Hear nothing, and tell nobody any more."""
+        """Stop listening, and stop sending completions."""
         self._inbox.detach()
         completions.unregister_sink(self._config.database, self._completion_notifier)
         self._completion_notifier.close()
 
     def publish_completed(self, keys: Iterable[UUID]) -> None:
-        """Tell those who wait that these tasks have ended. Costs nothing while nobody does."""
+        """Send that these tasks have ended. Costs nothing without subscribers."""
         self._completion_notifier.publish(keys)
 
     def fileno(self) -> int | None:
-        """Return the pump's connection; None while there is none."""
+        """Return the descriptor of the producer's connection; None while it is closed."""
         return None if self._connection is None else self._connection.fileno()
 
     def receive(self, *, is_readable: bool) -> None:
-        """Put what has been said into the inbox."""
+        """Put notifications that have arrived into the inbox."""
         if self._connection is None:
             return
         try:
             if self._connection.listen():
-                # What was told before is lost.
+                # Notifications from before are lost.
                 self._inbox.put(Command.POLL)
                 self._inbox.put(Command.PING)
             for payload in dict.fromkeys(self._connection.hear(is_readable=is_readable)):
                 self._handle(payload)
         except Error as error:
             self._pinged_at = float("-inf")
-            logger.warning("LISTEN was lost, polling until it is back: %s", error)
+            logger.warning("LISTEN lost, polling until it is back: %s", error)
             self._inbox.put(Command.POLL)
 
     def _handle(self, payload: str) -> None:
@@ -102,11 +112,38 @@ class Listener:
                 self._inbox.put(Command.POLL_SOON)
 
     def _item(self, payload: str) -> InboxItem | None:
-        """Return what the pump is to make of it; None if that is nothing, for it is no payload or not for this one."""
+        """Return the inbox item for a payload; None if it is malformed or of a queue that this worker ignores."""
         if payload.startswith(SLOT_FREED):
             name = payload[len(SLOT_FREED) :]
             return SlotFreed(name) if len(name) <= MAX_NAME_LENGTH and self._config.serves(name) else None
-        wake = TaskReady.loads(payload)
-        if wake is None or not self._config.serves(wake.queue_name):
+        task_ready = TaskReady.loads(payload)
+        if task_ready is None or not self._config.serves(task_ready.queue_name):
             return None
-        return Command.POLL if wake.later else wake
+        return Command.POLL if task_ready.later else task_ready
+
+
+class NotificationLimit:
+    """A token bucket of notifications. Those that it refuses share one poll after :data:`POLL_DELAY` seconds."""
+
+    def __init__(self) -> None:
+        self._tokens = BURST
+        self._filled_at = time.monotonic()
+        self._refused_at = float("-inf")
+
+    def allows(self) -> bool:
+        """Take a token; return whether there was one."""
+        now = time.monotonic()
+        self._tokens = min(BURST, self._tokens + (now - self._filled_at) * RATE)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def is_first_refusal(self) -> bool:
+        """Whether no other refusal is waiting for its poll."""
+        now = time.monotonic()
+        if now - self._refused_at < POLL_DELAY:
+            return False
+        self._refused_at = now
+        return True

@@ -1,4 +1,4 @@
-"""The chain: a backend's middleware, one round the other, and in the middle the body."""
+"""The middleware stack of a backend: each middleware wraps the next, and the last wraps the task's function."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _lock: Final = threading.Lock()
 
 
 def stack_of(paths: tuple[str, ...], *, is_async: bool) -> Run:
-    """Return the chain for functions, or for coroutines; the same in the whole process.
+    """Return the stack for functions or for coroutines; it is built once a process.
 
-    Raises ImproperlyConfigured for a middleware that is none, and whatever one raises that is being made.
+    Raises ImproperlyConfigured for an invalid middleware, and whatever a middleware raises while it is built.
     """
     key = (paths, is_async)
     if (found := _stacks.get(key)) is None:
@@ -68,7 +68,7 @@ def _build(paths: tuple[str, ...], *, is_async: bool) -> Run:
 
 
 def _adapted(run: Run, is_async: bool, wanted: bool) -> Run:
-    """Have something of one kind be called as the other; functions in the thread that the body itself has."""
+    """Adapt a sync callable to an async one or vice versa; sync code runs in the thread of the task's function."""
     if is_async == wanted:
         return run
     return sync_to_async(run, thread_sensitive=True) if wanted else async_to_sync(run)

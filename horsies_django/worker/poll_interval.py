@@ -1,4 +1,4 @@
-"""How often a worker looks for work: soon after there was some, then less and less often, and when some is due."""
+"""The interval between two polls: short after work was found, longer after each poll that finds none."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import random
 import time
 from typing import Final
 
-#: Seconds from finding something to the next look; each look in vain doubles them.
+#: Seconds from finding work to the next poll. Each poll that finds none doubles the pause.
 MIN_PAUSE: Final = 0.025
 
-#: Where somebody wakes the worker, it need not look this often: only for what was never told, or got lost.
+#: How much longer a runner that gets notifications may pause: it polls only for what was never notified, or got lost.
 NOTIFIED_FACTOR: Final = 5
 
-#: A worker whose slots are never idle still looks this often, in seconds, for what nobody tells it: what was sent for
-#: later meanwhile, queues that are paused no more. Where nobody tells it anything it looks as ``SOON`` as others.
+#: Seconds between the polls of a runner that gets notifications and always has enough to do: for tasks that became due
+#: meanwhile and queues that were resumed. Without notifications such a runner polls every ``MIN_PAUSE``.
 BUSY_INTERVAL: Final = 1.0
 
 
 class PollInterval:
-    """When to look next. Times are of the monotonic clock, in seconds."""
+    """When to poll next. Times are monotonic, in seconds.
 
-    def __init__(self, max_pause: float) -> None:
-        self.longest = max_pause
-        self.busy_interval = BUSY_INTERVAL
+    ``longest`` is the configured poll interval, and ``processes`` the number of runners that share the polling.
+    """
+
+    def __init__(self, longest: float, processes: int) -> None:
+        self._longest = longest * processes
+        self._max_pause = longest
+        self._busy_interval = BUSY_INTERVAL
         self._pause = MIN_PAUSE
         self._next = 0.0
         self._due_at = float("inf")
@@ -30,37 +34,42 @@ class PollInterval:
 
     @property
     def next_poll(self) -> float:
-        """When to look if nothing comes before."""
+        """When to poll if nothing happens before."""
         return min(self._next, self._due_at)
 
+    def set_notified(self, is_notified: bool) -> None:
+        """Poll less often while notifications arrive."""
+        self._max_pause = self._longest * (NOTIFIED_FACTOR if is_notified else 1)
+        self._busy_interval = BUSY_INTERVAL if is_notified else MIN_PAUSE
+
     def record_notification(self) -> None:
-        """Somebody said that there is something. Who says so may leave the next unsaid: look soon, and soon again."""
+        """Poll soon, and soon again: a sender skips notifications that follow each other too closely."""
         self._pause = MIN_PAUSE
         self._next = min(self._next, time.monotonic() + MIN_PAUSE)
 
     def record_claim(self) -> None:
-        """There was something: look again soon."""
+        """Poll again soon: there was work."""
         self._pause = MIN_PAUSE
         self._next = time.monotonic() + MIN_PAUSE
 
     def record_poll(self, *, found: bool, due_in: float | None) -> None:
-        """A look is over: was there something, and in how many seconds will more be due?"""
+        """Note that a poll is over: whether it found work, and in how many seconds more is due."""
         now = self._polled_at = time.monotonic()
-        self._pause = MIN_PAUSE if found else min(self._pause * 2, self.longest)
-        # Runners that were started together must not look together.
+        self._pause = MIN_PAUSE if found else min(self._pause * 2, self._max_pause)
+        # Runners that were started together must not poll together.
         self._next = now + self._pause * random.uniform(0.8, 1.2)  # noqa: S311  # guards nothing
         self._due_at = float("inf") if due_in is None else now + due_in
 
-    def poll_by(self, moment: float) -> None:
-        """Something is due at ``moment``: look then at the latest."""
-        self._due_at = min(self._due_at, moment)
+    def poll_by(self, due_at: float) -> None:
+        """Poll at ``due_at`` at the latest."""
+        self._due_at = min(self._due_at, due_at)
 
     def is_due(self) -> bool:
-        """Whether it is time to look."""
+        """Whether it is time to poll."""
         return time.monotonic() >= self.next_poll
 
-    def is_due_while_busy(self, *, is_asked: bool) -> bool:
-        """Whether to look although there is enough to do: something is due, or may be, or somebody has asked for it."""
+    def is_due_while_busy(self, *, is_requested: bool) -> bool:
+        """Whether to poll although the slots have enough to do: a task is or may be due, or a poll was requested."""
         now = time.monotonic()
-        due = now if is_asked else self._due_at
-        return now >= self._polled_at + self.busy_interval or now >= max(due, self._polled_at + MIN_PAUSE)
+        due = now if is_requested else self._due_at
+        return now >= self._polled_at + self._busy_interval or now >= max(due, self._polled_at + MIN_PAUSE)

@@ -1,8 +1,8 @@
-"""The pump: the loop of a runner.
+"""The producer: the loop of a runner that claims tasks for its slots and stores their results.
 
-A tick stores what has ended, beats, starts what was prefetched and claims for the free slots, in one transaction.
-Mostly there is but to exchange successes for new claims, which is one statement where the database can. What ends
-during a tick waits for the next one, so batches are as large as the load is high, and no timer is to be tuned.
+Each tick stores what has ended, sends a heartbeat if one is due, starts prefetched tasks and claims for the free slots,
+in one transaction. Most ticks only store successes and claim replacements: one statement on PostgreSQL. Results that
+arrive during a tick go into the next, so the batch size follows the load without tuning.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from ..db.notifications import ANY_QUEUE, SlotFreed, TaskReady, notify_slot_free
 from ..enqueue.send_signals import handing_over
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden
 from ..models.claims import ClaimedTask, Runner
+from ..models.concurrency_limiter import Admitted
+from ..workflows.gateway import AdvanceFailed
 from . import console_logging
 from .claim_budget import ClaimBudget
 from .config import Until, WorkerConfig
@@ -31,42 +33,43 @@ from .database_retry import DatabaseRetry
 from .execution import Execution
 from .execution_result import ExecutionResult, NotStarted
 from .exit_reason import ExitReason
-from .hints import POLL_DELAY
 from .inbox import Command, Inbox, InboxItem
 from .limit_releaser import LimitReleaser
-from .listener import Listener
+from .listener import POLL_DELAY, Listener
+from .loop_state import NEVER, LoopState
 from .poll_interval import PollInterval
 from .queue_poller import QueuePoller
 from .result_buffer import ResultBuffer
 from .signal_dispatcher import SignalDispatcher
 from .slot_pool import SlotPool
 from .started_registry import StartedRegistry
-from .stopping import stop_bodies
-from .store import WorkerStore
-from .tick import Tick
-from .tick_transaction import TickTransaction
-from .watchdog import Watchdog
+from .store import PollView, WorkerStore
+from .tick_transaction import Tick, TickTransaction
+from .watchdog import INTERRUPT_INTERVAL, Watchdog
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: Seconds from the beginning of a tick for which what it has claimed is surely still this worker's.
+#: Seconds from the beginning of a tick for which its claims need no check: a reaper takes them much later.
 CLAIM_CONFIRMED_FOR: Final = 0.5
 
-#: Seconds between two ticks at least, while the slots have enough to do.
+#: The fewest seconds between two ticks while every slot has a task waiting for it.
 MIN_TICK_INTERVAL: Final = 0.002
 
-#: Seconds until the next try to hand back tasks whose workflow somebody has locked.
+#: Seconds until the next attempt to hand back tasks whose workflow another transaction has locked.
 HAND_BACK_INTERVAL: Final = 0.05
 
-#: Seconds between two looks at the worker's own row, however often somebody says that it asks the worker to stop.
+#: The fewest seconds between two reads of the worker's own row, however many notifications say that it asks for a stop.
 STOP_CHECK_INTERVAL: Final = 0.5
 
-#: Seconds for which a body runs until its node is shown as running.
+#: Seconds after which the workflow node of a running task is marked as running.
 NODE_RUNNING_AFTER: Final = 0.02
 
 
 class Producer:
-    """Keeps the slots of one runner busy until it is told to stop or, by its plan, has done its work."""
+    """Keeps the slots of one runner busy until it is stopped or, by its configuration, has done its work.
+
+    The only writer of the loop's state: collaborators read the state and return values, which are applied here.
+    """
 
     def __init__(
         self,
@@ -75,197 +78,173 @@ class Producer:
         inbox: Inbox,
         pools: Sequence[SlotPool],
         listener: Listener,
-        retire: Callable[[ExitReason], bool],
+        on_retire: Callable[[ExitReason], bool],
         started_registry: StartedRegistry | None,
     ) -> None:
+        heartbeat_interval = config.options.recovery.beat_interval
         self._config = config
         self._runner = runner
         self._inbox = inbox
         self._pools = pools
         self._listener = listener
-        self._watchdog = Watchdog(config, pools)
-        self._on_retire = retire
+        self._on_retire = on_retire
         self._started_registry = started_registry
+        self._state = LoopState(list(pools), next_heartbeat=time.monotonic() + heartbeat_interval)
         self._store = WorkerStore(config, runner)
+        self._buffer = ResultBuffer()
+        self._watchdog = Watchdog(config, pools)
+        self._poll_interval = PollInterval(config.poll_interval, config.processes)
+        self._budget = ClaimBudget(config, pools, self._state)
+        self._poller = QueuePoller(self._store, pools, self._budget, self._poll_interval, self._state)
+        self._transaction = TickTransaction(config, self._store, pools, self._buffer, self._budget)
+        self._releaser = LimitReleaser(self._store, pools)
         self._signals = SignalDispatcher(
             config.database,
             has_thread=not is_callers_alone(config.database),
             on_sent=partial(inbox.put, Command.POLL) if config.until is Until.DRAINED else None,
         )
-        self._signals_seen = 0
-        self._poll_interval = PollInterval(config.poll_interval)
-        self._buffer = ResultBuffer()
-        self._budget = ClaimBudget(config, pools, self._watchdog)
-        self._writer = TickTransaction(config, self._store, pools, self._buffer, self._budget)
-        self._releaser = LimitReleaser(config, self._store, pools, self._budget, self._poll_interval.poll_by)
-        self._poller = QueuePoller(
-            config, self._store, pools, self._budget, listener, self._poll_interval, self._releaser
-        )
         self._retry = DatabaseRetry(
             config.database,
             wait=lambda seconds: self._receive(inbox.take(seconds)),
-            doubt=self._writer.doubt,
-            longest_pause=config.options.recovery.beat_interval,
+            on_claim_lost=self._on_claim_lost,
+            longest_pause=heartbeat_interval,
             isolate=lambda: self._store.isolate(pools),
-            forbidden=self._on_privilege_lost,
+            on_privilege_lost=self._on_privilege_lost,
         )
-        self._next_heartbeat = time.monotonic() + config.options.recovery.beat_interval
-        self._ticked_at = float("-inf")
-        self._hand_back_at = 0.0
-        self._check_stop_at = float("inf")
-        self._stop_checked_at = float("-inf")
-        self._unmarked_nodes: list[Execution] = []
-        self._done = False
-        self._is_aborted = False
-        #: Whether bodies run on, or could not be stored: their tasks are put back once the process has ended.
-        self.leaves_bodies = False
+
+    @property
+    def leaves_executions(self) -> bool:
+        """Whether executions run on or could not be stored: their tasks are recovered once the process has ended."""
+        return self._state.leaves_executions
 
     def run(self) -> ExitReason:
-        """Register, work until done, hand back what was not begun, and leave; return why."""
+        """Register, work until done, hand back what has not started, and leave; return why."""
         with handing_over(self._signals.put):
             return self._run()
 
     def _run(self) -> ExitReason:
-        while not self._retry(self._store.register) and self._budget.stop_by is None:
-            pass  # each try waits
+        state = self._state
+        while not self._retry(self._store.register) and state.stop_by is None:
+            pass  # each attempt waits
         if self._started_registry is not None:
             self._started_registry.record_registered()
-        while not self._done:
+        while not state.is_done:
             self.run_once()
-        # Where there is a supervisor, it recovers what is left: after the end of this process, and so of the bodies.
-        self.leaves_bodies = self._is_holding and self._started_registry is not None
-        if self.leaves_bodies:
+        # A supervisor recovers what is left after the end of this process, and so of its executions.
+        state.leaves_executions = self._is_holding and self._started_registry is not None
+        if state.leaves_executions:
             self._retry(self._hand_back_not_started)
             logger.warning("worker leaves tasks to its supervisor id=%s", self._runner.worker_id)
         elif self._is_holding:
             self._recover_held()
         self._signals.close(timeout=5.0)
-        if not self.leaves_bodies:
+        if not state.leaves_executions:
             self._retry(self._store.leave)
-        return self._budget.leaving
-
-    @property
-    def _is_holding(self) -> bool:
-        is_busy = any(pool.running or pool.prefetched or pool.withdrawn for pool in self._pools)
-        return self._writer.in_doubt or bool(self._buffer) or is_busy
+        return self._budget.exit_reason
 
     def run_once(self) -> int:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
+        state = self._state
         was_busy = any(pool.has_work for pool in self._pools)
         self._receive(self._inbox.take(self._wait()))
-        self._supervise_executions()
+        self._watch_executions()
         if time.monotonic() >= self._buffer.retry_at:
             self._buffer.retry_postponed()
-        if time.monotonic() >= self._check_stop_at:
+        if time.monotonic() >= state.check_stop_at:
             self._retry(self._check_stop_request)
-        if self._poller.is_due_first(was_busy=was_busy):
+        if self._poller.is_due_before_claim(was_busy=was_busy):
             self._retry(self._poll)
         if time.monotonic() >= self._buffer.check_locks_at:
-            self._retry(self._store_unlocked)
+            self._retry(self._check_locks)
         if time.monotonic() >= self._mark_nodes_at:
             self._retry(self._mark_nodes_running)
         tick = self._retry(self._tick) if self._has_work() and time.monotonic() >= self._next_tick_at() else None
         if tick is not None:
             self._apply(tick)
         if self._releaser.is_due:
-            self._retry(self._releaser.open)
+            self._retry(self._release_blocked)
         if self._poller.is_due:
             self._retry(self._poll)
         console_logging.flush()
         self._signals.send()
-        self._done = self._is_done() or self._budget.is_over
+        state.is_done = self._is_done() or self._budget.is_over
         return tick.claimed + len(tick.stored) if tick else 0
-
-    def stop(self) -> None:
-        """Claim no more; wait for the bodies that run, for the plan's ``shutdown_timeout`` at most."""
-        if self._budget.stop_by is None:
-            running = sum(len(pool.running) for pool in self._pools)
-            logger.info("worker stopping id=%s running=%d", self._runner.worker_id, running)
-            self._budget.stop_by = time.monotonic() + self._config.shutdown_timeout
-            for pool in self._pools:
-                self._withdraw_waiting(pool)
-
-    def dismiss(self) -> None:
-        """Claim no more; wait for the bodies that run, as long as they take; then leave for good."""
-        if self._budget.stop_by is None and self._budget.retired is None:
-            running = sum(len(pool.running) for pool in self._pools)
-            logger.info("worker asked to stop id=%s running=%d", self._runner.worker_id, running)
-            self._budget.retired = ExitReason.STOP_REQUESTED
-            for pool in self._pools:
-                self._withdraw_waiting(pool)
-
-    def _on_privilege_lost(self, error: Error) -> None:
-        """Stop, for the role has lost a privilege: no other try would go better. Says so once."""
-        if self._budget.retired is ExitReason.FORBIDDEN:
-            return
-        try:
-            raise_if_forbidden(self._config.database, error)
-        except MissingPrivilege as problem:
-            logger.error("worker stops id=%s: %s", self._runner.worker_id, problem)
-        self._budget.retired = ExitReason.FORBIDDEN
-        self.stop()
 
     # What to do, and when.
 
+    @property
+    def _is_holding(self) -> bool:
+        is_busy = any(pool.running or pool.prefetched or pool.withdrawn for pool in self._pools)
+        return self._state.is_in_doubt or bool(self._buffer) or is_busy
+
     def _has_work(self) -> bool:
-        may = self._budget.may_claim
+        may_claim = self._budget.may_claim
         starts = any(pool.startable for pool in self._pools)
-        claims = may and any(pool.has_work and pool.room for pool in self._pools)
-        hands_back = self._has_to_hand_back and time.monotonic() >= self._hand_back_at
-        to_say = self._writer.in_doubt or self._buffer.is_ready or hands_back
-        return to_say or starts or claims or time.monotonic() >= self._next_heartbeat
+        claims = may_claim and any(pool.has_work and pool.room for pool in self._pools)
+        hands_back = self._has_to_hand_back and time.monotonic() >= self._state.hand_back_at
+        writes = self._state.is_in_doubt or self._buffer.is_ready or hands_back
+        return writes or starts or claims or time.monotonic() >= self._state.next_heartbeat
 
     @property
     def _has_to_hand_back(self) -> bool:
-        may = self._budget.may_claim
-        return any(pool.withdrawn or (pool.prefetched and not may) for pool in self._pools)
+        may_claim = self._budget.may_claim
+        return any(pool.withdrawn or (pool.prefetched and not may_claim) for pool in self._pools)
 
     def _next_tick_at(self) -> float:
-        """Until when to let ends come together: no slot waits for a tick as long as there is something ahead of it."""
-        is_fed = any(pool.has_waiting for pool in self._pools) and self._budget.stop_by is None
-        return self._ticked_at + MIN_TICK_INTERVAL if is_fed else 0.0
+        """When the next tick may begin: results are gathered for a while as long as each slot has a next task."""
+        has_waiting = any(pool.has_waiting for pool in self._pools) and self._state.stop_by is None
+        return self._state.ticked_at + MIN_TICK_INTERVAL if has_waiting else 0.0
+
+    @property
+    def _mark_nodes_at(self) -> float:
+        unmarked = self._state.unmarked_nodes
+        return unmarked[0].submitted_at + NODE_RUNNING_AFTER if unmarked else NEVER
 
     def _wait(self) -> float:
+        """Return the seconds until there is something to do, if nothing comes in before."""
         if self._has_work() or self._poller.is_due:
             return max(0.0, self._next_tick_at() - time.monotonic())
-        moments = [
-            self._next_heartbeat,
-            self._check_stop_at,
-            self._watchdog.next,
+        state = self._state
+        times = [
+            state.next_heartbeat,
+            state.check_stop_at,
+            self._watchdog.next_at,
             self._buffer.next_at,
             self._mark_nodes_at,
-            self._releaser.next,
+            self._releaser.next_at,
             time.monotonic() + MAX_WAIT,
         ]
         if self._has_to_hand_back:
-            moments.append(self._hand_back_at)
-        if self._budget.stop_by is not None:
-            moments.append(self._budget.stop_by)
-        moments += [pool.withdraw_at for pool in self._pools]
+            times.append(state.hand_back_at)
+        if state.stop_by is not None:
+            times.append(state.stop_by)
+        times += [pool.withdraw_at for pool in self._pools]
         if self._budget.has_room():
-            moments.append(self._poll_interval.next_poll)
-        return max(0.0, min(moments) - time.monotonic())
+            times.append(self._poll_interval.next_poll)
+        return max(0.0, min(times) - time.monotonic())
 
     def _is_done(self) -> bool:
-        if self._budget.retired and not self._buffer and not self._has_to_hand_back and not self._watchdog.hopeful():
+        state = self._state
+        if state.exit_reason and not self._buffer and not self._has_to_hand_back and not self._watchdog.may_finish():
             return True
         if self._is_holding or self._releaser:
             return False
-        is_stopping = self._budget.stop_by is not None
-        if self._config.until is Until.DRAINED and not is_stopping and self._is_sending_signals():
+        if self._config.until is Until.DRAINED and state.stop_by is None and self._is_sending_signals():
             return False
         if not self._budget.may_claim:
             return True
-        is_waiting = self._config.until is Until.DRAINED and self._poller.is_held_back
-        looked_in_vain = not self._poller.is_asked and not is_waiting and not any(pool.has_work for pool in self._pools)
-        return self._config.until is not Until.STOPPED and looked_in_vain
+        is_waiting = self._config.until is Until.DRAINED and state.is_held_back
+        is_drained = not state.is_poll_requested and not is_waiting and not any(pool.has_work for pool in self._pools)
+        return self._config.until is not Until.STOPPED and is_drained
 
     def _is_sending_signals(self) -> bool:
-        """Whether receivers of signals still run. If any has run since the last look, another is asked for."""
-        sent = self._signals.sent  # read once, for the thread counts on
-        if sent != self._signals_seen:
-            self._signals_seen, self._poller.is_asked = sent, True
+        """Whether receivers of signals still run. Requests a poll if one has run since the last call: it may send."""
+        sent = self._signals.sent  # read once, for its thread counts on
+        if sent != self._state.signals_seen:
+            self._state.signals_seen, self._state.is_poll_requested = sent, True
         return sent != self._signals.taken
+
+    # What comes in.
 
     def _receive(self, items: Sequence[InboxItem]) -> None:
         for item in items:
@@ -274,35 +253,37 @@ class Producer:
             elif isinstance(item, NotStarted):
                 self._on_not_started(item.execution)
             elif isinstance(item, SlotFreed):
-                self._on_slot_freed(item.queue_name)
+                self._unblock(item.queue_name)
             elif isinstance(item, TaskReady):
                 self._on_task_ready(item)
                 self._poll_interval.record_notification()
             else:
-                self._handle_command(item)
+                self._on_command(item)
 
-    def _handle_command(self, command: Command) -> None:
+    def _on_command(self, command: Command) -> None:
+        state = self._state
         if command is Command.POLL:
-            self._poller.is_asked = True
+            state.is_poll_requested = True
             self._poll_interval.record_notification()
         elif command is Command.CHECK_REVOKED:
-            self._watchdog.hurry()
+            self._watchdog.request_check()
         elif command is Command.PING:
             self._retry(self._store.ping)
         elif command is Command.POLL_SOON:
             self._poll_interval.poll_by(time.monotonic() + POLL_DELAY)
         elif command is Command.CHECK_STOP_REQUEST:
-            self._check_stop_at = max(time.monotonic(), self._stop_checked_at + STOP_CHECK_INTERVAL)
+            state.check_stop_at = max(time.monotonic(), state.stop_checked_at + STOP_CHECK_INTERVAL)
         else:
             self.stop()
             if command is Command.ABORT:
-                self._is_aborted, self._budget.stop_by = True, 0.0
+                state.is_aborted, state.stop_by = True, 0.0
 
     def _on_result(self, outcome: ExecutionResult) -> None:
+        execution = outcome.execution
         for pool in self._pools:
-            if pool.remove(outcome.execution) and outcome.execution.has_started:
-                pool.start_ahead.record(outcome.execution.started_at - outcome.execution.submitted_at, outcome.duration)
-        self._on_slot_freed(outcome.claim.queue_name)
+            if pool.remove(execution) and execution.has_started:
+                pool.start_ahead.record(execution.started_at - execution.submitted_at, outcome.duration)
+        self._unblock(outcome.claim.queue_name)
         self._buffer.put(outcome)
 
     def _on_not_started(self, execution: Execution) -> None:
@@ -311,41 +292,74 @@ class Producer:
         self._release_slot(execution)
         if execution.stop_reason is None:
             values = execution.task_id, execution.claim.task_name, execution.claim.queue_name
-            logger.warning("task could not begin in time id=%s name=%s queue=%s: it goes back", *values)
+            logger.warning("task could not start in time id=%s name=%s queue=%s: handed back", *values)
 
-    def _on_slot_freed(self, queue_name: str) -> None:
-        """Ask for a place in a queue that had none."""
+    def _on_task_ready(self, task_ready: TaskReady) -> None:
+        if task_ready.queue_name == ANY_QUEUE:
+            self._store.reset_policies()
+            self._state.is_poll_requested = True
+            return
+        for pool in self._pools:
+            if task_ready.is_async in (None, pool.is_async):
+                pool.mark_ready(task_ready.queue_name)
+
+    def _unblock(self, queue_name: str) -> None:
+        """Claim again from a queue that had no room."""
         kinds = self._store.selector.unblock(queue_name)
         for pool in self._pools:
             if pool.is_async in kinds:
                 pool.mark_ready(queue_name)
 
-    def _on_task_ready(self, wake: TaskReady) -> None:
-        if wake.queue_name == ANY_QUEUE:
-            self._store.reset_policies()
-            self._poller.is_asked = True
+    def _mark_ready(self, queue_name: str, is_async: bool) -> None:
+        for pool in self._pools:
+            if pool.is_async == is_async and self._config.serves(queue_name):
+                pool.mark_ready(queue_name)
+
+    # Stopping.
+
+    def stop(self) -> None:
+        """Claim no more; wait for running executions, for ``shutdown_timeout`` seconds at most."""
+        if self._state.stop_by is None:
+            running = sum(len(pool.running) for pool in self._pools)
+            logger.info("worker stopping id=%s running=%d", self._runner.worker_id, running)
+            self._state.stop_by = time.monotonic() + self._config.shutdown_timeout
+            self._withdraw_all()
+
+    def stop_on_request(self) -> None:
+        """Claim no more; wait for running executions, as long as they take; then leave for good."""
+        if self._state.stop_by is None and self._state.exit_reason is None:
+            running = sum(len(pool.running) for pool in self._pools)
+            logger.info("worker asked to stop id=%s running=%d", self._runner.worker_id, running)
+            self._state.exit_reason = ExitReason.STOP_REQUESTED
+            self._withdraw_all()
+
+    def _check_stop_request(self) -> bool:
+        """Read whether the worker's own row asks for a stop: anybody may send the notification that says so."""
+        self._state.check_stop_at, self._state.stop_checked_at = NEVER, time.monotonic()
+        if self._store.is_asked_to_stop():
+            self.stop_on_request()
+        return True
+
+    def _on_claim_lost(self) -> None:
+        self._state.is_in_doubt = True
+
+    def _on_privilege_lost(self, error: Error) -> None:
+        """Stop, because the role has lost a privilege and no other attempt would succeed. Logs that once."""
+        if self._state.exit_reason is ExitReason.FORBIDDEN:
             return
+        try:
+            raise_if_forbidden(self._config.database, error)
+        except MissingPrivilege as problem:
+            logger.error("worker stops id=%s: %s", self._runner.worker_id, problem)
+        self._state.exit_reason = ExitReason.FORBIDDEN
+        self.stop()
+
+    def _withdraw_all(self) -> None:
         for pool in self._pools:
-            if wake.is_async in (None, pool.is_async):
-                pool.mark_ready(wake.queue_name)
+            self._withdraw(pool)
 
-    # Doing it.
-
-    def _supervise_executions(self) -> None:
-        """Mind the bodies that run: their time limits, and whether their tasks are still this worker's."""
-        for pool in self._pools:
-            if time.monotonic() >= pool.withdraw_at:
-                pool.start_ahead.reset()
-                self._withdraw_waiting(pool)
-        if self._watchdog.is_due() and self._watchdog.stop_bodies() and self._budget.retired is None:
-            self._budget.retired = ExitReason.STUCK if self._on_retire(ExitReason.STUCK) else ExitReason.WORN_OUT
-        if self._budget.wants_relief() and self._on_retire(ExitReason.WORN_OUT):
-            self._budget.retired = ExitReason.WORN_OUT
-        if self._watchdog.wants_check():
-            self._retry(self._check_claims)
-
-    def _withdraw_waiting(self, pool: SlotPool) -> None:
-        """Take back what has been started and has not begun."""
+    def _withdraw(self, pool: SlotPool) -> None:
+        """Take back what was submitted and has not started."""
         for execution in pool.withdraw():
             self._release_slot(execution)
 
@@ -353,97 +367,257 @@ class Producer:
         if self._started_registry is not None:
             self._started_registry.release(execution.slot)
 
+    def _recover_held(self) -> None:
+        """Put back what has not ended, as after a crash, once the executions that a stop cuts short have ended.
+
+        One that can't be stopped keeps its task: a reaper finds that once the process has ended.
+        """
+        still_running: set[Execution] = set()
+        if self._state.stop_by is not None:
+            timeout = 1.0 if self._state.is_aborted else self._config.timeout_grace
+            ended, still_running = self._interrupt_all(timeout)
+            for outcome in ended:
+                is_cut_short = outcome.execution.stop_reason is TaskRevoked and outcome.completion.error is not None
+                if not is_cut_short or outcome.is_stored:
+                    self._on_result(outcome)
+            if self._buffer and (tick := self._retry(self._tick)) is not None:
+                self._apply(tick)
+        self._retry(partial(self._put_back, [execution.claim for execution in still_running]))
+
+    def _interrupt_all(self, timeout: float) -> tuple[list[ExecutionResult], set[Execution]]:
+        """Interrupt every execution; return the results that came within ``timeout`` seconds, and what still runs."""
+        running = {execution for pool in self._pools for execution in pool.running.values()}
+        ended: list[ExecutionResult] = []
+        deadline = time.monotonic() + timeout
+        for execution in running:
+            execution.request_stop(TaskRevoked)
+        while running and time.monotonic() < deadline:
+            for execution in running:
+                execution.interrupt()
+            for item in self._inbox.take(INTERRUPT_INTERVAL):
+                if isinstance(item, ExecutionResult):
+                    ended.append(item)
+                    running.discard(item.execution)
+                elif isinstance(item, NotStarted) and any(pool.hand_back(item.execution) for pool in self._pools):
+                    running.discard(item.execution)
+                elif item is Command.ABORT:
+                    deadline = time.monotonic()
+        return ended, running
+
+    def _hand_back_not_started(self) -> bool:
+        """Hand back what has not started, even where another transaction has locked its workflow: it did not crash."""
+        if self._state.is_in_doubt or any(pool.withdrawn for pool in self._pools):
+            with self._store.transaction():
+                self._store.hand_back_unknown(self._transaction.known_claims(), at_last=True)
+        return True
+
+    def _put_back(self, still_running: Sequence[ClaimedTask]) -> bool:
+        self._hand_back_not_started()
+        count = self._store.recover_held(still_running, is_stopped=self._state.stop_by is not None)
+        logger.warning(
+            "worker left tasks unfinished id=%s tasks=%d: recovered as after a crash", self._runner.worker_id, count
+        )
+        return True
+
+    # Running executions.
+
+    def _watch_executions(self) -> None:
+        """Check running executions: their time limits, and whether this worker still holds their tasks."""
+        state = self._state
+        for pool in self._pools:
+            if time.monotonic() >= pool.withdraw_at:
+                pool.start_ahead.reset()
+                self._withdraw(pool)
+        if self._watchdog.is_due() and self._watchdog.interrupt_due() and state.exit_reason is None:
+            has_replacement = self._on_retire(ExitReason.STUCK)
+            state.exit_reason = ExitReason.STUCK if has_replacement else ExitReason.WORN_OUT
+        if self._budget.wants_replacement() and self._on_retire(ExitReason.WORN_OUT):
+            state.exit_reason = ExitReason.WORN_OUT
+        if not state.has_outgrown_memory:
+            state.has_outgrown_memory = self._watchdog.exceeds_memory()
+        if self._watchdog.is_check_due():
+            self._retry(self._check_claims)
+
     def _check_claims(self) -> bool:
+        """Store the progress of running executions, and stop those whose tasks this worker does not hold any more."""
         executions = [execution for pool in self._pools for execution in pool.running.values()]
         for execution, note in self._store.note_progress(executions).items():
             execution.stored_progress = note
-        self._watchdog.checked(executions, self._store.still_mine([execution.claim for execution in executions]))
+        held = self._store.still_mine([execution.claim for execution in executions])
+        for pool, execution in self._watchdog.revoked(executions, held):
+            logger.warning("task revoked id=%s: it is asked to stop", execution.task_id)
+            execution.request_stop(TaskRevoked)
+            pool.watch(execution)
+            execution.interrupt()
         return True
 
-    def _store_unlocked(self) -> bool:
-        """Store the ends of bodies that had saved their state once nothing holds their rows: nobody here may wait."""
-        self._buffer.release_unlocked(self._store.locked([outcome.claim for outcome in self._buffer.maybe_locked]))
+    def _check_locks(self) -> bool:
+        """Let those results be stored whose rows no transaction of their executions has locked any more."""
+        locked = self._store.locked([outcome.claim for outcome in self._buffer.maybe_locked])
+        self._buffer.release_unlocked(locked)
         return True
-
-    @property
-    def _mark_nodes_at(self) -> float:
-        return self._unmarked_nodes[0].submitted_at + NODE_RUNNING_AFTER if self._unmarked_nodes else float("inf")
 
     def _mark_nodes_running(self) -> bool:
-        """Show that nodes run whose bodies take long enough to be seen."""
+        """Mark the workflow nodes of executions that have run long enough to be seen."""
         running = {execution for pool in self._pools for execution in pool.running.values()}
         running -= {outcome.execution for outcome in self._buffer.all}
-        self._store.mark_nodes_running([execution.claim for execution in self._unmarked_nodes if execution in running])
-        self._unmarked_nodes.clear()
+        unmarked = self._state.unmarked_nodes
+        self._store.mark_nodes_running([execution.claim for execution in unmarked if execution in running])
+        unmarked.clear()
         return True
 
-    def _check_stop_request(self) -> bool:
-        """Ask the worker's own row whether it is to stop: it was told that, perhaps by somebody who must not say so."""
-        self._check_stop_at, self._stop_checked_at = float("inf"), time.monotonic()
-        if self._store.is_asked_to_stop():
-            self.dismiss()
-        return True
+    # Polling, and limits with room.
 
     def _poll(self) -> bool:
-        if self._poller.look().is_stop_requested:
-            self.dismiss()
+        result = self._poller.poll()
+        view, state = result.view, self._state
+        is_notified = self._listener.is_alive
+        self._poll_interval.set_notified(is_notified)
+        self._store.selector.set_notified(is_notified)
+        state.is_poll_requested = result.released > 0
+        state.is_held_back = view.is_held_back
+        for pool, queues in zip(self._pools, view.queues, strict=True):
+            pool.set_queues(queues, is_all=not view.is_partial)
+        if view.is_partial:
+            self._continue_round(view)
+        self._poll_interval.record_poll(found=view.has_work, due_in=None if result.is_overdue else view.deferred_in)
+        self._releaser.add(result.due_limits)
+        if view.limits_due_in is not None and view.limits_due_in > 0:
+            self._poll_interval.poll_by(time.monotonic() + view.limits_due_in)
+        self._poll_interval.poll_by(self._store.selector.unblocks_at)
+        if view.is_stop_requested:
+            self.stop_on_request()
         return True
 
+    def _continue_round(self, view: PollView) -> None:
+        """Poll on for the queues that this poll has not seen, until none of them holds work."""
+        state = self._state
+        has_work = any(pool.has_work for pool in self._pools)
+        state.has_found_work = state.has_found_work or has_work
+        state.is_poll_requested = state.is_poll_requested or (not has_work and (view.has_more or state.has_found_work))
+        state.has_found_work = state.has_found_work and view.has_more
+
+    def _release_blocked(self) -> bool:
+        for admitted in self._releaser.release():
+            self._apply_admitted(admitted)
+        return True
+
+    def _apply_admitted(self, admitted: Admitted) -> None:
+        """Claim the released tasks soon, and notify other workers of those for which there is no room here."""
+        if admitted.again_in is not None:
+            self._poll_interval.poll_by(time.monotonic() + admitted.again_in)
+        for (queue, is_async), count in admitted.lanes.items():
+            room = 0
+            for pool in self._pools:
+                if pool.is_async == is_async and self._config.serves(queue):
+                    pool.mark_ready(queue)
+                    room = pool.room if self._budget.may_claim else 0
+            if count > room:
+                self._store.notify_others([(queue, is_async)])
+
+    # Ticks.
+
     def _tick(self) -> Tick:
+        state = self._state
         if not self._is_holding and not any(pool.has_work for pool in self._pools):
-            return self._writer.beat()
-        return self._writer.write(is_beat_due=time.monotonic() >= self._next_heartbeat)
+            tick = self._transaction.write_heartbeat()
+        else:
+            try:
+                tick = self._transaction.write(
+                    state.pool_order,
+                    is_heartbeat_due=time.monotonic() >= state.next_heartbeat,
+                    is_in_doubt=state.is_in_doubt,
+                    mark_ready=self._mark_ready,
+                )
+            except (Error, AdvanceFailed):  # it may have committed although its answer was lost
+                state.is_in_doubt = True
+                raise
+        state.is_in_doubt = tick.is_in_doubt
+        return tick
 
     def _apply(self, tick: Tick) -> None:
-        """Do in memory what has been committed: forget, begin, tell."""
-        self._ticked_at = time.monotonic()
+        """Apply to memory what a tick has committed: remove results, submit executions, notify."""
+        state = self._state
+        state.ticked_at = time.monotonic()
         ended = tick.stored
         self._buffer.remove(ended)
-        self._buffer.postpone(tick.blocked)
-        if tick.beat:
-            # A beat that had to wait is as old as the tick is long.
-            self._next_heartbeat = tick.began + self._config.options.recovery.beat_interval
+        self._buffer.postpone(tick.postponed)
+        if tick.has_heartbeat:
+            # A heartbeat that had to wait is as old as the tick is long.
+            state.next_heartbeat = tick.began_at + self._config.options.recovery.beat_interval
             if self._started_registry is not None:
                 self._started_registry.record_heartbeat()
         self._apply_claims(tick)
-        self._releaser.put([*(outcome.claim.limit_key for outcome in ended), *tick.limit_keys])
-        self._poller.is_asked = self._poller.is_asked or tick.doubted  # what was handed back can be claimed anew
-        if tick.stored or tick.claimed or tick.handed_back:
-            # Who is to leave once nothing is due has to look after the last thing that it did.
-            self._poller.is_asked = self._poller.is_asked or self._config.until is Until.DRAINED
+        self._releaser.add([*(outcome.claim.limit_key for outcome in ended), *tick.limit_keys])
+        if tick.has_resolved_doubt:
+            state.is_poll_requested = True  # what was handed back can be claimed again
+        if (tick.stored or tick.claimed or tick.handed_back) and self._config.until is Until.DRAINED:
+            state.is_poll_requested = True  # the last poll of a drain comes after the last thing that it did
         if tick.claimed:
-            self._budget.claimed += tick.claimed
+            state.claimed += tick.claimed
             self._poll_interval.record_claim()
         for pool, started in tick.started:
-            self._writer.pass_turn(pool, len(started), is_cooled=pool in tick.cooled)
+            self._rotate(pool, found=bool(started), is_emptied=pool in tick.emptied)
             pool.start_ahead.adapt()
             if pool.is_partial:
                 pool.prefer_deep(started)
             executions = list(map(self._new_execution, self._still_claimed(started, tick)))
             pool.submit(executions)
-            self._unmarked_nodes += [execution for execution in executions if execution.claim.workflow_id is not None]
+            state.unmarked_nodes += [one for one in executions if one.claim.workflow_id is not None]
         self._poll_interval.poll_by(self._store.selector.unblocks_at)
         self._delete_unretained(ended)
         self._report(ended)
-        if tick.is_dismissed:
-            self.dismiss()
+        if tick.is_stop_requested:
+            self.stop_on_request()
 
     def _apply_claims(self, tick: Tick) -> None:
-        for pool in tick.cooled:
-            knows_not_all = pool.has_unlisted
+        state = self._state
+        for pool in tick.stalled:
+            pool.mark_stalled()
+        for pool in tick.emptied:
+            had_unlisted = pool.has_unlisted
             pool.mark_empty()
-            self._poller.is_asked = self._poller.is_asked or (knows_not_all and not pool.has_work)
+            state.is_poll_requested = state.is_poll_requested or (had_unlisted and not pool.has_work)
         for pool, kept in tick.handed_back:
-            self._budget.claimed -= len(pool.withdrawn) - len(kept)
-            pool.withdrawn[:] = kept
+            state.claimed -= len(pool.withdrawn) - len(kept)
+            pool.set_withdrawn(kept)
         for pool, prefetched in tick.prefetched:
-            if len(prefetched) > len(pool.prefetched):
-                pool.progressed_at = time.monotonic()
-            pool.prefetched.clear()
-            pool.prefetched.extend(prefetched)
-        self._hand_back_at = time.monotonic() + HAND_BACK_INTERVAL if self._has_to_hand_back else 0.0
+            pool.set_prefetched(prefetched)
+        state.hand_back_at = time.monotonic() + HAND_BACK_INTERVAL if self._has_to_hand_back else 0.0
+
+    def _rotate(self, pool: SlotPool, *, found: bool, is_emptied: bool) -> None:
+        """Begin the next tick with the pool that found work last; two busy pools take turns."""
+        order = self._state.pool_order
+        order.remove(pool)
+        order.insert(0 if found and is_emptied else len(order), pool)
+
+    def _new_execution(self, claim: ClaimedTask) -> Execution:
+        time_limit = self._config.task_timeout if claim.timeout is None else claim.timeout
+        slot = None if self._started_registry is None else self._started_registry.acquire()
+        return Execution(claim, self._config.options, self._runner, time_limit, slot=slot)
+
+    def _still_claimed(self, started: list[ClaimedTask], tick: Tick) -> list[ClaimedTask]:
+        """Return the claims that may start: after a long pause of the process, those that this worker still holds."""
+        if not started or time.monotonic() - tick.began_at < CLAIM_CONFIRMED_FOR:
+            return started
+        self._state.next_heartbeat = time.monotonic()  # the last one is as old in the table as the tick is long
+        held = self._retry(lambda: self._store.still_mine(started))
+        if held is None:
+            self._state.is_in_doubt = True
+        return [claim for claim in started if (claim.task_id, claim.claim) in (held or ())]
+
+    def _delete_unretained(self, ended: Sequence[ExecutionResult]) -> None:
+        """Delete tasks with a retention of zero. A failure leaves them to the reaper and undoes no result."""
+        try:
+            self._store.delete_unretained(ended)
+        except Exception as error:
+            if lacks_privilege(error):
+                self._on_privilege_lost(error)
+            else:
+                logger.exception("tasks without retention left to the reaper")
 
     def _report(self, ended: Sequence[ExecutionResult]) -> None:
+        """Log results that are stored, send their signals, and notify workers and callers that wait for them."""
         for outcome in ended:
             self._release_slot(outcome.execution)
             if outcome.completion.again_in is not None:
@@ -452,64 +626,8 @@ class Producer:
             if self._started_registry is None and outcome.is_final and outcome.exception is not None:
                 recent_exceptions.keep(
                     outcome.execution.task_id, outcome.exception
-                )  # its handle may be in this process
+                )  # the handle may be in this process
         for queue_name in self._store.selector.notify_on_release({outcome.claim.queue_name for outcome in ended}):
             notify_slot_freed_after_commit(self._config.database, queue_name)
         self._listener.publish_completed(outcome.execution.task_id for outcome in ended if outcome.is_final)
         self._signals.enqueue_results(ended)
-
-    def _delete_unretained(self, ended: Sequence[ExecutionResult]) -> None:
-        """Delete what is kept for no time at all. Whatever keeps it from going is not to undo its end."""
-        try:
-            self._store.delete_unretained(ended)
-        except Exception as error:
-            if lacks_privilege(error):
-                self._on_privilege_lost(error)
-            else:
-                logger.exception("tasks that are kept for no time stay for the reaper")
-
-    def _new_execution(self, claim: ClaimedTask) -> Execution:
-        time_limit = self._config.task_timeout if claim.timeout is None else claim.timeout
-        place = None if self._started_registry is None else self._started_registry.acquire()
-        return Execution(claim, self._config.options, self._runner, time_limit, slot=place)
-
-    def _still_claimed(self, started: list[ClaimedTask], tick: Tick) -> list[ClaimedTask]:
-        """Those that may begin: after a long pause (a stopped process, say) only what is still this worker's."""
-        if not started or time.monotonic() - tick.began < CLAIM_CONFIRMED_FOR:
-            return started
-        self._next_heartbeat = time.monotonic()  # they are as old in the table as the tick is long
-        mine = self._retry(lambda: self._store.still_mine(started))
-        if mine is None:
-            self._writer.doubt()
-        return [claim for claim in started if (claim.task_id, claim.claim) in (mine or ())]
-
-    def _recover_held(self) -> None:
-        """Put back what has not ended, as after a crash. A body that a stop has cut short ends first.
-
-        One that can't be stopped keeps its task: a reaper finds that once the process has ended.
-        """
-        still: set[Execution] = set()
-        if self._budget.stop_by is not None:
-            ended, still = stop_bodies(
-                self._pools, self._inbox, 1.0 if self._is_aborted else self._config.timeout_grace
-            )
-            for outcome in ended:
-                is_cut_short = outcome.execution.stop_reason is TaskRevoked and outcome.completion.error is not None
-                if not is_cut_short or outcome.is_stored:
-                    self._on_result(outcome)
-            if self._buffer and (tick := self._retry(self._tick)) is not None:
-                self._apply(tick)
-        self._retry(partial(self._put_back, [execution.claim for execution in still]))
-
-    def _hand_back_not_started(self) -> bool:
-        """Hand back what has not begun, also where another transaction has locked its workflow: that is no crash."""
-        if self._writer.in_doubt or any(pool.withdrawn for pool in self._pools):
-            with self._store.transaction():
-                self._store.hand_back_unknown(self._writer.known(), at_last=True)
-        return True
-
-    def _put_back(self, still: Sequence[ClaimedTask]) -> bool:
-        self._hand_back_not_started()
-        count = self._store.recover_held(still, is_stopped=self._budget.stop_by is not None)
-        logger.warning("worker gave up id=%s tasks=%d: put back as if it had crashed", self._runner.worker_id, count)
-        return True

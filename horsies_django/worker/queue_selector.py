@@ -1,6 +1,6 @@
-"""The shares: from which queues a claim is made, in which order, how much of each; and which of them have to wait.
+"""Selects the queues of a claim: in which order, how much of each, and which of them pause after a refusal.
 
-Where no queue has a limit, and the order is that of the tasks, there is nothing to share.
+If no queue has a limit and tasks are claimed by priority, every claim takes from all queues together.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from ..models.queue_scan import Waiting
 from ..models.transitions import TaskQuerySet
 from .config import WorkerConfig
 
-#: Seconds until a queue that nothing may begin in, or that somebody else just claims from, is asked again; each time in
-#: vain doubles them. An end in that queue is told, so the longest is for what was never told, or got lost.
+#: Seconds until a queue is asked again that another worker is claiming from, or that is at its limit. Each refusal
+#: doubles the pause. The end of a task is notified, so the longest pause is for lost notifications.
 LOCKED_PAUSE: Final = 0.002
 FULL_PAUSE: Final = 0.025
 MAX_PAUSE: Final = 3.0
-#: Where nobody is told anything.
+#: The longest pause where no notifications arrive.
 MAX_PAUSE_UNNOTIFIED: Final = 0.2
 
-#: Seconds for which tokens gather at least, so that a high rate is no claim for each of them.
+#: The shortest wait in seconds for tokens of a rate limit, so that a high rate does not cost a claim for each token.
 MIN_TOKEN_WAIT: Final = 0.01
 
-#: One of so many claims begins with the queues that have waited too long.
+#: One of this many claims begins with the queues whose tasks have aged.
 AGED_CLAIM_EVERY: Final = 4
 
-#: Claims from so many tasks of these queues and returns what it got.
+#: Claims at most so many tasks of these queues, and returns the claims.
 TakeTasks = Callable[[Sequence[str], int], list[ClaimedTask]]
 
 
 class QueueSelector:
-    """Knows what holds for the queues, as of the last look."""
+    """Keeps the policies of the queues as of the last poll, and which queues refused when they were last asked."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._options = config.options.queues
@@ -54,11 +54,15 @@ class QueueSelector:
         self._aged: dict[bool, tuple[str, ...]] = {False: (), True: ()}
         self._claims = 0
         self._admission: Admission | None = None
-        self.max_pause = MAX_PAUSE_UNNOTIFIED
+        self._max_pause = MAX_PAUSE_UNNOTIFIED
         self.set_policies({})
 
+    def set_notified(self, is_notified: bool) -> None:
+        """Ask refused queues less often while notifications arrive."""
+        self._max_pause = MAX_PAUSE if is_notified else MAX_PAUSE_UNNOTIFIED
+
     def set_policies(self, rows: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Take what the rows of queues say now, those that say anything; return whether that is anything new."""
+        """Set the policies from the rows of queues that have any; return whether anything has changed."""
         rules = {name: self.policy_of(name, rows.get(name)) for name in {*self._options, *rows}}
         if rules == self._rules:
             return False
@@ -70,16 +74,16 @@ class QueueSelector:
 
     @property
     def retention(self) -> dict[str, timedelta]:
-        """For how long the tasks of queues are kept, as their rows say."""
+        """How long each queue keeps its ended tasks, where its row says so."""
         return {name: rules.retention for name, rules in self._rules.items() if rules.retention is not None}
 
     def policy_of(self, name: str, row: Mapping[str, Any] | None) -> QueueRules:
-        """Return what holds for a queue that has this row."""
+        """Return the policy of a queue from its options and its row."""
         return QueueRules.of(self._options.get(name), row)
 
     @property
     def is_plain(self) -> bool:
-        """Whether every claim is simply of what comes first."""
+        """Whether every claim simply takes the first tasks of all queues."""
         return not self._limited and self._order == "priority" and self._aging is None
 
     def limited(self, queues: Iterable[str]) -> list[str]:
@@ -87,25 +91,25 @@ class QueueSelector:
         return [name for name in queues if name in self._limited]
 
     def notify_on_release(self, queues: Iterable[str]) -> list[str]:
-        """Return those of these queues whose places others may wait for: not while more than half of them are free."""
+        """Return those of these queues whose freed slots to notify: not while more than half of the slots are free."""
         counted = (name for name in self.limited(queues) if self._rules[name].max_concurrency is not None)
         return [name for name in counted if name not in self._half_free]
 
     def admission(self, tasks: TaskQuerySet) -> Admission:
-        """Return what asks for tasks of queues with a limit."""
+        """Return the limiter of queues."""
         if self._admission is None:
             self._admission = Admission(tasks, self.policy_of)
         return self._admission
 
     @property
     def has_rates(self) -> bool:
-        """Whether any queue has a limit of starts a time."""
+        """Whether any queue has a rate limit."""
         return any(self._rules[name].rate is not None for name in self._limited)
 
-    # What has to wait.
+    # Queues that pause.
 
     def unblocked(self, queues: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these queues that need not wait: one in which nothing may begin waits for other rules."""
+        """Return those of these queues that may be asked now. A queue with a limit of 0 waits for another policy."""
         if not (self._blocked_until or self._stopped):
             return tuple(queues)
         now = time.monotonic()
@@ -113,20 +117,20 @@ class QueueSelector:
         return tuple(name for name in queues if name not in self._blocked_until and name not in self._stopped)
 
     def may_have_tasks(self, queues: Iterable[str]) -> bool:
-        """Whether any of these queues may have something to give: not one that refused when it was last asked."""
+        """Whether any of these queues did not refuse when it was last asked."""
         return any(name not in self._pauses for name in queues)
 
     def will_resume(self, queues: Iterable[str]) -> bool:
-        """Whether any of these queues is to go on by itself: not one that nothing may begin in."""
+        """Whether any of these queues will give tasks by itself: one with a limit of 0 does not."""
         return any(name in self._rules and name not in self._stopped for name in queues)
 
     @property
     def unblocks_at(self) -> float:
-        """When the first of those that wait may be asked again."""
+        """When the first paused queue may be asked again."""
         return min(self._blocked_until.values(), default=float("inf"))
 
     def record_result(self, is_async: bool, asked: Iterable[str], admitted: Mapping[str, Admitted]) -> None:
-        """After a claim: let those wait from which no more is to be had for now."""
+        """Pause the queues that refused a claim: those that are locked, full, or out of tokens."""
         for name in asked:
             answer = admitted.get(name)
             if answer is None:
@@ -145,17 +149,17 @@ class QueueSelector:
             (self._half_free.add if is_roomy else self._half_free.discard)(name)
 
     def _block(self, name: str, first: float) -> None:
-        pause = self._pauses[name] = max(first, min(self._pauses.get(name, 0.0) * 2, self.max_pause))
+        pause = self._pauses[name] = max(first, min(self._pauses.get(name, 0.0) * 2, self._max_pause))
         self._blocked_until[name] = time.monotonic() + pause
 
     def unblock(self, name: str) -> set[bool]:
-        """Something has ended in this queue: return for which kinds of body that was waited for."""
+        """Ask this queue again at once: a task in it has ended. Return the kinds of task that it had refused."""
         self._pauses.pop(name, None)
         self._blocked_until.pop(name, None)
         return self._refused_kinds.pop(name, set())
 
     def reset(self) -> None:
-        """Whatever has happened: let none of them wait."""
+        """Ask every queue again at once."""
         self._pauses.clear()
         self._blocked_until.clear()
         self._refused_kinds.clear()
@@ -164,11 +168,11 @@ class QueueSelector:
     # The order.
 
     def in_order(self, is_async: bool, waiting: Sequence[Waiting], now: str) -> tuple[str, ...]:
-        """Return the queues that a look saw, those first that are to be claimed from first."""
+        """Return the queues that a poll saw, in the order in which to claim from them."""
         names = tuple(queue.queue_name for queue in waiting)
         if self._order == "strict":
             return self._by_rank(names)
-        if self._order == "weighted":  # of more than one claim can take from, others each time
+        if self._order == "weighted":  # if there are more than one claim takes from, each poll begins with others
             return tuple(sorted(names, key=lambda name: random.expovariate(self._weight(name))))
         if self._aging is not None:
             aged = [queue for queue in waiting if _seconds(queue.enqueued_at, now) >= self._aging]
@@ -201,7 +205,7 @@ class QueueSelector:
         return 1 if rules is None else rules.weight
 
     def _by_weight(self, is_async: bool, queues: Sequence[str], room: int, take: TakeTasks) -> list[ClaimedTask]:
-        """What a share has of a whole task is kept for the next claim; who had nothing more gets nothing for it."""
+        """Share ``room`` by weight. Fractions of a task carry over to the next claim, unless the queue was empty."""
         total, kept = sum(map(self._weight, queues)), self._credits[is_async]
         due = {name: kept.get(name, 0.0) + room * self._weight(name) / total for name in queues}
         parts = _whole_parts(due, room)
@@ -219,7 +223,7 @@ class QueueSelector:
 
 
 def _whole_parts(due: Mapping[str, float], room: int) -> dict[str, int]:
-    """Return as many whole tasks of each as its share, ``room`` in all; what is over goes to the largest rests."""
+    """Round the shares to whole tasks, ``room`` in all; what is left over goes to the largest fractions."""
     parts = {name: max(0, int(share)) for name, share in due.items()}
     while sum(parts.values()) < room:
         parts[max(due, key=lambda name: due[name] - parts[name])] += 1

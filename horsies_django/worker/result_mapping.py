@@ -1,4 +1,4 @@
-"""What a body came to: from the value that it returned, or the exception that it raised, to an outcome."""
+"""Maps what a task's function returned or raised to a result that can be stored."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ logger = logging.getLogger("horsies_django.worker")
 
 
 class Unrunnable(Exception):
-    """The row can't be turned into a call; the cause says why."""
+    """The row can't be turned into a call. The cause says why."""
 
     def __init__(self, code: OperationalCode) -> None:
         self.code = code
 
 
 def returned(execution: Execution, task: FrameworkTask[..., Any], value: Any) -> ExecutionResult:
-    """Return the outcome of a body that returned ``value``, which may be a :class:`TaskResult`."""
+    """Return the result for ``value``, which the function returned and which may be a :class:`TaskResult`."""
     if isinstance(value, TaskResult):
         if value.is_err():
             return _returned_error(execution, task, value.err)
@@ -49,7 +49,7 @@ def returned(execution: Execution, task: FrameworkTask[..., Any], value: Any) ->
 
 
 def raised_by(execution: Execution, task: FrameworkTask[..., Any] | None, raised: BaseException) -> ExecutionResult:
-    """Return the outcome of a body that raised, or that could not even be called."""
+    """Return the result of a function that raised or could not be called at all."""
     if execution.stop_reason is TaskTimeLimit:
         return _failed(execution, task, OutcomeCode.TASK_TIMEOUT, raised)
     if isinstance(raised, Unrunnable):
@@ -70,7 +70,7 @@ def raised_by(execution: Execution, task: FrameworkTask[..., Any] | None, raised
 
 
 def is_unknown(execution: Execution, raised: BaseException) -> bool:
-    """Whether a call failed before its body began, for this worker does not know the task or a value of the call."""
+    """Whether a call failed before it started because this worker does not know the task or one of its values."""
     if execution.stop_reason is not None:
         return False
     if isinstance(raised, NotRegistered):
@@ -79,7 +79,7 @@ def is_unknown(execution: Execution, raised: BaseException) -> bool:
 
 
 def _is_bad_call(raised: BaseException) -> bool:
-    """Whether the call itself failed, before the body had begun: its arguments don't fit the function any more."""
+    """Whether the call itself failed before the function started: its arguments no longer fit the signature."""
     trace = raised.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
@@ -87,7 +87,7 @@ def _is_bad_call(raised: BaseException) -> bool:
 
 
 def _code_of(raised: BaseException, execution: Execution, task: FrameworkTask[..., Any] | None) -> str:
-    """The code of the exception's class, or of its nearest base: in the task's mapper, else in the backend's."""
+    """Return the error code of the exception's class or its nearest base: by the task's mapper, then the backend's."""
     own = task.exception_mapper if isinstance(task, HorsiesTask) else {}
     for mapper in (own, execution.options.exception_mapper):
         for kind in type(raised).__mro__:
@@ -115,7 +115,7 @@ def _failed(
 def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returned: Any) -> ExecutionResult:
     mask = mask_of_task(task)
     if not isinstance(returned, TaskError):
-        # Messages are not masked, so what is sensitive is in the data alone.
+        # Messages are not masked, so sensitive values go into the data alone.
         seen = mask.seen_within("result", returned)
         data = None if seen is returned else returned
         message = repr(returned) if seen is returned else mask.quoted("result", returned)
@@ -125,7 +125,7 @@ def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returne
     try:
         data = encode(returned.data, rich=execution.is_rich, where=where)
         check_size(dumps(data), execution.options.max_payload_bytes, where)
-    except Exception:  # noqa: BLE001  # an error must not be lost for its data
+    except Exception:  # noqa: BLE001  # keep the error even if its data can't be stored
         data = clean_text(mask.quoted("data", returned.data))
     code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
     stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
@@ -152,7 +152,7 @@ def _again_in(
     shown: TaskError[Any],
     defaults: DefaultOptions,
 ) -> float | None:
-    """The seconds until the next attempt; None if there is none (A-133)."""
+    """Return the seconds until the next attempt; None if there is none."""
     is_free_to_ask = isinstance(raised, Retry) and claim.retry_policy is None
     allowed = claim.max_retries or (RETRIES_ON_DEMAND if is_free_to_ask else 0)
     if isinstance(raised, Discard) or claim.retry_count >= allowed:
@@ -177,18 +177,18 @@ def _own_backoff(
     try:
         seconds = backoff(raised, result) if callable(backoff) else backoff
         return None if seconds is None else min(max(0.0, float(seconds)), LONGEST_DELAY.total_seconds())
-    except BaseException:  # a sys.exit() in there would end the thread, and nobody would hear of the task
-        logger.exception("backoff of %s raised: no retry. id=%s", claim.task_name, claim.task_id)
+    except BaseException:  # a sys.exit() here would end the thread and lose the result
+        logger.exception("backoff raised: no retry id=%s name=%s", claim.task_id, claim.task_name)
         return None
 
 
 def _traceback(raised: BaseException) -> str:
-    """The traceback from the body on, without the frames that lead to it."""
+    """Return the traceback from the task's function on, without the frames that lead to it."""
     return "".join(traceback.format_exception(type(raised), raised, _task_frame(raised) or raised.__traceback__))
 
 
 def _task_frame(raised: BaseException) -> TracebackType | None:
-    """The traceback without our own frames that lead to the body; None if it never got there."""
+    """Return the traceback without our own first frames; None if it has no others."""
     trace = raised.__traceback__
     while trace and _is_of_this_package(trace):
         trace = trace.tb_next
@@ -201,18 +201,18 @@ def _is_of_this_package(trace: TracebackType) -> bool:
 
 def _message(raised: BaseException, code: str, execution: Execution) -> str:
     if code == OutcomeCode.TASK_TIMEOUT:
-        return f"The body ran longer than its time limit of {execution.time_limit:g} seconds."
+        return f"The task ran longer than its time limit of {execution.time_limit:g} seconds."
     try:
         return str(raised)
-    except Exception:  # noqa: BLE001  # an exception's own __str__ may be what is broken
+    except Exception:  # noqa: BLE001  # the exception's own __str__ may fail
         return f"<{type(raised).__name__} that can't be printed>"
 
 
 def broken(execution: Execution, error: BaseException) -> ExecutionResult:
-    """Return the outcome of a body whose real one could not be told, with nothing that could fail again."""
+    """Return a substitute for a result that could not be built, with nothing that could fail again."""
     claim = execution.claim
-    logger.error("the outcome of task id=%s could not be told", claim.task_id, exc_info=error)
+    logger.error("result of a task could not be built id=%s", claim.task_id, exc_info=error)
     code = OperationalCode.UNHANDLED_EXCEPTION.value
-    message = f"{type(error).__name__} while the outcome was being written."
+    message = f"{type(error).__name__} while the result was being built."
     ended = Ended(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message))
     return ExecutionResult(execution, ended, error)

@@ -1,4 +1,4 @@
-"""Running one task's body: from a claimed row to how it ended. Whatever user code raises ends here."""
+"""Runs one task: from a claimed row to its result. Nothing that user code raises gets out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Call:
 
 
 def run_task(execution: Execution) -> ExecutionResult | NotStarted:
-    """Run a body in this thread, if it may still begin. Never raises."""
+    """Run a task's function in this thread, if it may still start. Never raises."""
     call = None
     try:
         execution.start()
@@ -54,18 +54,18 @@ def run_task(execution: Execution) -> ExecutionResult | NotStarted:
         return result_mapping.returned(execution, call.task, _value(execution, call))
     except TooLate:
         return NotStarted(execution)
-    except BaseException as error:  # noqa: BLE001  # sys.exit() and KeyboardInterrupt of a body end the body, not us
+    except BaseException as error:  # noqa: BLE001  # sys.exit() or KeyboardInterrupt of a task ends the task only
         return _raised(execution, call, error)
     finally:
         execution.end()
 
 
 async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
-    """Run a body on this event loop, if it may still begin. Never raises."""
+    """Run a task's function on this event loop, if it may still start. Never raises."""
     call = None
     try:
         execution.start()
-        # What a node, or a group of calls, is given is read from the database.
+        # The arguments of a workflow node, or of grouped calls, come from the database.
         is_given = execution.claim.workflow_id is not None or execution.claim.has_inputs
         call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
         if signal_dispatcher.wants_started(execution.claim):
@@ -84,7 +84,7 @@ async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
         return result_mapping.returned(execution, call.task, value)
     except TooLate:
         return NotStarted(execution)
-    except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to whoever runs it: us
+    except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to its caller
         if result_mapping.is_unknown(execution, error):
             return await sync_to_async(_raised)(execution, call, error)
         return result_mapping.raised_by(execution, call.task if call else None, error)
@@ -93,7 +93,7 @@ async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
 
 
 def _raised(execution: Execution, call: _Call | None, error: BaseException) -> ExecutionResult:
-    """Return the outcome of an exception: a call that another version of the code may know goes back. Never raises."""
+    """Return the result of an exception; hand a call back that only another version knows. Never raises."""
     task = call.task if call else None
     try:
         if (
@@ -104,21 +104,22 @@ def _raised(execution: Execution, call: _Call | None, error: BaseException) -> E
     except Snooze as snooze:
         return result_mapping.raised_by(execution, task, snooze)
     except Exception:
-        logger.exception("whether another worker knows task id=%s could not be told", execution.task_id)
+        logger.exception("search for a worker that knows the task failed id=%s", execution.task_id)
     return result_mapping.raised_by(execution, task, error)
 
 
 def _value(execution: Execution, call: _Call) -> Any:
     context = [_context(execution)] if call.task.takes_context else []
     is_async = inspect.iscoroutinefunction(call.task.func)
-    execution.raise_if_too_late()  # what the call is given may have taken long to read
-    if execution.options.middleware and call.task.func is not deferred_group_join.join:  # which is no body of theirs
+    execution.raise_if_too_late()  # reading the arguments may have taken long
+    is_ours = call.task.func is deferred_group_join.join  # the project's middleware must not see it
+    if execution.options.middleware and not is_ours:
         body = partial(call.task.func, *context, *call.args, **call.kwargs)
         if is_async:
             return async_to_sync(execution.cancellable)(_call_with_middleware(execution, call, body))
-        around = middleware_stack.stack_of(execution.options.middleware, is_async=False)
+        stack = middleware_stack.stack_of(execution.options.middleware, is_async=False)
         with execution.interruptible():
-            return around(middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body))
+            return stack(middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body))
     if is_async:
         return async_to_sync(execution.cancellable)(call.task.func(*context, *call.args, **call.kwargs))
     with execution.interruptible():
@@ -126,43 +127,43 @@ def _value(execution: Execution, call: _Call) -> Any:
 
 
 def _call_with_middleware(execution: Execution, call: _Call, body: Callable[[], Any]) -> Awaitable[Any]:
-    """Return a coroutine's chain, to be awaited."""
-    around = middleware_stack.stack_of(execution.options.middleware, is_async=True)
-    awaitable: Awaitable[Any] = around(
+    """Return the coroutine that calls the middleware stack."""
+    stack = middleware_stack.stack_of(execution.options.middleware, is_async=True)
+    awaitable: Awaitable[Any] = stack(
         middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body)
     )
     return awaitable
 
 
 def _value_in_transaction(execution: Execution, call: _Call) -> Any:
-    """Run an atomic task's body. A block that it leaves open would be ended in the place of the transaction itself."""
+    """Run an atomic task's function. Raises TransactionManagementError if it leaves an atomic block open."""
     connection = connections[execution.database]
     depth = len(connection.atomic_blocks)
     value = _value(execution, call)
     if len(connection.atomic_blocks) != depth:
-        raise transaction.TransactionManagementError("The body left a transaction.atomic() block open.")
+        raise transaction.TransactionManagementError("The task left a transaction.atomic() block open.")
     return value
 
 
 class _TaskFailed(Exception):
-    """The body of an atomic task came to an error, so its effects must not stay."""
+    """The function of an atomic task has failed, so its effects must be rolled back."""
 
     def __init__(self, outcome: ExecutionResult) -> None:
         self.outcome = outcome
 
 
 def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
-    """Run a body, its COMPLETED mark and its attempt as one transaction, behind the fence of the claim."""
+    """Run the function, its completion and its attempt as one transaction, fenced by the claim."""
     committed: list[bool] = []
     has_begun = False
     database = execution.database
     tasks = Task.objects.using(database)
     try:
         with transaction.atomic(using=database):
-            # The first to hear of the commit: a callback of the body's own may raise and keep it from others.
+            # The first callback: one that the function registers may raise and keep later ones from running.
             transaction.on_commit(partial(committed.append, True), using=database)
             if connections[database].vendor == "sqlite":
-                # Who has read can't become the writer once somebody else has written: be it from the start.
+                # SQLite can't turn a reader into the writer once another connection has written: write first.
                 mine = tasks.held([execution.claim], TaskStatus.RUNNING, execution.runner.worker_id)
                 _require_claim(execution, mine.update(claim=F("claim")))
             has_begun = True
@@ -183,17 +184,17 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
     except _TaskFailed as error:
         return error.outcome
     except BaseException as error:
-        is_ours = not has_begun or execution.is_over  # and what the body itself has run into is its own
+        is_ours = not has_begun or execution.is_over  # an error of the function itself is its result
         if is_ours and not committed and is_outage(error):
             raise Snooze(UNTIL_IT_IS_BACK) from error
         if not committed:
             raise
-        logger.exception("a callback after the commit of task id=%s raised; the task is done", execution.task_id)
+        logger.exception("on_commit callback raised after the task had committed id=%s", execution.task_id)
     return outcome
 
 
 def _require_claim(execution: Execution, is_held: object) -> None:
-    """Stop a run whose task is not its worker's any more."""
+    """Stop an execution whose task this worker no longer holds."""
     if not is_held:
         execution.request_stop(TaskRevoked)
         execution.raise_if_stopping()

@@ -1,4 +1,4 @@
-"""Doing a plan's work: in this process where that is all it takes, under a supervisor otherwise."""
+"""Runs a worker: in this process if that is enough, under a supervisor otherwise."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .supervisor import ABORT_TIMEOUT, LEAVE_TIMEOUT, Supervisor
 
 
 def run_worker(config: WorkerConfig, verbosity: int = 1, *, owns_process: bool = False) -> int:
-    """Work by ``plan`` and return the exit status: 0 done or stopped cleanly, 1 failed.
+    """Work by ``config`` and return the exit status: 0 done or stopped cleanly, 1 failed.
 
-    A worker that ends by itself and has one process needs no supervisor: it works right here, in a test's process too.
-    If it does not stop in time after a signal, the process exits if it ``owns_process``; if not, KeyboardInterrupt is
-    raised. Raises ImproperlyConfigured if the tables are not there, or the database's role may not work on them.
+    A worker that ends by itself and has one process needs no supervisor: it works in this process, even in a test. If
+    it does not stop in time after a signal, the process exits if it ``owns_process``; otherwise KeyboardInterrupt is
+    raised. Raises ImproperlyConfigured if the tables are missing or the database role may not work on them.
     """
     check_tables(config.database, is_worked_on=True)
     if config.until is Until.STOPPED or (config.processes > 1 and config.until is Until.DRAINED):
@@ -35,7 +35,7 @@ def run_worker(config: WorkerConfig, verbosity: int = 1, *, owns_process: bool =
         lambda: inbox.put(next(commands, Command.ABORT)), in_order, ABORT_TIMEOUT, owns_process=owns_process
     ):
         exit_reason = ExitReason.WORN_OUT
-        while exit_reason is ExitReason.WORN_OUT:  # it takes no more tasks, and there may be more
+        while exit_reason is ExitReason.WORN_OUT:  # it reached its limits, and there may be more tasks
             exit_reason = runner.run(config, config.new_worker_id(), inbox, verbosity=verbosity if owns_process else 0)
             if config.until is not Until.DRAINED:
                 break

@@ -1,4 +1,4 @@
-"""A runner: one pump, its executors and its listener."""
+"""A runner: one producer with its executors and its listener."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def run(
     *,
     verbosity: int = 0,
 ) -> ExitReason:
-    """Work by ``plan`` in this thread until done or told to stop; return why it ended.
+    """Work in this thread until done or stopped; return why it ended.
 
-    ``retire`` tells a supervisor that this runner takes no more work, and why, and returns whether there is one; in
-    ``begun`` the supervisor sees which bodies have begun. That it is ready is logged and, unless ``verbosity`` is 0,
-    comes to stderr however LOGGING is set.
+    ``on_retire`` tells a supervisor why this runner takes no more work and returns whether there is one; through
+    ``started_registry`` the supervisor sees which executions have started. Readiness is logged and, unless
+    ``verbosity`` is 0, printed to stderr whatever LOGGING says.
     """
     runner = Runner(worker_id, HOSTNAME, os.getpid())
     with own_logging(), own_connection(config.database, worker_id, is_busy=True):
@@ -60,7 +60,7 @@ def run(
         finally:
             listener.stop()
             for pool in pools:
-                if not producer.leaves_bodies:  # else the end of the process is what its threads need
+                if not producer.leaves_executions:  # otherwise the end of the process stops its threads
                     pool.executor.close()
     logger.info("worker stopped id=%s", worker_id)
     return exit_reason
@@ -76,10 +76,10 @@ def _lanes(config: WorkerConfig, inbox: Inbox) -> Sequence[SlotPool]:
 
 
 def _ahead(config: WorkerConfig) -> StartAheadTuner:
-    """Who has asked for a number of tasks to be claimed ahead gets those, and no others."""
+    """Return the tuner of threads: ``prefetch`` sets a fixed number of tasks to claim ahead instead."""
     return StartAheadTuner(config.threads, 0 if config.prefetch else config.start_ahead)
 
 
 def _inline_lanes(config: WorkerConfig, inbox: Inbox) -> Sequence[SlotPool]:
-    """Lanes for a database, or a transaction, that no other thread can see into."""
+    """Return pools for a database or a transaction that no other thread can see."""
     return [SlotPool(is_async, 1, 0, InlineExecutor(inbox.put), StartAheadTuner(1, 0)) for is_async in (False, True)]

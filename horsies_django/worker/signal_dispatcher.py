@@ -1,4 +1,4 @@
-"""Signals of what a worker does, paid for only when someone listens."""
+"""Dispatches the signals of a worker. Without receivers they cost nothing."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from .execution_result import ExecutionResult
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: The ends that ``task_finished`` tells of: a body that was cancelled may still come to one of its own.
+#: The states that ``task_finished`` reports: a cancelled task may still return.
 _FINISHED: Final = (TaskStatus.COMPLETED, TaskStatus.FAILED)
 
 
 def wants_started(claim: ClaimedTask) -> bool:
-    """Whether anyone listens to ``task_started`` of this task's backend."""
+    """Whether ``task_started`` has receivers for this task's backend."""
     return task_started.has_listeners(sender_of(claim.backend))
 
 
 def wants_retrying(claim: ClaimedTask) -> bool:
-    """Whether anyone listens to ``task_retrying`` of this task's backend."""
+    """Whether ``task_retrying`` has receivers for this task's backend."""
     return task_retrying.has_listeners(sender_of(claim.backend))
 
 
 def wants_finished(claim: ClaimedTask) -> bool:
-    """Whether anyone listens to ``task_finished`` of this task's backend."""
+    """Whether ``task_finished`` has receivers for this task's backend."""
     return task_finished.has_listeners(sender_of(claim.backend))
 
 
 def started(claim: ClaimedTask, database: str) -> None:
-    """Send ``task_started``, just before the body; what a receiver raises is logged and does not stop it."""
+    """Send ``task_started``, just before the function starts. An error of a receiver is logged and does not stop it."""
     if wants_started(claim):
         result = result_of(running_row(claim, database))
         task_started.send_robust(sender=sender_of(claim.backend), task_result=result)
 
 
 def running_row(claim: ClaimedTask, database: str) -> Task:
-    """Return the row of a task whose body is about to begin. While the database is away, the body can't: it snoozes."""
+    """Return the row of a task that is about to start. Raises Snooze while the database is away."""
     with waiting_for_database():
         return Task.objects.using(database).get(pk=claim.task_id)
 
 
 class SignalDispatcher:
-    """Sends signals of what has been stored, in a thread of its own: receivers must not hold up the pump.
+    """Sends the signals of stored results in a thread of its own, so that receivers don't hold up the producer.
 
-    Without ``has_thread``, for a database that no other thread can see into, :meth:`send` sends them in the calling
-    thread. ``on_sent`` is called after each job. ``taken`` and ``sent`` count jobs; one thread alone writes each.
+    Without ``has_thread``, for a database that no other thread can see, :meth:`send` sends them in the calling thread.
+    ``on_sent`` is called after each job. ``taken`` and ``sent`` count jobs; one thread writes each of them.
     """
 
     def __init__(self, database: str, *, has_thread: bool = True, on_sent: Callable[[], None] | None = None) -> None:
@@ -74,16 +74,16 @@ class SignalDispatcher:
         self.sent = 0
 
     def enqueue_results(self, outcomes: Sequence[ExecutionResult]) -> None:
-        """Announce those of ``outcomes`` that were a task's end, or that another attempt follows, once each."""
+        """Enqueue the signals of those ``outcomes`` that ended a task, or that failed before another attempt."""
         if finished := [one for one in outcomes if one.is_final and wants_finished(one.claim)]:
             self.put(partial(self._send_finished, finished))
-        # What was to be retried has ended all the same where that would have been past ``good_until``.
+        # Instead of being retried, such a task has expired if its next attempt would be past ``good_until``.
         failed = [one for one in outcomes if not one.is_final and one.completion.error is not None]
         if failed := [one for one in failed if wants_retrying(one.claim) or wants_finished(one.claim)]:
             self.put(partial(self._send_failures, failed))
 
     def put(self, job: Job) -> None:
-        """Take what sends signals."""
+        """Enqueue a job that sends signals."""
         if self._thread is None and self._has_thread:
             self._thread = threading.Thread(target=self._loop, name="horsies-signals", daemon=True)
             self._thread.start()
@@ -91,13 +91,13 @@ class SignalDispatcher:
         self._queue.put(job)
 
     def send(self) -> None:
-        """Send what is waiting in this thread, unless there is one for that."""
+        """Run the waiting jobs in this thread, unless there is a thread for them."""
         while not self._has_thread and self.sent < self.taken:
             if (job := self._queue.get()) is not None:
                 self._send(job)
 
     def close(self, timeout: float) -> None:
-        """Send what is waiting, for at most ``timeout`` seconds."""
+        """Run the waiting jobs, for at most ``timeout`` seconds."""
         self.send()
         if self._thread is not None:
             self._queue.put(None)
@@ -111,12 +111,12 @@ class SignalDispatcher:
         connections.close_all()
 
     def _send(self, job: Job) -> None:
-        """Send the signals of one job; what a receiver raises changes nothing, be it SystemExit."""
+        """Run one job. Whatever a receiver raises is logged, even SystemExit."""
         try:
             isolated(job)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self._has_thread:
-                raise  # the caller's own thread was asked to stop
+                raise  # it was meant for the caller's own thread
             logger.exception("signals could not be sent")
         finally:
             self.sent += 1
@@ -129,7 +129,7 @@ class SignalDispatcher:
         for row in rows:
             outcome = raised[row.pk]
             is_mine = (row.claim, row.claimed_by_worker_id) == (outcome.claim.claim, outcome.execution.runner.worker_id)
-            # Who took this worker for dead has told of that end.
+            # A reaper that took this worker for dead has sent the signal of that end.
             if is_mine and row.error_code != OperationalCode.WORKER_CRASHED:
                 _send_handling(outcome.exception, partial(send_finished, [row]))
 
@@ -138,12 +138,12 @@ class SignalDispatcher:
         for attempt in failures(self._database, {key: outcome.claim.attempt for key, outcome in raised.items()}):
             outcome = raised[attempt.task_id]
             is_mine = attempt.worker_id == outcome.execution.runner.worker_id
-            if is_mine and attempt.outcome == AttemptOutcome.FAILED:  # else somebody took this worker for dead
+            if is_mine and attempt.outcome == AttemptOutcome.FAILED:  # otherwise a reaper took this worker for dead
                 _send_handling(outcome.exception, partial(send_failure, attempt))
 
 
 def _send_handling(exception: BaseException | None, send: Job) -> None:
-    """Send a signal where receivers find the traceback in ``sys.exc_info()``, as the framework promises."""
+    """Send a signal so that receivers find the traceback in ``sys.exc_info()``, as Django promises."""
     try:
         if exception is not None:
             raise exception

@@ -1,10 +1,10 @@
-"""Lanes: the slots for one kind of body, and what is in them."""
+"""A pool of slots for one kind of task: functions or coroutines."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -15,24 +15,24 @@ from .execution import Execution
 from .executors import LOOP_BLOCKED_AFTER, Executor
 from .start_ahead import MAX_WAIT, StartAheadTuner
 
-#: Queues from which one claim takes at most; which they are is looked up again and again.
+#: The most queues that one claim takes from. Every poll chooses them anew.
 MAX_QUEUES: Final = 16
 
-#: Those that come next, at most.
+#: The most queues that are kept to claim from afterwards.
 MAX_NEXT_QUEUES: Final = 2 * MOST
 
-#: Queues that had much to give and are claimed from although a look did not see them, at most.
+#: The most queues with a backlog that stay in the list although a partial poll did not see them.
 MAX_DEEP: Final = 4
 
 
 @dataclass(slots=True)
 class SlotPool:
-    """One kind of body and the slots for it, so that sync and async tasks never wait for each other's slots.
+    """The slots for one kind of task, so that sync and async tasks never compete for each other's slots.
 
-    It is ``hot`` while there may be more to claim, in ``queues``: a claim that got less than it asked for cools it, a
-    wake or a look that found something heats it. What runs is known by task and claim: a task that was taken back and
-    claimed anew has two bodies for a while, and each has its own slot. ``watched`` are the runs that have a time limit
-    or were told to stop, ``dated`` those that have a time to begin by.
+    ``queues`` are the queues that may hold work: a notification or a poll adds to them, and a claim that gets less than
+    it asked for empties them. ``running`` has a key of task and claim: a task that was taken back and claimed again has
+    two executions for a while, each in a slot of its own. ``watched`` are the executions that have a time limit or were
+    asked to stop, ``with_deadline`` those that must start by a certain time.
     """
 
     is_async: bool
@@ -53,13 +53,15 @@ class SlotPool:
     is_stalled: bool = False
     withdrawn: list[ClaimedTask] = field(default_factory=list)
 
+    # Queues.
+
     @property
     def has_work(self) -> bool:
-        """Whether there may be something to claim."""
+        """Whether there may be tasks to claim."""
         return bool(self.queues)
 
     def mark_ready(self, queue_name: str) -> None:
-        """There may be something in this queue."""
+        """Note that this queue may hold work."""
         if queue_name in self.queues:
             return
         if len(self.queues) < MAX_QUEUES:
@@ -68,9 +70,9 @@ class SlotPool:
             self.has_unlisted = True
 
     def set_queues(self, queues: Sequence[str], *, is_all: bool = True) -> None:
-        """There is something in these queues, those first that have what comes first; not in all there are, perhaps.
+        """Set the queues that hold work, the one with the first task first; ``is_all`` if the poll saw every queue.
 
-        Where a look does not see all, those come first that had much to give, and last those that nobody has come to.
+        After a partial poll, queues with a backlog stay at the front and queues that no claim has reached yet follow.
         """
         before = () if is_all else (*self.deep, *queues, *self.queues, *self.next_queues)
         names = tuple(dict.fromkeys(before)) or tuple(queues)
@@ -82,9 +84,9 @@ class SlotPool:
         self.has_unlisted = self.is_partial or bool(self.next_queues)
 
     def prefer_deep(self, claims: Sequence[ClaimedTask]) -> None:
-        """Where a look does not see all queues: remember those that had more than one task to give.
+        """Remember, where polls are partial, the queues that gave more than one task.
 
-        One that all of these came from is claimed from alone, until it has no more.
+        If all claims came from one queue, the next claims take from that queue alone until it is empty.
         """
         counts = Counter(claim.queue_name for claim in claims)
         deep = [name for name, count in counts.items() if count > 1]
@@ -94,24 +96,26 @@ class SlotPool:
             self.queues = tuple(deep)
 
     def mark_empty(self) -> None:
-        """There is nothing more in the queues that it claims from: go on to the next."""
+        """Note that the current queues are empty, and go on to the next ones."""
         self.queues = tuple(self.next_queues.popleft() for _ in range(min(MAX_QUEUES, len(self.next_queues))))
         if not self.queues:
             self.has_unlisted = False
 
+    # Slots.
+
     @property
     def free(self) -> int:
-        """Slots in which no body runs; less than none if some are started ahead of their slots."""
+        """Slots without an execution; negative if some were started ahead of their slots."""
         return self.slots - len(self.running)
 
     @property
     def startable(self) -> list[ClaimedTask]:
-        """Prefetched tasks for which there is a slot."""
+        """Prefetched tasks for which a slot is free."""
         return [claim for claim, _ in zip(self.prefetched, range(self.free), strict=False)]
 
     @property
     def room(self) -> int:
-        """How many tasks could be claimed: none for an event loop that is blocked."""
+        """How many tasks can be claimed: none while the event loop is blocked."""
         if self.executor.is_silent:
             return 0
         ahead = 0 if self.is_stalled else max(self.prefetch, self.start_ahead.size)
@@ -119,33 +123,38 @@ class SlotPool:
 
     @property
     def longest_running(self) -> float:
-        """Seconds for which the oldest body has been running; 0 if there is none."""
+        """Seconds since the oldest execution started; 0 if nothing runs."""
         return next((max(0.0, time.monotonic() - execution.started_at) for execution in self.running.values()), 0.0)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether something waits for a slot. A coroutine has one: it waits for the event loop."""
+        """Whether a task waits for a slot. A coroutine never does: it waits for the event loop."""
         return not self.is_async and self.executor.waiting() is not None
 
     @property
     def withdraw_at(self) -> float:
-        """When the first of those that have not begun has waited too long."""
+        """When the first execution that has not started has waited too long."""
         waiting = self.executor.waiting()
         if waiting is None:
             return float("inf")
         if self.free < 0:
             return waiting.submitted_at + MAX_WAIT
-        patience = waiting.submitted_at + LOOP_BLOCKED_AFTER if self.is_async else float("inf")
-        return min(
-            [
-                patience,
-                waiting.start_by,
-                *(execution.start_by for execution in self.with_deadline if not execution.has_started),
-            ]
-        )
+        blocked_at = waiting.submitted_at + LOOP_BLOCKED_AFTER if self.is_async else float("inf")
+        deadlines = (execution.start_by for execution in self.with_deadline if not execution.has_started)
+        return min([blocked_at, waiting.start_by, *deadlines])
+
+    def is_overdue(self, max_wait: float) -> bool:
+        """Whether prefetched tasks have waited more than ``max_wait`` seconds for a slot."""
+        if self.prefetched and not self.startable and time.monotonic() - self.progressed_at > max_wait:
+            return True
+        return self.is_stalled
+
+    def mark_stalled(self) -> None:
+        """Prefetch nothing until an execution ends."""
+        self.is_stalled = True
 
     def submit(self, executions: Collection[Execution]) -> None:
-        """Begin these bodies, as soon as there is a slot for each."""
+        """Start these executions, each as soon as it has a slot."""
         if not executions:
             return
         self.progressed_at = time.monotonic()
@@ -157,8 +166,12 @@ class SlotPool:
                 self.with_deadline.add(execution)
         self.executor.submit(executions)
 
+    def watch(self, execution: Execution) -> None:
+        """Have the watchdog look after this execution."""
+        self.watched.add(execution)
+
     def remove(self, execution: Execution) -> bool:
-        """This body has ended, or will not begin; return whether it was one of this lane."""
+        """Forget an execution that has ended or will not start; return whether it belonged to this pool."""
         if self.running.pop((execution.task_id, execution.claim.claim), None) is None:
             return False
         self.watched.discard(execution)
@@ -167,18 +180,22 @@ class SlotPool:
         return True
 
     def hand_back(self, execution: Execution) -> bool:
-        """Take back, to be given back, what will not begin; return whether it was one of this lane."""
+        """Put an execution that will not start among the withdrawn ones; return whether it belonged to this pool."""
         if not self.remove(execution):
             return False
         self.withdrawn.append(execution.claim)
         return True
 
     def withdraw(self) -> list[Execution]:
-        """Take back, to be given back, all that has not begun."""
+        """Put every execution that has not started among the withdrawn ones, and return them."""
         return [execution for execution in self.executor.withdraw() if self.hand_back(execution)]
 
-    def check_stalled(self, longest: float) -> bool:
-        """Whether what was prefetched has waited too long for a slot; then nothing is, until a body ends."""
-        if self.prefetched and not self.startable and time.monotonic() - self.progressed_at > longest:
-            self.is_stalled = True
-        return self.is_stalled
+    def set_prefetched(self, claims: Collection[ClaimedTask]) -> None:
+        """Replace the prefetched tasks."""
+        if len(claims) > len(self.prefetched):
+            self.progressed_at = time.monotonic()
+        self.prefetched = deque(claims)
+
+    def set_withdrawn(self, claims: Iterable[ClaimedTask]) -> None:
+        """Replace the tasks that have yet to be handed back to their queues."""
+        self.withdrawn = list(claims)

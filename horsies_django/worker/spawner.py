@@ -1,14 +1,17 @@
-"""Starting runners: forked from the nursery, or from scratch where there is none."""
+"""Starts runners: forked from the fork server, or in a new interpreter where there is none."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from django.conf import settings
 from django.core.cache import caches
@@ -22,10 +25,16 @@ from .started_registry import StartedRegistry, create_shared_memory
 
 logger = logging.getLogger("horsies_django.worker")
 
+#: Seconds between SIGTERM and SIGKILL.
+GROUP_GRACE: Final = 1.0
+
+#: Seconds between two checks whether the group has ended.
+_INTERVAL: Final = 0.02
+
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A runner's process, as its supervisor sees it; from ``reading`` comes why it takes no more work."""
+    """A runner's process as its supervisor sees it. ``retire_pipe`` delivers why it takes no more work."""
 
     worker_id: str
     process: subprocess.Popen[str] | ForkedProcess
@@ -37,16 +46,16 @@ class Child:
     is_replaced: bool = False
 
     def send(self, command: Command) -> None:
-        """Say a word to the runner; one that is gone needs none."""
+        """Send a command to the runner, unless it is gone."""
         with suppress(OSError, ValueError):
             assert self.process.stdin is not None
             self.process.stdin.write(f"{command.name}\n")
             self.process.stdin.flush()
 
     def kill(self, why: str) -> None:
-        """End the process, once."""
+        """Kill the process, once."""
         if not self.is_killed:
-            logger.error("runner is killed id=%s: %s", self.worker_id, why)
+            logger.error("runner killed id=%s: %s", self.worker_id, why)
             self.is_killed = True
             self.process.kill()
 
@@ -60,60 +69,60 @@ class Spawner:
         self._fork_server: ForkServer | None = None
 
     def open(self) -> None:
-        """Fork the nursery, while this process has no connection and no second thread."""
+        """Start the fork server, while this process has no connection and no second thread."""
         if self._config.fork:
             connections.close_all()
             caches.close_all()
             self._fork_server = ForkServer.open()
 
     def close(self) -> None:
-        """End the nursery; the runners go on."""
+        """End the fork server; the runners go on."""
         if self._fork_server is not None:
             self._fork_server.close()
             self._fork_server = None
 
     def start(self) -> Child:
-        """Start a runner. Raises OSError if there are no more processes, or memory, for now."""
+        """Start a runner. Raises OSError if the system has no more processes or memory."""
         worker_id = self._config.new_worker_id()
         opened: list[int] = []
         try:
-            reading, writing = os.pipe()
-            opened += (reading, writing)
+            retire_read, retire_write = os.pipe()
+            opened += (retire_read, retire_write)
             memory = create_shared_memory()
             opened.append(memory)
             started_registry = StartedRegistry(memory)
-            process = self._fork((writing, memory)) or self._exec((writing, memory))
-            opened.remove(reading)
+            process = self._fork((retire_write, memory)) or self._exec((retire_write, memory))
+            opened.remove(retire_read)
         finally:
             for descriptor in opened:
                 os.close(descriptor)
         with suppress(OSError):
             assert process.stdin is not None
-            process.stdin.write(f"{worker_id} {self._verbosity} {writing} {memory} {self._config.dumps()}\n")
+            process.stdin.write(f"{worker_id} {self._verbosity} {retire_write} {memory} {self._config.dumps()}\n")
             process.stdin.flush()
-        return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), reading)
+        return Child(worker_id, process, started_registry, StallDetector(self._config, started_registry), retire_read)
 
     def _fork(self, descriptors: Sequence[int]) -> ForkedProcess | None:
-        """Fork a runner, if there is a nursery that does. Raises OSError."""
+        """Fork a runner; None without a fork server. Raises OSError."""
         if self._fork_server is None:
             return None
-        listening, speaking = os.pipe()
+        control_read, control_write = os.pipe()
         try:
-            pid = self._fork_server.spawn((listening, *descriptors))
+            pid = self._fork_server.spawn((control_read, *descriptors))
         except OSError:
-            os.close(speaking)
+            os.close(control_write)
             raise
         finally:
-            os.close(listening)
+            os.close(control_read)
         if pid is not None:
-            return ForkedProcess(pid, speaking)
-        os.close(speaking)  # whoever was born after all finds that nobody speaks
-        logger.warning("the nursery is lost: runners are started from scratch")
+            return ForkedProcess(pid, control_write)
+        os.close(control_write)  # a runner that was forked all the same finds its control pipe closed and exits
+        logger.warning("fork server lost: runners are started from scratch")
         self.close()
         return None
 
     def _exec(self, descriptors: Sequence[int]) -> subprocess.Popen[str]:
-        """Start a runner from scratch. Raises OSError."""
+        """Start a runner in a new interpreter. Raises OSError."""
         environment = os.environ | {
             "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE,
             "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
@@ -125,3 +134,29 @@ class Spawner:
             text=True,
             pass_fds=descriptors,
         )
+
+
+def kill_process_group(leader: int) -> None:
+    """End what is left of the process group of a runner that has ended; return once it is gone or killed.
+
+    The group holds the programs that its tasks have started, except those in a session or a group of their own.
+    """
+    kill_at = time.monotonic() + GROUP_GRACE
+    is_left = _signal_group(leader, signal.SIGTERM)
+    while is_left and time.monotonic() < kill_at:
+        time.sleep(_INTERVAL)
+        is_left = _signal_group(leader, 0)
+    if is_left:
+        _signal_group(leader, signal.SIGKILL)
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Send a signal, or with 0 none, to a group; return whether a process of it can get one."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass  # in a container this process may be the one that adopts orphans
+    try:
+        os.killpg(group, number)
+    except OSError:  # there is none, or none of ours
+        return False
+    return True

@@ -1,55 +1,54 @@
-"""How many short tasks are started ahead of the slots, so that these need not wait for the database."""
+"""How many short tasks a runner starts ahead of its slots, so that slots need not wait for the database."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Seconds that a task which was started ahead of its slot is to wait for it, as a rule.
+#: Seconds that a task which was started ahead of its slot should wait for the slot.
 TARGET_WAIT: Final = 0.008
 
-#: Seconds after which one that still waits is given back, for the bodies before it take longer than expected.
+#: Seconds after which a task that still waits is handed back: the tasks before it take longer than expected.
 MAX_WAIT: Final = 0.05
 
-#: How much the newest body counts in the averages.
+#: Weight of the newest execution in the moving averages.
 _WEIGHT: Final = 1 / 16
 
-
-#: How many times too long for anything to be ahead of them bodies are taken to be, until some have ended.
+#: Until some executions have ended, assume that they take this many times too long for any to be started ahead.
 _INITIAL_FACTOR: Final = 2
 
 
 class StartAheadTuner:
-    """Learns from the bodies that have ended. Durations are seconds.
+    """Sets ``size``, the number of tasks to start ahead, from how long executions wait and take. Times are seconds.
 
-    What waits is gone after ``WAIT`` if there is as much of it as the slots get through in that time. So there is
-    nothing ahead of bodies that take much longer, and nothing is hidden from other workers; of bodies that take
-    microseconds there is as much as ``most`` allows. Threads share an interpreter, so the slots may get through less
-    than their number says: how long the last ones really waited counts as well.
+    A queue of ``size`` tasks empties in ``TARGET_WAIT`` if the slots get through that many in this time. So nothing is
+    started ahead of executions that take much longer, and nothing is hidden from other workers; executions of
+    microseconds get as many as ``max_size`` allows. Threads share an interpreter and may get through less than their
+    number suggests, so the wait that was measured counts as well.
     """
 
-    def __init__(self, slots: int, most: int) -> None:
+    def __init__(self, slots: int, max_size: int) -> None:
         self._slots = slots
-        self._max_size = most
+        self._max_size = max_size
         self._waited = 0.0
         self._seen = 0
         self._duration = _INITIAL_FACTOR * TARGET_WAIT * slots
         self.size = 0
 
     def record(self, waited: float, took: float) -> None:
-        """A body has waited for its slot, and taken it, for so long."""
+        """Add an execution that has waited for its slot, and then taken, so many seconds."""
         self._seen += 1
-        weight = max(_WEIGHT, 1 / self._seen)  # the first ones say it all
+        weight = max(_WEIGHT, 1 / self._seen)  # a plain mean until there are enough for a moving average
         self._waited += (waited - self._waited) * weight
         self._duration += (took - self._duration) * weight
 
     def adapt(self) -> None:
-        """Set ``size`` by what was learned."""
+        """Set ``size`` from the averages."""
         room = self._slots * TARGET_WAIT / max(self._duration, 1e-6)
         if self._waited > TARGET_WAIT:
             room = min(room, (self._slots + self.size) * TARGET_WAIT / self._waited)
         self.size = min(self._max_size, int(room))
 
     def reset(self) -> None:
-        """Start nothing ahead until bodies have been short again for a while."""
+        """Start nothing ahead until executions have been short again for a while."""
         self._duration = _INITIAL_FACTOR * TARGET_WAIT * self._slots
         self.size = 0

@@ -1,9 +1,9 @@
-"""Memory that a runner shares with its supervisor: which bodies have begun, and whether the runner is still alive.
+"""Memory that a runner shares with its supervisor: which executions have started, and whether the runner is alive.
 
-A task is RUNNING in the table a moment before its body begins. When a runner has died, its supervisor knows from here
-which of its tasks user code has touched at all; the others go back as if they had never been claimed. A body that holds
-the interpreter's lock, or a signal that stops the process, stops every thread of the runner, so the runner can't report
-it: the supervisor sees here that the runner's pulse has stopped, and which body is over its time limit.
+A task is RUNNING in the table a moment before its function starts. When a runner has died, its supervisor reads here
+which tasks were touched by user code; the others go back as if they had never been claimed. A function that holds the
+interpreter's lock, or a signal that stops the process, stops every thread of the runner, so the runner can't report it:
+the supervisor reads here that the pulse has stopped, and which execution is over its time limit.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .exit_reason import ExitReason
 if TYPE_CHECKING:
     from ..reaper.crashed import Lost
 
-#: A place: a task's id, the number of the claim, when the body began, and its time limit in seconds.
+#: A slot: the task's id, the number of the claim, when the function started, and its time limit in seconds.
 _SLOT: Final = struct.Struct("=16sQdd")
 _KEY: Final = struct.Struct("=16sQ")
 _LIMIT: Final = struct.Struct("=d")
 _LIMIT_AT: Final = _KEY.size + 8
 
-#: Places there are; far more than a runner ever has in hand.
+#: The number of slots, far more than a runner ever uses.
 _SLOTS: Final = 10_000
 
-#: Before the first place: 1 once a body has begun for which there was none; 1 once the worker's row is written; why the
-#: runner leaves, by its number in _LEAVINGS; how many places were ever taken; the last pulse; the last beat.
+#: The header: 1 once an execution has started without a slot of its own; 1 once the worker's row is written; why the
+#: runner exits, as an index of _EXIT_REASONS; how many slots were ever taken; the last pulse; the last heartbeat.
 _HEAD: Final = struct.Struct("=BBBxIdd")
 _OVERFLOW_AT, _REGISTERED_AT, _LEAVING_AT, _TAKEN_AT, _PULSE_AT, _BEAT_AT = 0, 1, 2, 4, 8, 16
 _COUNT: Final = struct.Struct("=I")
@@ -43,9 +43,9 @@ _EXIT_REASONS: Final[tuple[ExitReason | None, ...]] = (None, *ExitReason)
 
 
 def create_shared_memory() -> int:
-    """Return a descriptor of pages to share. Raises OSError."""
+    """Return a descriptor of memory to share. Raises OSError."""
     if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("horsies-begun")
+        descriptor = os.memfd_create("horsies-started")
         os.ftruncate(descriptor, StartedRegistry.SIZE)
         return descriptor
     with TemporaryFile() as file:
@@ -55,9 +55,9 @@ def create_shared_memory() -> int:
 
 
 class StartedRegistry:
-    """The shared pages: the runner writes, its supervisor reads. Moments are monotonic, in seconds.
+    """The shared memory: the runner writes, its supervisor reads. Times are monotonic, in seconds.
 
-    A place that is given back keeps what it says, for that stays true.
+    A slot that is released keeps its content, which stays true.
     """
 
     SIZE: Final = _HEAD.size + _SLOT.size * _SLOTS
@@ -67,10 +67,10 @@ class StartedRegistry:
         self._free: list[Slot] = []
         self._taken = 0
 
-    # What the runner writes.
+    # Written by the runner.
 
     def acquire(self) -> Slot:
-        """Return a place to mark."""
+        """Return a slot for an execution."""
         if self._free:
             return self._free.pop()
         if self._taken < _SLOTS:
@@ -80,28 +80,28 @@ class StartedRegistry:
         return Slot(self._memory, 0)
 
     def release(self, place: Slot | None) -> None:
-        """Let another body have the place."""
+        """Let another execution have the slot."""
         if place is not None and place.offset:
             self._free.append(place)
 
     def record_pulse(self) -> None:
-        """Note that the interpreter of this process runs."""
+        """Record that the interpreter of this process runs."""
         _TIME.pack_into(self._memory, _PULSE_AT, time.monotonic())
 
     def record_registered(self) -> None:
-        """Note that the worker's row is written, which is its first beat too."""
+        """Record that the worker's row is written, which is the first heartbeat as well."""
         self._memory[_REGISTERED_AT] = 1
         self.record_heartbeat()
 
     def record_heartbeat(self) -> None:
-        """Note that a beat is written."""
+        """Record that a heartbeat is written."""
         _TIME.pack_into(self._memory, _BEAT_AT, time.monotonic())
 
     def record_exit(self, exit_reason: ExitReason) -> None:
-        """Note why the process ends in order. One that ends without this note has crashed, whatever its status."""
+        """Record why the process exits. A process that ends without this has crashed, whatever its status."""
         self._memory[_LEAVING_AT] = _EXIT_REASONS.index(exit_reason)
 
-    # What the supervisor reads.
+    # Read by the supervisor.
 
     @property
     def last_pulse(self) -> float:
@@ -110,28 +110,29 @@ class StartedRegistry:
 
     @property
     def last_heartbeat(self) -> float:
-        """When the runner last wrote a beat; 0 until it has written its row."""
+        """When the runner last wrote a heartbeat; 0 until it has written its row."""
         return self._time_at(_BEAT_AT)
 
     @property
     def is_registered(self) -> bool:
-        """Whether the runner ever came to work."""
+        """Whether the runner has registered."""
         return bool(self._memory[_REGISTERED_AT])
 
     @property
     def exit_reason(self) -> ExitReason | None:
-        """Why the runner left in order; None if it did not."""
+        """Why the runner exited; None if it crashed."""
         return _EXIT_REASONS[self._memory[_LEAVING_AT]]
 
     def is_over_limit(self, grace: float) -> bool:
-        """Whether a body has run ``grace`` seconds longer than its time limit."""
+        """Whether an execution has run ``grace`` seconds longer than its time limit."""
         late = time.monotonic() - grace
         return any(began + limit <= late for _, _, began, limit in self._slots())
 
     def evidence(self, judged_at: float | None = None, *, is_stopped: bool = False) -> StartedEvidence:
-        """Return what the bodies of a dead runner have left; with ``judged_at``, also which were over their limits.
+        """Return the evidence of a dead runner's executions.
 
-        ``is_stopped`` says that it was told to stop, and that nothing else has ended them.
+        With ``judged_at`` it tells which were over their limits then. ``is_stopped`` tells that the runner was asked to
+        stop and that nothing else has ended it.
         """
         places = {(key, claim): began + limit for key, claim, began, limit in self._slots()}
         return StartedEvidence(
@@ -139,7 +140,7 @@ class StartedRegistry:
         )
 
     def close(self) -> None:
-        """Let the memory go."""
+        """Unmap the memory."""
         self._memory.close()
 
     def _time_at(self, offset: int) -> float:
@@ -154,27 +155,27 @@ class StartedRegistry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """Where one body notes that it begins and ends; at 0 the one for all bodies for which there is no other."""
+    """Where one execution records its start and end; at offset 0 the one that executions share when no slot is left."""
 
     memory: mmap.mmap
     offset: int
 
     def record_start(self, held: Held, began: float, limit: float) -> None:
-        """Note that the body of this claim has begun, with a time limit in seconds, which may be infinite."""
+        """Record that the execution of this claim has started, with a time limit in seconds, which may be infinite."""
         if self.offset:
             _SLOT.pack_into(self.memory, self.offset, held.task_id.bytes, held.claim, began, limit)
         else:
             self.memory[_OVERFLOW_AT] = 1
 
     def record_end(self) -> None:
-        """Note that the body has ended: it can't get over its limit any more."""
+        """Record that the function has ended: it can't exceed its limit any more."""
         if self.offset:
             _LIMIT.pack_into(self.memory, self.offset + _LIMIT_AT, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class StartedEvidence:
-    """What the memory of a dead runner tells of its bodies: evidence for :func:`~..reaper.crashed.recover_all`."""
+    """What the shared memory tells of a dead runner's executions, for :func:`~..reaper.crashed.recover_all`."""
 
     over_at: dict[tuple[bytes, int], float] = field(repr=False)
     all_began: bool
@@ -182,10 +183,10 @@ class StartedEvidence:
     is_stopped: bool = False
 
     def has_begun(self, lost: Lost) -> bool:
-        """Whether the body of this task, under this claim, may have begun."""
+        """Whether the task's function may have started under this claim."""
         return self.all_began or (lost.task_id.bytes, lost.claim) in self.over_at
 
     def is_over_limit(self, lost: Lost) -> bool:
-        """Whether the body was over its time limit when the process ended."""
+        """Whether the execution was over its time limit when the process ended."""
         over_at = self.over_at.get((lost.task_id.bytes, lost.claim), math.inf)
         return self.judged_at is not None and over_at <= self.judged_at

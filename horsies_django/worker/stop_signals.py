@@ -1,6 +1,6 @@
-"""SIGTERM and SIGINT for a command: the first stops it in order, and it ends in bounded time whatever it waits for.
+"""SIGTERM and SIGINT for a command: the first one stops it in order, and it ends within a limited time.
 
-The main thread may be inside a statement that the database does not answer. So another thread hears the signals too,
+The main thread may wait for a statement that the database does not answer. So another thread receives the signals too,
 and ends the process when the time is up.
 """
 
@@ -31,9 +31,9 @@ def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool 
     """Call ``stop`` for each SIGTERM and SIGINT in this block.
 
     ``timeouts`` are the seconds that the block may take after the first signal, and after the second. When they have
-    passed, the process exits with status 1 if it ``owns_process``, whatever the main thread waits for; if not, the main
-    thread gets KeyboardInterrupt, and again with each further signal. Without ``timeouts`` the block takes its time.
-    Outside the main thread, which alone hears signals, this does nothing.
+    passed, the process exits with status 1 if it ``owns_process``, whatever the main thread waits for; otherwise the
+    main thread gets KeyboardInterrupt, and again with each further signal. Without ``timeouts`` the time is unlimited.
+    Outside the main thread, which alone receives signals, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -42,7 +42,7 @@ def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool 
     with _Deadline(timeouts, owns_process=owns_process) if timeouts else nullcontext() as deadline:
 
         def handle(number: int, _: object) -> None:
-            if os.getpid() != own:  # a body has forked this process, and not every such one has mind_forks()
+            if os.getpid() != own:  # forked by a task's function, perhaps without install_fork_hooks()
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
                 return
@@ -59,7 +59,7 @@ def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool 
 
 
 class _Deadline:
-    """A thread that ends what the main thread does when the time is up."""
+    """A thread that ends the work of the main thread when the time is up."""
 
     def __init__(self, timeouts: Sequence[float], *, owns_process: bool) -> None:
         self._timeouts = iter(timeouts)
@@ -72,8 +72,8 @@ class _Deadline:
     def __enter__(self) -> Self:
         self._thread.start()
         if self._owns_process:
-            install_fork_hooks()  # or a signal to such a process would be written to this socket
-            # Python's own handlers run between two steps of the main thread, which may be long in coming.
+            install_fork_hooks()  # otherwise a signal to a forked process would be written to this socket
+            # Python runs its own handlers between two steps of the main thread, and one step may take long.
             self._wakeup = signal.set_wakeup_fd(self._calling.fileno(), warn_on_full_buffer=False)
         return self
 
@@ -104,7 +104,7 @@ class _Deadline:
                 break
             if not heard:
                 return
-            for number in heard:  # those of other signals may be among them
+            for number in heard:  # other signals may be among them
                 if number in STOPS and (timeout := next(self._timeouts, None)) is not None:
                     ends_at = min(ends_at, time.monotonic() + timeout)
         self._has_passed = True
@@ -118,5 +118,5 @@ class _Deadline:
         signal.pthread_kill(main, signal.SIGINT)
 
     def _log(self) -> None:
-        logger.error("command did not stop in time: its process ends, and what it held is left to a reaper")
+        logger.error("command did not stop in time: its process exits, and a reaper recovers its tasks")
         logging.shutdown()

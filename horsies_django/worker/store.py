@@ -1,4 +1,4 @@
-"""The books of one runner: everything it says to the queue's tables and asks of them."""
+"""The database access of one runner: every statement on the queue's tables."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
 from .watchdog import resident_bytes
 
-#: Seconds for which what rows of queues say is not read anew: a busy worker looks more often.
+#: Seconds for which policies of queues are not read again; a busy worker polls more often.
 POLICY_TTL: Final = 0.2
 
-#: Tasks of a queue that are tried one by one, at least, once a claim has failed.
+#: The fewest tasks of a queue that are tried one by one after a claim has failed.
 MIN_ISOLATED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class PollView:
-    """What a look saw: for each lane the queues to claim from, and in how many seconds more will be due."""
+    """What a poll saw: for each pool the queues to claim from, and in how many seconds more will be due."""
 
     queues: tuple[tuple[str, ...], ...]
     deferred_in: float | None
     is_stop_requested: bool = False
     limits_due_in: float | None = None
-    is_held_back: bool = False  # more is due, in queues whose limits keep it for now
-    is_partial: bool = False  # there are more queues than one look sees
-    has_more: bool = False  # and some that come after those that it has seen
-    is_promising: bool = True  # not all of these queues refused when they were last asked
+    is_held_back: bool = False  # more is due, in queues that their limits hold back for now
+    is_partial: bool = False  # there are more queues than one poll sees
+    has_more: bool = False  # and some come after those that it has seen
+    is_promising: bool = True  # some of these queues did not refuse when they were last asked
 
     @property
     def has_work(self) -> bool:
@@ -76,7 +76,7 @@ class PollView:
 
 
 class HeldClaim(NamedTuple):
-    """A claim that only the table knows of."""
+    """A claim of this worker as the table knows it."""
 
     task_id: UUID
     claim: int
@@ -88,7 +88,7 @@ C = TypeVar("C", ClaimedTask, HeldClaim)
 
 
 class WorkerStore:
-    """Reads and writes for one runner, on the pump's connection. Nothing here waits, logs or keeps tasks in memory."""
+    """Reads and writes for one runner, on the producer's connection. It keeps no tasks in memory and does not block."""
 
     def __init__(self, config: WorkerConfig, runner: Runner) -> None:
         self._config = config
@@ -107,7 +107,7 @@ class WorkerStore:
         return True
 
     def ping(self) -> bool:
-        """Say something to this worker's own listener, which so learns whether it hears at all."""
+        """Send a notification to this worker's own listener, which learns from it that notifications arrive."""
         postgres.ping(self._config.database, self._runner.worker_id)
         return True
 
@@ -122,12 +122,12 @@ class WorkerStore:
         return self._workers.filter(pk=self._runner.worker_id, stop_requested_at__isnull=False).exists()
 
     def poll(self, pools: Sequence[SlotPool]) -> PollView:
-        """See, in one statement and with no lock, what there is to do."""
+        """Read, in one statement and without a lock, what there is to do."""
         if self._survey is None:
             kinds = [pool.is_async for pool in pools]
             self._survey = Survey(self._tasks(), self._workers, self._runner.worker_id, kinds)
         while (surveyed := self._survey.make()) is None:
-            self.register()  # somebody removed the row
+            self.register()  # the row was removed
         self._refresh_policies(is_ruled=surveyed.is_ruled)
         serves = self._config.serves
         due: list[tuple[str, ...]] = []
@@ -150,17 +150,17 @@ class WorkerStore:
         )
 
     def reset_policies(self) -> None:
-        """Somebody has changed something of queues: what is known of them counts no more."""
+        """Forget the policies of queues, and which queues refuse: some of that has changed."""
         self.selector.reset()
         self._policies_expire_at = float("-inf")
 
     @property
     def are_policies_stale(self) -> bool:
-        """Whether what is known of queues counts no more."""
+        """Whether the policies have to be read again."""
         return self._policies_expire_at == float("-inf")
 
     def _refresh_policies(self, *, is_ruled: bool) -> None:
-        """Read what rows of queues say, if any says anything, and nobody has just done so."""
+        """Read the policies of queues whose rows have any, unless they were read just now."""
         if is_ruled and time.monotonic() < self._policies_expire_at:
             return
         self._policies_expire_at = time.monotonic() + POLICY_TTL
@@ -170,9 +170,9 @@ class WorkerStore:
             self._statements.clear()
 
     def heartbeat(self, pools: Sequence[SlotPool]) -> bool:
-        """Say that the worker lives and still holds what it holds, in one statement for each role (S0-34).
+        """Record that the worker is alive and still holds its tasks, in one statement for each role.
 
-        Return whether it is asked to stop.
+        Return whether the worker is asked to stop.
         """
         runner = self._runner
         answer = self._workers.beat(runner.worker_id, resident_bytes())
@@ -192,21 +192,21 @@ class WorkerStore:
         return answer is Answer.STOP
 
     def still_mine(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
-        """What still runs of these claims' tasks, and under which claim. Two claims may be of one task."""
+        """Return which of these claims' tasks still run, and under which claim. Two claims may be of one task."""
         keys = {claim.task_id for claim in claims}
         mine = self._tasks().filter(claimed_by_worker_id=self._runner.worker_id)
         running = mine.filter(pk__in=keys, status=TaskStatus.RUNNING)
         return set(running.values_list("pk", "claim")) if keys else set()
 
     def locked(self, claims: Sequence[ClaimedTask]) -> set[UUID]:
-        """The ids of those that this worker still runs and somebody else's transaction has locked."""
+        """Return the ids of those that this worker still runs and another transaction has locked."""
         with self.transaction():
             mine = {key for key, _ in self.still_mine(claims)}
             held = self._tasks().held(claims, TaskStatus.RUNNING, self._runner.worker_id)
             return mine - set(held.lock().values_list("pk", flat=True))
 
     def note_progress(self, executions: Iterable[Execution]) -> dict[Execution, str]:
-        """Write what bodies have said of their progress since it was last written; return what was written of which."""
+        """Store the progress that executions have noted since it was last stored; return what was stored."""
         notes = {
             execution: note
             for execution in executions
@@ -220,7 +220,7 @@ class WorkerStore:
         return {execution: note for execution, note in notes.items() if execution.task_id in written}
 
     def store(self, ends: Sequence[Ended]) -> None:
-        """Write how bodies ended. What lost its claim meanwhile changes nothing."""
+        """Store how tasks ended. A task whose claim was lost does not change."""
         if not ends:
             return
         ends, tasks, runner = latest(ends), self._tasks(), self._runner
@@ -237,7 +237,7 @@ class WorkerStore:
             tasks.fail(failed, runner)
 
     def lock_workflows(self, outcomes: Sequence[ExecutionResult]) -> list[ExecutionResult]:
-        """Lock the workflows of these nodes' tasks; return those whose workflow somebody else has locked."""
+        """Lock the workflows of these nodes' tasks; return those whose workflow another transaction has locked."""
         blocked = self._blocked([outcome.claim for outcome in outcomes])
         return [outcome for outcome in outcomes if outcome.claim.workflow_id in blocked]
 
@@ -246,7 +246,7 @@ class WorkerStore:
         return self._gateway.lock_unless_locked(roots) if roots else set()
 
     def advance(self, outcomes: Sequence[ExecutionResult]) -> NewTasks:
-        """Do what follows from these ends of nodes' tasks; return what is there then.
+        """Advance the workflows of nodes whose tasks have ended; return the tasks that follow.
 
         Raises :class:`~..workflows.gateway.AdvanceFailed`.
         """
@@ -256,18 +256,18 @@ class WorkerStore:
         )
 
     def notify_others(self, tasks: Iterable[tuple[str, bool]]) -> None:
-        """Wake those who serve the queues of these tasks, once they are there."""
+        """Wake workers that serve the queues of these tasks, once the tasks are committed."""
         for queue, is_async in set(tasks):
             wake_after_commit(self._config.database, queue, is_async=is_async)
 
     def mark_nodes_running(self, claims: Sequence[ClaimedTask]) -> bool:
-        """Show that the nodes of these tasks run."""
+        """Mark the nodes of these tasks as running."""
         if claims:
             gateway.mark_running(self._config.database, [claim.task_id for claim in claims])
         return True
 
     def delete_unretained(self, outcomes: Sequence[ExecutionResult]) -> None:
-        """Delete tasks that are kept for no time at all (S2-10). Where somebody listens, the reaper does so later."""
+        """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
         ended = [one for one in outcomes if one.is_final and not signal_dispatcher.wants_finished(one.claim)]
         ends = ((one.claim, TaskStatus.COMPLETED if one.completion.is_success else TaskStatus.FAILED) for one in ended)
         if retention.may_go_at_once(ends, self._config.database):
@@ -275,17 +275,17 @@ class WorkerStore:
                 pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[one.claim.task_id for one in ended])))
 
     def store_singly(self, ends: Sequence[Ended]) -> None:
-        """Write ends one by one after they could not be written together.
+        """Store results one by one after they could not be stored together.
 
-        One that the database can't hold fails for that alone. One after which its workflow can't go on is stored all
-        the same.
+        A result that the database refuses fails its own task only. If a workflow can't advance, the result is stored
+        all the same.
         """
         for end in ends:
             try:
                 self._store_and_follow(end)
             except Error as error:
                 if not is_refusal(error):
-                    raise  # the database is not to be had: that says nothing of the result
+                    raise  # the database is away: that says nothing of the result
                 self._store_unstorable(end, error)
 
     def _store_unstorable(self, end: Ended, error: Error) -> None:
@@ -295,10 +295,10 @@ class WorkerStore:
             if not is_refusal(again):
                 raise
             held = self._tasks().held([end], TaskStatus.RUNNING, self._runner.worker_id)
-            held.fail_unreadable(f"The database refused the end of its body: {again}")
+            held.fail_unreadable(f"The database refused the task's result: {again}")
 
     def readable(self, claims: list[ClaimedTask]) -> list[ClaimedTask]:
-        """End those of these claims that nobody can read; return the others."""
+        """Fail those of these claims that can't be read; return the others."""
         if all(claim.is_readable for claim in claims):
             return claims
         mine = self._tasks().held_by(self._runner.worker_id)
@@ -306,11 +306,11 @@ class WorkerStore:
         return [claim for claim in claims if claim.is_readable]
 
     def isolate(self, pools: Sequence[SlotPool]) -> int:
-        """End the tasks that can't be claimed, of those next up for these lanes; return how many there were.
+        """Fail the tasks that can't be claimed, among the next ones of these pools; return how many there were.
 
-        A claim of many tells of no row. So each is claimed alone, in a transaction that is rolled back. Those that are
-        due and can't be let into the index of claims are found by what they hold; and so are rows of queues that can't
-        be written.
+        A failed claim of many does not tell which row is at fault. So each task is claimed alone, in a transaction that
+        is rolled back. Deferred tasks that don't fit into the index of claims, and rows of queues that can't be
+        written, are found by their values.
         """
         due = self._tasks().deferred().filter(enqueued_at__lte=Now())
         found = due.filter(beyond(DATES, NUMBERS)).fail_unreadable()
@@ -323,7 +323,7 @@ class WorkerStore:
         return found
 
     def isolate_blocked(self, key: str) -> int:
-        """Fail the unreadable tasks at this limit's gate and mend the limit; return the number of rows changed."""
+        """Fail the unreadable tasks that this limit blocks and repair the limit; return the number of rows changed."""
         return isolate_gate(self._config.database, key)
 
     def _end_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
@@ -343,22 +343,22 @@ class WorkerStore:
             self.store([end])
 
     def due_limits(self) -> set[str]:
-        """The limits at which time alone has made room, a few hundred at most."""
+        """Return the keys of limits at which time alone has made room, a few hundred at most."""
         due = Limit.objects.using(self._config.database).due()
         return set(due.order_by("next_at").values_list("pk", flat=True)[:KEYS])
 
     def release_blocked(self, keys: Collection[str]) -> Admitted:
-        """Let in at the gates of these keys where somebody waits and nobody else is letting in."""
+        """Release tasks that these limits block, except where another worker is releasing."""
         waits = set(keys) - idle(self._config.database, keys)
         return admit(self._config.database, waits) if waits else NO_ONE
 
     def release_deferred(self) -> int:
-        """Let what has become due be claimed, by whom it may."""
+        """Make tasks claimable that have become due; return their number."""
         return self._tasks().undefer()
 
     def start(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
-        """Start prefetched tasks, and return those that may."""
-        # One that was taken away and claimed anew is there twice: the later claim counts.
+        """Start prefetched tasks; return those that this worker still holds."""
+        # A task that was taken away and claimed again is there twice: the later claim counts.
         latest = list({claim.task_id: claim for claim in sorted(claims, key=lambda claim: claim.claim)}.values())
         may = self._tasks().start(latest, self._runner.worker_id)
         nodes = [claim.task_id for claim in latest if claim.task_id not in may and claim.workflow_id is not None]
@@ -366,7 +366,7 @@ class WorkerStore:
         return [claim for claim in latest if claim.task_id in may]
 
     def complete_and_claim(self, pool: SlotPool, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
-        """Store successes and start what is next up for a lane, in one statement where the database can."""
+        """Store successes, then claim and start tasks for a pool: in one statement if the database supports it."""
         if pool.is_async not in self._statements:
             with self.transaction():
                 exchange = exchange_of(self._tasks(), self._runner, is_async=pool.is_async)
@@ -377,22 +377,22 @@ class WorkerStore:
         return claiming.complete_and_claim(self.selector, self._tasks(), pool, exchange, ends, room)
 
     def prefetch(self, pool: SlotPool) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
-        """Claim for a lane, and return what has started and what was prefetched."""
+        """Claim tasks for a pool; return those that were started and those that were prefetched."""
         return claiming.prefetch(self.selector, self._tasks(), pool, self._runner.worker_id)
 
     def hand_back(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
-        """Give back what was started and has not begun; return those that have to wait with that."""
+        """Hand back tasks that are marked as running and have not started; return those that have to wait."""
         return self._release(claims, TaskStatus.RUNNING)
 
     def release(self, claims: Sequence[ClaimedTask]) -> list[ClaimedTask]:
-        """Give back what was claimed and not started; return those that have to wait with that."""
+        """Release tasks that were claimed and not started; return those that have to wait."""
         return self._release(claims, TaskStatus.CLAIMED)
 
     def _release(self, claims: Sequence[C], status: TaskStatus, *, at_last: bool = False) -> list[C]:
-        """Let these be claimed anew, but for those that are returned: somebody else has locked their workflow.
+        """Put tasks back into their queues; return those whose workflow another transaction has locked.
 
-        Who pauses or cancels it does not see yet that they are to be claimed anew, and would leave them to run. That is
-        better, at last, than to be taken for bodies that have crashed.
+        That transaction may pause or cancel the workflow, does not see the tasks that go back, and would leave them to
+        run. ``at_last`` they go back all the same, which is better than to recover them as crashed.
         """
         blocked = self._blocked(claims)
         free = [claim for claim in claims if claim.workflow_id not in blocked]
@@ -410,12 +410,12 @@ class WorkerStore:
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
 
     def _give_tokens_back(self, claims: Collection[Held], status: TaskStatus) -> None:
-        """Let others have the tokens of what has not begun: who sleeps until there is one is told."""
+        """Return the rate-limit tokens of tasks that have not started, and wake workers that wait for tokens."""
         if self.selector.has_rates and give_back(self._tasks().held(claims, status, self._runner.worker_id)):
             wake_after_commit(self._config.database, ANY_QUEUE)
 
     def recover_held(self, still: Collection[ClaimedTask] = (), *, is_stopped: bool = False) -> int:
-        """Put back everything that this worker holds, as its policy says for a crash, but what ``still`` runs.
+        """Recover the tasks that this worker holds as after a crash, except those that are ``still`` running.
 
         If it ``is_stopped``, that costs no retry.
         """
@@ -427,7 +427,7 @@ class WorkerStore:
         return self._tasks().held_by(self._runner.worker_id).exists()
 
     def hand_back_unknown(self, known: Collection[ClaimedTask], *, at_last: bool = False) -> None:
-        """Give back what the table says this worker holds and it does not know of: a commit's answer was lost."""
+        """Hand back tasks that this worker holds by the table and does not know: the answer to a commit was lost."""
         mine = {(claim.task_id, claim.claim) for claim in known}
         held: Any = self._tasks().held_by(self._runner.worker_id).values_list("status", "pk", "claim", "workflow_id")
         lost = [(status, HeldClaim(*row)) for status, *row in held if tuple(row[:2]) not in mine]
@@ -436,11 +436,11 @@ class WorkerStore:
                 self._release(claims, status, at_last=at_last)
 
     def transaction(self) -> transaction.Atomic:
-        """The transaction of a tick."""
+        """Return the transaction of a tick."""
         return transaction.atomic(using=self._config.database)
 
     def pipeline(self) -> AbstractContextManager[None]:
-        """Have what is said in a tick about nodes go in few round trips, if the database can: a line may be slow."""
+        """Pipeline the statements about nodes, if the database can: round trips may be slow."""
         return postgres.pipeline(connections[self._config.database])
 
     def _tasks(self) -> TaskQuerySet:
@@ -452,7 +452,7 @@ class WorkerStore:
 
 
 def latest(ends: Sequence[Ended]) -> list[Ended]:
-    """Two bodies of one task, the older of them under a claim that was taken away, may end in the same tick."""
+    """Return the latest end of each task: two executions of a task, one with a lost claim, may end in the same tick."""
     return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
 
 

@@ -1,8 +1,8 @@
-"""The supervisor: starts runners, replaces those that die or stand still, and has what they ran recovered at once.
+"""The supervisor: starts runners, replaces those that die or stall, and has their tasks recovered at once.
 
-No work passes through it, and its loop waits for nothing but events: the database is another thread's business, so a
-stop is heard whatever the database does. It knows of a death because it is the parent; heartbeats are for the case that
-it died too.
+No work passes through it, and its loop waits only for events: another thread talks to the database, so a stop takes
+effect whatever the database does. As the parent it learns of each death; heartbeats are for the case that it has died
+too.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from ..schedules.scheduler import Beat
 from .config import Until, WorkerConfig
 from .connection import own_connection
 from .exit_reason import ExitReason
-from .groups import kill_process_group
 from .inbox import Command
-from .spawner import Child, Spawner
+from .spawner import Child, Spawner, kill_process_group
 from .supervisor_store import DeadRunner, SupervisorStore
 
 logger = logging.getLogger("horsies_django.worker")
@@ -37,19 +36,19 @@ logger = logging.getLogger("horsies_django.worker")
 _FIRST_PAUSE: Final = 0.5
 _MAX_PAUSE: Final = 30.0
 
-#: Seconds that a runner gets beyond its shutdown timeout, to write what it has to; and after a second signal.
+#: Seconds that a runner has beyond its shutdown timeout to store results; and after a second signal.
 GRACE: Final = 5.0
 ABORT_GRACE: Final = 0.5
 
-#: Seconds that the supervisor gives the database, once all runners are gone, to recover what they held; and after a
-#: second signal. What is left then a reaper finds.
+#: Seconds that the database has, once all runners are gone, to recover their tasks; and after a second signal. A reaper
+#: recovers what is left then.
 LEAVE_TIMEOUT: Final = 10.0
 ABORT_TIMEOUT: Final = 3.0
 
-#: Seconds to wait for the database to say whether an operator had asked a dead runner to go, before it is replaced.
+#: Seconds to wait for the database to tell whether an operator had asked a dead runner to stop.
 ANSWER_TIMEOUT: Final = 5.0
 
-#: Failed starts in a row after which a worker that is to end by itself gives up.
+#: Failed starts in a row after which a worker that drains gives up.
 MAX_FAILED_STARTS: Final = 5
 
 
@@ -70,12 +69,12 @@ class _Answer:
     is_stop_requested: bool
 
 
-#: None: the store has recovered what a dead runner held.
+#: None: the store has recovered the tasks of a dead runner.
 _Event: TypeAlias = _Exited | _Retiring | _Answer | Command | None
 
 
 class Supervisor:
-    """Keeps ``plan.processes`` runners alive until told to stop, or until they have done their work."""
+    """Keeps ``config.processes`` runners alive until it is stopped or they have done their work."""
 
     def __init__(self, config: WorkerConfig, verbosity: int = 1) -> None:
         self._config = config
@@ -92,13 +91,13 @@ class Supervisor:
         self._leave_at = float("inf")
 
     def send(self, command: Command) -> None:
-        """Stop (first time) or abort (second time); may be called from a signal handler."""
+        """Stop (first time) or abort (second time). May be called from a signal handler."""
         self._events.put(command)
 
     def run(self) -> int:
-        """Supervise until the last runner is gone and return the exit status."""
+        """Supervise until the last runner is gone; return the exit status."""
         if not getattr(settings, "SETTINGS_MODULE", None):
-            raise RuntimeError("Runners are processes of their own: they need DJANGO_SETTINGS_MODULE.")
+            raise RuntimeError("Runners are separate processes, which need DJANGO_SETTINGS_MODULE.")
         self._spawner.open()
         loops: dict[str, Reaper | Beat] = {}
         if self._config.reaper:
@@ -119,7 +118,7 @@ class Supervisor:
         return 1 if self._has_failed or self._gives_up() else 0
 
     def run_once(self) -> None:
-        """Start what is to start, wait for the next event, and act on it."""
+        """Start runners that are due, wait for the next event, and handle it."""
         while self._start_at and self._start_at[0] <= time.monotonic():
             self._start_at.pop(0)
             self._spawn()
@@ -127,7 +126,7 @@ class Supervisor:
             self._handle(event)
         for worker_id, until in list(self._unanswered.items()):
             if time.monotonic() >= until:
-                self._replace_dead(worker_id, is_dismissed=False)
+                self._replace_dead(worker_id, is_stop_requested=False)
         for child in self._children:
             self._check(child)
         if time.monotonic() >= self._kill_at:
@@ -142,7 +141,7 @@ class Supervisor:
         if self._store.pending and time.monotonic() < self._leave_at:
             return False
         if self._store.pending:
-            logger.warning("tasks of %d runners are left to a reaper: the database did not answer", self._store.pending)
+            logger.warning("tasks left to a reaper runners=%d: the database did not answer", self._store.pending)
         return True
 
     def _wait(self) -> float:
@@ -156,38 +155,38 @@ class Supervisor:
         elif isinstance(event, Command):
             self._stop(event)
         elif isinstance(event, _Answer):
-            self._replace_dead(event.worker_id, is_dismissed=event.is_stop_requested)
+            self._replace_dead(event.worker_id, is_stop_requested=event.is_stop_requested)
         elif isinstance(event, _Retiring) and event.child in self._children:
             event.child.is_retiring = True
             self._start_replacement(event.child, is_urgent=event.exit_reason is ExitReason.STUCK)
 
     def _check(self, child: Child) -> None:
-        """Kill a runner that stands still or does not stop in time; beat for one that does not itself."""
-        is_alive = child.process.returncode is None  # else what its bodies have started is being ended
+        """Kill a runner that is stalled or does not stop in time; send a heartbeat for one that does not itself."""
+        is_alive = child.process.returncode is None  # otherwise its process group is being killed
         if is_alive and time.monotonic() >= self._kill_at:
             child.kill("it did not stop in time")
-        elif is_alive and (why := child.stall_detector.check()):
-            child.kill(why)
+        elif is_alive and (reason := child.stall_detector.check()):
+            child.kill(reason)
         elif child.stall_detector.is_heartbeat_due():
             self._store.heartbeat(child.worker_id, child.process.pid)
 
     def _start_replacement(self, child: Child, *, is_urgent: bool) -> None:
         """Start a fresh runner beside one that takes no more work.
 
-        Of those that only wait for long bodies as many may have one beside them as the plan has processes, or each
-        long body would end up with a process of its own.
+        At most ``processes`` runners that only wait for long executions get one, or each long execution would end up
+        with a process of its own.
         """
         has_room = len(self._children) + len(self._start_at) < 2 * self._config.processes
         if not self._stopping and not child.is_replaced and (is_urgent or has_room):
-            logger.warning("runner retires id=%s: a fresh one starts beside it", child.worker_id)
+            logger.warning("runner retires id=%s: its replacement starts", child.worker_id)
             child.is_replaced = True
             self._start_after(0.0)
 
     def _spawn(self) -> None:
         try:
             child = self._spawner.start()
-        except OSError as error:  # no more processes, or memory, for now: the runners that there are go on
-            logger.error("a runner can't be started: %s", error)
+        except OSError as error:  # no more processes or memory for now: the existing runners go on
+            logger.error("runner not started: %s", error)
             self._failed_starts += 1
             self._start_after(_pause(max(self._failed_starts, 2)))
             return
@@ -197,7 +196,7 @@ class Supervisor:
 
     def _wait_for_exit(self, child: Child) -> None:
         child.process.wait()
-        kill_process_group(child.process.pid)  # they may still do what the task is about, which is given away next
+        kill_process_group(child.process.pid)  # they may still work on the tasks that are given away next
         self._events.put(_Exited(child))
 
     def _read_retirement(self, child: Child) -> None:
@@ -206,7 +205,7 @@ class Supervisor:
                 self._events.put(_Retiring(child, ExitReason(line.strip())))
 
     def _on_exit(self, child: Child) -> None:
-        """A runner has ended: have what it held recovered, and replace it unless its work is done."""
+        """Have the tasks of a runner that has ended recovered, and replace it unless its work is done."""
         status = child.process.returncode
         assert status is not None
         self._children.remove(child)
@@ -214,7 +213,8 @@ class Supervisor:
             with suppress(OSError):
                 child.process.stdin.close()
         exit_reason, has_started = child.started_registry.exit_reason, child.started_registry.is_registered
-        # A crash is nobody's time limit. Where the process had to end for its bodies, those over their limits pay.
+        # A crash exceeds no time limit. If the process had to end for its executions, those over their limits are at
+        # fault.
         is_judged = exit_reason is not None or child.is_killed
         is_stopped = is_judged and self._stopping is not None
         traces = child.started_registry.evidence(time.monotonic() if is_judged else None, is_stopped=is_stopped)
@@ -224,13 +224,13 @@ class Supervisor:
             logger.error("runner died id=%s %s", child.worker_id, _describe(status))
             if not self._stopping and not child.is_replaced:
                 self._failed_starts = 0 if has_started else self._failed_starts + 1
-                dead.on_stop_request_known = lambda is_dismissed: self._events.put(
-                    _Answer(child.worker_id, is_dismissed)
+                dead.on_stop_request_known = lambda is_stop_requested: self._events.put(
+                    _Answer(child.worker_id, is_stop_requested)
                 )
                 self._unanswered[child.worker_id] = time.monotonic() + ANSWER_TIMEOUT
         elif exit_reason is ExitReason.STOP_REQUESTED:
             self._log_not_replaced(child.worker_id)
-        elif exit_reason in (ExitReason.WRONG_DATABASE, ExitReason.FORBIDDEN):  # another one would find the same
+        elif exit_reason in (ExitReason.WRONG_DATABASE, ExitReason.FORBIDDEN):  # another one would fail in the same way
             self._has_failed = True
             self._stop(Command.STOP)
         else:
@@ -238,26 +238,26 @@ class Supervisor:
             goes_on = exit_reason is not ExitReason.DONE or self._config.until is Until.STOPPED
             if goes_on and not self._stopping and not child.is_replaced:
                 self._start_after(0.0)
-        self._store.recover(dead)  # also of one that left in order: it may not have got everything said
+        self._store.recover(dead)  # even after an exit in order: some results may not be stored
         for other in self._children:
             if other.is_retiring:
                 self._start_replacement(other, is_urgent=False)
 
-    def _replace_dead(self, worker_id: str, *, is_dismissed: bool) -> None:
-        """Replace a runner that has crashed, unless an operator had asked it to go."""
+    def _replace_dead(self, worker_id: str, *, is_stop_requested: bool) -> None:
+        """Replace a runner that has crashed, unless an operator had asked it to stop."""
         if self._unanswered.pop(worker_id, None) is None or self._stopping:
             return
-        if is_dismissed:
+        if is_stop_requested:
             self._log_not_replaced(worker_id)
         elif not self._gives_up():
-            # The first replacement comes at once: one crash is an accident, a row of them is not.
+            # The first replacement starts at once: one crash is an accident, several in a row are not.
             self._start_after(_pause(self._failed_starts))
 
     def _log_not_replaced(self, worker_id: str) -> None:
-        """A runner has gone because an operator asked it to: it gets no replacement."""
+        """Log that a runner which stopped on request gets no replacement."""
         left = len(self._children) + len(self._start_at)
         end = "" if left else ", and with the last one the worker ends"
-        logger.info("runner stopped on request id=%s: it is not replaced, runners left=%d%s", worker_id, left, end)
+        logger.info("runner stopped on request id=%s: not replaced, runners left=%d%s", worker_id, left, end)
 
     def _start_after(self, pause: float) -> None:
         self._start_at = sorted([*self._start_at, time.monotonic() + pause])
@@ -267,7 +267,7 @@ class Supervisor:
 
     def _stop(self, command: Command) -> None:
         if self._stopping is Command.ABORT:
-            return  # it ends soon, and signals that come one after the other must not put that off
+            return  # it ends soon, and further signals must not delay that
         command = Command.ABORT if self._stopping else command
         self._stopping = command
         self._start_at.clear()
@@ -283,15 +283,15 @@ class Supervisor:
             with own_connection(self._config.database, name, waits=True):
                 loop.run()
         except MissingPrivilege as error:
-            self._fail(f"the {name} can't go on: this worker stops: {error}")
+            self._fail(f"{name} failed, this worker stops: {error}")
         except BaseException:  # noqa: BLE001  # _fail() logs it and stops the worker
-            # A worker that does not reap looks well and is not: whoever started it has to know.
-            self._fail(f"the {name} has failed: this worker stops", exc_info=True)
+            # A worker that does not reap looks healthy and is not: it must fail visibly.
+            self._fail(f"{name} failed, this worker stops", exc_info=True)
 
-    def _fail(self, why: str, *, exc_info: bool = False) -> None:
+    def _fail(self, reason: str, *, exc_info: bool = False) -> None:
         """Stop, and exit with status 1."""
-        logger.error("%s", why, exc_info=exc_info)
-        if not self._has_failed:  # said twice it would cut the bodies short
+        logger.error("%s", reason, exc_info=exc_info)
+        if not self._has_failed:  # a second STOP would abort the executions
             self._has_failed = True
             self._events.put(Command.STOP)
 

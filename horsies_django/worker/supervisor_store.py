@@ -1,4 +1,4 @@
-"""What a supervisor says to the database, in a thread of its own: its loop never waits for an answer."""
+"""The supervisor's access to the database, in a thread of its own: its loop never waits for an answer."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .signal_dispatcher import SignalDispatcher
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: Times that the tasks of a dead runner are looked for, if another transaction has them locked.
+#: Attempts to recover the tasks of a dead runner while another transaction has them locked.
 MAX_TRIES: Final = 10
 
-#: Seconds between two tries.
+#: Seconds between two attempts.
 RETRY_INTERVAL: Final = 1.0
 
-#: Seconds for which the thread waits when there is nothing to do.
+#: Seconds that the thread waits for jobs.
 _IDLE: Final = 60.0
 
 
 @dataclass(slots=True)
 class DeadRunner:
-    """A runner that has ended; ``answer`` is called with whether an operator had asked it to go."""
+    """A runner that has ended. ``on_stop_request_known`` is called with whether an operator had asked it to stop."""
 
     worker_id: str
     evidence: Evidence
@@ -51,11 +51,11 @@ class _Heartbeat:
 
 
 class SupervisorStore:
-    """Recovers what dead runners held, and beats for runners that do not. All methods return at once."""
+    """Recovers the tasks of dead runners, and sends heartbeats for stalled ones. No method blocks."""
 
-    def __init__(self, config: WorkerConfig, tell: Callable[[], None]) -> None:
+    def __init__(self, config: WorkerConfig, on_recovered: Callable[[], None]) -> None:
         self._config = config
-        self._report = tell
+        self._on_recovered = on_recovered
         self._jobs: Mailbox[DeadRunner | _Heartbeat | None] = Mailbox()
         self._dead: list[DeadRunner] = []
         self._posted = 0
@@ -72,43 +72,43 @@ class SupervisorStore:
         return self._posted - self._recovered
 
     def recover(self, dead: DeadRunner) -> None:
-        """Put back, or fail, what a dead runner held. What can't be done now is tried again."""
+        """Put back or fail the tasks of a dead runner. A failure is retried."""
         self._posted += 1
         self._jobs.put(dead)
 
     def heartbeat(self, worker_id: str, pid: int) -> None:
-        """Beat for a runner that is watched, and for all that it holds."""
+        """Send a heartbeat for a runner and for all that it holds."""
         self._jobs.put(_Heartbeat(worker_id, pid))
 
     def close(self, timeout: float) -> None:
-        """End the thread once it has done what there is to do; wait for it, ``timeout`` seconds at most."""
+        """End the thread after its last job; wait for it at most ``timeout`` seconds."""
         self._jobs.put(None)
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        announcer = SignalDispatcher(self._config.database)  # receivers of signals must not hold up a beat
+        announcer = SignalDispatcher(self._config.database)  # receivers of signals must not delay a heartbeat
         with handing_over(announcer.put), own_connection(self._config.database, "supervisor"):
             while True:
                 jobs = self._jobs.take(RETRY_INTERVAL if self._dead else _IDLE)
                 self._dead += [job for job in jobs if isinstance(job, DeadRunner)]
-                for beat in {job for job in jobs if isinstance(job, _Heartbeat)}:
-                    self._beat(beat)
+                for heartbeat in {job for job in jobs if isinstance(job, _Heartbeat)}:
+                    self._send_heartbeat(heartbeat)
                 self._recover_all()
                 if None in jobs:
                     break
         announcer.close(timeout=_IDLE)
 
-    def _beat(self, beat: _Heartbeat) -> None:
+    def _send_heartbeat(self, heartbeat: _Heartbeat) -> None:
         database = self._config.database
-        held = Task.objects.using(database).held_by(beat.worker_id)
+        held = Task.objects.using(database).held_by(heartbeat.worker_id)
         roles = {BeatRole.RUNNER: TaskStatus.RUNNING, BeatRole.CLAIMER: TaskStatus.CLAIMED}
         try:
-            Worker.objects.using(database).beat(beat.worker_id)
+            Worker.objects.using(database).beat(heartbeat.worker_id)
             for role, status in roles.items():
                 tasks = held.filter(status=status)
-                Heartbeat.objects.using(database).beat(tasks, role, beat.worker_id, HOSTNAME, beat.pid)
+                Heartbeat.objects.using(database).beat(tasks, role, heartbeat.worker_id, HOSTNAME, heartbeat.pid)
         except Error as error:
-            logger.warning("no beat for runner id=%s, the database is not to be had: %s", beat.worker_id, error)
+            logger.warning("no heartbeat for runner id=%s, database unavailable: %s", heartbeat.worker_id, error)
             connections[database].close()
 
     def _recover_all(self) -> None:
@@ -122,30 +122,30 @@ class SupervisorStore:
                     continue
             except Error as error:
                 connections[self._config.database].close()
-                if lacks_privilege(error):  # no other try would go better
-                    logger.error("tasks of runner id=%s are left to a reaper: %s", dead.worker_id, error)
+                if lacks_privilege(error):  # no other attempt would succeed
+                    logger.error("tasks of runner left to a reaper id=%s: %s", dead.worker_id, error)
                     self._finish(dead)
                     continue
-                logger.warning("tasks of dead runners can't be recovered yet: %s", error)
+                logger.warning("tasks of dead runners not recovered yet: %s", error)
                 if time.monotonic() - began > RETRY_INTERVAL:
-                    return  # beats come first
+                    return  # heartbeats come first
                 continue
             self._finish(dead)
 
     def _finish(self, dead: DeadRunner) -> None:
         self._dead.remove(dead)
         self._recovered += 1
-        self._report()
+        self._on_recovered()
 
     def _is_recovered(self, dead: DeadRunner) -> bool:
-        """Recover what a dead runner held; return whether nothing is left to do for it."""
+        """Recover the tasks of a dead runner; return whether nothing is left to do."""
         workers = Worker.objects.using(self._config.database)
         if dead.on_stop_request_known is not None:
             dead.on_stop_request_known(workers.filter(pk=dead.worker_id, stop_requested_at__isnull=False).exists())
             dead.on_stop_request_known = None
         rows = Task.objects.using(self._config.database).held_by(dead.worker_id)
         if count := recover_all(rows, dead.evidence):
-            logger.warning("recovered %d tasks of dead runner id=%s", count, dead.worker_id)
+            logger.warning("recovered tasks of dead runner id=%s count=%d", dead.worker_id, count)
         dead.tries += 1
         if rows.exists() and dead.tries < MAX_TRIES:
             return False  # another transaction has them locked

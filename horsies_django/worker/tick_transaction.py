@@ -1,10 +1,15 @@
-"""The writer: what one tick of a pump says to the database."""
+"""The transaction of a tick: store what has ended, send a heartbeat, start what was prefetched, and claim.
+
+Most ticks only store successes and claim replacements: one statement on PostgreSQL.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -19,16 +24,38 @@ from .execution_result import ExecutionResult
 from .result_buffer import ResultBuffer
 from .slot_pool import SlotPool
 from .store import WorkerStore, latest
-from .tick import Tick
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: A prefetched task that has waited for its slot this many stale thresholds is given back, well beaten for or not.
+#: A prefetched task that waits for its slot longer than this many stale thresholds is released, heartbeats or not.
 MAX_STALE_THRESHOLDS: Final = 10
+
+#: Takes a queue and whether its tasks are coroutines.
+MarkReady = Callable[[str, bool], None]
+
+
+@dataclass(slots=True)
+class Tick:
+    """What one tick has committed. The producer applies it to the state in memory."""
+
+    began_at: float = field(default_factory=time.monotonic)
+    stored: Sequence[ExecutionResult] = ()
+    limit_keys: Collection[str] = ()  # limits that may have room now, of nodes that ended without running
+    postponed: Sequence[ExecutionResult] = ()  # another transaction has locked their workflows
+    claimed: int = 0
+    has_heartbeat: bool = False
+    is_stop_requested: bool = False
+    has_resolved_doubt: bool = False
+    is_in_doubt: bool = False
+    started: list[tuple[SlotPool, list[ClaimedTask]]] = field(default_factory=list)
+    prefetched: list[tuple[SlotPool, list[ClaimedTask]]] = field(default_factory=list)
+    emptied: list[SlotPool] = field(default_factory=list)
+    stalled: list[SlotPool] = field(default_factory=list)
+    handed_back: list[tuple[SlotPool, list[ClaimedTask]]] = field(default_factory=list)  # and what has yet to wait
 
 
 class TickTransaction:
-    """Writes ticks. It remembers whose turn is next, and what is ``in_doubt``: committed, with no answer."""
+    """Writes ticks. It reads pools, results and budget, and changes none of them."""
 
     def __init__(
         self,
@@ -41,113 +68,104 @@ class TickTransaction:
         self._config = config
         self._store = store
         self._pools = pools
-        self._turns = list(pools)
         self._buffer = buffer
         self._budget = budget
-        self._longest_wait = MAX_STALE_THRESHOLDS * config.options.recovery.claimed_stale_threshold_ms / 1_000
-        self.in_doubt = False
+        self._max_wait = MAX_STALE_THRESHOLDS * config.options.recovery.claimed_stale_threshold_ms / 1_000
 
-    def doubt(self) -> None:
-        """Something may have been committed that nobody here knows of."""
-        self.in_doubt = True
+    def write_heartbeat(self) -> Tick:
+        """Write the heartbeat of an idle worker: one statement, without a transaction."""
+        is_stop_requested = self._store.heartbeat(self._pools)
+        is_in_doubt = self._store.holds_anything()
+        return Tick(has_heartbeat=True, is_stop_requested=is_stop_requested, is_in_doubt=is_in_doubt)
 
-    def beat(self) -> Tick:
-        """Write the beat of an idle worker, which is one statement and needs no transaction."""
-        is_dismissed = self._store.heartbeat(self._pools)
-        self.in_doubt = self._store.holds_anything()
-        return Tick(beat=True, is_dismissed=is_dismissed)
+    def write(
+        self, pools: Sequence[SlotPool], *, is_heartbeat_due: bool, is_in_doubt: bool, mark_ready: MarkReady
+    ) -> Tick:
+        """Store all results that are ready, and claim for ``pools`` in their order.
 
-    def write(self, *, is_beat_due: bool) -> Tick:
-        """Write all that there is to write, and claim."""
+        ``mark_ready`` is called for queues that get tasks of workflows meanwhile, which are then claimed with the rest.
+        Raises django.db.Error or :class:`~..workflows.gateway.AdvanceFailed`; the transaction may have committed even
+        then.
+        """
         batch = self._buffer.batch()
-        tick = Tick(beat=is_beat_due, doubted=self.in_doubt)
+        tick = Tick(has_heartbeat=is_heartbeat_due, has_resolved_doubt=is_in_doubt)
         nodes = [outcome for outcome in batch if outcome.claim.workflow_id is not None]
         noted = [outcome.execution for outcome in batch if outcome.execution.progress is not None]
-        is_all_well = all(outcome.completion.is_success for outcome in batch)
-        is_rare = self.in_doubt or nodes or noted or tick.beat or not is_all_well or self._has_more_than_exchanges()
+        are_successes = all(outcome.completion.is_success for outcome in batch)
+        is_one_statement = not (
+            is_in_doubt or nodes or noted or is_heartbeat_due or not are_successes or self._has_more_than_claims()
+        )
         ends: list[Ended] = []
         try:
-            with self._store.transaction() if is_rare else nullcontext():
-                tick.blocked = self._store.lock_workflows(nodes) if nodes else []
-                tick.stored = [outcome for outcome in batch if outcome not in tick.blocked] if tick.blocked else batch
+            with nullcontext() if is_one_statement else self._store.transaction():
+                tick.postponed = self._store.lock_workflows(nodes) if nodes else []
+                tick.stored = (
+                    [outcome for outcome in batch if outcome not in tick.postponed] if tick.postponed else batch
+                )
                 ends = latest([outcome.completion for outcome in tick.stored if not outcome.is_stored])
                 successes = [end for end in ends if end.is_success]
-                if is_rare:
-                    self._write_rarities(tick)
+                if is_in_doubt or is_heartbeat_due:  # a transaction in doubt may commit later still
+                    self._store.hand_back_unknown(self.known_claims())
+                if is_heartbeat_due:
+                    tick.is_stop_requested = self._store.heartbeat(self._pools)
                 with self._store.pipeline() if nodes else nullcontext():
                     self._store.note_progress(noted)
                     self._store.store([end for end in ends if not end.is_success])
-                    if nodes:  # what follows from their ends is to be claimed with the rest
-                        successes = self._store_successes(successes)
-                        fresh = self._advance([outcome for outcome in nodes if outcome not in tick.blocked], tick)
-                for pool in self._turns if is_rare else self._next_turn():
+                    if nodes:  # tasks that follow from these ends are claimed with the rest
+                        self._store_successes(successes)
+                        successes = []
+                        advanced = [outcome for outcome in nodes if outcome not in tick.postponed]
+                        new_tasks, tick.limit_keys = self._store.advance(advanced)
+                        for queue, is_async in set(new_tasks.values()):
+                            mark_ready(queue, is_async)
+                for pool in self._next_pool(pools) if is_one_statement else pools:
                     if self._fill(pool, tick, successes):
                         successes = []
                 self._store_successes(successes)
                 if nodes:
-                    self._notify_others(fresh, tick)
+                    self._notify_others(new_tasks, tick)
         except (Error, AdvanceFailed) as error:
-            self.in_doubt = True  # the answer may be lost, and the transaction may be there all the same
             if not ends or (isinstance(error, Error) and not is_refusal(error)):
                 raise
-            logger.exception("%d results can't be stored together; storing them one by one", len(ends))
+            logger.exception("results refused, storing them one by one count=%d", len(ends))
             self._store.store_singly(ends)
-            return Tick(stored=tick.stored)
-        self.in_doubt = False
+            return Tick(stored=tick.stored, is_in_doubt=True)
         return tick
 
-    def pass_turn(self, pool: SlotPool, found: int, *, is_cooled: bool) -> None:
-        """Next time, begin with the lane for which something came last; but two that are busy take turns."""
-        self._turns.remove(pool)
-        self._turns.insert(0 if found and is_cooled else len(self._turns), pool)
-
-    def known(self) -> list[ClaimedTask]:
-        """Every claim that is in this runner's hands."""
+    def known_claims(self) -> list[ClaimedTask]:
+        """Return every claim that this runner knows of."""
         running = [execution.claim for pool in self._pools for execution in pool.running.values()]
         prefetched = [claim for pool in self._pools for claim in pool.prefetched]
         return [*running, *prefetched, *(outcome.claim for outcome in self._buffer.all)]
 
-    def _store_successes(self, successes: Sequence[Ended]) -> list[Ended]:
-        """Store successes without a claim; return those that are left, which are none."""
-        if successes:
-            self._store.complete_and_claim(self._pools[0], successes, 0)
-        return []
-
-    def _advance(self, nodes: Sequence[ExecutionResult], tick: Tick) -> Mapping[UUID, tuple[str, bool]]:
-        """Do what follows from the ends of nodes' tasks; return the tasks that can be claimed with that."""
-        fresh, tick.limit_keys = self._store.advance(nodes)
-        for pool in self._pools:
-            for queue, is_async in set(fresh.values()):
-                if pool.is_async == is_async and self._config.serves(queue):
-                    pool.mark_ready(queue)
-        return fresh
-
-    def _notify_others(self, fresh: Mapping[UUID, tuple[str, bool]], tick: Tick) -> None:
-        """Tell other workers of those of these tasks that this one has not claimed at once."""
-        mine = {claim.task_id for _, started in tick.started for claim in started}
-        self._store.notify_others(pool for task_id, pool in fresh.items() if task_id not in mine)
-
-    def _write_rarities(self, tick: Tick) -> None:
-        if self.in_doubt or tick.beat:  # what was in doubt may have been committed later still
-            self._store.hand_back_unknown(self.known())
-        if tick.beat:
-            tick.is_dismissed = self._store.heartbeat(self._pools)
-
-    def _next_turn(self) -> Sequence[SlotPool]:
-        """One lane at a time: what has been claimed for it begins before the next one is asked for."""
-        return [pool for pool in self._turns if pool.has_work and self._budget.room_in(pool)][:1]
-
-    def _has_more_than_exchanges(self) -> bool:
+    def _has_more_than_claims(self) -> bool:
         return any(pool.withdrawn or pool.prefetched or pool.prefetch for pool in self._pools)
 
-    def _fill(self, pool: SlotPool, tick: Tick, successes: Sequence[Ended]) -> bool:
-        """Start and claim for one lane, or give back what it holds if no more is to begin.
+    def _next_pool(self, pools: Sequence[SlotPool]) -> Sequence[SlotPool]:
+        """One pool at a time: what is claimed for it starts before the next pool's claim."""
+        return [pool for pool in pools if pool.has_work and self._budget.room_in(pool)][:1]
 
-        Return whether ``successes`` were stored with that.
+    def _store_successes(self, successes: Sequence[Ended]) -> None:
+        """Store successes without a claim."""
+        if successes:
+            self._store.complete_and_claim(self._pools[0], successes, 0)
+
+    def _notify_others(self, new_tasks: Mapping[UUID, tuple[str, bool]], tick: Tick) -> None:
+        """Notify other workers of the new tasks that this one has not claimed at once."""
+        mine = {claim.task_id for _, started in tick.started for claim in started}
+        self._store.notify_others(kind for task_id, kind in new_tasks.items() if task_id not in mine)
+
+    def _fill(self, pool: SlotPool, tick: Tick, successes: Sequence[Ended]) -> bool:
+        """Start and claim tasks for one pool, or release what it holds if nothing more may start.
+
+        Return whether ``successes`` were stored by the claim.
         """
         if pool.withdrawn:
             tick.handed_back.append((pool, self._store.hand_back(pool.withdrawn)))
-        if not self._budget.may_claim or pool.check_stalled(self._longest_wait):
+        is_stalled = self._budget.may_claim and pool.is_overdue(self._max_wait)
+        if is_stalled:
+            tick.stalled.append(pool)
+        if is_stalled or not self._budget.may_claim:
             if pool.prefetched:
                 tick.prefetched.append((pool, self._store.release(list(pool.prefetched))))
             return False
@@ -165,6 +183,6 @@ class TickTransaction:
             started, prefetched = self._store.complete_and_claim(pool, successes, room), []
         tick.claimed += len(started) + len(prefetched)
         if len(started) + len(prefetched) < room:
-            tick.cooled.append(pool)
+            tick.emptied.append(pool)
         tick.started.append((pool, self._store.readable(started)))
         return not pool.prefetch

@@ -1,4 +1,4 @@
-"""Watching over the bodies that run: time limits, revoked tasks, and the size of the process."""
+"""The watchdog of running executions: time limits, revoked tasks, and the memory of the process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .slot_pool import SlotPool
 
 logger = logging.getLogger("horsies_django.worker")
 
-#: Seconds between two looks whether running tasks are still this worker's, once a body has run for as long.
+#: Seconds between two checks whether this worker still holds what it runs, once an execution has taken that long.
 CHECK_INTERVAL: Final = 1.0
 
-#: Seconds between two of them at least, however often somebody says that tasks were revoked.
+#: The fewest seconds between two such checks, however many notifications say that tasks were revoked.
 MIN_CHECK_INTERVAL: Final = 0.1
 
-#: Seconds between two tries to stop a body that was told to.
+#: Seconds between two attempts to interrupt an execution that was asked to stop.
 INTERRUPT_INTERVAL: Final = 0.1
 
 _STATM: Final = Path("/proc/self/statm")
@@ -32,28 +32,30 @@ _MEGABYTE: Final = 1024 * 1024
 
 
 class Watchdog:
-    """Knows when to look after which body. Times are monotonic, in seconds."""
+    """Decides when to check which execution. Times are monotonic, in seconds."""
 
     def __init__(self, config: WorkerConfig, pools: Sequence[SlotPool]) -> None:
         self._config = config
         self._pools = pools
         self._stuck: set[Execution] = set()
         self._checked_at = float("-inf")
-        self._is_hurried = False
-        self._weighed_at = float("-inf")
-        self.is_too_large = False
+        self._is_check_requested = False
+        self._measured_at = float("-inf")
 
     @property
-    def next(self) -> float:
-        """When something here is to be done."""
+    def next_at(self) -> float:
+        """When the watchdog next has something to do."""
         return min(self._next_stop(), self._next_check())
 
     def is_due(self) -> bool:
-        """Whether a body has to be stopped."""
+        """Whether an execution has to be stopped now."""
         return time.monotonic() >= self._next_stop()
 
-    def stop_bodies(self) -> bool:
-        """Stop the bodies whose time is up or that were told to stop; return whether one of them can't be stopped."""
+    def interrupt_due(self) -> bool:
+        """Interrupt executions that are over their time limit or were asked to stop; return whether one is now stuck.
+
+        An execution is stuck if it does not end within ``timeout_grace`` seconds: only the end of the process stops it.
+        """
         now = time.monotonic()
         for execution in list(self._watched()):
             if execution.stop_reason is None and now >= execution.ends_by:
@@ -66,94 +68,91 @@ class Watchdog:
         self._stuck |= stuck
         return bool(stuck)
 
-    def hopeful(self) -> bool:
-        """Whether a body runs that may still come to its end here."""
+    def may_finish(self) -> bool:
+        """Whether an execution runs that may still end in this process."""
         for pool in self._pools:
             if pool.executor.is_blocked():
                 continue
-            if any(self._is_hopeful(execution) for execution in pool.running.values()):
+            if any(self._may_end(execution) for execution in pool.running.values()):
                 return True
         return False
 
-    def hurry(self) -> None:
-        """Somebody said that tasks were revoked: check now."""
-        self._is_hurried = True
+    def request_check(self) -> None:
+        """Check soon whether this worker still holds what it runs: tasks were revoked."""
+        self._is_check_requested = True
 
-    def wants_check(self) -> bool:
-        """Whether to ask the database about the running tasks."""
-        self._weigh()
+    def is_check_due(self) -> bool:
+        """Whether to ask the database which running tasks this worker still holds."""
         return time.monotonic() >= self._next_check()
 
-    def checked(self, executions: Collection[Execution], mine: Collection[tuple[UUID, int]]) -> None:
-        """Tell the bodies of tasks that are no longer this worker's."""
+    def revoked(
+        self, executions: Collection[Execution], held: Collection[tuple[UUID, int]]
+    ) -> list[tuple[SlotPool, Execution]]:
+        """Return the executions whose tasks this worker does not hold any more and that were not yet asked to stop.
+
+        ``executions`` were checked, and ``held`` are the ids and claims that the database knows of them.
+        """
         self._checked_at = time.monotonic()
-        self._is_hurried = False
-        for pool in self._pools:
-            for execution in pool.running.values():
-                is_lost = execution in executions and (execution.task_id, execution.claim.claim) not in mine
-                if is_lost and execution.stop_reason is None and not execution.is_over:
-                    logger.warning("task revoked id=%s: its body is told to stop", execution.task_id)
-                    execution.request_stop(TaskRevoked)
-                    pool.watched.add(execution)
-                    execution.interrupt()
+        self._is_check_requested = False
+        return [
+            (pool, execution)
+            for pool in self._pools
+            for execution in pool.running.values()
+            if execution in executions
+            and (execution.task_id, execution.claim.claim) not in held
+            and execution.stop_reason is None
+            and not execution.is_over
+        ]
+
+    def exceeds_memory(self) -> bool:
+        """Whether the process takes more than ``max_memory_mb``; measured once a second, False in between."""
+        limit = self._config.max_memory_mb
+        if limit is None or time.monotonic() - self._measured_at < CHECK_INTERVAL:
+            return False
+        self._measured_at = time.monotonic()
+        size = resident_bytes() / _MEGABYTE
+        if size > limit:
+            logger.warning("runner over max_memory_mb memory=%d limit=%d: it is replaced", size, limit)
+        return size > limit
 
     def _watched(self) -> list[Execution]:
         return [execution for pool in self._pools for execution in pool.watched]
 
     def _next_stop(self) -> float:
-        moments = [self._moment(execution) for execution in self._watched()]
-        return min(moments, default=float("inf"))
+        return min(map(self._stop_at, self._watched()), default=float("inf"))
 
-    def _moment(self, execution: Execution) -> float:
+    def _stop_at(self, execution: Execution) -> float:
         if execution.stop_reason is None:
             return execution.ends_by
         if not execution.is_interrupted:
             return execution.interrupted_at + INTERRUPT_INTERVAL
-        return float("inf") if execution in self._stuck else self._patience_ends(execution)
+        return float("inf") if execution in self._stuck else self._stuck_at(execution)
 
     def _next_check(self) -> float:
         longest = max(pool.longest_running for pool in self._pools)
         if not longest:
             return float("inf")
-        return (
-            self._checked_at + MIN_CHECK_INTERVAL
-            if self._is_hurried
-            else max(self._checked_at + CHECK_INTERVAL, time.monotonic() + CHECK_INTERVAL - longest)
-        )
+        if self._is_check_requested:
+            return self._checked_at + MIN_CHECK_INTERVAL
+        return max(self._checked_at + CHECK_INTERVAL, time.monotonic() + CHECK_INTERVAL - longest)
 
-    def _is_hopeful(self, execution: Execution) -> bool:
-        is_deaf = (
-            execution.stop_reason is TaskRevoked
-            and time.monotonic() >= execution.stop_requested_at + CANCEL_GRACE + self._config.timeout_grace
-        )
-        return execution not in self._stuck and not is_deaf
+    def _may_end(self, execution: Execution) -> bool:
+        ignores_until = execution.stop_requested_at + CANCEL_GRACE + self._config.timeout_grace
+        ignores_stop = execution.stop_reason is TaskRevoked and time.monotonic() >= ignores_until
+        return execution not in self._stuck and not ignores_stop
 
     def _is_stuck(self, execution: Execution) -> bool:
-        return execution.stop_reason is not None and time.monotonic() >= self._patience_ends(execution)
+        return execution.stop_reason is not None and time.monotonic() >= self._stuck_at(execution)
 
-    def _patience_ends(self, execution: Execution) -> float:
-        """When a body that was told to stop counts as stuck. A revoked one may take all the time that it had."""
-        over_at = (
-            execution.stop_requested_at
-            if execution.stop_reason is TaskTimeLimit
-            else max(execution.stop_requested_at, execution.ends_by)
-        )
-        return over_at + self._config.timeout_grace
-
-    def _weigh(self) -> None:
-        """See, once a second, how much memory the process takes."""
-        limit = self._config.max_memory_mb
-        if limit is None or time.monotonic() - self._weighed_at < CHECK_INTERVAL:
-            return
-        self._weighed_at = time.monotonic()
-        size = resident_bytes() / _MEGABYTE
-        if size > limit and not self.is_too_large:
-            logger.warning("runner takes %d MB, allowed are %d: it is replaced", size, limit)
-            self.is_too_large = True
+    def _stuck_at(self, execution: Execution) -> float:
+        """When an execution that was asked to stop counts as stuck. A revoked one keeps the time that it had left."""
+        asked_at = execution.stop_requested_at
+        is_over_limit = execution.stop_reason is TaskTimeLimit
+        return (asked_at if is_over_limit else max(asked_at, execution.ends_by)) + self._config.timeout_grace
 
 
 def resident_bytes() -> int:
-    """What the process takes now; where /proc is not there to tell, the most that it ever took."""
+    """Return the memory of the process in bytes; without /proc, the most that it ever took."""
     if _STATM.exists():
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -108,7 +108,7 @@ def test_14_a_stopped_runner_is_killed_and_its_unbegun_tasks_go_back_uncharged(w
     assert attempts_of(again) == [(*CRASHED, True), *COMPLETED]
     assert all(handle.get(timeout=40).is_ok() for handle in waiting)
     assert [attempts_of(handle) for handle in waiting] == [COMPLETED] * 3
-    assert "it has stood still" in process.output
+    assert "it has not responded" in process.output
 
 
 def test_14_a_supervisor_beats_for_its_runner_so_nobody_judges_its_tasks(worker, manage, gate):

@@ -121,7 +121,7 @@ def test_scenario_22_what_is_sent_while_nobody_listens_is_found_as_soon_as_someb
 
     wait_until(lambda: listeners() == 1)
     assert tasks.noop.send().get(timeout=20).is_ok()
-    wait_until(lambda: "LISTEN was lost" in process.output or "not to be had" in process.output)
+    wait_until(lambda: "LISTEN lost" in process.output or "database unavailable" in process.output)
 
 
 def test_scenario_23_the_poll_finds_what_nobody_has_told_of(worker):

@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from horsies_django.core.ids import uuid7
 from horsies_django.models import Task, release_blocked
-from horsies_django.worker.claim_budget import ClaimBudget
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.executors import InlineExecutor
@@ -19,7 +18,6 @@ from horsies_django.worker.limit_releaser import LimitReleaser
 from horsies_django.worker.slot_pool import SlotPool
 from horsies_django.worker.start_ahead import StartAheadTuner
 from horsies_django.worker.store import WorkerStore
-from horsies_django.worker.watchdog import Watchdog
 from tests.jobs import limited
 from tests.limits.test_gates import RUNNER, TWO, claim, complete
 
@@ -48,22 +46,25 @@ def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
     plan = WorkerConfig.of("default")
     lane = SlotPool(False, 4, 0, InlineExecutor(Inbox().put), StartAheadTuner(4, 0))
-    allowance = ClaimBudget(plan, [lane], Watchdog(plan, [lane]))
-    several = LimitReleaser(plan, WorkerStore(plan, RUNNER), [lane], allowance, due_at=lambda moment: None)
+    releaser = LimitReleaser(WorkerStore(plan, RUNNER), [lane])
+
+    def released():
+        return sum(admitted.lanes.total() for admitted in releaser.release())
+
     looks = itertools.count()
     # Each look at this clock is a second after the one before, so a turn is one transaction, and takes a second.
     monkeypatch.setattr("horsies_django.worker.limit_releaser.time", SimpleNamespace(monotonic=lambda: next(looks)))
 
-    several.put(keys)
-    assert several.open() == release_blocked.GATES
-    assert several.is_due  # there is nothing else to do
+    releaser.add(keys)
+    assert released() == release_blocked.GATES
+    assert releaser.is_due  # there is nothing else to do
 
     lane.running[(uuid7(), 1)] = Execution(claim(1)[0], plan.options, RUNNER)
-    assert several.open() == release_blocked.GATES
-    assert several.next - next(looks) > 2
-    soonest = several.next
-    several.put([TWO + "another"])
-    assert several.next == soonest
-    assert several.open() == release_blocked.GATES
-    several.open()
-    assert not several
+    assert released() == release_blocked.GATES
+    assert releaser.next_at - next(looks) > 2
+    soonest = releaser.next_at
+    releaser.add([TWO + "another"])
+    assert releaser.next_at == soonest
+    assert released() == release_blocked.GATES
+    released()
+    assert not releaser

@@ -12,7 +12,7 @@ from horsies_django import TaskStatus
 from horsies_django.db.notifications import REVOKED, STOP_REQUESTED
 from horsies_django.db.postgres import CHANNEL, ENDED
 from horsies_django.models import Task, Worker
-from horsies_django.worker.hints import BURST, RATE, NotificationLimit
+from horsies_django.worker.listener import BURST, RATE, NotificationLimit
 from tests.conftest import wait_until
 from tests.jobs import tasks
 

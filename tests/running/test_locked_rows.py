@@ -45,4 +45,4 @@ def test_a_task_that_can_not_be_deleted_at_its_end_has_ended_all_the_same(drain,
         post_delete.disconnect(refuse, sender=Task)
 
     assert [handle.status() for handle in handles] == [TaskStatus.COMPLETED] * 3
-    assert "tasks that are kept for no time stay for the reaper" in caplog.text
+    assert "tasks without retention left to the reaper" in caplog.text

@@ -26,10 +26,10 @@ BOTH_LIMITED = pytest.mark.parametrize("body", [jobs.limited, jobs.alimited], id
 STRAY = [
     "Exception in thread",
     "Exception ignored",
-    "could not be told",
+    "could not be built",
     "runner died",
     "can't be stopped",
-    "not to be had",
+    "database unavailable",
 ]
 
 

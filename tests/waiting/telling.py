@@ -16,7 +16,7 @@ def backends(condition: str) -> list[int]:
 
 def ears() -> list[int]:
     """Return the connections over which processes are told."""
-    return backends("application_name = 'horsies ear'")
+    return backends("application_name = 'horsies completion listener'")
 
 
 def all_tell(line: postgres.Line, runners: int) -> bool:
@@ -26,4 +26,4 @@ def all_tell(line: postgres.Line, runners: int) -> bool:
     workers must have a short ``--name``, for that of a connection has no room for a long one.
     """
     line.say(postgres.CHANNEL, [postgres.WAITING])
-    return len(backends("application_name LIKE 'horsies % teller'")) >= runners
+    return len(backends("application_name LIKE 'horsies % notify'")) >= runners

@@ -165,7 +165,7 @@ def test_the_listener_goes_when_nobody_waits_any_more(worker):
     assert set(waiters.join()) == {handle.id}
     assert len(had) == 1
     wait_until(lambda: not ears())
-    wait_until(lambda: not any(thread.name == "horsies-ear" for thread in threading.enumerate()))
+    wait_until(lambda: not any(thread.name == "horsies-completion-listener" for thread in threading.enumerate()))
 
 
 def test_a_listener_that_is_lost_costs_no_answer(worker):

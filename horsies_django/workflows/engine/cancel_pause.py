@@ -171,9 +171,6 @@ def pause(context: EngineContext, roots: Collection[UUID]) -> list[UUID]:
     keys = [key for key, status in statuses.items() if status == WorkflowStatus.RUNNING]
     lifecycle.PAUSE_WORKFLOW.apply(Workflow.objects.using(database).filter(where_in(database, keys)), paused_at=Now())
     notify_after_commit(database, keys)
-    running = Workflow.objects.using(database).filter(where_in(database, keys), status=WorkflowStatus.RUNNING)
-    running.update(status=WorkflowStatus.PAUSED, paused_at=Now())
-    notify_after_commit(database, keys)
     if keys:
         mine = _with_unstarted_task(context.nodes.filter(where_in(database, keys, "workflow")))
         context.fetch_later(
@@ -199,9 +196,6 @@ def cancel(
     keys = list(live.values_list("pk", flat=True))
     rows, status = workflows.filter(pk__in=keys), transition.target
     transition.apply(rows, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
-    notify_after_commit(database, keys)
-    rows = workflows.filter(pk__in=keys)
-    rows.update(status=status, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
     notify_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
     mine = nodes.filter(workflow__in=keys)

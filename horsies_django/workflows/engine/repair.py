@@ -126,9 +126,6 @@ def _fail_unreadable(database: str, root: UUID, why: str) -> int:
     kept_until = workflow_kept_until(lifecycle.FAIL_UNREADABLE.target, database)
     lifecycle.FAIL_UNREADABLE.apply(ended, completed_at=Now(), error=error["err"], kept_until=kept_until)
     notify_after_commit(database, keys)
-    kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
-    ended.live().update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error["err"], kept_until=kept_until)
-    notify_after_commit(database, keys)
     return len(keys)
 
 
@@ -268,8 +265,4 @@ def _fail_empty(database: str, key: UUID) -> None:
     rows = Workflow.objects.using(database).filter(pk=key)
     kept_until = workflow_kept_until(lifecycle.FAIL_WORKFLOW.target, database)
     lifecycle.FAIL_WORKFLOW.apply(rows, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)
-    notify_after_commit(database, [key])
-    rows = Workflow.objects.using(database).filter(pk=key, status=WorkflowStatus.RUNNING)
-    kept_until = workflow_kept_until(WorkflowStatus.FAILED, database)
-    rows.update(status=WorkflowStatus.FAILED, completed_at=Now(), error=error, open_count=0, kept_until=kept_until)
     notify_after_commit(database, [key])

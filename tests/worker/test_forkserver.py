@@ -41,9 +41,9 @@ def name_of(pid):
         return ""
 
 
-def nursery_of(process):
-    (nursery,) = [pid for pid in children(process.process.pid) if name_of(pid) == "horsies-nursery"]
-    return nursery
+def fork_server_of(process):
+    (fork_server,) = [pid for pid in children(process.process.pid) if name_of(pid) == "horsies-forker"]
+    return fork_server
 
 
 def runners():
@@ -107,19 +107,19 @@ def test_a_forked_runner_that_dies_is_replaced_and_its_task_recovered_at_once(wo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_when_the_nursery_is_lost_the_runners_go_on_and_new_ones_start_from_scratch(worker, number):
+def test_when_the_fork_server_is_lost_the_runners_go_on_and_new_ones_start_from_scratch(worker, number):
     process = worker("--processes", "2", "-v0", runners=2)
-    nursery, before = nursery_of(process), runners()
+    fork_server, before = fork_server_of(process), runners()
 
-    os.kill(nursery, number)
+    os.kill(fork_server, number)
     goes_on = tasks.add.send(1).value(20)
     os.kill(min(before), signal.SIGKILL)
     wait_until(lambda: len(runners() - before) == 1, limit=40)
 
     assert goes_on == 2
     assert tasks.add.send(2).value(20) == 3
-    wait_until(lambda: "the nursery is lost" in process.output)
-    wait_until(lambda: is_gone(nursery))
+    wait_until(lambda: "fork server lost" in process.output)
+    wait_until(lambda: is_gone(fork_server))
     process.signal(signal.SIGTERM)
     assert process.wait(20) == 0
 
@@ -170,10 +170,10 @@ def test_runners_that_are_replaced_are_forked_anew(worker):
 
     assert all(handle.get(20).is_ok() for handle in handles)
     assert Entry.objects.values("pid").distinct().count() == 5
-    wait_until(lambda: {name_of(pid) for pid in children(process.process.pid)} == {"horsies-nursery", "horsies-runner"})
+    wait_until(lambda: {name_of(pid) for pid in children(process.process.pid)} == {"horsies-forker", "horsies-runner"})
 
 
-def test_who_asks_for_it_has_no_nursery(worker):
+def test_who_asks_for_it_has_no_fork_server(worker):
     process = worker("--no-fork", "-v0")
 
     assert children(process.process.pid) == runners()
