@@ -21,7 +21,7 @@ from ..core.limit_terms import Terms
 from ..core.status import TaskStatus
 from ..db.expressions import Blank, FromNow, Given
 from ..db.statements import Selection, Statement
-from .filters import not_past_deadline
+from .claim.query import not_past_deadline
 from .limit import Limit
 
 if TYPE_CHECKING:

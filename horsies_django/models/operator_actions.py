@@ -11,7 +11,8 @@ from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 from ..core.status import TASK_TERMINAL_STATES
 from ..core.workflow_status import WorkflowTaskStatus
 from ..db.notifications import ANY_QUEUE, wake_after_commit
-from .filters import RowT, TaskViews, not_past_deadline
+from .claim.query import RowT, not_past_deadline
+from .filters import TaskViews
 from .release_blocked import IS_LIMITED, admit_after_commit
 
 #: What the paths of the tasks begin with that are steps of the workflows' engine itself.

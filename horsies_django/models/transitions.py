@@ -28,9 +28,8 @@ from ..core.unique import UniqueUntil
 from ..db.expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
-from .claim.query import RANK, among, in_order
+from .claim.query import RANK, first_of, not_past_deadline
 from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, claims_of, error_result
-from .filters import not_past_deadline
 from .operator_actions import Interventions
 from .release_blocked import IS_LIMITED, admit_after_commit
 from .retention import kept_until
@@ -137,18 +136,17 @@ class TaskQuerySet(Interventions["Task"]):
         commits needs no second update on its way. Without ``queues``, of any. ``most`` is how many of a queue at most.
         Raises :class:`ClaimLost`.
         """
-        next_up, count, most = self.next_up(is_async=is_async), start + prefetch, most or {}
-        if queues is not None and len(queues) == 1:
-            next_up, count = next_up.filter(queue_name=queues[0]), min(count, most.get(queues[0], count))
-        elif queues is not None:
-            # With those that others have locked left out, as in the claim itself.
+        count, most = start + prefetch, most or {}
+        if queues is None:
+            rows = self.next_up(is_async=is_async).lock()
+        elif len(queues) == 1:
+            rows, count = self.claimable(queues[0], is_async=is_async), min(count, most.get(queues[0], count))
+        else:
             rooms = {queue: min(count, most.get(queue, count)) for queue in queues}
-            firsts = (
-                next_up.filter(queue_name=queue).lock().values_list(*RANK)[:room] for queue, room in rooms.items()
-            )
-            next_up = among(self, Q(pk__in=in_order(*firsts)[:count]))
+            firsts = (self.claimable(queue, is_async=is_async).values_list(*RANK)[: rooms[queue]] for queue in queues)
+            rows = self.claimable_among(Q(pk__in=first_of(*firsts)[:count]))
         asked_at = time.monotonic()
-        claims = claims_of(next_up.lock().values_list(*CLAIMED_COLUMNS)[:count], asked_at)
+        claims = claims_of(rows.values_list(*CLAIMED_COLUMNS)[:count], asked_at)
         for change, batch, values in (
             (lifecycle.CLAIM_AND_START, claims[:start], taken_by(worker_id) | STARTED),
             (lifecycle.CLAIM, claims[start:], taken_by(worker_id)),

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from django.db import OperationalError, transaction
 
 from ..db import postgres
-from ..models import Queue
 from ..models.claim.complete_and_claim import Exchange
 from ..models.claims import ClaimedTask, Ended
 from ..models.queue_limiter import Admitted, spend
@@ -48,12 +47,11 @@ def prefetch(
         taken += len(claims)
         return claims
 
-    paused = Queue.objects.using(tasks.db).filter(name__in=pool.queues, paused=True)
-    queues = set(selector.unblocked(pool.queues)).difference(paused.values_list("name", flat=True))
+    queues = sorted(selector.unblocked(pool.queues))
     if selector.is_plain:
-        claims = take(pool.room, sorted(queues), {})
+        claims = take(pool.room, queues, {})
     else:
-        claims = _claim_within_limits(selector, tasks, pool, sorted(queues), pool.room, take)
+        claims = _claim_within_limits(selector, tasks, pool, queues, pool.room, take)
     return claims[:start], claims[start:]
 
 

@@ -16,7 +16,7 @@ from ...core.results import ContractCode, OperationalCode, OutcomeCode
 from ...core.status import TaskStatus
 from ...db.expressions import FromNow
 from ...models import Queue, Worker
-from ...models.filters import not_past_deadline
+from ...models.claim.query import not_past_deadline
 from ...models.operator_actions import INTERNAL
 from ...ops.keyset import scope
 from ...ops.keyset.scan import Bounds

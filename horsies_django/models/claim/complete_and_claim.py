@@ -6,7 +6,6 @@ ORM once. PostgreSQL carries them out as one statement, its own transaction, in 
 
 from __future__ import annotations
 
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,18 +14,28 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import connections, models, transaction
-from django.db.models import F
 
 from ...core import lifecycle
 from ...core.status import AttemptOutcome, TaskStatus
 from ...db import postgres
+from ...db.claim_expressions import (
+    CANDIDATES,
+    CAPS,
+    QUEUE,
+    QUEUES,
+    ROOM,
+    IsPicked,
+    IsStored,
+    completed_rows,
+    one_statement,
+)
 from ...db.expressions import Blank, FromMap, IsAmong, json_array, json_object, spelled
 from ...db.statements import Selection, Statement
 from ..attempt import TaskAttempt, attempt_columns
 from ..claims import ClaimedTask, ClaimLost, Ended, Runner, claims_of
 from ..transitions import CLAIMED_COLUMNS, STARTED, completed_with, taken_by
 from .cursor import Course
-from .query import CANDIDATES, MOST, QUEUE, QUEUES, RANK, ROOM, Pick, among, in_order, of_one_queue, of_queues
+from .query import RANK, first_of
 
 if TYPE_CHECKING:
     from ..transitions import TaskQuerySet
@@ -35,11 +44,6 @@ _ENDED: Final = Blank("ended")
 _CLAIMS: Final = Blank("claims")
 _RESULTS: Final = Blank("results")
 _PICKED: Final = Blank("picked")
-_TABLE: Final = '"horsies_tasks"'
-
-#: The name that a SELECT of the ORM's gives a column.
-_NAME: Final = re.compile(r' AS "\w+"')
-
 _NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}"}
 
 #: How many times as many as there is room for are candidates, when there are several queues: others may be quicker.
@@ -102,14 +106,15 @@ class _OneStatement(Exchange):
     def __init__(self, tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
         # Inside that INSERT the table's name stands for the rows that were completed just now.
-        just_completed = f'WITH "{tasks.model._meta.db_table}" AS (SELECT * FROM completed) '  # noqa: S608  # our own
+        just_completed = completed_rows(tasks.model._meta.db_table)
         self._record = Statement.insert(TaskAttempt, tasks.rows(), self._attempt, prefix=just_completed)
-        self._take = Statement.update(self._startable.filter(_IsPicked()), **self._started)
+        self._take = Statement.update(self._startable.filter(IsPicked()), **self._started)
         self._is_async = is_async
-        self._stored = tasks = tasks.filter(_IsStored())
-        one, several = of_one_queue(tasks, is_async=is_async), of_queues(tasks, is_async=is_async)
-        self._reader = Selection(one.first.lock(), CLAIMED_COLUMNS, ROOM)
-        self._one, self._several = self._course(one), self._course(several)
+        self._stored = stored = tasks.filter(IsStored())
+        one = stored.claimable(None, is_async=is_async)
+        self._reader = Selection(one, CLAIMED_COLUMNS, ROOM)
+        self._one = self._cursor(one, stored.claimable_after_mark(is_async=is_async))
+        self._several = self._cursor(stored.claimable_of_queues(tasks.rows(), is_async=is_async))
         self._was_short = False
 
     def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
@@ -123,7 +128,7 @@ class _OneStatement(Exchange):
         else:
             given |= {QUEUES.name: list(queues), CANDIDATES.name: room * _CHOICE}
             if most:
-                given[MOST.name] = [min(room * _CHOICE, most.get(queue, room * _CHOICE)) for queue in queues]
+                given[CAPS.name] = [min(room * _CHOICE, most.get(queue, room * _CHOICE)) for queue in queues]
             claims = (self._capped if most else self._several).claim(self._say, given, _NOTHING)
         possible = min(room, sum(most.get(queue, room) for queue in queues)) if most else room
         self._was_short = len(claims) < possible and not self._was_short
@@ -133,7 +138,9 @@ class _OneStatement(Exchange):
     def _capped(self) -> Course:
         """For queues with a limit: few have one, so it is compiled when it is first needed."""
         with transaction.atomic(using=self._alias):
-            return self._course(of_queues(self._stored, is_async=self._is_async, is_capped=True))
+            stored = self._stored
+            rows = stored.claimable_of_queues(stored.rows(), is_async=self._is_async, is_capped=True)
+            return self._cursor(rows)
 
     def _one_by_one(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         """Claim from one queue after the other, which passes over whatever others have locked."""
@@ -158,40 +165,18 @@ class _OneStatement(Exchange):
             raise ClaimLost
         return claims_of((row[:-1] for row in rows), asked_at)
 
-    def _course(self, pick: Pick) -> Course:
-        parts = [Selection(rows.lock(), CLAIMED_COLUMNS, ROOM).statement for rows in pick if rows is not None]
-        return Course(*map(self._as_one, parts))
+    def _cursor(self, first: TaskQuerySet, after_mark: TaskQuerySet | None = None) -> Course:
+        return Course(self._as_one(first), None if after_mark is None else self._as_one(after_mark))
 
-    def _as_one(self, pick: Statement) -> Statement:
-        """All four as one statement.
-
-        Each part sees the table as it was when the statement began, and no two of them touch the same row. What is
-        picked must not be looked up anew for each row that is taken, so it is materialized; that its rows are locked,
-        and so can't be lost, is looked at all the same.
-        """
-        columns = ", ".join(f"c{number}" for number, _ in enumerate(CLAIMED_COLUMNS))
-        parts = [
-            f"completed AS ({self._complete.sql} RETURNING *)",
-            f"recorded AS ({_shortened(self._record.sql)})",
-            f"picked ({columns}) AS MATERIALIZED ({_shortened(pick.sql)})",
-            f"taken AS ({self._take.sql} RETURNING id)",
-        ]
-        whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # the ORM's
-        params = (*self._complete.params, *self._record.params, *pick.params, *self._take.params)
-        return Statement(whole, params).settled()
-
-
-def _shortened(select: str) -> str:
-    """Leave out what a SELECT from one table need not say: the names of its columns, and whose columns they are.
-
-    The driver takes a statement of more than 4,096 characters apart anew each time it runs, which takes as long as the
-    rest of a claim does on this side. In ORDER BY a bare name could be that of a result.
-    """
-    head, found, rest = _NAME.sub("", select).partition(f" FROM {_TABLE} ")
-    before, select, columns = head.rpartition("SELECT ")
-    condition, order, last = rest.rpartition(" ORDER BY ")
-    columns, condition = (part.replace(f"{_TABLE}.", "") for part in (columns, condition))
-    return before + select + columns + found + condition + order + last
+    def _as_one(self, rows: TaskQuerySet) -> Statement:
+        return one_statement(
+            complete=self._complete,
+            record=self._record,
+            pick=Selection(rows, CLAIMED_COLUMNS, ROOM).statement,
+            take=self._take,
+            table=rows.model._meta.db_table,
+            columns=len(CLAIMED_COLUMNS),
+        )
 
 
 class _FourStatements(Exchange):
@@ -201,10 +186,10 @@ class _FourStatements(Exchange):
         super().__init__(tasks, runner, is_async=is_async)
         self._record = Statement.insert(TaskAttempt, self._held.filter(status=TaskStatus.COMPLETED), self._attempt)
         self._take = Statement.update(self._startable.filter(IsAmong(_PICKED)), **self._started)
-        first = of_one_queue(tasks, is_async=is_async).first
-        self._pick = Selection(first.lock(), CLAIMED_COLUMNS, ROOM)
-        self._firsts = Selection(first, RANK, ROOM)
-        self._among = Selection(among(tasks, IsAmong(_PICKED)).lock(), CLAIMED_COLUMNS, ROOM)
+        self._pick = Selection(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, ROOM)
+        # Without a lock: where there are row locks, another worker may be quicker to lock some.
+        self._firsts = Selection(tasks.in_open_queue(None, is_async=is_async), RANK, ROOM)
+        self._among = Selection(tasks.claimable_among(IsAmong(_PICKED)), CLAIMED_COLUMNS, ROOM)
 
     def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         with transaction.atomic(using=self._alias):
@@ -224,35 +209,12 @@ class _FourStatements(Exchange):
             given[QUEUE.name] = queues[0]
             given[ROOM.name] = min(given[ROOM.name], most.get(queues[0], given[ROOM.name]))
         else:
-            # Without a lock: where there are row locks, who was quicker may have some of them.
             choice = given[ROOM.name] * _CHOICE
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
             firsts = [self._firsts.run(given | {QUEUE.name: queue, ROOM.name: rooms[queue]}) for queue in queues]
-            pick, given[_PICKED.name] = self._among, self._listed(in_order(*firsts)[:choice])
+            pick, given[_PICKED.name] = self._among, self._listed(first_of(*firsts)[:choice])
         asked_at = time.monotonic()
         return claims_of(pick.run(given), asked_at)
 
     def _listed(self, keys: Iterable[UUID]) -> str:
         return json_array(spelled(keys, self._connection), self._connection)
-
-
-class _IsStored(models.Func):
-    """True once the same statement has stored the ends: what waits for a row's lock must not hold locks of others."""
-
-    template = "(SELECT count(*) FROM completed) >= 0"
-    conditional = True
-    output_field = models.BooleanField()
-
-
-class _IsPicked(models.Func):
-    """Whether the primary key is one of those that the same statement has picked.
-
-    As an array: a join might be planned for good the other way round, while the table is empty.
-    """
-
-    template = "%(expressions)s = ANY(ARRAY(SELECT c0 FROM picked))"
-    conditional = True
-    output_field = models.BooleanField()
-
-    def __init__(self) -> None:
-        super().__init__(F("pk"))

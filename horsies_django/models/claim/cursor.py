@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from ...db.claim_expressions import MARK_ID, MARK_PRIORITY, MARK_TIME, QUEUE, ROOM
 from ...db.statements import Statement
 from ..claims import ClaimedTask
-from .query import MARK_ID, MARK_PRIORITY, MARK_TIME, QUEUE, ROOM
 
 #: How many times as long as a claim from the first row takes the claims after it go on from the mark.
 _WORTH: Final = 10
