@@ -14,22 +14,22 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 from django.db.models.sql.compiler import SQLCompiler
 
-from .expressions import Blank, Given
+from .expressions import BoundParam, Param
 from .statements import Statement
 
 #: The most tasks that a run claims, and the queue, or queues, that it claims from.
-ROOM: Final = Blank("room")
-QUEUE: Final = Blank("queue")
-QUEUES: Final = Blank("queues")
+ROOM: Final = Param("room")
+QUEUE: Final = Param("queue")
+QUEUES: Final = Param("queues")
 
 #: The most tasks of each of several queues, and of all of them, that are compared before any is locked.
-CAPS: Final = Blank("most")
-CANDIDATES: Final = Blank("candidates")
+CAPS: Final = Param("most")
+CANDIDATES: Final = Param("candidates")
 
 #: The position of the last task that was claimed: its priority, time and id.
-MARK_PRIORITY: Final = Blank("mark_priority")
-MARK_TIME: Final = Blank("mark_time")
-MARK_ID: Final = Blank("mark_id")
+MARK_PRIORITY: Final = Param("mark_priority")
+MARK_TIME: Final = Param("mark_time")
+MARK_ID: Final = Param("mark_id")
 
 #: The name that a SELECT of the ORM gives a column.
 _NAME: Final = re.compile(r' AS "\w+"')
@@ -59,7 +59,7 @@ class OpenQueue(models.Expression):
 
     def __init__(self, name: str | None, paused: models.QuerySet[Any]) -> None:
         super().__init__()
-        self._name = Given(QUEUE, self.output_field) if name is None else models.Value(name, self.output_field)
+        self._name = BoundParam(QUEUE, self.output_field) if name is None else models.Value(name, self.output_field)
         self._paused = Statement.select(paused.filter(name=self._name).values_list("pk"))
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
@@ -106,7 +106,7 @@ class AmongFirstOfQueues(models.Func):
                 f" WHERE name NOT IN ({self._paused.sql})) AS waiting (name, most)"  # the ORM's
             )
             firsts, limits = f"{firsts.rpartition('%s')[0]}waiting.most", limits[:-1]
-            given: tuple[Blank, ...] = (QUEUES, CAPS)
+            given: tuple[Param, ...] = (QUEUES, CAPS)
         else:
             queues = f" (SELECT unnest(%s::text[]) EXCEPT {self._paused.sql}) AS waiting (name)"
             given = (QUEUES,)
@@ -162,7 +162,7 @@ def one_statement(
         f"taken AS ({take.sql} RETURNING id)",
     ]
     whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # the ORM's
-    return Statement(whole, (*complete.params, *record.params, *pick.params, *take.params)).settled()
+    return Statement(whole, (*complete.params, *record.params, *pick.params, *take.params)).inline_constants()
 
 
 def _shortened(select: str, table: str) -> str:

@@ -18,7 +18,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models.sql import InsertQuery
 
 from .errors import LOCK_TAKEN, sqlstate
-from .inserts import Piece
+from .inserts import SqlFragment
 
 #: One channel for all queues; see waking.py for the payload.
 CHANNEL: Final = "horsies_tasks"
@@ -192,12 +192,14 @@ def say(alias: str, channel: str, payloads: Iterable[str]) -> None:
             cursor.execute(_SAY, [channel, payload])
 
 
-def notification(payload: str) -> Piece:
+def notification(payload: str) -> SqlFragment:
     """Return what tells every listener, once the statement that it is part of has committed."""
-    return Piece("pg_notify(%s, %s)", (CHANNEL, payload))
+    return SqlFragment("pg_notify(%s, %s)", (CHANNEL, payload))
 
 
-def sent_rows(ids: Iterable[UUID], kwargs: Iterable[str], limit_keys: Sequence[str | None] | None = None) -> Piece:
+def sent_rows(
+    ids: Iterable[UUID], kwargs: Iterable[str], limit_keys: Sequence[str | None] | None = None
+) -> SqlFragment:
     """Return a source of rows ``sent (id, kwargs)``, in their order, and with ``limit_key`` if such are given.
 
     Two parameters, however many rows: that costs less than a tenth of a parameter for each value, and one JSON array is
@@ -207,15 +209,15 @@ def sent_rows(ids: Iterable[UUID], kwargs: Iterable[str], limit_keys: Sequence[s
     sql = "ROWS FROM (unnest(%s::uuid[]), jsonb_array_elements(%s::jsonb)) AS sent (id, kwargs)"
     texts = (keys, "[" + ",".join(kwargs) + "]")
     if limit_keys is None:
-        return Piece(sql, texts)
+        return SqlFragment(sql, texts)
     sql = "ROWS FROM (unnest(%s::uuid[]), jsonb_array_elements(%s::jsonb), unnest(%s::text[]))"
-    return Piece(f"{sql} AS sent (id, kwargs, limit_key)", (*texts, list(limit_keys)))
+    return SqlFragment(f"{sql} AS sent (id, kwargs, limit_key)", (*texts, list(limit_keys)))
 
 
-def records(types: Mapping[str, str], text: str) -> Piece:
+def records(types: Mapping[str, str], text: str) -> SqlFragment:
     """Return a source of rows ``sent`` with columns of these types, in one parameter: a JSON array of objects."""
     columns = ", ".join(f'"{name}" {type_}' for name, type_ in types.items())
-    return Piece(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
+    return SqlFragment(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
 
 
 def insert_or_lock(alias: str, rows: Sequence[models.Model], name: str) -> None:

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from ..core.status import TASK_LIVE_STATES, BeatRole, TaskStatus
 from ..core.unique import HOLDING, UniqueUntil
-from ..db.expressions import FromNow
+from ..db.expressions import NowPlus
 from .claim.query import ClaimQuerySet, RowT
 from .heartbeat import Heartbeat
 
@@ -50,7 +50,7 @@ IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
 )
 
 
-class TaskViews(ClaimQuerySet[RowT]):
+class TaskFilters(ClaimQuerySet[RowT]):
     """Tasks by what is to be done with them. Reads, and changes nothing."""
 
     def claimed(self) -> Self:
@@ -69,7 +69,7 @@ class TaskViews(ClaimQuerySet[RowT]):
         """Tasks that a paused workflow holds back: they keep their ids, and go on with it."""
         return self.gated().filter(limit_key__isnull=True)
 
-    def admitted(self) -> Self:
+    def released(self) -> Self:
         """Tasks that have a place of their limit."""
         return self.filter(IS_ADMITTED)
 
@@ -148,7 +148,7 @@ class TaskViews(ClaimQuerySet[RowT]):
         return self._stale(TaskStatus.RUNNING, "started_at", BeatRole.RUNNER, threshold)
 
     def _stale(self, status: TaskStatus, since: str, role: BeatRole, threshold: float) -> Self:
-        horizon = FromNow(-threshold)
+        horizon = NowPlus(-threshold)
         beats = Heartbeat.objects.using(self.db).filter(
             task=OuterRef("pk"), role=role, sender_id=OuterRef("claimed_by_worker_id"), sent_at__gte=horizon
         )

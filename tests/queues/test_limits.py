@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from horsies_django.models import Queue, Task, TaskAttempt
-from horsies_django.models.claims import Runner
+from horsies_django.models.claims import WorkerInfo
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.executors import InlineExecutor
 from horsies_django.worker.inbox import Inbox
@@ -207,7 +207,7 @@ def test_the_tokens_of_prefetched_tasks_that_never_began_come_back(worker, tmp_p
 def test_the_tokens_of_tasks_that_were_started_and_never_began_come_back():
     row = Queue.objects.named("default")
     row.set(rate_limit="10/h")
-    books = WorkerStore(WorkerConfig.of("default"), Runner("me", "host", 1))
+    books = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
     lane = SlotPool(False, 10, 0, InlineExecutor(Inbox().put), StartAheadTuner(10, 0))
     tasks.noop.send_many({} for _ in range(12))
     lane.set_queues(*books.poll([lane]).queues)

@@ -29,21 +29,21 @@ from ...db.claim_expressions import (
     completed_rows,
     one_statement,
 )
-from ...db.expressions import Blank, FromMap, IsAmong, json_array, json_object, spelled
-from ...db.statements import Selection, Statement
+from ...db.expressions import AnyOf, Param, ValueByPk, encode_pk, json_array, json_object
+from ...db.statements import CompiledSelect, Statement
 from ..attempt import TaskAttempt, attempt_columns
-from ..claims import ClaimedTask, ClaimLost, Ended, Runner, claims_of
+from ..claims import ClaimedTask, ClaimLost, Completion, WorkerInfo, claims_of
 from ..transitions import CLAIMED_COLUMNS, STARTED, completed_with, taken_by
-from .cursor import Course
+from .cursor import ClaimCursor
 from .query import RANK, first_of
 
 if TYPE_CHECKING:
     from ..transitions import TaskQuerySet
 
-_ENDED: Final = Blank("ended")
-_CLAIMS: Final = Blank("claims")
-_RESULTS: Final = Blank("results")
-_PICKED: Final = Blank("picked")
+_ENDED: Final = Param("ended")
+_CLAIMS: Final = Param("claims")
+_RESULTS: Final = Param("results")
+_PICKED: Final = Param("picked")
 _NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}"}
 
 #: How many times as many as there is room for are candidates, when there are several queues: others may be quicker.
@@ -52,7 +52,7 @@ _CHOICE: Final = 2
 _NO_CAPS: Final[Mapping[str, int]] = {}
 
 
-def exchange_of(tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> Exchange:
+def compile_for(tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> CompleteAndClaim:
     """Return what stores successes and claims what is next up of ``tasks`` for one runner.
 
     To be called inside a transaction: elsewhere Django writes no SELECT … FOR UPDATE.
@@ -61,15 +61,15 @@ def exchange_of(tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> Excha
     return (_OneStatement if is_postgres else _FourStatements)(tasks, runner, is_async=is_async)
 
 
-class Exchange(ABC):
+class CompleteAndClaim(ABC):
     """Stores successes and claims what is next up of ``tasks`` for one runner."""
 
-    def __init__(self, tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> None:
+    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         self._alias = tasks.db
         self._connection = connections[tasks.db]
         rows = tasks.rows()
-        token = FromMap(_CLAIMS, models.IntegerField())
-        self._held = rows.filter(IsAmong(_ENDED), claim=token, claimed_by_worker_id=runner.worker_id)
+        token = ValueByPk(_CLAIMS, models.IntegerField())
+        self._held = rows.filter(AnyOf(_ENDED), claim=token, claimed_by_worker_id=runner.worker_id)
         self._complete = Statement.update(
             self._held.filter(lifecycle.COMPLETE.is_possible),
             status=lifecycle.COMPLETE.target,
@@ -80,14 +80,14 @@ class Exchange(ABC):
         self._started = {"status": lifecycle.CLAIM_AND_START.target, **taken_by(runner.worker_id), **STARTED}
 
     def run(
-        self, ends: Sequence[Ended], room: int, queues: Sequence[str], most: Mapping[str, int] = _NO_CAPS
+        self, ends: Sequence[Completion], room: int, queues: Sequence[str], most: Mapping[str, int] = _NO_CAPS
     ) -> list[ClaimedTask]:
         """Store ``ends``, all of them successes, start at most ``room`` tasks of ``queues`` and return those.
 
         ``most`` is how many of a queue at most. What lost its claim meanwhile changes nothing. Raises
         :class:`ClaimLost`.
         """
-        keys = spelled([end.task_id for end in ends], self._connection)
+        keys = encode_pk([end.task_id for end in ends], self._connection)
         given = {
             _ENDED.name: json_array(keys, self._connection),
             _CLAIMS.name: json_object(keys, [str(end.claim) for end in ends]),
@@ -100,10 +100,10 @@ class Exchange(ABC):
     def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]: ...
 
 
-class _OneStatement(Exchange):
+class _OneStatement(CompleteAndClaim):
     """PostgreSQL's."""
 
-    def __init__(self, tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> None:
+    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
         # Inside that INSERT the table's name stands for the rows that were completed just now.
         just_completed = completed_rows(tasks.model._meta.db_table)
@@ -112,7 +112,7 @@ class _OneStatement(Exchange):
         self._is_async = is_async
         self._stored = stored = tasks.filter(IsStored())
         one = stored.claimable(None, is_async=is_async)
-        self._reader = Selection(one, CLAIMED_COLUMNS, ROOM)
+        self._reader = CompiledSelect(one, CLAIMED_COLUMNS, ROOM)
         self._one = self._cursor(one, stored.claimable_after_mark(is_async=is_async))
         self._several = self._cursor(stored.claimable_of_queues(tasks.rows(), is_async=is_async))
         self._was_short = False
@@ -122,20 +122,20 @@ class _OneStatement(Exchange):
         if len(queues) < 2 or not room:
             given[QUEUE.name] = queues[0] if queues else ""
             given[ROOM.name] = min(room, most.get(given[QUEUE.name], room))
-            return self._one.claim(self._say, given, _NOTHING)
+            return self._one.claim(self._execute, given, _NOTHING)
         if self._was_short:
             claims = self._one_by_one(given, queues, most)
         else:
             given |= {QUEUES.name: list(queues), CANDIDATES.name: room * _CHOICE}
             if most:
                 given[CAPS.name] = [min(room * _CHOICE, most.get(queue, room * _CHOICE)) for queue in queues]
-            claims = (self._capped if most else self._several).claim(self._say, given, _NOTHING)
+            claims = (self._capped if most else self._several).claim(self._execute, given, _NOTHING)
         possible = min(room, sum(most.get(queue, room) for queue in queues)) if most else room
         self._was_short = len(claims) < possible and not self._was_short
         return claims
 
     @cached_property
-    def _capped(self) -> Course:
+    def _capped(self) -> ClaimCursor:
         """For queues with a limit: few have one, so it is compiled when it is first needed."""
         with transaction.atomic(using=self._alias):
             stored = self._stored
@@ -149,47 +149,47 @@ class _OneStatement(Exchange):
         for queue in queues:
             left = room - len(claims)
             given |= {QUEUE.name: queue, ROOM.name: min(left, most.get(queue, left))}
-            claims += self._one.claim(self._say, given, _NOTHING)
+            claims += self._one.claim(self._execute, given, _NOTHING)
             if len(claims) == room:
                 break
             given |= _NOTHING
         return claims
 
-    def _say(self, statement: Statement, given: dict[str, Any]) -> list[ClaimedTask]:
+    def _execute(self, statement: Statement, given: dict[str, Any]) -> list[ClaimedTask]:
         asked_at = time.monotonic()
         with postgres.preparing_cursor(self._connection) as cursor:
-            cursor.execute(statement.sql, statement.filled(given))
+            cursor.execute(statement.sql, statement.bind(given))
             # What only stores has no rows to be waited for: in a pipeline it goes with what comes next.
-            rows = self._reader.fetched(cursor) if given[ROOM.name] else []
+            rows = self._reader.fetch(cursor) if given[ROOM.name] else []
         if rows and rows[0][-1] != len(rows):
             raise ClaimLost
         return claims_of((row[:-1] for row in rows), asked_at)
 
-    def _cursor(self, first: TaskQuerySet, after_mark: TaskQuerySet | None = None) -> Course:
-        return Course(self._as_one(first), None if after_mark is None else self._as_one(after_mark))
+    def _cursor(self, first: TaskQuerySet, after_mark: TaskQuerySet | None = None) -> ClaimCursor:
+        return ClaimCursor(self._as_one(first), None if after_mark is None else self._as_one(after_mark))
 
     def _as_one(self, rows: TaskQuerySet) -> Statement:
         return one_statement(
             complete=self._complete,
             record=self._record,
-            pick=Selection(rows, CLAIMED_COLUMNS, ROOM).statement,
+            pick=CompiledSelect(rows, CLAIMED_COLUMNS, ROOM).statement,
             take=self._take,
             table=rows.model._meta.db_table,
             columns=len(CLAIMED_COLUMNS),
         )
 
 
-class _FourStatements(Exchange):
+class _FourStatements(CompleteAndClaim):
     """That of others, in one transaction."""
 
-    def __init__(self, tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> None:
+    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
         self._record = Statement.insert(TaskAttempt, self._held.filter(status=TaskStatus.COMPLETED), self._attempt)
-        self._take = Statement.update(self._startable.filter(IsAmong(_PICKED)), **self._started)
-        self._pick = Selection(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, ROOM)
+        self._take = Statement.update(self._startable.filter(AnyOf(_PICKED)), **self._started)
+        self._pick = CompiledSelect(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, ROOM)
         # Without a lock: where there are row locks, another worker may be quicker to lock some.
-        self._firsts = Selection(tasks.in_open_queue(None, is_async=is_async), RANK, ROOM)
-        self._among = Selection(tasks.claimable_among(IsAmong(_PICKED)), CLAIMED_COLUMNS, ROOM)
+        self._firsts = CompiledSelect(tasks.in_open_queue(None, is_async=is_async), RANK, ROOM)
+        self._among = CompiledSelect(tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, ROOM)
 
     def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         with transaction.atomic(using=self._alias):
@@ -217,4 +217,4 @@ class _FourStatements(Exchange):
         return claims_of(pick.run(given), asked_at)
 
     def _listed(self, keys: Iterable[UUID]) -> str:
-        return json_array(spelled(keys, self._connection), self._connection)
+        return json_array(encode_pk(keys, self._connection), self._connection)

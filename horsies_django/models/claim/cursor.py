@@ -16,10 +16,10 @@ _WORTH: Final = 10
 #: Seconds for which they do at most.
 _LONGEST: Final = 1.0
 
-Say = Callable[[Statement, dict[str, Any]], list[ClaimedTask]]
+Execute = Callable[[Statement, dict[str, Any]], list[ClaimedTask]]
 
 
-class Course:
+class ClaimCursor:
     """Says ``first``, or ``onward`` from the mark as long as that is worth it.
 
     A claim that begins with the first row walks over the index entries of all that was claimed before, as long as some
@@ -34,7 +34,7 @@ class Course:
         self._mark: ClaimedTask | None = None
         self._onward_until = float("-inf")
 
-    def claim(self, say: Say, given: dict[str, Any], done: dict[str, Any]) -> list[ClaimedTask]:
+    def claim(self, say: Execute, given: dict[str, Any], done: dict[str, Any]) -> list[ClaimedTask]:
         """Claim as many as there is room for. ``done`` is given to a second statement, if there is one."""
         claims: list[ClaimedTask] = []
         room = given[ROOM.name]

@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 
 from ...core.status import TaskStatus
 from ...db.claim_expressions import MARK_PRIORITY, AfterMark, AmongFirstOfQueues, OpenQueue, QueueAtHand
-from ...db.expressions import Given
+from ...db.expressions import BoundParam
 from ..queue import Queue
 
 #: The row of a task: a queryset does not know its model.
@@ -72,7 +72,7 @@ class ClaimQuerySet(models.QuerySet[RowT]):
 
     def claimable_after_mark(self, *, is_async: bool) -> Self:
         """The same from the mark on: the position of the last task that this worker has claimed."""
-        priority = Given(MARK_PRIORITY, models.SmallIntegerField())
+        priority = BoundParam(MARK_PRIORITY, models.SmallIntegerField())
         return self.in_open_queue(None, is_async=is_async).filter(AfterMark(), priority=priority).lock()
 
     def claimable_among(self, candidates: Q | models.expressions.BaseExpression) -> Self:
