@@ -31,7 +31,7 @@ def stack_of(paths: tuple[str, ...], *, is_async: bool) -> Run:
     return found
 
 
-def call_of(
+def build_call(
     claim: ClaimedTask,
     task: FrameworkTask[..., Any],
     args: Sequence[Any],

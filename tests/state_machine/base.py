@@ -138,7 +138,7 @@ class Base(RuleBasedStateMachine):
         books = self.books(worker)
         ends = latest(ends)
         with books.transaction():
-            books.store([end for end in ends if not end.is_success])
+            books.save([end for end in ends if not end.is_success])
             books.complete_and_claim(self.lane(1, 0), [end for end in ends if end.is_success], 0)
 
     def rows(self, indexes: Iterable[int]) -> list[UUID]:

@@ -159,7 +159,7 @@ class Workers(Base):
                 self.model.beat(*each.key, "CLAIMED")
             live = ((each.claim.task_id, self.model.rows.get(each.claim.task_id)) for each in taken)
             running = {(key, row.claim) for key, row in live if row and (row.status, row.worker) == ("RUNNING", worker)}
-            assert books.still_mine(claims) == running
+            assert books.still_held(claims) == running
 
     @precondition(lambda self: self.held_claims())
     @rule(place=places, knows=st.lists(picks, max_size=1))

@@ -177,5 +177,5 @@ def test_22_a_body_whose_number_another_worker_holds_is_not_this_workers_any_mor
     tasks.noop.send()
     claimed = claim_one()
 
-    assert WorkerStore(WorkerConfig.of("default"), RUNNER).still_mine([claimed]) == {(claimed.task_id, claimed.claim)}
-    assert WorkerStore(WorkerConfig.of("default"), Runner("other", "host", 2)).still_mine([claimed]) == set()
+    assert WorkerStore(WorkerConfig.of("default"), RUNNER).still_held([claimed]) == {(claimed.task_id, claimed.claim)}
+    assert WorkerStore(WorkerConfig.of("default"), Runner("other", "host", 2)).still_held([claimed]) == set()

@@ -174,6 +174,6 @@ def test_two_ends_of_one_task_in_one_tick_count_once_and_the_newer_one():
         (newer,) = Task.objects.claim("me", start=1)
 
     with transaction.atomic():
-        books.store([Ended(handle.id, newer.claim, '{"ok":"newer"}'), Ended(handle.id, older.claim, '{"ok":"older"}')])
+        books.save([Ended(handle.id, newer.claim, '{"ok":"newer"}'), Ended(handle.id, older.claim, '{"ok":"older"}')])
 
     assert handle.get(0).ok == "newer"
