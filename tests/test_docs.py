@@ -167,7 +167,11 @@ def test_links_between_pages_lead_somewhere():
 
 
 def test_the_page_of_checks_has_every_id():
-    ids = re.findall(r"horsies\.[EW]\d+", (ROOT / "horsies_django" / "checks.py").read_text())
+    ids = [
+        check
+        for name in ("checks.py", "enqueue/backend_checks.py")
+        for check in re.findall(r"horsies\.[EW]\d+", (ROOT / "horsies_django" / name).read_text())
+    ]
 
     assert set(ids) == set(re.findall(r"horsies\.[EW]\d+", PAGES["checks"]))
 
@@ -208,3 +212,15 @@ def _run(statement, line, names, drain):
         drain()
         given = eval(compile(ast.Expression(statement.value), line, "eval"), names)
         assert given == eval(promised[1], names), line
+
+
+def test_the_page_of_the_architecture_names_files_that_exist():
+    named = re.findall(r"`((?:horsies_django|tests|docs|[a-z_]+)/[\w/.*]*)`", PAGES["architecture"])
+
+    missing = [
+        name
+        for name in named
+        if "*" not in name and not (ROOT / name).exists() and not (ROOT / "horsies_django" / name).exists()
+    ]
+    assert len(named) > 50
+    assert missing == []

@@ -1,0 +1,345 @@
+"""Mutation testing: ``python -m tests.mutants`` breaks the code in 200 places, one at a time, and runs the tests.
+
+A first run of the tests records which of them execute which line. The mutants are drawn from the code that decides what
+becomes of a task, with a fixed seed; each runs the tests that execute its lines, the quickest first, and is caught once
+one of them fails or hangs. The mutants that survive are printed with their change: each is either a gap in the tests or
+changes nothing that can be observed.
+
+It needs the extra ``mutants``, and runs on a PostgreSQL of its own for each of two lanes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from cosmic_ray import plugins
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import MutationVisitor
+from cosmic_ray.operators.operator import Operator
+from parso.python.tree import PythonNode
+from parso.tree import BaseNode
+
+from tests.__main__ import postgres
+
+ROOT: Final = Path(__file__).parent.parent
+
+#: The code that is broken: transitions, the claim, the limiters, the engine and the reaper.
+CODE: Final = (
+    "horsies_django/core/lifecycle.py",
+    "horsies_django/models/transitions.py",
+    "horsies_django/models/claim",
+    "horsies_django/models/*limiter.py",
+    "horsies_django/models/release_blocked.py",
+    "horsies_django/workflows/engine",
+    "horsies_django/workflows/lifecycle.py",
+    "horsies_django/reaper",
+)
+
+#: Of cosmic-ray's operators, those whose mutants are seldom equal to the code.
+OPERATORS: Final = (
+    *("AddNot", "NumberReplacer", "ReplaceAndWithOr", "ReplaceOrWithAnd", "ReplaceTrueWithFalse"),
+    *("ReplaceFalseWithTrue", "ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ZeroIterationForLoop"),
+    *(f"ReplaceBinaryOperator_{pair}" for pair in ("Add_Sub", "Sub_Add", "Mul_Div", "BitOr_BitAnd", "BitAnd_BitOr")),
+    *(
+        f"ReplaceComparisonOperator_{pair}"
+        for pair in ("Eq_NotEq", "NotEq_Eq", "Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Is_IsNot", "IsNot_Is")
+    ),
+)
+
+#: Methods of querysets whose keyword arguments are guards, or what an update writes.
+QUERYING: Final = frozenset({"filter", "exclude", "update", "Q", "get"})
+
+#: Seconds of tests that a mutant is given, and how long they may take before they count as hanging.
+BUDGET: Final = 30.0
+HANGS_AFTER: Final = 90.0
+
+
+class DropKeyword(Operator):  # type: ignore[misc]  # the library has no types
+    """``filter(status=…, claim=…)`` → ``filter(status=…)``: a guard, or a column, is left out."""
+
+    def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
+        for argument in self._keywords(node):
+            yield argument.start_pos, argument.end_pos
+
+    def mutate(self, node: Any, index: int) -> Any:
+        argument = list(self._keywords(node))[index]
+        inside = node.children[1]
+        if inside is argument:
+            node.children = [node.children[0], node.children[2]]
+            return node
+        at = inside.children.index(argument)
+        del inside.children[at : at + 2]
+        return node
+
+    def _keywords(self, node: Any) -> Iterator[Any]:
+        if node.type != "trailer" or len(node.children) != 3 or node.children[0].value != "(":
+            return
+        before = node.parent.children[node.parent.children.index(node) - 1]
+        if before.get_last_leaf().value not in QUERYING:
+            return
+        inside = node.children[1]
+        for child in inside.children if inside.type == "arglist" else [inside]:
+            if child.type == "argument" and getattr(child.children[1], "value", "") == "=":
+                yield child
+
+    @classmethod
+    def examples(cls) -> Sequence[Any]:
+        return ()
+
+
+class DropStatement(Operator):  # type: ignore[misc]  # the library has no types
+    """A call whose result is not used → ``pass``."""
+
+    def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
+        if node.type == "simple_stmt" and node.children[0].type in ("atom_expr", "power"):
+            yield node.children[0].start_pos, node.children[0].end_pos
+
+    def mutate(self, node: Any, index: int) -> Any:
+        call = node.children[0]
+        node.children[0] = PythonNode("name", get_ast(f"{call.get_first_leaf().prefix}pass").children[:1])
+        return node
+
+    @classmethod
+    def examples(cls) -> Sequence[Any]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file."""
+
+    path: Path
+    operator: str
+    line: int
+    before: str = field(repr=False)
+    after: str = field(repr=False)
+
+    @property
+    def diff(self) -> str:
+        """The change, as a diff without context."""
+        lines = difflib.unified_diff(self.before.splitlines(), self.after.splitlines(), lineterm="", n=0)
+        return "\n".join(line for line in list(lines)[2:] if not line.startswith("@@"))
+
+    @property
+    def lines(self) -> range:
+        """The lines of the code that it changes."""
+        matcher = difflib.SequenceMatcher(None, self.before.splitlines(), self.after.splitlines(), autojunk=False)
+        changed = [block for block in matcher.get_opcodes() if block[0] != "equal"]
+        return range(changed[0][1] + 1, max(changed[-1][2], changed[0][1] + 1) + 1)
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Yield every mutant of a file; annotations, docstrings and module constants stay as they are."""
+    code = (ROOT / path).read_text()
+    skipped = set(_skipped(ast.parse(code)))
+    operators = {name: plugins.get_operator(f"core/{name}")() for name in OPERATORS}
+    operators |= {"DropKeyword": DropKeyword(), "DropStatement": DropStatement()}
+    for name, operator in operators.items():
+        positions = [start for node in ast_nodes(_with_parents(code)) for start, _ in operator.mutation_positions(node)]
+        for occurrence, (line, _) in enumerate(positions):
+            if line in skipped:
+                continue
+            after = MutationVisitor.mutate_code(code, operator, occurrence)
+            if after is not None and after != code and _is_code(after):
+                yield Mutant(path, name, line, code, after)
+
+
+def _with_parents(code: str) -> BaseNode:
+    tree: BaseNode = get_ast(code)
+    return tree
+
+
+def _is_code(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return False
+    return True
+
+
+def _skipped(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines of what runs in no test, or only tunes: annotations of arguments, constants, type checking."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from range(node.lineno, node.body[0].lineno)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    for node in tree.body:
+        value = getattr(node, "value", None)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(value, ast.Constant):
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+class Coverage:
+    """Which tests execute which lines, and how long each takes."""
+
+    def __init__(self, database: Path, report: Path) -> None:
+        from coverage import CoverageData
+
+        self._data = CoverageData(str(database))
+        self._data.read()
+        self.seconds = {
+            _node_id(case): float(case.get("time", "0")) for case in ElementTree.parse(report).iter("testcase")
+        }
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Return the tests that execute a changed line, or else its function's file: those that take least first."""
+        by_line = self._data.contexts_by_lineno(str((ROOT / mutant.path).resolve()))
+        found = {context for line in mutant.lines for context in by_line.get(line, ())}
+        ids = {context.partition("|")[0] for context in found} & self.seconds.keys()
+        return sorted(ids, key=lambda test: (self.seconds[test], test))
+
+
+def _node_id(case: ElementTree.Element) -> str:
+    parts = case.get("classname", "").split(".")
+    path = "/".join(parts)
+    return f"{path}.py::{case.get('name')}"
+
+
+def within(budget: float, tests: Iterable[str], seconds: dict[str, float]) -> list[str]:
+    """Return as many tests, from the first on, as take ``budget`` seconds; spread over files where there are more."""
+    chosen: list[str] = []
+    for test in tests:
+        budget -= seconds[test] + 0.05
+        if budget < 0:
+            break
+        chosen.append(test)
+    return chosen
+
+
+class Lane:
+    """A copy of the checkout and a PostgreSQL, for one mutant at a time."""
+
+    def __init__(self, stack: ExitStack, number: int) -> None:
+        self.root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"mutants-{number}-")))
+        shutil.copytree(ROOT, self.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+        self.url = stack.enter_context(postgres())
+
+    def pytest(self, *arguments: str, limit: float | None = None) -> int | None:
+        """Run pytest here; return its exit status, None if it took longer than ``limit`` seconds."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments],
+            cwd=self.root,
+            env={**os.environ, "DATABASE_URL": self.url, "PYTHONPATH": str(self.root)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+            return None
+
+    def is_caught(self, mutant: Mutant, tests: Sequence[str]) -> bool:
+        """Whether one of these tests fails, or hangs, on a mutant."""
+        path = self.root / mutant.path
+        path.write_text(mutant.after)
+        try:
+            for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+                compiled.unlink()  # a file of the same size and second would pass for unchanged
+            return self.pytest("--create-db", *tests, limit=HANGS_AFTER) != 0
+        finally:
+            path.write_text(mutant.before)
+
+
+def record(lane: Lane, folder: Path, jobs: int) -> Coverage:
+    """Run the tests once and return which of them execute which lines."""
+    report, data = folder / "tests.xml", folder / "coverage"
+    rc = folder / "coveragerc"
+    rc.write_text(f"[run]\ndata_file = {data}\nsource = {lane.root / 'horsies_django'}\nbranch = false\n")
+    parallel = ["-n", str(jobs)] if jobs > 1 else []
+    subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-m",
+                "not slow and not alone",
+                *parallel,
+            ),
+            *("--cov", "--cov-context=test", f"--cov-config={rc}", "--cov-report=", f"--junitxml={report}", "tests"),
+        ],
+        cwd=lane.root,
+        env={**os.environ, "DATABASE_URL": lane.url, "PYTHONPATH": str(lane.root)},
+        check=False,
+    )
+    return Coverage(data, report)
+
+
+def main() -> int:
+    """Print each survivor, and the share that was caught; exit 1 if it is less than 95 %."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200, help="Mutants to try (200).")
+    parser.add_argument("--seed", type=int, default=17, help="Draws the same mutants of the same code (17).")
+    parser.add_argument("--lanes", type=int, default=2, help="Mutants that are tried at once (2).")
+    parser.add_argument("--keep", type=Path, help="A folder for the coverage; one that has it is not recorded anew.")
+    options = parser.parse_args()
+    paths = sorted({path for pattern in CODE for path in _files(pattern)})
+    everything = [mutant for path in paths for mutant in mutants_of(path)]
+    chosen = random.Random(options.seed).sample(everything, min(options.count, len(everything)))
+    print(f"{len(chosen)} of {len(everything)} mutants of {len(paths)} files", flush=True)
+    began = time.monotonic()
+    with ExitStack() as stack:
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(exist_ok=True)
+        lanes: SimpleQueue[Lane] = SimpleQueue()
+        made = [Lane(stack, number) for number in range(options.lanes)]
+        if (folder / "coverage").exists():
+            coverage = Coverage(folder / "coverage", folder / "tests.xml")
+        else:
+            coverage = record(made[0], folder, options.lanes)
+        for lane in made:
+            lanes.put(lane)
+        print(f"{len(coverage.seconds)} tests recorded in {time.monotonic() - began:.0f} s", flush=True)
+
+        def survives(mutant: Mutant) -> str | None:
+            tests = within(BUDGET, coverage.tests_of(mutant), coverage.seconds)
+            if not tests:
+                return "no test in pytest's own process executes it"
+            lane = lanes.get()
+            try:
+                return None if lane.is_caught(mutant, tests) else f"{len(tests)} tests pass"
+            finally:
+                lanes.put(lane)
+
+        with ThreadPoolExecutor(options.lanes) as pool:
+            results = list(zip(chosen, pool.map(survives, chosen), strict=True))
+    survivors = [(mutant, why) for mutant, why in results if why is not None]
+    for mutant, why in sorted(survivors, key=lambda one: (str(one[0].path), one[0].line)):
+        print(f"\nSURVIVED {mutant.path}:{mutant.line} {mutant.operator}: {why}\n{mutant.diff}")
+    caught = len(chosen) - len(survivors)
+    minutes = (time.monotonic() - began) / 60
+    print(f"\n{caught} of {len(chosen)} caught, {caught / len(chosen):.1%}, in {minutes:.0f} minutes")
+    return 0 if caught >= 0.95 * len(chosen) else 1
+
+
+def _files(pattern: str) -> Iterator[Path]:
+    for found in ROOT.glob(pattern):
+        yield from (path.relative_to(ROOT) for path in (found.rglob("*.py") if found.is_dir() else [found]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

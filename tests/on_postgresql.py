@@ -1,0 +1,14 @@
+"""``python -m tests.on_postgresql tests/worker -k drain``: pytest on a PostgreSQL that is started for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests.__main__ import postgres
+
+if __name__ == "__main__":
+    with postgres() as url:
+        command = [sys.executable, "-m", "pytest", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, env={**os.environ, "DATABASE_URL": url}, check=False).returncode)
