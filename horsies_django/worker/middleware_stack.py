@@ -63,9 +63,7 @@ def _build(paths: tuple[str, ...], *, is_async: bool) -> Run:
         wanted = mode if goes_round(factory, is_async=mode) else not mode
         run, mode = factory(_adapted(run, mode, wanted)), wanted
         if not callable(run):
-            raise ImproperlyConfigured(
-                f"middleware {path!r} returned {run!r}; allowed: a callable that takes the call."
-            )
+            raise ImproperlyConfigured(f"middleware {path!r} gave {run!r}; allowed: a callable.")
     return _adapted(run, mode, is_async)
 
 
