@@ -42,11 +42,11 @@ def register_condition(function: F, /) -> F:
     return function
 
 
-def register_those_of(node: object) -> None:
+def register_conditions_of(node: object) -> None:
     """Register the conditions of a definition's node. One that can't be one is told when the definition is built."""
     for name in ("run_when", "skip_when"):
         condition = getattr(node, name, None)
-        if isinstance(condition, FunctionType) and _is_its_modules_own(condition) and not _problem_of(condition):
+        if isinstance(condition, FunctionType) and _is_module_level(condition) and not _problem_of(condition):
             _registered[f"{condition.__module__}.{condition.__qualname__}"] = condition
 
 
@@ -55,7 +55,7 @@ def condition_at(path: str) -> FunctionType:
     if (found := _registered.get(path)) is not None:
         return found
     found = loaded(path)
-    if isinstance(found, FunctionType) and path == f"{found.__module__}.{found.__qualname__}" and _says_so(found):
+    if isinstance(found, FunctionType) and path == f"{found.__module__}.{found.__qualname__}" and _is_annotated(found):
         return found
     raise NotRegistered(
         f"{path!r} is not a registered condition; registered is {_REGISTERED}, in a module that "
@@ -89,14 +89,14 @@ def path_of(condition: Any) -> str:
 @functools.cache
 def _path_of(condition: FunctionType) -> str:
     path = f"{condition.__module__}.{condition.__qualname__}"
-    if condition.__module__ == "__main__" or not _is_its_modules_own(condition):
+    if condition.__module__ == "__main__" or not _is_module_level(condition):
         raise ValueError(f"{path}, where a worker does not find it; allowed: {_ALLOWED}")
     if problem := _problem_of(condition):
         raise ValueError(f"{path}{problem}; allowed: {_ALLOWED}")
     return path
 
 
-def _is_its_modules_own(function: FunctionType) -> bool:
+def _is_module_level(function: FunctionType) -> bool:
     # Looked up, not imported: a module that builds its workflow while it is imported is not complete yet.
     return getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function
 
@@ -112,7 +112,7 @@ def _problem_of(function: FunctionType) -> str:
 
 
 @functools.cache
-def _says_so(function: FunctionType) -> bool:
+def _is_annotated(function: FunctionType) -> bool:
     """Whether a function's own signature says that it is a condition."""
     if _problem_of(function):
         return False

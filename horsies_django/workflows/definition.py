@@ -9,17 +9,17 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
 
 from ..core.exceptions import InvalidWorkflow
 from ..core.registry import registry as names
-from ..core.workflow_errors import Flaw, MistakeCode, shown
+from ..core.workflow_errors import NodeError, DefinitionErrorCode, shown
 from ..enqueue.flow import Part
 from ..enqueue.node_option_types import SubWorkflowNodeOptions
-from .conditions import register_those_of
-from .errors import Mistakes
-from .inputs import value_kinds
+from .conditions import register_conditions_of
+from .errors import ErrorList
+from .inputs import value_types
 from .meta import DefinitionMeta, meta_of
 from .recursion_check import building
 from .registry import registry
 from .subworkflow_node import SubWorkflowNodeFactory, subworkflow_nodes
-from .type_compat import clash, given, words
+from .type_compat import are_disjoint, produced_types, describe
 from .workflow import Workflow
 
 T = TypeVar("T")
@@ -41,18 +41,18 @@ class WorkflowDefinition(Generic[T]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        flaws: list[Flaw] = []
+        flaws: list[NodeError] = []
         for part in vars(cls).values():
-            register_those_of(part)
+            register_conditions_of(part)
         for name in vars(cls).keys() & _RESERVED:
             if isinstance(vars(cls)[name], Part):
                 problem = f"a node can't be named {name!r}; allowed: any other name."
-                flaws.append((MistakeCode.INVALID_NODE_ID, problem))
+                flaws.append((DefinitionErrorCode.INVALID_NODE_ID, problem))
         if own := vars(cls).get("build_with"):
-            flaws += _flaws_of_build_with(own)
+            flaws += _build_with_errors(own)
             if isinstance(own, classmethod):
                 names.read_hints_of(own.__func__)
-                setattr(cls, "build_with", classmethod(_judged(own.__func__)))  # noqa: B010  # mypy allows no other way
+                setattr(cls, "build_with", classmethod(_checked(own.__func__)))  # noqa: B010  # mypy allows no other way
         takes_params = any("build_with" in vars(kind) for kind in cls.__mro__ if kind is not WorkflowDefinition)
         cls._meta = meta_of(cls, WorkflowDefinition, flaws, takes_params=takes_params)
         if not cls._meta.options.abstract:
@@ -72,7 +72,7 @@ class WorkflowDefinition(Generic[T]):
         if args or params:
             raise TypeError(f"{cls.__qualname__} takes no parameters: it does not override build_with().")
         meta = cls._meta
-        mistakes = _mistakes_of(cls)
+        mistakes = _errors_of_class(cls)
         try:
             with building(cls, has_arguments=False):
                 workflow = Workflow[T](
@@ -80,7 +80,7 @@ class WorkflowDefinition(Generic[T]):
                 )
         except InvalidWorkflow as error:
             raise InvalidWorkflow([*mistakes, *error.mistakes]) from error
-        _judge_output(cls, workflow, mistakes)
+        _check_output(cls, workflow, mistakes)
         mistakes.raise_if_any()
         return workflow
 
@@ -102,57 +102,57 @@ def _parts_of(cls: type[WorkflowDefinition[Any]]) -> dict[str, Part]:
     return parts
 
 
-def _mistakes_of(cls: type[WorkflowDefinition[Any]]) -> Mistakes:
+def _errors_of_class(cls: type[WorkflowDefinition[Any]]) -> ErrorList:
     """Return what is wrong with the class itself."""
     meta = cls._meta
-    mistakes = Mistakes(meta.name)
+    mistakes = ErrorList(meta.name)
     key = meta.options.definition_key
     if key is None:
-        mistakes.add(MistakeCode.NO_DEFINITION_KEY, f"{meta.path} has no definition_key; allowed: a text.")
+        mistakes.add(DefinitionErrorCode.NO_DEFINITION_KEY, f"{meta.path} has no definition_key; allowed: a text.")
     elif others := [one._meta.path for one in registry.with_key(key) if one is not cls]:
         problem = f"definition_key {key!r} of {meta.path} is that of {', '.join(others)} too; allowed: one of them."
-        mistakes.add(MistakeCode.DUPLICATE_DEFINITION_KEY, problem)
-    for code, problem in meta.flaws:
+        mistakes.add(DefinitionErrorCode.DUPLICATE_DEFINITION_KEY, problem)
+    for code, problem in meta.errors:
         mistakes.add(code, problem)
     return mistakes
 
 
-def _flaws_of_build_with(own: Any) -> Iterator[Flaw]:
+def _build_with_errors(own: Any) -> Iterator[NodeError]:
     if not isinstance(own, classmethod):
-        yield MistakeCode.INVALID_BUILD_WITH, f"build_with is {shown(own)}; allowed: a classmethod."
+        yield DefinitionErrorCode.INVALID_BUILD_WITH, f"build_with is {shown(own)}; allowed: a classmethod."
         return
     for parameter in list(inspect.signature(own.__func__).parameters.values())[1:]:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             problem = (
                 f"build_with has the parameter '{parameter}', which goes by place; allowed: those that go by name."
             )
-            yield MistakeCode.INVALID_BUILD_WITH, problem
+            yield DefinitionErrorCode.INVALID_BUILD_WITH, problem
 
 
-def _judged(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
+def _checked(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
     """Wrap a ``build_with``: what it returns is judged as the rest of the class, and has the definition's key."""
 
     @functools.wraps(function)
     def build_with(cls: type[WorkflowDefinition[Any]], *args: Any, **params: Any) -> Workflow[Any]:
-        mistakes = _mistakes_of(cls)
+        mistakes = _errors_of_class(cls)
         try:
             with building(cls, has_arguments=bool(args or params)):
                 workflow = function(cls, *args, **params)
         except InvalidWorkflow as error:
             raise InvalidWorkflow([*mistakes, *error.mistakes]) from error
         if isinstance(workflow, Workflow):
-            _judge_output(cls, workflow, mistakes)
+            _check_output(cls, workflow, mistakes)
         else:
             problem = f"build_with returned {shown(workflow)}; allowed: a Workflow."
-            mistakes.add(MistakeCode.INVALID_BUILD_WITH, problem)
+            mistakes.add(DefinitionErrorCode.INVALID_BUILD_WITH, problem)
         mistakes.raise_if_any()
         return cast("Workflow[Any]", workflow.with_key(cls._meta.options.definition_key))
 
     return build_with
 
 
-def _judge_output(cls: type[WorkflowDefinition[Any]], workflow: Workflow[Any], mistakes: Mistakes) -> None:
-    promised = given(cls._meta.output_hint)
-    if workflow.output is not None and clash(found := value_kinds(workflow.output), promised):
-        problem = f"the output gives {words(found)}, and the definition names {words(promised)}; allowed: the same."
-        mistakes.add(MistakeCode.OUTPUT_TYPE, problem, workflow.key(workflow.output).node_id)
+def _check_output(cls: type[WorkflowDefinition[Any]], workflow: Workflow[Any], mistakes: ErrorList) -> None:
+    promised = produced_types(cls._meta.output_hint)
+    if workflow.output is not None and are_disjoint(found := value_types(workflow.output), promised):
+        problem = f"the output gives {describe(found)}, and the definition names {describe(promised)}; allowed: the same."
+        mistakes.add(DefinitionErrorCode.OUTPUT_TYPE, problem, workflow.key(workflow.output).node_id)

@@ -37,12 +37,12 @@ def cycles_in(waits_for: Sequence[Sequence[int]], dependents: Sequence[Sequence[
     cycles: list[list[int]] = []
     for index in range(len(waits_for)):
         while not is_done[index]:
-            cycles.append(_cycle_behind(index, waits_for, is_done))
+            cycles.append(_find_cycle(index, waits_for, is_done))
             settle(list(cycles[-1]))
     return cycles
 
 
-def _cycle_behind(start: int, waits_for: Sequence[Sequence[int]], is_done: Sequence[bool]) -> list[int]:
+def _find_cycle(start: int, waits_for: Sequence[Sequence[int]], is_done: Sequence[bool]) -> list[int]:
     """Go from a node that can't settle to one that it waits for and that can't either, until one comes again."""
     seen: dict[int, int] = {}
     path: list[int] = []

@@ -20,7 +20,7 @@ from ..core.workflow_status import WorkflowStatus, WorkflowTaskStatus
 from ..enqueue import result_reader, wait
 from ..enqueue.nodes import Node, NodeKey, NodeRef
 from . import snapshot
-from .compile import problem_of_event
+from .compile import event_name_error
 
 if TYPE_CHECKING:
     from ..models.workflow import WorkflowQuerySet
@@ -29,7 +29,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 #: Ids that are told to who has asked for a node that is not there.
-_NAMED: Final = 10
+_MAX_NAMED: Final = 10
 
 
 class WorkflowHandle(Generic[T]):
@@ -87,13 +87,13 @@ class WorkflowHandle(Generic[T]):
         result of a COMPLETED workflow is kept by the handle: any other may be otherwise a moment later.
         """
         deadline = wait.deadline_of(timeout)
-        return self._final or self._told(wait.ended(snapshot.of_workflows, self._database, self.id, deadline), timeout)
+        return self._final or self._result_from(wait.ended(snapshot.read_workflows, self._database, self.id, deadline), timeout)
 
     async def aget(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """See :meth:`get`."""
         deadline = wait.deadline_of(timeout)
-        return self._final or self._told(
-            await wait.aended(snapshot.of_workflows, self._database, self.id, deadline), timeout
+        return self._final or self._result_from(
+            await wait.aended(snapshot.read_workflows, self._database, self.id, deadline), timeout
         )
 
     def value(self, timeout: float | None = None) -> T:
@@ -110,7 +110,7 @@ class WorkflowHandle(Generic[T]):
 
         rows = WorkflowTask.objects.using(self._database).filter(workflow=self.id).order_by("task_index")
         states = {node_id: WorkflowTaskStatus(status) for node_id, status in rows.values_list("node_id", "status")}
-        return self._only(states, nodes)
+        return self._select(states, nodes)
 
     @overload
     def result_for(self, node: Node[V] | NodeKey[V]) -> TaskResult[V, TaskError[Any]]: ...
@@ -129,19 +129,19 @@ class WorkflowHandle(Generic[T]):
 
         Raises as :meth:`result_for` does.
         """
-        return self._only(self._results(completed_at__isnull=False), nodes)
+        return self._select(self._results(completed_at__isnull=False), nodes)
 
     def pause(self) -> bool:
         """Begin nothing more until :meth:`resume`; what runs comes to its end. Return whether it was running."""
         from . import control
 
-        return self._logged("pause", control.pause(self._database, self.id))
+        return self._log("pause", control.pause(self._database, self.id))
 
     def resume(self) -> bool:
         """Go on; return whether it was paused. Not below a workflow that does not run."""
         from . import control
 
-        return self._logged("resume", control.resume(self._database, self.id))
+        return self._log("resume", control.resume(self._database, self.id))
 
     def cancel(self, *, include_running: bool = False) -> bool:
         """End it; what runs comes to its end, nothing else begins. Return whether it had not ended.
@@ -151,7 +151,7 @@ class WorkflowHandle(Generic[T]):
         """
         from . import control
 
-        return self._logged("cancel", control.cancel(self._database, self.id, include_running=include_running))
+        return self._log("cancel", control.cancel(self._database, self.id, include_running=include_running))
 
     def retry(self, node: NodeRef[Any] | None = None) -> bool:
         """Run its failed and skipped nodes again, or one of them and what was skipped for it (P-06).
@@ -166,9 +166,9 @@ class WorkflowHandle(Generic[T]):
         is_retried = control.retry(self._database, self.id, node_id)
         if not is_retried and node_id is not None and node_id not in self.tasks():
             raise self._no_such_node(node_id)
-        return self._logged("retry", is_retried, node=node_id)
+        return self._log("retry", is_retried, node=node_id)
 
-    def _logged(self, verb: str, is_done: bool, **what: Any) -> bool:
+    def _log(self, verb: str, is_done: bool, **what: Any) -> bool:
         log_operation(f"workflow.{verb}", int(is_done), ids=[self.id], **what)
         return is_done
 
@@ -180,7 +180,7 @@ class WorkflowHandle(Generic[T]):
         """
         from . import control
 
-        if problem := problem_of_event(name):
+        if problem := event_name_error(name):
             raise ValueError(f"the name of an event is {problem}")
         return control.send_event(self._database, self.id, name, payload)
 
@@ -224,11 +224,11 @@ class WorkflowHandle(Generic[T]):
         """See :meth:`send_event`."""
         return await sync_to_async(self.send_event)(name, payload)
 
-    def _told(self, answer: wait.Answer[snapshot.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
+    def _result_from(self, answer: wait.Answer[snapshot.WorkflowSnapshot], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
         """Return the result that an answer means, and keep it if there will be no other."""
         if isinstance(answer, wait.Silent):
             return result_reader.timed_out("workflow", timeout, None)
-        if not isinstance(answer, snapshot.Row):
+        if not isinstance(answer, snapshot.WorkflowSnapshot):
             return result_reader.nothing(f"workflow {self.id}", answer)
         if not answer.is_final:
             return result_reader.timed_out("workflow", timeout, answer.status)
@@ -250,7 +250,7 @@ class WorkflowHandle(Generic[T]):
         rows = nodes.values_list("node_id", Cast("result", TextField()), "backend", "rich")
         return {node_id: _read(text, reads_rich(backend, rich)) for node_id, text, backend, rich in rows}
 
-    def _only(self, found: dict[str, V], nodes: Iterable[NodeRef[Any]] | None) -> dict[str, V]:
+    def _select(self, found: dict[str, V], nodes: Iterable[NodeRef[Any]] | None) -> dict[str, V]:
         """Return what was found of these nodes, in their order; one that is there but was not found is left out."""
         if nodes is None:
             return found
@@ -266,7 +266,7 @@ class WorkflowHandle(Generic[T]):
         known = list(self.tasks())
         if not known and not self._rows().exists():
             return KeyError(f"There is no workflow {self.id}.")
-        allowed = ", ".join(map(repr, known[:_NAMED])) + (", …" if known[_NAMED:] else "")
+        allowed = ", ".join(map(repr, known[:_MAX_NAMED])) + (", …" if known[_MAX_NAMED:] else "")
         return KeyError(f"There is no node {node_id!r} in workflow {self.id}; there are: {allowed or 'none'}.")
 
     def _id_of(self, node: NodeRef[Any]) -> str:

@@ -88,7 +88,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     from ..models import Workflow, WorkflowTask
     from .engine.nodes import IN_PROGRESS
     from .registry import definition_at
-    from .start import launch
+    from .start import insert_or_get
 
     database = context.run.database
     with waiting_for_database():
@@ -119,7 +119,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
             return _failed(code, "The workflow had ended.")
         if not Workflow.objects.using(database).filter(parent=node, is_replaced=False).exists():
             travelling = node.metadata if isinstance(node.metadata, dict) else None
-            launched = launch(database, blueprint, uuid7(), node, travelling)
+            launched = insert_or_get(database, blueprint, uuid7(), node, travelling)
             if not launched.is_new:
                 holder = f"{launched.workflow.name!r} ({launched.workflow.pk})"
                 problem = (

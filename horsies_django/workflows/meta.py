@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar, get_args, get_origin
 
-from ..core.workflow_errors import Flaw, MistakeCode, shown
+from ..core.workflow_errors import NodeError, DefinitionErrorCode, shown
 from ..core.workflow_status import OnError
 
 
@@ -48,26 +48,26 @@ class DefinitionMeta:
     options: DefinitionOptions
     output_hint: Any
     takes_params: bool
-    flaws: tuple[Flaw, ...]
+    errors: tuple[NodeError, ...]
 
     @property
-    def can_be_found(self) -> bool:
+    def is_registered(self) -> bool:
         """Whether a worker can find it by its key."""
         return not self.options.abstract and bool(self.options.definition_key)
 
 
-def meta_of(cls: type, generic: type, flaws: list[Flaw], *, takes_params: bool) -> DefinitionMeta:
+def meta_of(cls: type, generic: type, flaws: list[NodeError], *, takes_params: bool) -> DefinitionMeta:
     """Return what is known of ``cls``, a subclass of ``generic``."""
     options = _options_of(cls, flaws)
     if not isinstance(options.cases, list | tuple):
-        flaws.append((MistakeCode.INVALID_CASE, f"cases is {shown(options.cases)}; allowed: a list of dicts."))
+        flaws.append((DefinitionErrorCode.INVALID_CASE, f"cases is {shown(options.cases)}; allowed: a list of dicts."))
         options = replace(options, cases=())
     name = options.name if options.name is not None else cls.__name__
     path = f"{cls.__module__}.{cls.__qualname__}"
     return DefinitionMeta(path, name, options, _output_hint(cls, generic), takes_params, tuple(flaws))
 
 
-def _options_of(cls: type, flaws: list[Flaw]) -> DefinitionOptions:
+def _options_of(cls: type, flaws: list[NodeError]) -> DefinitionOptions:
     """Read ``Meta``; ``abstract`` alone is not inherited."""
     meta = getattr(cls, "Meta", None)
     stated = {name: getattr(meta, name) for name in dir(meta) if meta and not name.startswith("_")}
@@ -75,7 +75,7 @@ def _options_of(cls: type, flaws: list[Flaw]) -> DefinitionOptions:
         stated.pop("abstract", None)
     for name in sorted(stated.keys() - _KNOWN):
         instead = "; give it per start: build().with_options(good_until=…)" if name == "good_until" else ""
-        flaws.append((MistakeCode.INVALID_OPTION, f"Meta has {name}{instead}; allowed: {', '.join(sorted(_KNOWN))}."))
+        flaws.append((DefinitionErrorCode.INVALID_OPTION, f"Meta has {name}{instead}; allowed: {', '.join(sorted(_KNOWN))}."))
     return DefinitionOptions(**{name: value for name, value in stated.items() if name in _KNOWN})
 
 
