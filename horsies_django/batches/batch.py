@@ -15,7 +15,7 @@ from ..core.ids import uuid7
 from ..core.serialization import clean_text
 from ..enqueue.nodes import NodeKey
 from ..workflows.validation import NAME_LENGTH
-from .calls import NodeColumns, Columns, nodes_of_calls
+from .calls import Columns, NodeColumns, nodes_of_calls
 from .handle import BatchHandle
 
 

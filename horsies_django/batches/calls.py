@@ -15,7 +15,7 @@ from ..enqueue.call_builder import Calls
 from ..enqueue.nodes import MapNode, TaskNode
 from ..enqueue.task import HorsiesTask
 from ..workflows.blueprint import CALL_COLUMNS
-from ..workflows.node_options import ResolvedOptions, NodeOptionsResolver
+from ..workflows.node_options import NodeOptionsResolver, ResolvedOptions
 
 #: Parameters that a batch fills in, if a call does not.
 BATCH_ID: Final = "batch_id"
@@ -36,7 +36,7 @@ class NodeColumns:
         self.alias = alias
         self._options = config_of(alias)
         self._batch_id = str(batch_id)
-        self._terms = NodeOptionsResolver(alias, {})
+        self._resolver = NodeOptionsResolver(alias, {})
         self._checked_tasks: dict[int, tuple[HorsiesTask[..., Any], ResolvedOptions]] = {}
 
     def node_of_call(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Columns:
@@ -49,13 +49,13 @@ class NodeColumns:
             raise InvalidTask(f"task is {shown(task)}; allowed: a task, as @task makes it.")
         if id(task) not in self._checked_tasks:
             self._checked_tasks[id(task)] = (task, self._resolve(TaskNode(task=task)))
-        terms = self._checked_tasks[id(task)][1]
-        callee = _callee(terms)
+        resolved = self._checked_tasks[id(task)][1]
+        callee = _callee(resolved)
         named = self._with_id(callee, _named(callee, args, kwargs))
         later = _WORKFLOW_PARAMS & callee.parameters.by_name - named.keys()
         arguments = callee.arguments_so_far(named, later)
         limit_key = callee.limit_key_so_far(named, _NONE)
-        return {**self._columns(terms), "kwargs": arguments.kwargs, "limit_key": limit_key}
+        return {**self._columns(resolved), "kwargs": arguments.kwargs, "limit_key": limit_key}
 
     def node_of_callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
         """Return the columns of a callback: a task, or ``task.node(…)(…)`` with options and arguments of its own.
@@ -65,14 +65,14 @@ class NodeColumns:
         node = TaskNode(task=given) if isinstance(given, HorsiesTask) else given
         if not isinstance(node, TaskNode) or isinstance(node, MapNode) or _has_node_options(node):
             raise InvalidTask(f"{name} is {shown(given)}; allowed: a task, or a node of one that waits for no other.")
-        terms = self._resolve(node)
-        callee = _callee(terms)
+        resolved = self._resolve(node)
+        callee = _callee(resolved)
         kwargs = self._with_id(callee, node.kwargs)
         is_fed = has_results and RESULTS in callee.parameters.by_name and RESULTS not in kwargs
         fed = frozenset({RESULTS}) if is_fed else _NONE
         later = _WORKFLOW_PARAMS & callee.parameters.by_name - kwargs.keys() | fed
         arguments = callee.arguments_so_far(kwargs, later)
-        columns = {**self._columns(terms), "limit_key": callee.limit_key_so_far(kwargs, fed)}
+        columns = {**self._columns(resolved), "limit_key": callee.limit_key_so_far(kwargs, fed)}
         return {**columns, "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if is_fed else {}}
 
     def node_of_calls(self) -> Columns:
@@ -81,18 +81,18 @@ class NodeColumns:
         same = {"backend": self.alias, "queue_name": "default", "priority": 0, "is_async": False, "max_retries": 0}
         return {**nothing, **same, "rich": self._options.serializer == "rich", "kwargs": {}, "values_from": {}}
 
-    def _columns(self, terms: ResolvedOptions) -> Columns:
+    def _columns(self, resolved: ResolvedOptions) -> Columns:
         """Return the columns of a call with what travels with it from here."""
-        columns = dict(terms.columns)
+        columns = dict(resolved.columns)
         if self._options.middleware:
             columns["metadata"] = headers.along(self._options, columns["metadata"]) or columns["metadata"]
         return columns
 
     def _resolve(self, node: TaskNode[Any]) -> ResolvedOptions:
-        terms = self._terms.resolve(node)
-        if flaws := [*node.errors, *terms.errors]:
-            raise InvalidTask(f"{node.label}: " + " ".join(problem for _, problem in flaws))
-        return terms
+        resolved = self._resolver.resolve(node)
+        if node_errors := [*node.errors, *resolved.errors]:
+            raise InvalidTask(f"{node.label}: " + " ".join(problem for _, problem in node_errors))
+        return resolved
 
     def _with_id(self, callee: Calls, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         wants_id = BATCH_ID in callee.parameters.by_name and BATCH_ID not in kwargs
@@ -119,9 +119,9 @@ def _named(callee: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
     return named
 
 
-def _callee(terms: ResolvedOptions) -> Calls:
-    assert isinstance(terms.callee, Calls)  # of a task
-    return terms.callee
+def _callee(resolved: ResolvedOptions) -> Calls:
+    assert isinstance(resolved.callee, Calls)  # of a task
+    return resolved.callee
 
 
 def _has_node_options(node: TaskNode[Any]) -> bool:

@@ -14,7 +14,7 @@ from ..core.dry_run import is_dry
 from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue.nodes import NodeKey
 from ..workflows.handle import WorkflowHandle
-from .calls import NodeColumns, Columns, nodes_of_calls
+from .calls import Columns, NodeColumns, nodes_of_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What can be wrong with a workflow's definition."""
+"""The errors in a workflow's definition, with their codes and hints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class DefinitionErrorCode(StrEnum):
-    """The kinds of mistakes. Up to 032 they are horsies' own; what horsies does not have begins at 040."""
+    """The codes of errors in definitions. Up to 032 they are those of horsies; from 040 they are our own."""
 
     NO_NAME = "HRS-001"
     NO_NODES = "HRS-002"
@@ -53,7 +53,7 @@ class DefinitionErrorCode(StrEnum):
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """How to fix the error."""
         return HINTS[self]
 
 
@@ -68,7 +68,7 @@ HINTS: Final[dict[DefinitionErrorCode, str]] = {
     DefinitionErrorCode.INVALID_ARGS_FROM: "Pass the node as a plain argument: then it is waited for too.",
     DefinitionErrorCode.INVALID_CTX_FROM: "Put the node into waits_for too.",
     DefinitionErrorCode.CTX_PARAM_MISSING: "Give the function a parameter named workflow_ctx.",
-    DefinitionErrorCode.INVALID_OUTPUT: "Name a node of this workflow, or leave output out for the results of all last nodes.",
+    DefinitionErrorCode.INVALID_OUTPUT: "Name a node of this workflow, or leave output out to get all last results.",
     DefinitionErrorCode.INVALID_SUCCESS_POLICY: "SuccessPolicy([SuccessCase(required=[node, …]), …])",
     DefinitionErrorCode.INVALID_JOIN: "join is Join.ALL, Join.ANY, or Join.QUORUM with min_success.",
     DefinitionErrorCode.INVALID_QUEUE: "Use a name of QUEUES, or add the name there.",
@@ -81,17 +81,17 @@ HINTS: Final[dict[DefinitionErrorCode, str]] = {
     DefinitionErrorCode.GIVEN_TWICE: "Give each parameter once.",
     DefinitionErrorCode.PARAMS_WITHOUT_BUILD_WITH: "Override build_with, with these parameters.",
     DefinitionErrorCode.INVALID_BUILD_WITH: "Write a classmethod whose parameters can be given by name.",
-    DefinitionErrorCode.SOURCE_TYPE: "args_from gives a TaskResult; values_from, and a node as an argument, its ok value.",
+    DefinitionErrorCode.SOURCE_TYPE: "args_from gives a TaskResult; values_from and plain nodes give the ok value.",
     DefinitionErrorCode.OUTPUT_TYPE: "Make the output's type the one that the definition names.",
     DefinitionErrorCode.POSITIONAL_ARGUMENTS: "Give the arguments of a node by name.",
     DefinitionErrorCode.BUILDER_WITHOUT_CASES: "@workflow_builder(cases=[{'day': '2026-01-01'}])",
     DefinitionErrorCode.INVALID_CASE: "A case is a dict of arguments that the builder takes.",
     DefinitionErrorCode.BUILDER_FAILED: "A builder takes plain values and returns a Workflow.",
     DefinitionErrorCode.UNDECORATED_BUILDER: "Put @workflow_builder above it, or a leading underscore before its name.",
-    DefinitionErrorCode.NOT_SERIALIZABLE: "Pass what JSON can hold; of what is large, the key under which it is stored.",
+    DefinitionErrorCode.NOT_SERIALIZABLE: "Pass values that JSON can hold; store large ones and pass their keys.",
     DefinitionErrorCode.INVALID_WORKFLOW_ID: "Give a UUID, or its text.",
     DefinitionErrorCode.INVALID_OPTION: "See the page on workflows.",
-    DefinitionErrorCode.INVALID_CONDITION: "Use a function of a module that takes the WorkflowContext and returns a bool.",
+    DefinitionErrorCode.INVALID_CONDITION: "Use a module's function that takes the WorkflowContext and returns a bool.",
     DefinitionErrorCode.INVALID_MAP: "task.map(over=a node that returns a list, param='the parameter for one item')",
     DefinitionErrorCode.INVALID_SLEEP: "sleep() takes seconds, a timedelta, or an aware datetime.",
     DefinitionErrorCode.INVALID_EVENT: "wait_for_event('approved', timeout=3600)",
@@ -103,7 +103,10 @@ HINTS: Final[dict[DefinitionErrorCode, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class DefinitionError:
-    """One mistake: of which kind, in which workflow, at which node if at one; ``problem`` says what is, and may be."""
+    """One error in a definition; ``node`` is None if it is not at a node.
+
+    ``problem`` names the value and what is allowed.
+    """
 
     code: DefinitionErrorCode
     workflow: str
@@ -112,7 +115,7 @@ class DefinitionError:
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """How to fix the error."""
         return self.code.hint
 
     def __str__(self) -> str:
@@ -120,11 +123,11 @@ class DefinitionError:
         return f"{self.code} {where}: {self.problem}"
 
 
-#: A mistake before it is known in which workflow.
+#: A code and a problem, found before the workflow is known.
 NodeError = tuple[DefinitionErrorCode, str]
 
 
 def shown(value: object) -> str:
-    """Return a value as a mistake names it."""
+    """Return the repr of a value, cut to 100 characters, for an error message."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}…"

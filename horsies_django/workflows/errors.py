@@ -1,4 +1,4 @@
-"""The list in which everything that is wrong with a workflow's definition is collected."""
+"""Collects the errors of a workflow's definition."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..core.workflow_errors import DefinitionError, DefinitionErrorCode
 
 @dataclass(slots=True)
 class ErrorList:
-    """The mistakes of one workflow, in the order in which they were found."""
+    """The errors of one workflow, in the order in which they were found."""
 
     workflow: str
     found: list[DefinitionError] = field(default_factory=list)
 
     def add(self, code: DefinitionErrorCode, problem: str, node: str | None = None) -> None:
-        """Note a mistake."""
+        """Add an error."""
         self.found.append(DefinitionError(code, self.workflow, node, problem))
 
     def raise_if_any(self) -> None:
-        """Raise InvalidWorkflow with all of them."""
+        """Raise InvalidWorkflow with all errors, if there are any."""
         if self.found:
             raise InvalidWorkflow(self.found)
 

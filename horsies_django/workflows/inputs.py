@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from ..core.workflow_errors import NodeError, DefinitionErrorCode, shown
+from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join, NodeKind
 from ..enqueue.call_builder import Callee, Calls
 from ..enqueue.nodes import CallNode, MapNode, Node, Source, TaskNode, nodes_in
@@ -31,39 +31,39 @@ class Inputs:
 
 def check_inputs(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
     """Judge what a node gives to what it calls; ``sources`` tells for which nodes it waits."""
-    flaws: list[NodeError] = []
+    node_errors: list[NodeError] = []
     later: Set[str] = _NONE
     param = None
     if node.args_from or node.values_from or node.workflow_ctx_from is not None or isinstance(node, MapNode):
-        param = _param(node, callee, flaws) if isinstance(node, MapNode) else None
+        param = _param(node, callee, node_errors) if isinstance(node, MapNode) else None
         later = _filled_later(node, param, callee)
         # One that is not in the workflow at all was found before.
-        flaws += _source_errors(node, callee, {*sources(), *node.waits_for})
+        node_errors += _source_errors(node, callee, {*sources(), *node.waits_for})
     if META_PARAM in callee.parameters.by_name:
         later = later | {META_PARAM}
     if node.args:
         problem = f"it is given {len(node.args)} arguments by position; allowed: arguments by name."
-        flaws.append((DefinitionErrorCode.POSITIONAL_ARGUMENTS, problem))
+        node_errors.append((DefinitionErrorCode.POSITIONAL_ARGUMENTS, problem))
     if isinstance(node, SubWorkflowNode) and not node.definition._meta.takes_params:
-        flaws += _unexpected_params(node, node.kwargs.keys() | later)
-        return Inputs("{}", None, tuple(flaws))
+        node_errors += _unexpected_params(node, node.kwargs.keys() | later)
+        return Inputs("{}", None, tuple(node_errors))
     try:
         kwargs = callee.arguments_so_far(cast("dict[str, Any]", node.kwargs), later).kwargs_text
     except (TypeError, ValueError) as error:
         found = list(_argument_errors(node, callee, later))
         if not found and not node.args:  # each argument is right by itself; all together may be too many bytes
             found = [(DefinitionErrorCode.NOT_SERIALIZABLE, str(error))]
-        return Inputs("{}", param, (*flaws, *found))
-    limit_key = _limit_key(node, callee, later - {CTX_PARAM, META_PARAM}, flaws)
-    return Inputs(kwargs, param, tuple(flaws), limit_key)
+        return Inputs("{}", param, (*node_errors, *found))
+    limit_key = _limit_key(node, callee, later - {CTX_PARAM, META_PARAM}, node_errors)
+    return Inputs(kwargs, param, tuple(node_errors), limit_key)
 
 
-def _limit_key(node: CallNode[Any], callee: Callee, later: Set[str], flaws: list[NodeError]) -> str | None:
+def _limit_key(node: CallNode[Any], callee: Callee, later: Set[str], node_errors: list[NodeError]) -> str | None:
     if isinstance(callee, Calls):
         try:
             return callee.limit_key_so_far(node.kwargs, later)
         except (TypeError, ValueError) as error:
-            flaws.append((DefinitionErrorCode.INVALID_OPTION, str(error)))
+            node_errors.append((DefinitionErrorCode.INVALID_OPTION, str(error)))
     return None
 
 
@@ -76,16 +76,18 @@ def _filled_later(node: CallNode[Any], param: str | None, callee: Callee) -> Set
     return later
 
 
-def _param(node: MapNode[Any], callee: Callee, flaws: list[NodeError]) -> str | None:
+def _param(node: MapNode[Any], callee: Callee, node_errors: list[NodeError]) -> str | None:
     """Return the parameter that takes an item: the one that is named, else the first."""
     names = [name for name in callee.parameters.own if name in callee.parameters.by_name]
     param = node.param if node.param is not None else next(iter(names), None)
     if param is None or (param not in names and not callee.parameters.takes_any):
-        flaws.append((DefinitionErrorCode.INVALID_MAP, f"param is {shown(param)}; allowed: {', '.join(names) or 'none'}."))
+        node_errors.append(
+            (DefinitionErrorCode.INVALID_MAP, f"param is {shown(param)}; allowed: {', '.join(names) or 'none'}.")
+        )
         return next(iter(names), None)
     if param in node.kwargs or param in node.args_from or param in node.values_from:
         problem = f"{param!r} takes the items and is an argument too; allowed: one of them."
-        flaws.append((DefinitionErrorCode.GIVEN_TWICE, problem))
+        node_errors.append((DefinitionErrorCode.GIVEN_TWICE, problem))
     return param
 
 
@@ -136,7 +138,9 @@ def _omission_reason(node: CallNode[Any], source: Source) -> str:
 def _type_errors(name: str, param: str, source: Source, taker: type_compat.Accepted) -> Iterator[NodeError]:
     if name == "args_from" and not isinstance(source, tuple):
         if not taker.accepts_result:
-            problem = f"{param!r} takes {type_compat.describe(taker.types)}, and args_from gives a TaskResult; allowed: "
+            problem = (
+                f"{param!r} takes {type_compat.describe(taker.types)}, and args_from gives a TaskResult; allowed: "
+            )
             yield DefinitionErrorCode.SOURCE_TYPE, f"{problem}values_from, or TaskResult as its hint."
         return
     found = frozenset({list}) if isinstance(source, tuple) else value_types(source)

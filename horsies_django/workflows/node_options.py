@@ -1,4 +1,4 @@
-"""On which terms the work of a node is sent: the options of its task, its own, and what it inherits (P-09, W-14)."""
+"""On which resolved the work of a node is sent: the options of its task, its own, and what it inherits (P-09, W-14)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..core.compat import (
 )
 from ..core.options import Options
 from ..core.retry import RetryPolicy
-from ..core.workflow_errors import NodeError, DefinitionErrorCode, shown
+from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..enqueue.call_builder import Callee, Calls
 from ..enqueue.nodes import Node, TaskNode
 from ..enqueue.task import HorsiesTask
@@ -52,7 +52,7 @@ class ResolvedOptions:
 
 
 class NodeOptionsResolver:
-    """Finds the terms of the nodes of one workflow; those that nodes have in common are found once.
+    """Finds the resolved of the nodes of one workflow; those that nodes have in common are found once.
 
     ``flaws`` are those of the workflow's own options. An option of it that is wrong is not inherited, or it would be
     wrong at each of its nodes.
@@ -60,28 +60,28 @@ class NodeOptionsResolver:
 
     def __init__(self, alias: str, inherited: Mapping[str, Any]) -> None:
         self.alias = alias if isinstance(alias, str) else ""
-        self.flaws: list[NodeError] = []
+        self.errors: list[NodeError] = []
         self._cache: dict[Any, ResolvedOptions] = {}
         self._options: dict[str, Options] = {}
         self._own = Options()
         try:
             self._own = self._options[alias] = config_of(alias)
         except (InvalidTask, ImproperlyConfigured) as error:
-            self.flaws.append((DefinitionErrorCode.INVALID_BACKEND, str(error)))
+            self.errors.append((DefinitionErrorCode.INVALID_BACKEND, str(error)))
         wrong = dict(self._problems_of(inherited))
-        self.flaws += [(_CODES.get(name, DefinitionErrorCode.INVALID_OPTION), text) for name, text in wrong.items()]
+        self.errors += [(_CODES.get(name, DefinitionErrorCode.INVALID_OPTION), text) for name, text in wrong.items()]
         self._inherited = {name: value for name, value in inherited.items() if name not in wrong}
         self._step_options = ResolvedOptions(self._step_columns())
 
     def resolve(self, node: Node[Any]) -> ResolvedOptions:
-        """Return the terms of a node."""
+        """Return the resolved of a node."""
         if not isinstance(node, TaskNode | SubWorkflowNode):
             return self._step_options
         key = _key(node)
-        if (terms := self._cache.get(key)) is None:
-            terms = self._resolve_task(node) if isinstance(node, TaskNode) else self._resolve_subworkflow(node)
-            self._cache[key] = terms
-        return terms
+        if (resolved := self._cache.get(key)) is None:
+            resolved = self._resolve_task(node) if isinstance(node, TaskNode) else self._resolve_subworkflow(node)
+            self._cache[key] = resolved
+        return resolved
 
     def _resolve_task(self, node: TaskNode[Any]) -> ResolvedOptions:
         task = node.task
@@ -108,14 +108,16 @@ class NodeOptionsResolver:
         return ResolvedOptions({}, calls, tuple(errors))
 
     def _resolve_subworkflow(self, node: SubWorkflowNode[Any]) -> ResolvedOptions:
-        flaws: tuple[NodeError, ...] = ()
+        node_errors: tuple[NodeError, ...] = ()
         columns = dict(self._step_options.columns)
         policy = node.options.get("retry_policy")
         if isinstance(policy, RetryPolicy):
             columns |= {"max_retries": policy.max_retries, "retry_policy": policy.as_json()}
         elif policy is not None:
-            flaws = ((DefinitionErrorCode.INVALID_OPTION, f"retry_policy is {shown(policy)}; allowed: a RetryPolicy."),)
-        return ResolvedOptions(columns, Callee(self._own, node.definition.build_with, node.label), flaws)
+            node_errors = (
+                (DefinitionErrorCode.INVALID_OPTION, f"retry_policy is {shown(policy)}; allowed: a RetryPolicy."),
+            )
+        return ResolvedOptions(columns, Callee(self._own, node.definition.build_with, node.label), node_errors)
 
     def _step_columns(self) -> dict[str, Any]:
         """The columns of a node without a task of its own."""
@@ -180,7 +182,7 @@ def _wrong_options(task: HorsiesTask[..., Any], options: Mapping[str, Any]) -> I
 
 
 def _key(node: TaskNode[Any] | SubWorkflowNode[Any]) -> Any:
-    """Nodes with the same key have the same terms."""
+    """Nodes with the same key have the same resolved."""
     called = id(node.task) if isinstance(node, TaskNode) else id(node.definition)
     if not node.options:
         return called

@@ -21,7 +21,7 @@ from .workflow import Workflow
 
 
 def find_errors() -> Iterator[DefinitionError]:
-    """Yield every mistake of every definition and builder that has been imported; what they send is not sent."""
+    """Yield every error of every definition and builder that has been imported; what they send is not sent."""
     with sends_nothing():
         for definition in registry.definitions.values():
             yield from _of_definition(definition)
@@ -55,8 +55,8 @@ def _of_builder(builder: Builder) -> Iterator[DefinitionError]:
 def _of_calls(function: Callable[..., Any], name: str, cases: Any) -> Iterator[DefinitionError]:
     found: dict[DefinitionError, None] = {}  # what is wrong in each case is said once
     for number, case in enumerate(cases):
-        for mistake in _of_case(function, name, f"case {number}, {shown(case)}", case):
-            found[mistake] = None
+        for each in _of_case(function, name, f"case {number}, {shown(case)}", case):
+            found[each] = None
     yield from found
 
 
@@ -75,7 +75,9 @@ def _of_case(function: Callable[..., Any], name: str, where: str, case: Any) -> 
     except InvalidWorkflow as error:
         yield from error.mistakes
     except Exception as error:  # noqa: BLE001  # it is a user's, and may raise anything
-        yield DefinitionError(DefinitionErrorCode.BUILDER_FAILED, name, None, f"{where}, raised {error!r}; allowed: no error.")
+        yield DefinitionError(
+            DefinitionErrorCode.BUILDER_FAILED, name, None, f"{where}, raised {error!r}; allowed: no error."
+        )
     else:
         if not isinstance(workflow, Workflow):
             problem = f"{where}, returned {shown(workflow)}; allowed: a Workflow."

@@ -16,7 +16,7 @@ from ..core.results import RetrievalCode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ..enqueue import result_reader
 from ..enqueue.result_reader import Result
-from .codes import STOPPED_BY, WorkflowCode
+from .error_codes import STOPPED_BY, WorkflowCode
 
 _CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
 

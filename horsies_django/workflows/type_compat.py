@@ -34,7 +34,10 @@ _ACCEPTED_BY_HINT: Final[dict[Any, frozenset[type]]] = {
     TaskResult: frozenset({TaskResult}),
 }
 #: What a value of the hint is at its narrowest: a float is no int, and an int no bool.
-_PRODUCED_BY_HINT: Final[dict[Any, frozenset[type]]] = _ACCEPTED_BY_HINT | {int: frozenset({int}), float: frozenset({float})}
+_PRODUCED_BY_HINT: Final[dict[Any, frozenset[type]]] = _ACCEPTED_BY_HINT | {
+    int: frozenset({int}),
+    float: frozenset({float}),
+}
 
 
 def accepted_types(hint: Any) -> TypeSet:

@@ -17,7 +17,7 @@ from ..enqueue.node_factories import check_names
 from ..enqueue.nodes import Node, NodeKey, NodeRef
 from . import validation
 from .blueprint import WorkflowBlueprint
-from .policies import SuccessPolicy
+from .success_policy import SuccessPolicy
 from .validation import ValidWorkflow, WorkflowOptions, build, index_of
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from ..enqueue.context import TaskContext
 from ..enqueue.task import task
 from ..enqueue.workflow_context import WorkflowContext
 from . import input_resolver, lifecycle
-from .codes import STOPPED_BY, WorkflowCode
 from .conditions import condition_at
+from .error_codes import STOPPED_BY, WorkflowCode
 
 if TYPE_CHECKING:
     from ..models import WorkflowTask
