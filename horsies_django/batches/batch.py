@@ -15,7 +15,7 @@ from ..core.ids import uuid7
 from ..core.serialization import clean_text
 from ..enqueue.nodes import NodeKey
 from ..workflows.validation import NAME_LENGTH
-from .calls import CallsOfBatch, Columns, many
+from .calls import Columns, NodeColumns, nodes_of_calls
 from .handle import BatchHandle
 
 
@@ -49,10 +49,10 @@ class Batch:
         self.name = name
         self.id = uuid7()
         self.handle: BatchHandle | None = None
-        self._checks = CallsOfBatch(backend, self.id)
+        self._node_columns = NodeColumns(backend, self.id)
         given = {"on_success": on_success, "on_complete": on_complete}
         self._callbacks = {
-            key: self._checks.callback(key, callback, has_results=key == "on_success")
+            key: self._node_columns.node_of_callback(key, callback, has_results=key == "on_success")
             for key, callback in given.items()
             if callback is not None
         }
@@ -66,13 +66,13 @@ class Batch:
         """
         if self.handle is not None:
             return self.handle.add(task, *args, **kwargs)
-        return self._kept([self._checks.call(task, args, kwargs)])[0]
+        return self._add([self._node_columns.node_of_call(task, args, kwargs)])[0]
 
     def add_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[NodeKey[Any]]:
         """Add a call for each dict of keyword arguments. See :meth:`add`."""
         if self.handle is not None:
             return self.handle.add_many(task, calls)
-        return self._kept(many(self._checks, task, calls))
+        return self._add(nodes_of_calls(self._node_columns, task, calls))
 
     def start(self) -> BatchHandle:
         """Begin it, as part of the current transaction. One without calls has ended with that.
@@ -83,10 +83,10 @@ class Batch:
 
         if self.handle is not None:
             raise ValueError(f"{self!r} has begun; allowed: one start().")
-        backend = self._checks.alias
+        backend = self._node_columns.alias
         if not is_dry():
             database = config_of(backend).database
-            rows.start(database, self.id, self.name, self._checks.head(), self._callbacks, self._calls)
+            rows.start(database, self.id, self.name, self._node_columns.node_of_calls(), self._callbacks, self._calls)
         self.handle = BatchHandle(self.id, backend=backend)
         return self.handle
 
@@ -113,9 +113,9 @@ class Batch:
     def __repr__(self) -> str:
         return f"<Batch {self.name!r}: {len(self._calls):,} calls>"
 
-    def _kept(self, calls: list[Columns]) -> list[NodeKey[Any]]:
+    def _add(self, calls: list[Columns]) -> list[NodeKey[Any]]:
         from . import rows
 
         first = len(self._calls)
         self._calls += calls
-        return [NodeKey(rows.name_of(first + place)) for place in range(len(calls))]
+        return [NodeKey(rows.call_node_id(first + place)) for place in range(len(calls))]

@@ -14,7 +14,7 @@ from ..core.dry_run import is_dry
 from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue.nodes import NodeKey
 from ..workflows.handle import WorkflowHandle
-from .calls import CallsOfBatch, Columns, many
+from .calls import Columns, NodeColumns, nodes_of_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class BatchHandle(WorkflowHandle[list[Any]]):
 
     def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> None:
         super().__init__(id, backend=backend)
-        self._calls = CallsOfBatch(backend, self.id)
+        self._calls = NodeColumns(backend, self.id)
 
     def __repr__(self) -> str:
         return f"BatchHandle({str(self.id)!r})"
@@ -72,12 +72,12 @@ class BatchHandle(WorkflowHandle[list[Any]]):
         Raises BatchEnded once all have, LookupError if there is no such batch, InvalidTask for what is no task, or has
         options that are for one send alone, TypeError or ValueError for arguments that don't fit.
         """
-        (key,) = self._add([self._calls.call(task, args, kwargs)])
+        (key,) = self._add([self._calls.node_of_call(task, args, kwargs)])
         return key
 
     def add_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[NodeKey[Any]]:
         """Add a call for each dict of keyword arguments, all of them or none. See :meth:`add`."""
-        return self._add(many(self._calls, task, calls))
+        return self._add(nodes_of_calls(self._calls, task, calls))
 
     async def aprogress(self) -> BatchProgress:
         """See :meth:`progress`."""
@@ -94,5 +94,5 @@ class BatchHandle(WorkflowHandle[list[Any]]):
     def _add(self, calls: list[Columns]) -> list[NodeKey[Any]]:
         from . import rows
 
-        names = map(rows.name_of, range(len(calls))) if is_dry() else rows.add(self._database, self.id, calls)
+        names = map(rows.call_node_id, range(len(calls))) if is_dry() else rows.add(self._database, self.id, calls)
         return [NodeKey(name) for name in names]

@@ -15,7 +15,7 @@ from .filters import RowT, TaskViews, not_past_deadline
 from .release_blocked import IS_LIMITED, admit_after_commit
 
 #: What the paths of the tasks begin with that are steps of the workflows' engine itself.
-INTERNAL: Final = "horsies_django.workflows.internal."
+INTERNAL: Final = "horsies_django.workflows.engine_tasks."
 
 
 class Interventions(TaskViews[RowT]):

@@ -218,7 +218,7 @@ def _prepare(execution: Execution) -> _Call:
         args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=execution.is_rich)
         if claim.workflow_id is not None:
             with waiting_for_database():
-                kwargs |= input_resolver.arguments(execution, task)
+                kwargs |= input_resolver.arguments_of_run(execution, task)
         elif claim.has_inputs:
             with waiting_for_database():
                 gathered = grouping.arguments(execution, task)

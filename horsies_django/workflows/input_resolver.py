@@ -28,7 +28,7 @@ _CONTEXT: Final = "workflow_ctx"
 Result = TaskResult[Any, TaskError[Any]]
 
 
-def arguments(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
+def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
     """Return the arguments of a node's body that come from its workflow.
 
     None if that builds a subworkflow, which asks for what is for that.
@@ -50,7 +50,7 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
     from ..models import WorkflowTask
 
     wanted = {_META, _CONTEXT} & parameters
-    indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _each(source)}
+    indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _indexes(source)}
     nodes = WorkflowTask.objects.using(node._state.db)
     rows = nodes.filter(workflow=node.workflow, task_index__in=indexes | set(node.ctx_from or ()))
     columns = ("task_index", "node_id", "status", Cast("result", TextField()), "backend", "rich")
@@ -61,10 +61,10 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
             results[index] = read(text, reads_rich(backend, rich))
     given: dict[str, Any] = {}
     for name, source in node.args_from.items():
-        _put(given, name, source, results)
+        _fill(given, name, source, results)
     values = {index: result.ok for index, result in results.items() if result.is_ok()}
     for name, source in node.values_from.items():
-        _put(given, name, source, values)
+        _fill(given, name, source, values)
     about: dict[str, Any] = {
         "workflow_id": node.workflow.pk,
         "task_index": node.task_index,
@@ -95,11 +95,11 @@ def _summaries(node: WorkflowTask) -> dict[str, SubWorkflowSummary]:
     }
 
 
-def _each(source: int | list[int]) -> list[int]:
+def _indexes(source: int | list[int]) -> list[int]:
     return source if isinstance(source, list) else [source]
 
 
-def _put(given: dict[str, Any], name: str, source: int | list[int], known: Mapping[int, Any]) -> None:
+def _fill(given: dict[str, Any], name: str, source: int | list[int], known: Mapping[int, Any]) -> None:
     """Give a parameter what there is; one for which there is nothing is left out (W-23)."""
     if isinstance(source, list):
         given[name] = [known[index] for index in source if index in known]

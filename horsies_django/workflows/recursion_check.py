@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from ..core.dry_run import sends_nothing
 from ..core.exceptions import InvalidWorkflow
-from ..core.workflow_errors import MistakeCode
+from ..core.workflow_errors import DefinitionErrorCode
 
 if TYPE_CHECKING:
     from .definition import WorkflowDefinition
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _building: Final[ContextVar[tuple[Definition | None, ...]]] = ContextVar("horsies_building", default=())
 
 #: Those that contain no circle.
-_sound: Final[WeakSet[Definition]] = WeakSet()
+_without_recursion: Final[WeakSet[Definition]] = WeakSet()
 
 
 @contextmanager
@@ -38,27 +38,27 @@ def building(definition: Definition, *, has_arguments: bool) -> Iterator[None]:
         _building.reset(token)
 
 
-def problem_of(definition: Definition) -> str | None:
+def find_recursion(definition: Definition) -> str | None:
     """Return the circle that there is if this is a part, without arguments, of what is being built; None if none is."""
     above = _building.get()
     if definition in above:
         circle = [one for one in above[above.index(definition) :] if one is not None]
         chain = " >> ".join(str(one._meta.options.definition_key) for one in [*circle, definition])
         return f"a definition contains itself: {chain}; allowed: no circle."
-    if definition in _sound:
+    if definition in _without_recursion:
         return None
-    problem = _problem_within(definition)
+    problem = _find_recursion_within(definition)
     if problem is None:
-        _sound.add(definition)
+        _without_recursion.add(definition)
     return problem
 
 
-def _problem_within(definition: Definition) -> str | None:
+def _find_recursion_within(definition: Definition) -> str | None:
     try:
         with sends_nothing():
             definition.build_with()
     except InvalidWorkflow as error:
-        return next((one.problem for one in error.mistakes if one.code is MistakeCode.CONTAINS_ITSELF), None)
+        return next((one.problem for one in error.mistakes if one.code is DefinitionErrorCode.CONTAINS_ITSELF), None)
     except Exception:  # noqa: BLE001  # it is a user's; what else is wrong with it is told where it is built itself
         return None
     return None

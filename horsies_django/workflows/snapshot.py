@@ -16,12 +16,12 @@ from ..core.results import RetrievalCode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ..enqueue import result_reader
 from ..enqueue.result_reader import Result
-from .codes import STOPPED_BY, WorkflowCode
+from .error_codes import STOPPED_BY, WorkflowCode
 
 _CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
 
 
-class Row(NamedTuple):
+class WorkflowSnapshot(NamedTuple):
     """How a workflow stands. ``rich`` are the ids of the nodes whose values its result is made of, and are rich."""
 
     status: str
@@ -55,18 +55,18 @@ class Row(NamedTuple):
         return result
 
 
-def of_workflows(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Row]:
+def read_workflows(database: str, keys: Sequence[UUID]) -> Mapping[UUID, WorkflowSnapshot]:
     """Read the news of workflows: one statement, and more only for those that have ended."""
     from ..models import Workflow
 
     columns = ("pk", "status", "output_index", Cast("result", TextField()), Cast("error", TextField()))
     rows = Workflow.objects.using(database).filter(pk__in=keys).values_list(*columns)
-    found = {key: Row(*values) for key, *values in rows}
+    found = {key: WorkflowSnapshot(*values) for key, *values in rows}
     rich = _rich_sources(database, found)
     return {key: row._replace(rich=frozenset(rich[key])) if key in rich else row for key, row in found.items()}
 
 
-def _rich_sources(database: str, found: Mapping[UUID, Row]) -> Mapping[UUID, set[str]]:
+def _rich_sources(database: str, found: Mapping[UUID, WorkflowSnapshot]) -> Mapping[UUID, set[str]]:
     """Return the ids of the rich nodes of which the results of these workflows are made, by workflow."""
     from ..models import WorkflowTask
 

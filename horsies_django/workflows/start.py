@@ -22,7 +22,7 @@ from .engine import start_workflow
 _TRIES = 3
 
 
-class Launched(NamedTuple):
+class Insertion(NamedTuple):
     """A run, and whether it was inserted now."""
 
     workflow: Workflow
@@ -60,7 +60,7 @@ def start(
             error.add_note(f"node {node.node_id!r} of workflow {blueprint.name!r} could not be started")
             raise
     travelling = {**travelling, **headers.of_slot(scheduled_for)}
-    launched = launch(options.database, blueprint, key, headers=travelling)
+    launched = insert_or_get(options.database, blueprint, key, headers=travelling)
     known = launched.workflow
     if known.name != blueprint.name:
         by = "this id" if known.pk == key else f"unique_key {blueprint.unique_key!r}"
@@ -70,13 +70,13 @@ def start(
     return Started(UUID(str(known.pk)), launched.is_new)
 
 
-def launch(
+def insert_or_get(
     database: str,
     blueprint: WorkflowBlueprint,
     workflow_id: UUID,
     parent: WorkflowTask | None = None,
     headers: Mapping[str, Any] | None = None,
-) -> Launched:
+) -> Insertion:
     """Insert a run, or return the one with this id, or the live one that has its ``unique_key``.
 
     ``headers`` travel with each of its nodes.
@@ -85,11 +85,11 @@ def launch(
     while True:
         try:
             with transaction.atomic(using=database):
-                return Launched(start_workflow.insert(database, blueprint, workflow_id, parent, headers), is_new=True)
+                return Insertion(start_workflow.insert(database, blueprint, workflow_id, parent, headers), is_new=True)
         except IntegrityError:
             known = workflows.filter(pk=workflow_id).first() or workflows.holding(blueprint.unique_key).first()
             if known is not None:
-                return Launched(known, is_new=False)
+                return Insertion(known, is_new=False)
             # The holder ended between the two statements; or it is something else, which this raises in the end.
             tries -= 1
             if not tries:

@@ -17,8 +17,8 @@ from ..enqueue.node_factories import check_names
 from ..enqueue.nodes import Node, NodeKey, NodeRef
 from . import validation
 from .blueprint import WorkflowBlueprint
-from .policies import SuccessPolicy
-from .validation import Built, WorkflowOptions, build, place_of
+from .success_policy import SuccessPolicy
+from .validation import ValidWorkflow, WorkflowOptions, build, index_of
 
 if TYPE_CHECKING:
     from .handle import WorkflowHandle
@@ -46,7 +46,7 @@ class WorkflowKeywords(TypedDict, total=False):
     backend: str | None
 
 
-class OtherKeywords(WorkflowKeywords, total=False):
+class CopyKeywords(WorkflowKeywords, total=False):
     """What a copy of a workflow may have otherwise."""
 
     name: str
@@ -68,7 +68,7 @@ class Workflow(Generic[T]):
 
     __slots__ = ("_built", "_options")
 
-    _built: Built
+    _built: ValidWorkflow
     _options: WorkflowOptions
 
     @overload
@@ -96,18 +96,18 @@ class Workflow(Generic[T]):
     def __init__(self, name: str, nodes: Nodes, **options: Any) -> None:
         """Raise InvalidWorkflow with every mistake there is, and TypeError for an unknown option."""
         check_names("Workflow()", options, WorkflowKeywords.__optional_keys__ | {"output"})
-        self._set(WorkflowOptions(name=name, nodes=_kept(nodes), **options))
+        self._set(WorkflowOptions(name=name, nodes=_frozen(nodes), **options))
 
     def _set(self, options: WorkflowOptions) -> None:
         object.__setattr__(self, "_options", options)
         object.__setattr__(self, "_built", build(options))
 
-    def with_options(self, **options: Unpack[OtherKeywords]) -> Workflow[T]:
+    def with_options(self, **options: Unpack[CopyKeywords]) -> Workflow[T]:
         """Return a copy with other options: those of the constructor, but for the nodes. None clears one.
 
         Raises TypeError for any other name, and InvalidWorkflow.
         """
-        check_names("with_options()", options, OtherKeywords.__optional_keys__)
+        check_names("with_options()", options, CopyKeywords.__optional_keys__)
         copy: Workflow[T] = object.__new__(Workflow)
         copy._set(replace(self._options, **options))
         return copy
@@ -158,12 +158,12 @@ class Workflow(Generic[T]):
     @property
     def nodes(self) -> tuple[Node[Any], ...]:
         """Its nodes, in the order in which they were given."""
-        return self._built.outline.nodes
+        return self._built.topology.nodes
 
     @property
     def node_ids(self) -> tuple[str, ...]:
         """The ids of its nodes, in the same order."""
-        return self._built.outline.ids
+        return self._built.topology.ids
 
     @property
     def options(self) -> WorkflowOptions:
@@ -178,7 +178,7 @@ class Workflow(Generic[T]):
 
     def index(self, node: NodeRef[Any]) -> int:
         """Return a node's place. Raises KeyError for one that is not in the workflow."""
-        if (place := place_of(node, self._built.outline)) is None:
+        if (place := index_of(node, self._built.topology)) is None:
             raise KeyError(f"{node!r} is not in {self!r}.")
         return place
 
@@ -195,7 +195,7 @@ class Workflow(Generic[T]):
         return f"<Workflow {self.name!r}: {len(self.nodes):,} nodes>"
 
 
-def _kept(nodes: Any) -> Any:
+def _frozen(nodes: Any) -> Any:
     """Return what nobody else can change, or use up."""
     if isinstance(nodes, Part | str) or not isinstance(nodes, Iterable):
         return nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horsies_django import Workflow, WorkflowDefinition, sleep
-from horsies_django.core.workflow_errors import MistakeCode
+from horsies_django.core.workflow_errors import DefinitionErrorCode
 from horsies_django.exceptions import InvalidWorkflow
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows import registry_check
@@ -40,7 +40,7 @@ def _nothing_known():
 
 def circles(build):
     """Return the nodes and the circles with which something can't be built."""
-    found = [mistake for mistake in mistakes_of(build) if mistake.code is MistakeCode.CONTAINS_ITSELF]
+    found = [mistake for mistake in mistakes_of(build) if mistake.code is DefinitionErrorCode.CONTAINS_ITSELF]
     return [(mistake.node, mistake.problem) for mistake in found]
 
 
@@ -89,7 +89,7 @@ def test_check_tells_of_a_circle():
     definition("a", "b")
     definition("b", "a")
 
-    found = [mistake for mistake in registry_check.mistakes() if mistake.code is MistakeCode.CONTAINS_ITSELF]
+    found = [mistake for mistake in registry_check.find_errors() if mistake.code is DefinitionErrorCode.CONTAINS_ITSELF]
 
     assert sorted(mistake.workflow for mistake in found) == ["a", "b"]
     assert all(">>" in mistake.problem for mistake in found)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from horsies_django import OnError, RetryPolicy, SuccessCase, SuccessPolicy, Workflow, WorkflowDefinition
-from horsies_django.core.workflow_errors import MistakeCode
+from horsies_django.core.workflow_errors import DefinitionErrorCode
 from horsies_django.workflows.registry import definition_at, registry
 from tests.workflows import jobs
 from tests.workflows.conftest import mistakes_of, only
@@ -95,7 +95,7 @@ def test_a_node_can_not_have_the_name_of_a_method():
 
     found = mistakes_of(Odd.build)
 
-    assert found[0].code == MistakeCode.INVALID_NODE_ID
+    assert found[0].code == DefinitionErrorCode.INVALID_NODE_ID
     assert "can't be named 'node'" in found[0].problem
 
 

@@ -16,8 +16,8 @@ from ..enqueue.context import TaskContext
 from ..enqueue.task import task
 from ..enqueue.workflow_context import WorkflowContext
 from . import input_resolver, lifecycle
-from .codes import STOPPED_BY, WorkflowCode
 from .conditions import condition_at
+from .error_codes import STOPPED_BY, WorkflowCode
 
 if TYPE_CHECKING:
     from ..models import WorkflowTask
@@ -88,7 +88,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     from ..models import Workflow, WorkflowTask
     from .engine.nodes import IN_PROGRESS
     from .registry import definition_at
-    from .start import launch
+    from .start import insert_or_get
 
     database = context.run.database
     with waiting_for_database():
@@ -119,7 +119,7 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
             return _failed(code, "The workflow had ended.")
         if not Workflow.objects.using(database).filter(parent=node, is_replaced=False).exists():
             travelling = node.metadata if isinstance(node.metadata, dict) else None
-            launched = launch(database, blueprint, uuid7(), node, travelling)
+            launched = insert_or_get(database, blueprint, uuid7(), node, travelling)
             if not launched.is_new:
                 holder = f"{launched.workflow.name!r} ({launched.workflow.pk})"
                 problem = (
