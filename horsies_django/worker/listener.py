@@ -105,13 +105,13 @@ class Listener:
         elif payload.startswith(STOP_REQUESTED):
             if payload == STOP_REQUESTED + self._worker_id:
                 self._inbox.put(Command.CHECK_STOP_REQUEST)
-        elif (item := self._item(payload)) is not None:
+        elif (item := self._parse(payload)) is not None:
             if self._notification_limit.allows():
                 self._inbox.put(item)
             elif self._notification_limit.is_first_refusal():
                 self._inbox.put(Command.POLL_SOON)
 
-    def _item(self, payload: str) -> InboxItem | None:
+    def _parse(self, payload: str) -> InboxItem | None:
         """Return the inbox item for a payload; None if it is malformed or of a queue that this worker ignores."""
         if payload.startswith(SLOT_FREED):
             name = payload[len(SLOT_FREED) :]

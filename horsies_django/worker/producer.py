@@ -28,7 +28,7 @@ from ..workflows.gateway import AdvanceFailed
 from . import console_logging
 from .claim_budget import ClaimBudget
 from .config import Until, WorkerConfig
-from .connection import is_callers_alone
+from .connection import is_visible_only_here
 from .database_retry import DatabaseRetry
 from .execution import Execution
 from .execution_result import ExecutionResult, NotStarted
@@ -100,7 +100,7 @@ class Producer:
         self._releaser = LimitReleaser(self._store, pools)
         self._signals = SignalDispatcher(
             config.database,
-            has_thread=not is_callers_alone(config.database),
+            has_thread=not is_visible_only_here(config.database),
             on_sent=partial(inbox.put, Command.POLL) if config.until is Until.DRAINED else None,
         )
         self._retry = DatabaseRetry(
@@ -108,7 +108,7 @@ class Producer:
             wait=lambda seconds: self._receive(inbox.take(seconds)),
             on_claim_lost=self._on_claim_lost,
             longest_pause=heartbeat_interval,
-            isolate=lambda: self._store.isolate(pools),
+            fix_rows=lambda: self._store.fail_unclaimable(pools),
             on_privilege_lost=self._on_privilege_lost,
         )
 
@@ -166,7 +166,7 @@ class Producer:
         if self._poller.is_due:
             self._retry(self._poll)
         console_logging.flush()
-        self._signals.send()
+        self._signals.run_pending()
         state.is_done = self._is_done() or self._budget.is_over
         return tick.claimed + len(tick.stored) if tick else 0
 
@@ -336,7 +336,7 @@ class Producer:
     def _check_stop_request(self) -> bool:
         """Read whether the worker's own row asks for a stop: anybody may send the notification that says so."""
         self._state.check_stop_at, self._state.stop_checked_at = NEVER, time.monotonic()
-        if self._store.is_asked_to_stop():
+        if self._store.is_stop_requested():
             self.stop_on_request()
         return True
 
@@ -443,7 +443,7 @@ class Producer:
         executions = [execution for pool in self._pools for execution in pool.running.values()]
         for execution, note in self._store.note_progress(executions).items():
             execution.stored_progress = note
-        held = self._store.still_mine([execution.claim for execution in executions])
+        held = self._store.still_held([execution.claim for execution in executions])
         for pool, execution in self._watchdog.revoked(executions, held):
             logger.warning("task revoked id=%s: it is asked to stop", execution.task_id)
             execution.request_stop(TaskRevoked)
@@ -453,7 +453,7 @@ class Producer:
 
     def _check_locks(self) -> bool:
         """Let those results be stored whose rows no transaction of their executions has locked any more."""
-        locked = self._store.locked([outcome.claim for outcome in self._buffer.maybe_locked])
+        locked = self._store.locked_ids([outcome.claim for outcome in self._buffer.maybe_locked])
         self._buffer.release_unlocked(locked)
         return True
 
@@ -601,7 +601,7 @@ class Producer:
         if not started or time.monotonic() - tick.began_at < CLAIM_CONFIRMED_FOR:
             return started
         self._state.next_heartbeat = time.monotonic()  # the last one is as old in the table as the tick is long
-        held = self._retry(lambda: self._store.still_mine(started))
+        held = self._retry(lambda: self._store.still_held(started))
         if held is None:
             self._state.is_in_doubt = True
         return [claim for claim in started if (claim.task_id, claim.claim) in (held or ())]

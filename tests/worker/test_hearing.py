@@ -1,4 +1,4 @@
-"""What the pump waits for: its inbox, and what the database says on the pump's own connection."""
+"""What the producer waits for: its inbox, and what the database says on the producer's own connection."""
 
 import socket
 import threading
