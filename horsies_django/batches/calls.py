@@ -1,4 +1,4 @@
-"""Calls of a batch, checked and made nodes of, before there is a row."""
+"""Checks the calls of a batch and turns them into columns of nodes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..enqueue.task import HorsiesTask
 from ..workflows.blueprint import CALL_COLUMNS
 from ..workflows.node_options import NodeOptionsResolver, ResolvedOptions
 
-#: Parameters that a batch fills in, if a call does not.
+#: Parameters that a batch fills unless a call has them.
 BATCH_ID: Final = "batch_id"
 RESULTS: Final = "results"
 
-#: Parameters that every node of a workflow may have (see workflows/feeding.py).
+#: Parameters that a workflow fills (see workflows/input_resolver.py).
 _WORKFLOW_PARAMS: Final = frozenset({"workflow_meta", "workflow_ctx"})
 
 _NONE: Final[frozenset[str]] = frozenset()
@@ -30,7 +30,7 @@ Columns = dict[str, Any]
 
 
 class NodeColumns:
-    """Makes the columns of nodes of the calls of one batch."""
+    """Makes the columns of the nodes of one batch."""
 
     def __init__(self, alias: str, batch_id: UUID) -> None:
         self.alias = alias
@@ -40,10 +40,10 @@ class NodeColumns:
         self._checked_tasks: dict[int, tuple[HorsiesTask[..., Any], ResolvedOptions]] = {}
 
     def node_of_call(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Columns:
-        """Return the columns of a call.
+        """Return the columns of a call's node.
 
-        Raises InvalidTask for what is no task, or has options that are for one send alone, TypeError or ValueError,
-        naming the parameter, for arguments that don't fit.
+        Raises InvalidTask for a value that is not a task, or a task with options of a single send, TypeError or
+        ValueError, naming the parameter, for arguments that don't fit.
         """
         if not isinstance(task, HorsiesTask):
             raise InvalidTask(f"task is {shown(task)}; allowed: a task, as @task makes it.")
@@ -58,9 +58,9 @@ class NodeColumns:
         return {**self._columns(resolved), "kwargs": arguments.kwargs, "limit_key": limit_key}
 
     def node_of_callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
-        """Return the columns of a callback: a task, or ``task.node(…)(…)`` with options and arguments of its own.
+        """Return the columns of a callback's node: a task, or ``task.node(…)(…)`` with its own options and arguments.
 
-        Raises InvalidTask for anything else, and what :meth:`call` raises.
+        Raises InvalidTask for anything else, and the errors of :meth:`node_of_call`.
         """
         node = TaskNode(task=given) if isinstance(given, HorsiesTask) else given
         if not isinstance(node, TaskNode) or isinstance(node, MapNode) or _has_node_options(node):
@@ -82,7 +82,7 @@ class NodeColumns:
         return {**nothing, **same, "rich": self._options.serializer == "rich", "kwargs": {}, "values_from": {}}
 
     def _columns(self, resolved: ResolvedOptions) -> Columns:
-        """Return the columns of a call with what travels with it from here."""
+        """Return the columns of a task with the headers of the current context."""
         columns = dict(resolved.columns)
         if self._options.middleware:
             columns["metadata"] = headers.along(self._options, columns["metadata"]) or columns["metadata"]
@@ -105,7 +105,7 @@ def nodes_of_calls(calls: NodeColumns, task: Any, given: Iterable[Mapping[str, A
 
 
 def _named(callee: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments by name, as a node has them. Raises TypeError for one that has none."""
+    """Return all arguments by name, as nodes store them. Raises TypeError for one without a name."""
     named = dict(kwargs)
     own = callee.parameters.own
     for place, value in enumerate(args):
@@ -120,12 +120,12 @@ def _named(callee: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
 
 
 def _callee(resolved: ResolvedOptions) -> Calls:
-    assert isinstance(resolved.callee, Calls)  # of a task
+    assert isinstance(resolved.callee, Calls)  # the target of a task
     return resolved.callee
 
 
 def _has_node_options(node: TaskNode[Any]) -> bool:
-    """Whether a node says more than what is called, and how."""
+    """Whether a node has more than a task, its options and its arguments."""
     return bool(
         node.waits_for
         or node.args

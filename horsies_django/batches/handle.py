@@ -19,7 +19,7 @@ from .calls import Columns, NodeColumns, nodes_of_calls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """How many calls of a batch there are, and how they stand. Callbacks do not count."""
+    """How many calls of a batch have each state. Callbacks do not count."""
 
     total: int
     waiting: int
@@ -35,9 +35,9 @@ class BatchProgress:
 
 
 class BatchHandle(WorkflowHandle[list[Any]]):
-    """One batch, by its id. Costs no query until asked, and can be rebuilt from the id anywhere.
+    """One batch, by its id. Runs no query until asked, and can be rebuilt from the id anywhere.
 
-    It has all that the handle of a workflow has: ``status()``, ``get()``, ``results()``, ``retry()``, ``cancel()``,
+    It has the methods of a workflow's handle: ``status()``, ``get()``, ``results()``, ``retry()``, ``cancel()``,
     ``pause()`` and ``resume()``. Its value is the list of the calls' values, in the order in which they were added.
     """
 
@@ -49,7 +49,7 @@ class BatchHandle(WorkflowHandle[list[Any]]):
         return f"BatchHandle({str(self.id)!r})"
 
     def progress(self) -> BatchProgress:
-        """Return how many calls there are and how they stand: one statement, however many. All are 0 of no batch."""
+        """Return how many calls have each state, in one statement. All are 0 if there is no such batch."""
         from . import rows
 
         counts = rows.count(self._database, self.id)
@@ -66,11 +66,11 @@ class BatchHandle(WorkflowHandle[list[Any]]):
         )
 
     def add(self, task: Any, /, *args: Any, **kwargs: Any) -> NodeKey[Any]:
-        """Add a call, while any other of the batch has not ended; return what :meth:`result_for` takes.
+        """Add a call while another call of the batch has not ended; return the key for :meth:`result_for`.
 
-        A part of the current transaction. A body of the batch may do so too: then there is one that has not ended.
-        Raises BatchEnded once all have, LookupError if there is no such batch, InvalidTask for what is no task, or has
-        options that are for one send alone, TypeError or ValueError for arguments that don't fit.
+        Part of the current transaction. Tasks of the batch may add calls too, since they have not ended. Raises
+        BatchEnded once all calls have ended, LookupError if there is no such batch, InvalidTask for a value that is not
+        a task, or a task with options of a single send, TypeError or ValueError for arguments that don't fit.
         """
         (key,) = self._add([self._calls.node_of_call(task, args, kwargs)])
         return key

@@ -1,4 +1,4 @@
-"""The rows of a batch: how it begins, and how calls come to it while it runs, each under the lock of its workflow."""
+"""The rows of a batch: start it and add calls, each under the lock of its workflow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..workflows.engine.advance import Engine
 from ..workflows.engine.nodes import NodeRows, read_nodes
 from .calls import Columns
 
-#: The node that stands for all calls, and its place.
+#: The node that stands for all calls, and its index.
 CALLS_NODE: Final = "tasks"
 CALLS_INDEX: Final = 0
 
@@ -33,9 +33,9 @@ def call_node_id(place: int) -> str:
 def start(
     database: str, batch_id: UUID, name: str, head: Columns, callbacks: Mapping[str, Columns], calls: Sequence[Columns]
 ) -> None:
-    """Insert a batch and begin its calls, in the caller's transaction or one of its own.
+    """Insert a batch and start its calls, in the caller's transaction or one of its own.
 
-    One without calls has ended with that, and its callbacks begin.
+    The node of a batch without calls ends at once, and the callbacks start.
     """
     with transaction.atomic(using=database):
         Workflow(
@@ -69,7 +69,7 @@ def start(
 
 
 def add(database: str, batch_id: UUID, calls: Sequence[Columns]) -> list[str]:
-    """Begin more calls of a batch that runs; return the ids of their nodes.
+    """Add calls to a running batch; return the ids of their nodes.
 
     Raises LookupError if there is no such batch, and BatchEnded if all its calls have ended.
     """
@@ -88,7 +88,7 @@ def add(database: str, batch_id: UUID, calls: Sequence[Columns]) -> list[str]:
 
 
 def call_nodes(nodes: NodeRows, batch_id: UUID) -> NodeRows:
-    """The nodes of a batch's calls."""
+    """Return the nodes of a batch's calls."""
     return nodes.filter(workflow=batch_id, map_index=CALLS_INDEX)
 
 
@@ -116,13 +116,13 @@ def _insert_calls(engine: Engine, batch_id: UUID, calls: Sequence[Columns], *, f
 
 
 def _step(node_id: str, kind: NodeKind, **columns: Any) -> dict[str, Any]:
-    """A node that is no call's; all of these have the same columns."""
+    """Return the columns of a node that is not a call's; all of these have the same columns."""
     columns = {"waits_for": [], "dependents": [], "allow_failed_deps": False, **columns}
     columns["dependents"] = list(columns["dependents"])
     return {"node_id": node_id, "kind": kind.value, "open_deps": len(columns["waits_for"]), **columns}
 
 
 def count(database: str, batch_id: UUID) -> dict[str, int]:
-    """Return how many calls of a batch are in each state: one statement."""
+    """Return how many calls of a batch have each status, in one statement."""
     nodes = call_nodes(WorkflowTask.objects.using(database), batch_id)
     return dict(nodes.values_list("status").annotate(count=Count("pk")).values_list("status", "count"))

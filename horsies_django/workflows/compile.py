@@ -149,7 +149,7 @@ def _map_errors(node: MapNode[Any]) -> Iterator[NodeError]:
         problem = f"over is {node.over!r}, which gives {describe(found)}; allowed: a node that returns a list."
         yield DefinitionErrorCode.INVALID_MAP, problem
     if node.join != Join.ALL:
-        problem = f"join is {shown(node.join)}; allowed: 'all', for without the list there is nothing to map."
+        problem = f"join is {shown(node.join)}; allowed: 'all', since a map needs the list."
         yield DefinitionErrorCode.INVALID_MAP, problem
 
 
@@ -157,8 +157,8 @@ def _definition_errors(node: SubWorkflowNode[Any]) -> Iterator[NodeError]:
     if not node.definition._meta.is_registered:
         problem = f"{node.label} is abstract or has no definition_key; allowed: a definition with a key."
         yield DefinitionErrorCode.UNREGISTERED_SUBWORKFLOW, problem
-    elif not _has_arguments(node) and (problem_of_circle := recursion_check.find_recursion(node.definition)):
-        yield DefinitionErrorCode.CONTAINS_ITSELF, problem_of_circle
+    elif not _has_arguments(node) and (recursion := recursion_check.find_recursion(node.definition)):
+        yield DefinitionErrorCode.CONTAINS_ITSELF, recursion
 
 
 def _has_arguments(node: CallNode[Any]) -> bool:

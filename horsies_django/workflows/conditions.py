@@ -36,7 +36,7 @@ def register_condition(function: F, /) -> F:
     if not isinstance(function, FunctionType):
         raise ValueError(f"register_condition() got {shown(function)}; allowed: {_ALLOWED}.")
     path = f"{function.__module__}.{function.__qualname__}"
-    if problem := _problem_of(function) or (", where a worker does not find it" if "<" in path else ""):
+    if problem := _problem_of(function) or (", which a worker can't find" if "<" in path else ""):
         raise ValueError(f"register_condition() got {path}{problem}; allowed: {_ALLOWED}.")
     _registered[path] = function
     return function
@@ -90,7 +90,7 @@ def path_of(condition: Any) -> str:
 def _path_of(condition: FunctionType) -> str:
     path = f"{condition.__module__}.{condition.__qualname__}"
     if condition.__module__ == "__main__" or not _is_module_level(condition):
-        raise ValueError(f"{path}, where a worker does not find it; allowed: {_ALLOWED}")
+        raise ValueError(f"{path}, which a worker can't find; allowed: {_ALLOWED}")
     if problem := _problem_of(condition):
         raise ValueError(f"{path}{problem}; allowed: {_ALLOWED}")
     return path

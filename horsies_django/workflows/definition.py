@@ -158,7 +158,9 @@ def _errors_of_class(cls: type[WorkflowDefinition[Any]]) -> ErrorList:
     if key is None:
         errors.add(DefinitionErrorCode.NO_DEFINITION_KEY, f"{meta.path} has no definition_key; allowed: a text.")
     elif others := [one._meta.path for one in registry.with_key(key) if one is not cls]:
-        problem = f"definition_key {key!r} of {meta.path} is that of {', '.join(others)} too; allowed: one of them."
+        problem = (
+            f"definition_key {key!r} of {meta.path} is also that of {', '.join(others)}; allowed: a key of its own."
+        )
         errors.add(DefinitionErrorCode.DUPLICATE_DEFINITION_KEY, problem)
     for code, problem in meta.errors:
         errors.add(code, problem)
@@ -172,7 +174,7 @@ def _build_with_errors(own: Any) -> Iterator[NodeError]:
     for parameter in list(inspect.signature(own.__func__).parameters.values())[1:]:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             problem = (
-                f"build_with has the parameter '{parameter}', which goes by place; allowed: those that go by name."
+                f"build_with has the positional parameter '{parameter}'; allowed: parameters that can be given by name."
             )
             yield DefinitionErrorCode.INVALID_BUILD_WITH, problem
 
@@ -202,9 +204,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
 def _check_output(cls: type[WorkflowDefinition[Any]], workflow: Workflow[Any], errors: ErrorList) -> None:
     promised = produced_types(cls._meta.output_hint)
     if workflow.output is not None and are_disjoint(found := value_types(workflow.output), promised):
-        problem = (
-            f"the output gives {describe(found)}, and the definition names {describe(promised)}; allowed: the same."
-        )
+        declared = describe(promised)
+        problem = f"the output gives {describe(found)}, and the definition declares {declared}; allowed: the same."
         errors.add(DefinitionErrorCode.OUTPUT_TYPE, problem, workflow.key(workflow.output).node_id)
 
 

@@ -1,4 +1,4 @@
-"""Feeding: what the body of a node gets from other nodes, read as it begins."""
+"""Resolves the inputs of a node: reads the results of other nodes when the node's task starts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Result = TaskResult[Any, TaskError[Any]]
 
 
 def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
-    """Return the arguments of a node's body that come from its workflow.
+    """Return the arguments of a node's task that its workflow fills.
 
-    None if that builds a subworkflow, which asks for what is for that.
+    None for the task that builds a subworkflow, which resolves its own.
     """
     parameters = parameters_of(task.func, task.takes_context).by_name
     if not (run.claim.has_inputs or {_META, _CONTEXT} & parameters):
@@ -46,7 +46,7 @@ def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, A
 
 
 def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
-    """Return what a node gives, read with its workflow, to what has these parameters."""
+    """Return the arguments that a node passes to a function with these parameters, from the rows."""
     from ..models import WorkflowTask
 
     wanted = {_META, _CONTEXT} & parameters
@@ -81,7 +81,7 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
 
 
 def _summaries(node: WorkflowTask) -> dict[str, SubWorkflowSummary]:
-    """How the subworkflows ended that a node has in its context (W-26)."""
+    """Return how the subworkflows ended that the node's context lists."""
     from ..models import Workflow
     from .engine.complete_workflow import summary
 
@@ -100,7 +100,7 @@ def _indexes(source: int | list[int]) -> list[int]:
 
 
 def _fill(given: dict[str, Any], name: str, source: int | list[int], known: Mapping[int, Any]) -> None:
-    """Give a parameter what there is; one for which there is nothing is left out (W-23)."""
+    """Fill a parameter from the known values; leave it out if there is none."""
     if isinstance(source, list):
         given[name] = [known[index] for index in source if index in known]
     elif source in known:

@@ -1,4 +1,4 @@
-"""What a node gives to the function it calls: values, values of other nodes, and contexts (W-10 … W-13, P-04)."""
+"""Checks what a node passes to the function it calls: values, values of other nodes, and contexts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ANYTHING: Final = type_compat.Accepted()
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of a node, as a blueprint has them, the limit that they share, and what is wrong with them."""
+    """The checked inputs of a node: its arguments as JSON, the parameter of a map, the errors, and the limit key."""
 
     kwargs: str
     param: str | None
@@ -30,14 +30,14 @@ class Inputs:
 
 
 def check_inputs(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
-    """Judge what a node gives to what it calls; ``sources`` tells for which nodes it waits."""
+    """Check what a node passes to the function it calls; ``sources`` returns the nodes that it waits for."""
     node_errors: list[NodeError] = []
     later: Set[str] = _NONE
     param = None
     if node.args_from or node.values_from or node.workflow_ctx_from is not None or isinstance(node, MapNode):
         param = _param(node, callee, node_errors) if isinstance(node, MapNode) else None
         later = _filled_later(node, param, callee)
-        # One that is not in the workflow at all was found before.
+        # A node outside the workflow is an error of its own, found earlier.
         node_errors += _source_errors(node, callee, {*sources(), *node.waits_for})
     if META_PARAM in callee.parameters.by_name:
         later = later | {META_PARAM}
@@ -51,7 +51,7 @@ def check_inputs(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[
         kwargs = callee.arguments_so_far(cast("dict[str, Any]", node.kwargs), later).kwargs_text
     except (TypeError, ValueError) as error:
         found = list(_argument_errors(node, callee, later))
-        if not found and not node.args:  # each argument is right by itself; all together may be too many bytes
+        if not found and not node.args:  # each argument is valid, but together they are too large
             found = [(DefinitionErrorCode.NOT_SERIALIZABLE, str(error))]
         return Inputs("{}", param, (*node_errors, *found))
     limit_key = _limit_key(node, callee, later - {CTX_PARAM, META_PARAM}, node_errors)
@@ -77,7 +77,7 @@ def _filled_later(node: CallNode[Any], param: str | None, callee: Callee) -> Set
 
 
 def _param(node: MapNode[Any], callee: Callee, node_errors: list[NodeError]) -> str | None:
-    """Return the parameter that takes an item: the one that is named, else the first."""
+    """Return the parameter that takes an item: the named one, else the first."""
     names = [name for name in callee.parameters.own if name in callee.parameters.by_name]
     param = node.param if node.param is not None else next(iter(names), None)
     if param is None or (param not in names and not callee.parameters.takes_any):
@@ -92,7 +92,7 @@ def _param(node: MapNode[Any], callee: Callee, node_errors: list[NodeError]) -> 
 
 
 def _source_errors(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
-    """Yield what is wrong with the parameters that other nodes give."""
+    """Yield the errors of parameters that other nodes fill."""
     own = callee.parameters.by_name
     takers = type_compat.accepted_by_parameter(callee.func)
     for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
@@ -106,7 +106,7 @@ def _source_errors(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]
                 yield from _type_errors(name, param, source, takers.get(param, _ANYTHING))
             if _may_be_left_out(node, name, source) and param in callee.parameters.required:
                 problem = (
-                    f"{param!r} has no default, and {name} may have nothing for it: {_omission_reason(node, source)}; "
+                    f"{param!r} has no default, and {name} may leave it out: {_omission_reason(node, source)}; "
                     "allowed: a parameter with a default."
                 )
                 yield DefinitionErrorCode.MISSING_PARAMETER, problem
@@ -114,9 +114,10 @@ def _source_errors(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]
 
 
 def _may_be_left_out(node: CallNode[Any], name: str, source: Source) -> bool:
-    """Whether a node may run before a source has ended, or without the ok value of one that failed (W-23).
+    """Whether a source may have no value when the node starts.
 
-    Or of one that its own condition has skipped (P-05). A list is given all the same: of what there is.
+    That is so with a ``join`` other than ALL; and for an ok value, if failed dependencies are allowed, or if the source
+    has a condition that may skip it. A list is always passed, with the values that there are.
     """
     if isinstance(source, tuple):
         return False
@@ -164,18 +165,18 @@ def _context_errors(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any
 
 
 def _argument_errors(node: CallNode[Any], callee: Callee, later: Set[str]) -> Iterator[NodeError]:
-    """Yield what keeps the arguments from being stored, one by one."""
+    """Yield the errors of the arguments, one by one."""
     parameters = callee.parameters
     given = node.kwargs.keys() | later
     names = ", ".join(sorted(parameters.by_name)) or "none"
     for name in sorted(given - parameters.by_name) if not parameters.takes_any else ():
         yield DefinitionErrorCode.UNKNOWN_PARAMETER, f"{callee.path} has no parameter {name!r}; allowed: {names}."
-    # Which of them the positional ones were meant for, nobody knows.
+    # With positional arguments it is unknown which parameters they were meant for.
     for name in sorted(parameters.required - given) if not node.args else ():
         hint = "; workflow_ctx_from fills it" if name == CTX_PARAM else ""
         yield (
             DefinitionErrorCode.MISSING_PARAMETER,
-            f"{callee.path} needs {name!r}, which nothing gives{hint}; allowed: a value.",
+            f"{callee.path} needs {name!r}, which is not given{hint}; allowed: a value.",
         )
     for name, value in node.kwargs.items():
         if problem := callee.mismatch(name, value):
@@ -193,7 +194,7 @@ def _unexpected_params(node: SubWorkflowNode[Any], names: Set[str]) -> Iterator[
 
 
 def value_types(node: Node[Any]) -> type_compat.TypeSet:
-    """Return the kinds of ok values that a node has, as far as hints tell."""
+    """Return the types of a node's ok value, by its hints."""
     if isinstance(node, MapNode):
         return frozenset({list})
     if isinstance(node, TaskNode):

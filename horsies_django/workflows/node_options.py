@@ -1,4 +1,4 @@
-"""On which resolved the work of a node is sent: the options of its task, its own, and what it inherits (P-09, W-14)."""
+"""Resolves the options of nodes: those of the task, those of the node, and those that the workflow passes on."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from .subworkflow_node import SubWorkflowNode
 
 _CODES: Final = {"queue_name": DefinitionErrorCode.INVALID_QUEUE, "priority": DefinitionErrorCode.INVALID_PRIORITY}
 
-#: Options of a send that a task can't bring along into a workflow, and what stands for them there.
+#: Options of one send that a task can't have in a workflow, and what to use instead.
 _PER_SEND: Final = {
     "good_until": "node(good_until=…)",
-    "unique": "with_options(unique=None), for a node has a task of its own",
+    "unique": "with_options(unique=None), since each node has its own task",
     "unique_key": "the workflow's own unique_key",
     "task_id": "start(workflow_id=…)",
     "run_after": "a sleep() before it",
@@ -44,7 +44,7 @@ _PER_SEND: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOptions:
-    """The columns of the work of some nodes, what checks their arguments, and what is wrong with their options."""
+    """The columns of the tasks of some nodes, the target that checks arguments, and the errors of the options."""
 
     columns: Mapping[str, Any]
     callee: Callee | None = None
@@ -52,10 +52,10 @@ class ResolvedOptions:
 
 
 class NodeOptionsResolver:
-    """Finds the resolved of the nodes of one workflow; those that nodes have in common are found once.
+    """Resolves the options of the nodes of one workflow; nodes with the same options are resolved once.
 
-    ``flaws`` are those of the workflow's own options. An option of it that is wrong is not inherited, or it would be
-    wrong at each of its nodes.
+    ``errors`` are those of the workflow's own options. Nodes do not inherit an invalid option, which would be an error
+    at each of them.
     """
 
     def __init__(self, alias: str, inherited: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ class NodeOptionsResolver:
         self._step_options = ResolvedOptions(self._step_columns())
 
     def resolve(self, node: Node[Any]) -> ResolvedOptions:
-        """Return the resolved of a node."""
+        """Return the resolved options of a node."""
         if not isinstance(node, TaskNode | SubWorkflowNode):
             return self._step_options
         key = _key(node)
@@ -86,7 +86,7 @@ class NodeOptionsResolver:
     def _resolve_task(self, node: TaskNode[Any]) -> ResolvedOptions:
         task = node.task
         errors = [
-            (DefinitionErrorCode.INVALID_OPTION, f"its task brings along {name}={shown(value)}; allowed: {instead}.")
+            (DefinitionErrorCode.INVALID_OPTION, f"its task has the option {name}={shown(value)}; allowed: {instead}.")
             for name, instead in _PER_SEND.items()
             if (value := getattr(task, name)) is not None
         ]
@@ -101,7 +101,7 @@ class NodeOptionsResolver:
             columns = calls.columns
         except (InvalidTask, ImproperlyConfigured) as error:
             errors.append((DefinitionErrorCode.INVALID_BACKEND, str(error)))
-        except (TypeError, ValueError) as error:  # of all options only metadata has to be encoded
+        except (TypeError, ValueError) as error:  # metadata is the only option that has to be encoded
             errors.append((DefinitionErrorCode.INVALID_OPTION, f"metadata: {error}"))
         else:
             return ResolvedOptions({name: columns[name] for name in TASK_COLUMNS}, calls, tuple(errors))
@@ -120,7 +120,7 @@ class NodeOptionsResolver:
         return ResolvedOptions(columns, Callee(self._own, node.definition.build_with, node.label), node_errors)
 
     def _step_columns(self) -> dict[str, Any]:
-        """The columns of a node without a task of its own."""
+        """Return the columns of a node without a task of its own."""
         columns = {
             "backend": self.alias,
             "rich": self._own.serializer == "rich",
@@ -130,16 +130,16 @@ class NodeOptionsResolver:
         return columns | self._inherited
 
     def _step_queue(self) -> str:
-        """The queue of a node without a task of its own: one that workers serve, also where none is called default."""
+        """Return the queue of nodes without a task of their own: ``default``, or another one that workers serve."""
         known = self._known_queues()
         return DEFAULT_TASK_QUEUE_NAME if not known or DEFAULT_TASK_QUEUE_NAME in known else min(known)
 
     def _known_queues(self) -> Collection[str]:
-        """The names in QUEUES of the workflow's backend; none if any name is allowed."""
+        """Return the names in QUEUES of the workflow's backend; none if any name is allowed."""
         return task_backends[self.alias].queues if self.alias in self._options else ()
 
     def _options_of(self, alias: str) -> Options:
-        """Return the options of a backend. Raises InvalidTask if a workflow can't have its rows there."""
+        """Return the options of a backend. Raises InvalidTask if it is in another database than the workflow."""
         if alias not in self._options:
             options = config_of(alias)
             if self.alias in self._options and options.database != self._own.database:
@@ -172,7 +172,7 @@ class NodeOptionsResolver:
 
 
 def _wrong_options(task: HorsiesTask[..., Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each option with which there is no such task, one by one: a task itself tells of the first only."""
+    """Yield each invalid option with its error; a task itself raises only for the first."""
     for name, value in options.items():
         try:
             task.with_options(**{name: value})
@@ -182,7 +182,7 @@ def _wrong_options(task: HorsiesTask[..., Any], options: Mapping[str, Any]) -> I
 
 
 def _key(node: TaskNode[Any] | SubWorkflowNode[Any]) -> Any:
-    """Nodes with the same key have the same resolved."""
+    """Return a cache key: nodes with the same key have the same resolved options."""
     called = id(node.task) if isinstance(node, TaskNode) else id(node.definition)
     if not node.options:
         return called
@@ -190,5 +190,5 @@ def _key(node: TaskNode[Any] | SubWorkflowNode[Any]) -> Any:
         key = (called, tuple(node.options.items()))
         hash(key)
     except TypeError:
-        return node  # a dict of metadata: it shares with none
+        return node  # unhashable, for example metadata: not shared
     return key

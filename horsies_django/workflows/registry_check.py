@@ -1,4 +1,4 @@
-"""Everything that is registered, built once, as ``manage.py check`` does it (P-12, W-03)."""
+"""Builds everything that is registered and collects the errors, for ``manage.py check``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .workflow import Workflow
 
 
 def find_errors() -> Iterator[DefinitionError]:
-    """Yield every error of every definition and builder that has been imported; what they send is not sent."""
+    """Yield the errors of all imported definitions and builders. Tasks that they send are discarded."""
     with sends_nothing():
         for definition in registry.definitions.values():
             yield from _of_definition(definition)
@@ -31,7 +31,7 @@ def find_errors() -> Iterator[DefinitionError]:
 
 
 def _of_definition(definition: type[WorkflowDefinition[Any]]) -> Iterator[DefinitionError]:
-    """Yield what is wrong with it as it is, or in each of its cases; one that needs parameters and has none is left."""
+    """Yield the errors of a definition in each of its cases; those of the class alone if it needs arguments."""
     meta = definition._meta
     cases = meta.options.cases
     if cases or not _needs_arguments(definition.build_with):
@@ -53,7 +53,7 @@ def _of_builder(builder: Builder) -> Iterator[DefinitionError]:
 
 
 def _of_calls(function: Callable[..., Any], name: str, cases: Any) -> Iterator[DefinitionError]:
-    found: dict[DefinitionError, None] = {}  # what is wrong in each case is said once
+    found: dict[DefinitionError, None] = {}  # an error of several cases is yielded once
     for number, case in enumerate(cases):
         for each in _of_case(function, name, f"case {number}, {shown(case)}", case):
             found[each] = None
@@ -74,7 +74,7 @@ def _of_case(function: Callable[..., Any], name: str, where: str, case: Any) -> 
         workflow = function(**case)
     except InvalidWorkflow as error:
         yield from error.mistakes
-    except Exception as error:  # noqa: BLE001  # it is a user's, and may raise anything
+    except Exception as error:  # noqa: BLE001  # user code may raise anything
         yield DefinitionError(
             DefinitionErrorCode.BUILDER_FAILED, name, None, f"{where}, raised {error!r}; allowed: no error."
         )
@@ -93,7 +93,7 @@ def _needs_arguments(function: Callable[..., Any]) -> bool:
 
 
 def _undecorated_builders() -> Iterator[DefinitionError]:
-    """Yield each public function of a module with tasks or workflows that says it returns one and is no builder."""
+    """Yield an error for each public function that is annotated to return a Workflow and has no decorator."""
     known = {builder.func for builder in registry.builders.values()}
     for module in _modules():
         for name, function in list(vars(module).items()):

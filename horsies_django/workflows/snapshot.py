@@ -1,4 +1,4 @@
-"""The news of a workflow, for those who wait for its end: all that its result is made of."""
+"""Snapshots of workflows for waiting handles: the columns that make up a result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
 
 
 class WorkflowSnapshot(NamedTuple):
-    """How a workflow stands. ``rich`` are the ids of the nodes whose values its result is made of, and are rich."""
+    """The state of a workflow. ``rich`` are the ids of the nodes in its result that have typed values."""
 
     status: str
     output_index: int | None
@@ -32,7 +32,7 @@ class WorkflowSnapshot(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Whether it has ended; or is paused, which may be for ever (W-72)."""
+        """Whether it has ended, or is paused, which may last for ever."""
         return self.status in WORKFLOW_TERMINAL_STATES or self.status == WorkflowStatus.PAUSED
 
     def as_result(self) -> Result:
@@ -56,7 +56,7 @@ class WorkflowSnapshot(NamedTuple):
 
 
 def read_workflows(database: str, keys: Sequence[UUID]) -> Mapping[UUID, WorkflowSnapshot]:
-    """Read the news of workflows: one statement, and more only for those that have ended."""
+    """Read snapshots of workflows: one statement, and more only for those that have ended."""
     from ..models import Workflow
 
     columns = ("pk", "status", "output_index", Cast("result", TextField()), Cast("error", TextField()))
@@ -67,7 +67,7 @@ def read_workflows(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Workflo
 
 
 def _rich_sources(database: str, found: Mapping[UUID, WorkflowSnapshot]) -> Mapping[UUID, set[str]]:
-    """Return the ids of the rich nodes of which the results of these workflows are made, by workflow."""
+    """Return the ids of the nodes with typed values that make up the results, by workflow."""
     from ..models import WorkflowTask
 
     completed = {key: row for key, row in found.items() if row.status == WorkflowStatus.COMPLETED}
@@ -75,7 +75,7 @@ def _rich_sources(database: str, found: Mapping[UUID, WorkflowSnapshot]) -> Mapp
     without = [key for key, row in completed.items() if row.output_index is None]
     failed = {key: name for key, row in found.items() if (name := _failed_node(row.error)) is not None}
     rich: dict[UUID, set[str]] = defaultdict(set)
-    # One by one, for an index serves each of them and none the three together.
+    # Three queries, since each has an index and the combination has none.
     for of, which in (
         (with_output, Q(task_index=F("workflow__output_index"))),
         (without, Q(dependents=[], map_index=None)),
@@ -89,7 +89,7 @@ def _rich_sources(database: str, found: Mapping[UUID, WorkflowSnapshot]) -> Mapp
 
 
 def _failed_node(error: str | None) -> str | None:
-    """The node whose error a workflow has, if it is a node's."""
+    """Return the id of the node whose error the workflow has, if it is a node's."""
     stored: Any = json.loads(error or "null")
     name = stored.get("node_id") if isinstance(stored, dict) else None
     return name if isinstance(name, str) else None

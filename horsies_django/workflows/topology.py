@@ -1,4 +1,4 @@
-"""The nodes of a workflow in their order, with their ids, and who waits for whom (W-05, W-06, W-11)."""
+"""The topology of a workflow: its nodes in order, their ids, and which node waits for which."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ID_ALLOWED: Final = f"1 to {ID_LENGTH} letters, digits and '_', '-', ':' or '.'
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A workflow's shape. A node is known by its place in the list given."""
+    """The nodes of a workflow and their dependencies. A node is its index in the list given."""
 
     nodes: tuple[Node[Any], ...]
     ids: tuple[str, ...]
@@ -31,12 +31,12 @@ class Topology:
     index_by_id: Mapping[str, int]
 
     def sources_of(self, index: int) -> set[Node[Any]]:
-        """Return the nodes for which a node waits."""
+        """Return the nodes that a node waits for."""
         return {self.nodes[source] for source in self.waits_for[index]}
 
 
 def build_topology(slug: str, given: Any, errors: ErrorList) -> Topology:
-    """Return the shape of what a workflow was given as its nodes."""
+    """Return the topology of what a workflow was given as its nodes."""
     index: dict[Node[Any], int] = {}
     names: dict[Node[Any], str] = {}
     orders: list[Order] = []
@@ -79,7 +79,7 @@ def _parts(given: Any, errors: ErrorList) -> Iterator[tuple[str | None, Part]]:
 
 
 def _ids(slug: str, nodes: Iterable[Node[Any]], names: Mapping[Node[Any], str], errors: ErrorList) -> tuple[str, ...]:
-    """The id of a node is its own, else the name under which it was given, else ``<slug>:<index>``."""
+    """Return the ids of nodes: the node's own, else the name under which it was given, else ``<slug>:<index>``."""
     ids: list[str] = []
     for index, node in enumerate(nodes):
         node_id = node.node_id
@@ -115,7 +115,7 @@ def _waits_for(
     orders: Iterable[Order],
     errors: ErrorList,
 ) -> tuple[tuple[int, ...], ...]:
-    # A dict is a set that keeps the order.
+    # A dict serves as an ordered set.
     waits_for: list[dict[int, None]] = []
     for node, node_id in zip(nodes, ids, strict=True):
         sources: dict[int, None] = {}
@@ -142,25 +142,25 @@ def _check_cycles(
         )
     for cycle in cycles_in(waits_for, dependents):
         chain = " >> ".join(ids[index] for index in [*cycle, cycle[0]])
-        problem = f"it waits for itself: {_shorten(chain)}; allowed: no circle."
+        problem = f"it waits for itself: {_shorten(chain)}; allowed: no cycle."
         errors.add(DefinitionErrorCode.CYCLE, problem, ids[cycle[0]])
 
 
 def _shorten(chain: str) -> str:
-    """Return a chain of ids as far as a person reads it."""
+    """Cut a long chain of ids for an error message."""
     return chain if len(chain) <= 300 else f"{chain[:300]}…"
 
 
 def slug_of(name: object) -> str:
-    """Return what the default ids of a workflow's nodes begin with."""
+    """Return the prefix of the default ids of a workflow's nodes."""
     return (slugify(name) if isinstance(name, str) else "")[: ID_LENGTH - 16] or "workflow"
 
 
-# The graph of the nodes, as numbers. Nothing here is recursive, since a chain may have a hundred thousand nodes.
+# The graph of the nodes, by index. Nothing here is recursive, since a chain may have a hundred thousand nodes.
 
 
 def dependents_of(waits_for: Sequence[Iterable[int]]) -> list[list[int]]:
-    """Return for each node which nodes wait for it, in their order."""
+    """Return for each node the nodes that wait for it, in order."""
     dependents: list[list[int]] = [[] for _ in waits_for]
     for index, sources in enumerate(waits_for):
         for source in sources:
@@ -169,15 +169,15 @@ def dependents_of(waits_for: Sequence[Iterable[int]]) -> list[list[int]]:
 
 
 def cycles_in(waits_for: Sequence[Sequence[int]], dependents: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return cycles that have no node in common, each as nodes of which every one waits for the one before it.
+    """Return cycles without common nodes, each as nodes of which every one waits for the one before it.
 
-    Without the nodes of those there is no other cycle.
+    Without the nodes of these cycles the graph has no cycle.
     """
     open_count = [len(sources) for sources in waits_for]
     is_done = [False] * len(waits_for)
 
     def settle(settled: list[int]) -> None:
-        """Take these as done, and every node that waits for nothing else."""
+        """Mark these nodes as done, and every node that waits for done ones only."""
         for index in settled:
             is_done[index] = True
         while settled:
@@ -197,7 +197,7 @@ def cycles_in(waits_for: Sequence[Sequence[int]], dependents: Sequence[Sequence[
 
 
 def _find_cycle(start: int, waits_for: Sequence[Sequence[int]], is_done: Sequence[bool]) -> list[int]:
-    """Go from a node that can't settle to one that it waits for and that can't either, until one comes again."""
+    """Follow the dependencies of a node in or behind a cycle until a node repeats; return the cycle."""
     seen: dict[int, int] = {}
     path: list[int] = []
     here = start

@@ -1,6 +1,6 @@
-"""Whether what a node gives can be what a parameter takes, as far as both hints say (HRS-024, HRS-025).
+"""Type compatibility: whether the value of a node can be what a parameter takes, by both hints.
 
-Hints are read as what JSON makes of them; one that says nothing of that fits anything.
+Hints are reduced to the types that JSON has; a hint without such a type fits everything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get
 from ..core.results import TaskResult
 from ..core.type_check import hints_of, unwrapped
 
-#: The kinds of values that a hint lets through; None is any.
+#: The types of values that a hint allows; None is any.
 TypeSet = frozenset[type] | None
 
 _ACCEPTED_BY_HINT: Final[dict[Any, frozenset[type]]] = {
@@ -33,7 +33,7 @@ _ACCEPTED_BY_HINT: Final[dict[Any, frozenset[type]]] = {
     type(None): frozenset({type(None)}),
     TaskResult: frozenset({TaskResult}),
 }
-#: What a value of the hint is at its narrowest: a float is no int, and an int no bool.
+#: The narrowest types of a produced value: a float is no int, and an int no bool.
 _PRODUCED_BY_HINT: Final[dict[Any, frozenset[type]]] = _ACCEPTED_BY_HINT | {
     int: frozenset({int}),
     float: frozenset({float}),
@@ -41,24 +41,24 @@ _PRODUCED_BY_HINT: Final[dict[Any, frozenset[type]]] = _ACCEPTED_BY_HINT | {
 
 
 def accepted_types(hint: Any) -> TypeSet:
-    """Return the kinds of values that a parameter with this hint takes."""
+    """Return the types of values that a parameter with this hint accepts."""
     return _types(hint, _ACCEPTED_BY_HINT)
 
 
 def produced_types(hint: Any) -> TypeSet:
-    """Return the kinds of values that what is hinted so gives."""
+    """Return the types of values that a result with this hint has."""
     return _types(unwrapped(hint), _PRODUCED_BY_HINT)
 
 
 @functools.cache
 def returned_types(func: Callable[..., Any]) -> TypeSet:
-    """Return the kinds of ok values of a function."""
+    """Return the types of a function's ok values."""
     return None if hasattr(func, "__wrapped__") else produced_types(hints_of(func).get("return", Any))
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What a parameter takes: values of these kinds, and whether a TaskResult."""
+    """What a parameter accepts: values of these types, and whether a TaskResult."""
 
     types: TypeSet = None
     accepts_result: bool = True
@@ -66,22 +66,22 @@ class Accepted:
 
 @functools.cache
 def accepted_by_parameter(func: Callable[..., Any]) -> Mapping[str, Accepted]:
-    """Return what the hinted parameters of a function take; the others take anything."""
+    """Return what the hinted parameters of a function accept; the others accept anything."""
     return {name: Accepted(accepted_types(hint), accepts_result(hint)) for name, hint in hints_of(func).items()}
 
 
 def are_disjoint(source: TypeSet, target: TypeSet) -> bool:
-    """Whether no value of the one is a value of the other."""
+    """Whether no value has both types."""
     return source is not None and target is not None and source.isdisjoint(target)
 
 
 def describe(kinds: TypeSet) -> str:
-    """Return kinds as a message names them."""
+    """Return types as text for an error message."""
     return " or ".join(sorted("None" if kind is type(None) else kind.__name__ for kind in kinds or ())) or "anything"
 
 
 def accepts_result(hint: Any) -> bool:
-    """Whether a parameter with this hint takes a TaskResult."""
+    """Whether a parameter with this hint accepts a TaskResult."""
     return (found := accepted_types(hint)) is None or TaskResult in found
 
 
@@ -100,5 +100,5 @@ def _types(hint: Any, known: Mapping[Any, frozenset[type]]) -> TypeSet:
         return known[dict]
     try:
         return known.get(origin or hint)
-    except TypeError:  # no type, but somebody's way to write one
+    except TypeError:  # an unhashable hint
         return None

@@ -1,4 +1,4 @@
-"""Every mistake in a workflow's definition, found as it is built, all of them at once (P-12)."""
+"""Validates a workflow's definition as it is built, and reports all errors at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ON_ERROR: Final = {text: str(word) for word in OnError for text in (str(word), 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowOptions:
-    """What a workflow was given, unjudged."""
+    """The arguments of a workflow before validation."""
 
     name: Any
     nodes: Any
@@ -45,14 +45,14 @@ class WorkflowOptions:
 
 @dataclass(frozen=True, slots=True)
 class ValidWorkflow:
-    """A workflow without errors: its topology, and what goes to the engine."""
+    """A workflow without errors: its topology and its blueprint."""
 
     topology: Topology
     blueprint: WorkflowBlueprint
 
 
 def build(options: WorkflowOptions) -> ValidWorkflow:
-    """Return a workflow, built. Raises InvalidWorkflow with every mistake there is."""
+    """Validate a workflow and return it. Raises InvalidWorkflow with all errors."""
     errors = ErrorList(options.name if isinstance(options.name, str) else shown(options.name))
     _check_texts(options, errors)
     topology = build_topology(slug_of(options.name), options.nodes, errors)
@@ -79,7 +79,7 @@ def build(options: WorkflowOptions) -> ValidWorkflow:
 
 
 def workflow_id(given: object, name: str) -> UUID | None:
-    """Return the id that a workflow is to have. Raises InvalidWorkflow for what is none (HRS-032)."""
+    """Return the id for a workflow, None if none is given. Raises InvalidWorkflow for an invalid one."""
     try:
         return None if given is None else as_uuid(given, "workflow_id")
     except ValueError as error:
@@ -106,7 +106,7 @@ def _is_text(value: object) -> bool:
 
 
 def _backend_of(topology: Topology) -> str:
-    """A workflow without a backend of its own is in that of its first task."""
+    """Return the backend of the first task, for a workflow without its own."""
     return next(
         (node.task.backend for node in topology.nodes if isinstance(node, TaskNode)), DEFAULT_TASK_BACKEND_ALIAS
     )
@@ -163,7 +163,7 @@ def _problems_of_case(case: SuccessCase, topology: Topology) -> Iterator[str]:
 
 
 def index_of(ref: Any, topology: Topology) -> int | None:
-    """Return the place of a node, given in any of the ways to name it; None if it is not in the workflow."""
+    """Return the index of a node, given as object, key or id; None if it is not in the workflow."""
     if isinstance(ref, Node):
         return topology.index.get(ref)
     node_id = ref.node_id if isinstance(ref, NodeKey) else ref
@@ -171,6 +171,6 @@ def index_of(ref: Any, topology: Topology) -> int | None:
 
 
 def _names(topology: Topology) -> str:
-    """The nodes that there are, as far as a person reads them."""
+    """Return the ids of the nodes for an error message, at most ten."""
     more = f", … ({len(topology.ids):,} in all)" if len(topology.ids) > 10 else ""
-    return (", ".join(topology.ids[:10]) or "none, for it has no nodes") + more
+    return (", ".join(topology.ids[:10]) or "none, since it has no nodes") + more

@@ -171,7 +171,7 @@ def test_what_a_subworkflow_is_given_is_judged_by_its_build_with():
 
 def test_definitions_are_found_by_their_key():
     assert definition_at("tests.import") is Import
-    with pytest.raises(LookupError, match="'nowhere' is that of none that was imported"):
+    with pytest.raises(LookupError, match="'nowhere' belongs to no imported definition"):
         definition_at("nowhere")
 
 
@@ -201,5 +201,5 @@ def test_of_two_with_one_key_none_is_found():
         class Meta:
             definition_key = "twice"
 
-    with pytest.raises(LookupError, match=f"that of {One._meta.path} and {Other._meta.path}"):
+    with pytest.raises(LookupError, match=f"belongs to {One._meta.path} and {Other._meta.path}"):
         definition_at("twice")

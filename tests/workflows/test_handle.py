@@ -578,7 +578,7 @@ def test_w_60_a_subworkflow_whose_key_is_taken_fails_and_says_by_whom(drain):
 
     error = handle.get(0).err
     assert (error.error_code, codes(handle)) == ("WORKFLOW_KEY_TAKEN", {"sub": "WORKFLOW_KEY_TAKEN"})
-    assert error.message == f"unique_key 'held' is that of 'Held' ({holder.id}), which is RUNNING."
+    assert error.message == f"unique_key 'held' belongs to 'Held' ({holder.id}), which is RUNNING."
     assert children(handle) == []
 
     holder.send_event("said", "now")

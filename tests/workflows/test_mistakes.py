@@ -96,7 +96,7 @@ def test_hrs_007_cycle():
 
     mistake = only("007", [root >> a >> b >> c, c >> a])
 
-    assert mistake.problem in {f"it waits for itself: {way}; allowed: no circle." for way in _rotations("abc")}
+    assert mistake.problem in {f"it waits for itself: {way}; allowed: no cycle." for way in _rotations("abc")}
 
 
 def test_hrs_007_every_cycle_is_named():
@@ -251,7 +251,7 @@ def test_hrs_017_two_definitions_with_one_key():
     for definition, its_twin in ((One, Other), (Other, One)):
         (mistake,) = mistakes_of(definition.build)
         assert mistake.code == DefinitionErrorCode.DUPLICATE_DEFINITION_KEY
-        assert f"that of {its_twin._meta.path} too" in mistake.problem
+        assert f"also that of {its_twin._meta.path}" in mistake.problem
 
 
 def test_hrs_018_a_subworkflow_that_no_worker_finds():
@@ -379,7 +379,7 @@ def test_hrs_025_an_output_of_another_type():
     (mistake,) = mistakes_of(Import.build)
 
     assert (mistake.code, mistake.node) == (DefinitionErrorCode.OUTPUT_TYPE, "number")
-    assert mistake.problem == "the output gives int, and the definition names str; allowed: the same."
+    assert mistake.problem == "the output gives int, and the definition declares str; allowed: the same."
 
 
 def test_hrs_026_positional_arguments():
@@ -453,7 +453,7 @@ def test_hrs_040_options_of_a_send_are_said_at_the_node():
         ("run_after", timezone.now(), "sleep()"),
     ):
         mistake = only("040", [jobs.nothing.with_options(**{option: value}).node()()])
-        assert f"brings along {option}=" in mistake.problem
+        assert f"has the option {option}=" in mistake.problem
         assert instead in mistake.problem
 
 
