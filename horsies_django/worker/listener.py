@@ -46,7 +46,7 @@ class Listener:
         self._config = config
         self._worker_id = worker_id
         self._inbox = inbox
-        self._connection: postgres.OwnLine | None = None
+        self._connection: postgres.ConnectionListener | None = None
         self._completion_notifier = CompletionNotifier(config.database, worker_id)
         self._alive_for = 3 * config.options.recovery.beat_interval
         self._pinged_at = float("-inf")
@@ -60,7 +60,7 @@ class Listener:
     def start(self) -> None:
         """Begin to listen, if the database supports it."""
         if postgres.can_listen(self._config.database):
-            self._connection = postgres.OwnLine(self._config.database, postgres.CHANNEL)
+            self._connection = postgres.ConnectionListener(self._config.database, postgres.CHANNEL)
             self._inbox.attach(self)
             completions.register_sink(self._config.database, self._completion_notifier)
 
@@ -87,7 +87,7 @@ class Listener:
                 # Notifications from before are lost.
                 self._inbox.put(Command.POLL)
                 self._inbox.put(Command.PING)
-            for payload in dict.fromkeys(self._connection.hear(is_readable=is_readable)):
+            for payload in dict.fromkeys(self._connection.receive(is_readable=is_readable)):
                 self._handle(payload)
         except Error as error:
             self._pinged_at = float("-inf")
@@ -98,7 +98,7 @@ class Listener:
         if payload.startswith(postgres.PING):
             if payload == postgres.PING + self._worker_id:
                 self._pinged_at = time.monotonic()
-            elif payload == postgres.WAITING:
+            elif payload == postgres.SUBSCRIBE:
                 self._completion_notifier.renew_subscription()
         elif payload == REVOKED:
             self._inbox.put(Command.CHECK_REVOKED)
