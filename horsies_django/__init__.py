@@ -32,8 +32,8 @@ from .workflows.builders import workflow_builder
 from .workflows.conditions import register_condition
 from .workflows.definition import WorkflowDefinition
 from .workflows.handle import WorkflowHandle
-from .workflows.policies import SuccessCase, SuccessPolicy
 from .workflows.subworkflow_node import SubWorkflowNode
+from .workflows.success_policy import SuccessCase, SuccessPolicy
 from .workflows.workflow import Workflow
 
 __all__ = [

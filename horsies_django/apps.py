@@ -80,7 +80,7 @@ def load_modules() -> None:
     error of a module is raised as it is, with a note that names the module.
     """
     from .core.loading import loading
-    from .workflows import internal  # noqa: F401  # the tasks of the engine itself
+    from .workflows import engine_tasks  # noqa: F401  # the tasks of the engine itself
 
     loading.is_going_on = True
     try:

@@ -37,12 +37,12 @@ def check_workflows(**kwargs: Any) -> list[CheckMessage]:
     Not while the settings of a backend have mistakes, which each workflow would tell again.
     """
     from .enqueue.backend import HorsiesBackend
-    from .workflows.registry_check import mistakes
+    from .workflows.registry_check import find_errors
 
     backends = [backend for backend in task_backends.all() if isinstance(backend, HorsiesBackend)]
     if any(backend.parsed.problems for backend in backends):
         return []
-    return [Error(str(mistake), hint=mistake.hint, obj=None, id="horsies.E004") for mistake in mistakes()]
+    return [Error(str(mistake), hint=mistake.hint, obj=None, id="horsies.E004") for mistake in find_errors()]
 
 
 def check_schedules(**kwargs: Any) -> list[CheckMessage]:

@@ -33,13 +33,13 @@ from horsies_django import (
 from horsies_django.core import lifecycle, options
 from horsies_django.core.schedule_enums import CatchUp, Overlap
 from horsies_django.core.transition import as_markdown
-from horsies_django.core.workflow_errors import MistakeCode
+from horsies_django.core.workflow_errors import DefinitionErrorCode
 from horsies_django.enqueue.node_option_types import TaskNodeOptions
 from horsies_django.reaper.duties import DUTIES
 from horsies_django.schedules.declaring import ScheduleOptions
-from horsies_django.workflows.codes import WorkflowCode
+from horsies_django.workflows.definition import DefinitionOptions
+from horsies_django.workflows.error_codes import WorkflowCode
 from horsies_django.workflows.lifecycle import NODE_TRANSITIONS, WORKFLOW_TRANSITIONS
-from horsies_django.workflows.meta import DefinitionOptions
 from horsies_django.workflows.registry import registry
 from horsies_django.workflows.workflow import WorkflowKeywords
 from tests.conftest import ROOT
@@ -149,7 +149,7 @@ def test_the_page_of_workflows_has_every_option_and_every_mistake():
     options |= {entry.name for entry in dataclasses.fields(DefinitionOptions)}
 
     assert all(f"`{name}`" in PAGES["workflows"] for name in options)
-    assert all(f"`{code}`" in PAGES["workflows"] for code in MistakeCode)
+    assert all(f"`{code}`" in PAGES["workflows"] for code in DefinitionErrorCode)
 
 
 def test_the_page_of_workflows_has_every_method_of_a_handle():

@@ -1,5 +1,5 @@
-"""Batches: many calls, and what follows once all of them have ended.
+"""Batches: many calls, and callbacks that run once all of them have ended.
 
-A batch is a workflow whose first node stands for all its calls, as a map does for its items, and whose callbacks wait
-for that node. So its locks, its recovery, its pages and its verbs are those of workflows.
+A batch is a workflow. Its first node stands for all calls, as a map does for its items, and its callbacks wait for that
+node. So locks, recovery, admin pages and operations are those of workflows.
 """

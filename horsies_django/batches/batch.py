@@ -1,4 +1,4 @@
-"""``Batch``: many calls, and what follows once all of them have ended."""
+"""``Batch``: many calls, and callbacks that run once all of them have ended."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ..core.ids import uuid7
 from ..core.serialization import clean_text
 from ..enqueue.nodes import NodeKey
 from ..workflows.validation import NAME_LENGTH
-from .calls import CallsOfBatch, Columns, many
+from .calls import Columns, NodeColumns, nodes_of_calls
 from .handle import BatchHandle
 
 
 class Batch:
-    """Many calls, of one task or of several, and what follows once all of them have ended.
+    """Many calls, of one task or of several, and callbacks that run once all of them have ended.
 
-    >>> with Batch("newsletter", on_success=publish, on_complete=report) as batch:
-    ...     batch.add_many(send_mail, [{"user_id": user_id} for user_id in user_ids])
-    ...     batch.add(send_copy, "archive@example.com")
-    >>> batch.handle.progress().done
+        >>> with Batch("newsletter", on_success=publish, on_complete=report) as batch:
+        ...     batch.add_many(send_mail, [{"user_id": user_id} for user_id in user_ids])
+        ...     batch.add(send_copy, "archive@example.com")
+        >>> batch.handle.progress().done
 
-    It begins at the end of the block, if that raises nothing, or with :meth:`start`. ``on_success`` is sent once, when
-    all calls have completed; ``on_complete`` once, when all have ended, however. Each is a task, or ``task.node(…)(…)``
-    with options and arguments. A function with a parameter ``batch_id`` gets the id as a text, that of ``on_success``
-    with a parameter ``results`` the list of the calls' values, if nothing else is given for it. Raises ValueError for a
-    bad name, and what :meth:`add` raises for a callback.
+    The batch starts at the end of the block, if that raises nothing, or with :meth:`start`. ``on_success`` runs once,
+    after all calls have completed; ``on_complete`` runs once, after all have ended. Each is a task, or
+    ``task.node(…)(…)`` with options and arguments. A function with a parameter ``batch_id`` gets the id as text. The
+    function of ``on_success`` with a parameter ``results`` gets the list of the calls' values, unless it is given.
+    Raises ValueError for an invalid name, and the errors of :meth:`add` for a callback.
     """
 
     def __init__(
@@ -49,44 +49,44 @@ class Batch:
         self.name = name
         self.id = uuid7()
         self.handle: BatchHandle | None = None
-        self._checks = CallsOfBatch(backend, self.id)
+        self._node_columns = NodeColumns(backend, self.id)
         given = {"on_success": on_success, "on_complete": on_complete}
         self._callbacks = {
-            key: self._checks.callback(key, callback, has_results=key == "on_success")
+            key: self._node_columns.node_of_callback(key, callback, has_results=key == "on_success")
             for key, callback in given.items()
             if callback is not None
         }
         self._calls: list[Columns] = []
 
     def add(self, task: Any, /, *args: Any, **kwargs: Any) -> NodeKey[Any]:
-        """Add a call; once the batch has begun, as :meth:`BatchHandle.add` does.
+        """Add a call; after the batch has started, as :meth:`BatchHandle.add` does.
 
-        Returns what ``handle.result_for()`` takes. Raises InvalidTask for what is no task, or has options that are for
-        one send alone, TypeError or ValueError, naming the parameter, for arguments that don't fit.
+        Returns the key for ``handle.result_for()``. Raises InvalidTask for a value that is not a task, or a task with
+        options of a single send, TypeError or ValueError, naming the parameter, for arguments that don't fit.
         """
         if self.handle is not None:
             return self.handle.add(task, *args, **kwargs)
-        return self._kept([self._checks.call(task, args, kwargs)])[0]
+        return self._add([self._node_columns.node_of_call(task, args, kwargs)])[0]
 
     def add_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[NodeKey[Any]]:
         """Add a call for each dict of keyword arguments. See :meth:`add`."""
         if self.handle is not None:
             return self.handle.add_many(task, calls)
-        return self._kept(many(self._checks, task, calls))
+        return self._add(nodes_of_calls(self._node_columns, task, calls))
 
     def start(self) -> BatchHandle:
-        """Begin it, as part of the current transaction. One without calls has ended with that.
+        """Start the batch as part of the current transaction. A batch without calls ends at once.
 
-        Raises ValueError if it has begun already.
+        Raises ValueError if it has started already.
         """
         from . import rows
 
         if self.handle is not None:
-            raise ValueError(f"{self!r} has begun; allowed: one start().")
-        backend = self._checks.alias
+            raise ValueError(f"{self!r} has been started; allowed: one start().")
+        backend = self._node_columns.alias
         if not is_dry():
             database = config_of(backend).database
-            rows.start(database, self.id, self.name, self._checks.head(), self._callbacks, self._calls)
+            rows.start(database, self.id, self.name, self._node_columns.node_of_calls(), self._callbacks, self._calls)
         self.handle = BatchHandle(self.id, backend=backend)
         return self.handle
 
@@ -113,9 +113,9 @@ class Batch:
     def __repr__(self) -> str:
         return f"<Batch {self.name!r}: {len(self._calls):,} calls>"
 
-    def _kept(self, calls: list[Columns]) -> list[NodeKey[Any]]:
+    def _add(self, calls: list[Columns]) -> list[NodeKey[Any]]:
         from . import rows
 
         first = len(self._calls)
         self._calls += calls
-        return [NodeKey(rows.name_of(first + place)) for place in range(len(calls))]
+        return [NodeKey(rows.call_node_id(first + place)) for place in range(len(calls))]

@@ -1,4 +1,4 @@
-"""Calls of a batch, checked and made nodes of, before there is a row."""
+"""Checks the calls of a batch and turns them into columns of nodes."""
 
 from __future__ import annotations
 
@@ -15,97 +15,97 @@ from ..enqueue.call_builder import Calls
 from ..enqueue.nodes import MapNode, TaskNode
 from ..enqueue.task import HorsiesTask
 from ..workflows.blueprint import CALL_COLUMNS
-from ..workflows.node_options import Terms, TermsOfNodes
+from ..workflows.node_options import NodeOptionsResolver, ResolvedOptions
 
-#: Parameters that a batch fills in, if a call does not.
+#: Parameters that a batch fills unless a call has them.
 BATCH_ID: Final = "batch_id"
 RESULTS: Final = "results"
 
-#: Parameters that every node of a workflow may have (see workflows/feeding.py).
-_OF_NODES: Final = frozenset({"workflow_meta", "workflow_ctx"})
+#: Parameters that a workflow fills (see workflows/input_resolver.py).
+_WORKFLOW_PARAMS: Final = frozenset({"workflow_meta", "workflow_ctx"})
 
 _NONE: Final[frozenset[str]] = frozenset()
 
 Columns = dict[str, Any]
 
 
-class CallsOfBatch:
-    """Makes the columns of nodes of the calls of one batch."""
+class NodeColumns:
+    """Makes the columns of the nodes of one batch."""
 
     def __init__(self, alias: str, batch_id: UUID) -> None:
         self.alias = alias
         self._options = config_of(alias)
         self._batch_id = str(batch_id)
-        self._terms = TermsOfNodes(alias, {})
-        self._known: dict[int, tuple[HorsiesTask[..., Any], Terms]] = {}
+        self._resolver = NodeOptionsResolver(alias, {})
+        self._checked_tasks: dict[int, tuple[HorsiesTask[..., Any], ResolvedOptions]] = {}
 
-    def call(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Columns:
-        """Return the columns of a call.
+    def node_of_call(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Columns:
+        """Return the columns of a call's node.
 
-        Raises InvalidTask for what is no task, or has options that are for one send alone, TypeError or ValueError,
-        naming the parameter, for arguments that don't fit.
+        Raises InvalidTask for a value that is not a task, or a task with options of a single send, TypeError or
+        ValueError, naming the parameter, for arguments that don't fit.
         """
         if not isinstance(task, HorsiesTask):
             raise InvalidTask(f"task is {shown(task)}; allowed: a task, as @task makes it.")
-        if id(task) not in self._known:
-            self._known[id(task)] = (task, self._checked(TaskNode(task=task)))
-        terms = self._known[id(task)][1]
-        callee = _callee(terms)
+        if id(task) not in self._checked_tasks:
+            self._checked_tasks[id(task)] = (task, self._resolve(TaskNode(task=task)))
+        resolved = self._checked_tasks[id(task)][1]
+        callee = _callee(resolved)
         named = self._with_id(callee, _named(callee, args, kwargs))
-        later = _OF_NODES & callee.parameters.by_name - named.keys()
+        later = _WORKFLOW_PARAMS & callee.parameters.by_name - named.keys()
         arguments = callee.arguments_so_far(named, later)
         limit_key = callee.limit_key_so_far(named, _NONE)
-        return {**self._columns(terms), "kwargs": arguments.kwargs, "limit_key": limit_key}
+        return {**self._columns(resolved), "kwargs": arguments.kwargs, "limit_key": limit_key}
 
-    def callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
-        """Return the columns of a callback: a task, or ``task.node(…)(…)`` with options and arguments of its own.
+    def node_of_callback(self, name: str, given: Any, *, has_results: bool) -> Columns:
+        """Return the columns of a callback's node: a task, or ``task.node(…)(…)`` with its own options and arguments.
 
-        Raises InvalidTask for anything else, and what :meth:`call` raises.
+        Raises InvalidTask for anything else, and the errors of :meth:`node_of_call`.
         """
         node = TaskNode(task=given) if isinstance(given, HorsiesTask) else given
-        if not isinstance(node, TaskNode) or isinstance(node, MapNode) or _waits(node):
+        if not isinstance(node, TaskNode) or isinstance(node, MapNode) or _has_node_options(node):
             raise InvalidTask(f"{name} is {shown(given)}; allowed: a task, or a node of one that waits for no other.")
-        terms = self._checked(node)
-        callee = _callee(terms)
+        resolved = self._resolve(node)
+        callee = _callee(resolved)
         kwargs = self._with_id(callee, node.kwargs)
         is_fed = has_results and RESULTS in callee.parameters.by_name and RESULTS not in kwargs
         fed = frozenset({RESULTS}) if is_fed else _NONE
-        later = _OF_NODES & callee.parameters.by_name - kwargs.keys() | fed
+        later = _WORKFLOW_PARAMS & callee.parameters.by_name - kwargs.keys() | fed
         arguments = callee.arguments_so_far(kwargs, later)
-        columns = {**self._columns(terms), "limit_key": callee.limit_key_so_far(kwargs, fed)}
+        columns = {**self._columns(resolved), "limit_key": callee.limit_key_so_far(kwargs, fed)}
         return {**columns, "kwargs": arguments.kwargs, "values_from": {RESULTS: 0} if is_fed else {}}
 
-    def head(self) -> Columns:
+    def node_of_calls(self) -> Columns:
         """Return the columns of the node that stands for all calls."""
         nothing = dict.fromkeys(CALL_COLUMNS)
         same = {"backend": self.alias, "queue_name": "default", "priority": 0, "is_async": False, "max_retries": 0}
         return {**nothing, **same, "rich": self._options.serializer == "rich", "kwargs": {}, "values_from": {}}
 
-    def _columns(self, terms: Terms) -> Columns:
-        """Return the columns of a call with what travels with it from here."""
-        columns = dict(terms.columns)
+    def _columns(self, resolved: ResolvedOptions) -> Columns:
+        """Return the columns of a task with the headers of the current context."""
+        columns = dict(resolved.columns)
         if self._options.middleware:
             columns["metadata"] = headers.along(self._options, columns["metadata"]) or columns["metadata"]
         return columns
 
-    def _checked(self, node: TaskNode[Any]) -> Terms:
-        terms = self._terms.of(node)
-        if flaws := [*node.flaws, *terms.flaws]:
-            raise InvalidTask(f"{node.label}: " + " ".join(problem for _, problem in flaws))
-        return terms
+    def _resolve(self, node: TaskNode[Any]) -> ResolvedOptions:
+        resolved = self._resolver.resolve(node)
+        if node_errors := [*node.errors, *resolved.errors]:
+            raise InvalidTask(f"{node.label}: " + " ".join(problem for _, problem in node_errors))
+        return resolved
 
     def _with_id(self, callee: Calls, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         wants_id = BATCH_ID in callee.parameters.by_name and BATCH_ID not in kwargs
         return {**kwargs, BATCH_ID: self._batch_id} if wants_id else dict(kwargs)
 
 
-def many(calls: CallsOfBatch, task: Any, given: Iterable[Mapping[str, Any]]) -> list[Columns]:
+def nodes_of_calls(calls: NodeColumns, task: Any, given: Iterable[Mapping[str, Any]]) -> list[Columns]:
     """Return the columns of one call for each dict of keyword arguments."""
-    return [calls.call(task, (), kwargs) for kwargs in given]
+    return [calls.node_of_call(task, (), kwargs) for kwargs in given]
 
 
 def _named(callee: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments by name, as a node has them. Raises TypeError for one that has none."""
+    """Return all arguments by name, as nodes store them. Raises TypeError for one without a name."""
     named = dict(kwargs)
     own = callee.parameters.own
     for place, value in enumerate(args):
@@ -119,13 +119,13 @@ def _named(callee: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
     return named
 
 
-def _callee(terms: Terms) -> Calls:
-    assert isinstance(terms.callee, Calls)  # of a task
-    return terms.callee
+def _callee(resolved: ResolvedOptions) -> Calls:
+    assert isinstance(resolved.callee, Calls)  # the target of a task
+    return resolved.callee
 
 
-def _waits(node: TaskNode[Any]) -> bool:
-    """Whether a node says more than what is called, and how."""
+def _has_node_options(node: TaskNode[Any]) -> bool:
+    """Whether a node has more than a task, its options and its arguments."""
     return bool(
         node.waits_for
         or node.args

@@ -14,12 +14,12 @@ from ..core.dry_run import is_dry
 from ..core.workflow_status import WorkflowTaskStatus
 from ..enqueue.nodes import NodeKey
 from ..workflows.handle import WorkflowHandle
-from .calls import CallsOfBatch, Columns, many
+from .calls import Columns, NodeColumns, nodes_of_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """How many calls of a batch there are, and how they stand. Callbacks do not count."""
+    """How many calls of a batch have each state. Callbacks do not count."""
 
     total: int
     waiting: int
@@ -35,21 +35,21 @@ class BatchProgress:
 
 
 class BatchHandle(WorkflowHandle[list[Any]]):
-    """One batch, by its id. Costs no query until asked, and can be rebuilt from the id anywhere.
+    """One batch, by its id. Runs no query until asked, and can be rebuilt from the id anywhere.
 
-    It has all that the handle of a workflow has: ``status()``, ``get()``, ``results()``, ``retry()``, ``cancel()``,
+    It has the methods of a workflow's handle: ``status()``, ``get()``, ``results()``, ``retry()``, ``cancel()``,
     ``pause()`` and ``resume()``. Its value is the list of the calls' values, in the order in which they were added.
     """
 
     def __init__(self, id: UUID | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> None:
         super().__init__(id, backend=backend)
-        self._calls = CallsOfBatch(backend, self.id)
+        self._calls = NodeColumns(backend, self.id)
 
     def __repr__(self) -> str:
         return f"BatchHandle({str(self.id)!r})"
 
     def progress(self) -> BatchProgress:
-        """Return how many calls there are and how they stand: one statement, however many. All are 0 of no batch."""
+        """Return how many calls have each state, in one statement. All are 0 if there is no such batch."""
         from . import rows
 
         counts = rows.count(self._database, self.id)
@@ -66,18 +66,18 @@ class BatchHandle(WorkflowHandle[list[Any]]):
         )
 
     def add(self, task: Any, /, *args: Any, **kwargs: Any) -> NodeKey[Any]:
-        """Add a call, while any other of the batch has not ended; return what :meth:`result_for` takes.
+        """Add a call while another call of the batch has not ended; return the key for :meth:`result_for`.
 
-        A part of the current transaction. A body of the batch may do so too: then there is one that has not ended.
-        Raises BatchEnded once all have, LookupError if there is no such batch, InvalidTask for what is no task, or has
-        options that are for one send alone, TypeError or ValueError for arguments that don't fit.
+        Part of the current transaction. Tasks of the batch may add calls too, since they have not ended. Raises
+        BatchEnded once all calls have ended, LookupError if there is no such batch, InvalidTask for a value that is not
+        a task, or a task with options of a single send, TypeError or ValueError for arguments that don't fit.
         """
-        (key,) = self._add([self._calls.call(task, args, kwargs)])
+        (key,) = self._add([self._calls.node_of_call(task, args, kwargs)])
         return key
 
     def add_many(self, task: Any, calls: Iterable[Mapping[str, Any]]) -> list[NodeKey[Any]]:
         """Add a call for each dict of keyword arguments, all of them or none. See :meth:`add`."""
-        return self._add(many(self._calls, task, calls))
+        return self._add(nodes_of_calls(self._calls, task, calls))
 
     async def aprogress(self) -> BatchProgress:
         """See :meth:`progress`."""
@@ -94,5 +94,5 @@ class BatchHandle(WorkflowHandle[list[Any]]):
     def _add(self, calls: list[Columns]) -> list[NodeKey[Any]]:
         from . import rows
 
-        names = map(rows.name_of, range(len(calls))) if is_dry() else rows.add(self._database, self.id, calls)
+        names = map(rows.call_node_id, range(len(calls))) if is_dry() else rows.add(self._database, self.id, calls)
         return [NodeKey(name) for name in names]

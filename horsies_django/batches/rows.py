@@ -1,4 +1,4 @@
-"""The rows of a batch: how it begins, and how calls come to it while it runs, each under the lock of its workflow."""
+"""The rows of a batch: start it and add calls, each under the lock of its workflow."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from ..workflows.engine.advance import Engine
 from ..workflows.engine.nodes import NodeRows, read_nodes
 from .calls import Columns
 
-#: The node that stands for all calls, and its place.
-HEAD: Final = "tasks"
-HEAD_INDEX: Final = 0
+#: The node that stands for all calls, and its index.
+CALLS_NODE: Final = "tasks"
+CALLS_INDEX: Final = 0
 
 
-def name_of(place: int) -> str:
+def call_node_id(place: int) -> str:
     """Return the id of a call's node."""
-    return f"{HEAD}[{place}]"
+    return f"{CALLS_NODE}[{place}]"
 
 
 def start(
     database: str, batch_id: UUID, name: str, head: Columns, callbacks: Mapping[str, Columns], calls: Sequence[Columns]
 ) -> None:
-    """Insert a batch and begin its calls, in the caller's transaction or one of its own.
+    """Insert a batch and start its calls, in the caller's transaction or one of its own.
 
-    One without calls has ended with that, and its callbacks begin.
+    The node of a batch without calls ends at once, and the callbacks start.
     """
     with transaction.atomic(using=database):
         Workflow(
@@ -45,31 +45,31 @@ def start(
             backend=head["backend"],
             is_batch=True,
             status=lifecycle.START_WORKFLOW.target,
-            output_index=HEAD_INDEX,
+            output_index=CALLS_INDEX,
             node_count=1 + len(callbacks),
             open_count=1 + len(callbacks),
             started_at=Now(),
         ).save(using=database, force_insert=True)
-        nodes = [_step(HEAD, NodeKind.MAP, dependents=range(1, 1 + len(callbacks)), **head)]
+        nodes = [_step(CALLS_NODE, NodeKind.MAP, dependents=range(1, 1 + len(callbacks)), **head)]
         for callback, columns in callbacks.items():
             runs_anyway = callback == "on_complete"
             nodes.append(
-                _step(callback, NodeKind.TASK, waits_for=[HEAD_INDEX], allow_failed_deps=runs_anyway, **columns)
+                _step(callback, NodeKind.TASK, waits_for=[CALLS_INDEX], allow_failed_deps=runs_anyway, **columns)
             )
         nodes = [{"workflow_id": batch_id, "task_index": index, **node} for index, node in enumerate(nodes)]
         insert_rows.insert(database, nodes)
         limits.release_after_commit(database, {(node["limit_key"], node["task_name"]) for node in nodes})
         engine = Engine.on(database)
-        head_rows = engine.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX)
+        head_rows = engine.nodes.filter(workflow=batch_id, task_index=CALLS_INDEX)
         lifecycle.START_NODE.apply(head_rows, started_at=Now())
         if calls:
-            _append(engine, batch_id, calls, first=0, index=1 + len(callbacks))
+            _insert_calls(engine, batch_id, calls, first=0, index=1 + len(callbacks))
         else:
             engine.advance(start_nodes.collect_maps(engine, read_nodes(head_rows)))
 
 
 def add(database: str, batch_id: UUID, calls: Sequence[Columns]) -> list[str]:
-    """Begin more calls of a batch that runs; return the ids of their nodes.
+    """Add calls to a running batch; return the ids of their nodes.
 
     Raises LookupError if there is no such batch, and BatchEnded if all its calls have ended.
     """
@@ -77,30 +77,30 @@ def add(database: str, batch_id: UUID, calls: Sequence[Columns]) -> list[str]:
         if workflow is None or not workflow.is_batch:
             raise LookupError(f"There is no batch {batch_id}.")
         engine = Engine.on(database)
-        head = engine.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX, status=WorkflowTaskStatus.RUNNING)
+        head = engine.nodes.filter(workflow=batch_id, task_index=CALLS_INDEX, status=WorkflowTaskStatus.RUNNING)
         if not head.exists() or workflow.status not in (WorkflowStatus.RUNNING, WorkflowStatus.PAUSED):
             raise BatchEnded(batch_id)
         steps = engine.nodes.filter(workflow=batch_id, map_index__isnull=True).count()
         first = workflow.node_count - steps
         if calls:
-            _append(engine, batch_id, calls, first=first, index=workflow.node_count)
-        return [name_of(first + place) for place in range(len(calls))]
+            _insert_calls(engine, batch_id, calls, first=first, index=workflow.node_count)
+        return [call_node_id(first + place) for place in range(len(calls))]
 
 
-def items(nodes: NodeRows, batch_id: UUID) -> NodeRows:
-    """The nodes of a batch's calls."""
-    return nodes.filter(workflow=batch_id, map_index=HEAD_INDEX)
+def call_nodes(nodes: NodeRows, batch_id: UUID) -> NodeRows:
+    """Return the nodes of a batch's calls."""
+    return nodes.filter(workflow=batch_id, map_index=CALLS_INDEX)
 
 
-def _append(engine: Engine, batch_id: UUID, calls: Sequence[Columns], *, first: int, index: int) -> None:
+def _insert_calls(engine: Engine, batch_id: UUID, calls: Sequence[Columns], *, first: int, index: int) -> None:
     database, count = engine.database, len(calls)
     rows: list[dict[str, Any]] = [
         {
             "workflow_id": batch_id,
             "task_index": index + place,
-            "node_id": name_of(first + place),
+            "node_id": call_node_id(first + place),
             "kind": NodeKind.TASK.value,
-            "map_index": HEAD_INDEX,
+            "map_index": CALLS_INDEX,
             "status": lifecycle.ADD_CALL.target.value,
             **call,
         }
@@ -110,19 +110,19 @@ def _append(engine: Engine, batch_id: UUID, calls: Sequence[Columns], *, first: 
     Workflow.objects.using(database).filter(pk=batch_id).update(
         node_count=F("node_count") + count, open_count=F("open_count") + count
     )
-    engine.nodes.filter(workflow=batch_id, task_index=HEAD_INDEX).update(open_deps=F("open_deps") + count)
-    new = items(engine.nodes, batch_id).filter(task_index__gte=index).order_by("task_index")
+    engine.nodes.filter(workflow=batch_id, task_index=CALLS_INDEX).update(open_deps=F("open_deps") + count)
+    new = call_nodes(engine.nodes, batch_id).filter(task_index__gte=index).order_by("task_index")
     engine.advance([], list(new.values_list("pk", flat=True)))
 
 
 def _step(node_id: str, kind: NodeKind, **columns: Any) -> dict[str, Any]:
-    """A node that is no call's; all of these have the same columns."""
+    """Return the columns of a node that is not a call's; all of these have the same columns."""
     columns = {"waits_for": [], "dependents": [], "allow_failed_deps": False, **columns}
     columns["dependents"] = list(columns["dependents"])
     return {"node_id": node_id, "kind": kind.value, "open_deps": len(columns["waits_for"]), **columns}
 
 
 def count(database: str, batch_id: UUID) -> dict[str, int]:
-    """Return how many calls of a batch are in each state: one statement."""
-    nodes = items(WorkflowTask.objects.using(database), batch_id)
+    """Return how many calls of a batch have each status, in one statement."""
+    nodes = call_nodes(WorkflowTask.objects.using(database), batch_id)
     return dict(nodes.values_list("status").annotate(count=Count("pk")).values_list("status", "count"))

@@ -15,7 +15,7 @@ from uuid import UUID
 
 if TYPE_CHECKING:
     from .results import TaskError
-    from .workflow_errors import Mistake
+    from .workflow_errors import DefinitionError
 
 
 #: The longest time that a body may put itself off.
@@ -134,7 +134,7 @@ class InvalidWorkflow(HorsiesError):
     ``mistakes`` are all of them, each with its ``code``, ``workflow``, ``node``, ``problem`` and ``hint``.
     """
 
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+    def __init__(self, mistakes: Sequence[DefinitionError]) -> None:
         lines = [f"{mistake} {mistake.hint}" for mistake in mistakes[:MISTAKES_SHOWN]]
         if len(mistakes) > len(lines):
             lines.append(f"… and {len(mistakes) - len(lines):,} more (see .mistakes).")

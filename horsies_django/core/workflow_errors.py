@@ -1,4 +1,4 @@
-"""What can be wrong with a workflow's definition."""
+"""The errors in a workflow's definition, with their codes and hints."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Final
 
 
-class MistakeCode(StrEnum):
-    """The kinds of mistakes. Up to 032 they are horsies' own; what horsies does not have begins at 040."""
+class DefinitionErrorCode(StrEnum):
+    """The codes of errors in definitions. Up to 032 they are those of horsies; from 040 they are our own."""
 
     NO_NAME = "HRS-001"
     NO_NODES = "HRS-002"
@@ -53,66 +53,69 @@ class MistakeCode(StrEnum):
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """How to fix the error."""
         return HINTS[self]
 
 
-HINTS: Final[dict[MistakeCode, str]] = {
-    MistakeCode.NO_NAME: "Give the workflow a name: Workflow('import', …).",
-    MistakeCode.NO_NODES: "Give it nodes: task.node()(…), or a flow of them, a >> b.",
-    MistakeCode.INVALID_NODE_ID: "Give another node_id, or none for one of our making.",
-    MistakeCode.DUPLICATE_NODE_ID: "Give each node an id of its own.",
-    MistakeCode.NO_ROOT: "Let at least one node wait for nothing.",
-    MistakeCode.INVALID_DEPENDENCY: "Put the node into the workflow too, or don't wait for it.",
-    MistakeCode.CYCLE: "Take one of these orders away.",
-    MistakeCode.INVALID_ARGS_FROM: "Pass the node as a plain argument: then it is waited for too.",
-    MistakeCode.INVALID_CTX_FROM: "Put the node into waits_for too.",
-    MistakeCode.CTX_PARAM_MISSING: "Give the function a parameter named workflow_ctx.",
-    MistakeCode.INVALID_OUTPUT: "Name a node of this workflow, or leave output out for the results of all last nodes.",
-    MistakeCode.INVALID_SUCCESS_POLICY: "SuccessPolicy([SuccessCase(required=[node, …]), …])",
-    MistakeCode.INVALID_JOIN: "join is Join.ALL, Join.ANY, or Join.QUORUM with min_success.",
-    MistakeCode.INVALID_QUEUE: "Use a name of QUEUES, or add the name there.",
-    MistakeCode.INVALID_PRIORITY: "Use a whole number from -100 to 100.",
-    MistakeCode.NO_DEFINITION_KEY: "Give the class a Meta with definition_key = 'app.name'.",
-    MistakeCode.DUPLICATE_DEFINITION_KEY: "Give each definition a key of its own.",
-    MistakeCode.UNREGISTERED_SUBWORKFLOW: "A subworkflow is a WorkflowDefinition with a definition_key.",
-    MistakeCode.UNKNOWN_PARAMETER: "Give the function such a parameter, or take the argument away.",
-    MistakeCode.MISSING_PARAMETER: "Give a value, give a node, or give the parameter a default.",
-    MistakeCode.GIVEN_TWICE: "Give each parameter once.",
-    MistakeCode.PARAMS_WITHOUT_BUILD_WITH: "Override build_with, with these parameters.",
-    MistakeCode.INVALID_BUILD_WITH: "Write a classmethod whose parameters can be given by name.",
-    MistakeCode.SOURCE_TYPE: "args_from gives a TaskResult; values_from, and a node as an argument, its ok value.",
-    MistakeCode.OUTPUT_TYPE: "Make the output's type the one that the definition names.",
-    MistakeCode.POSITIONAL_ARGUMENTS: "Give the arguments of a node by name.",
-    MistakeCode.BUILDER_WITHOUT_CASES: "@workflow_builder(cases=[{'day': '2026-01-01'}])",
-    MistakeCode.INVALID_CASE: "A case is a dict of arguments that the builder takes.",
-    MistakeCode.BUILDER_FAILED: "A builder takes plain values and returns a Workflow.",
-    MistakeCode.UNDECORATED_BUILDER: "Put @workflow_builder above it, or a leading underscore before its name.",
-    MistakeCode.NOT_SERIALIZABLE: "Pass what JSON can hold; of what is large, the key under which it is stored.",
-    MistakeCode.INVALID_WORKFLOW_ID: "Give a UUID, or its text.",
-    MistakeCode.INVALID_OPTION: "See the page on workflows.",
-    MistakeCode.INVALID_CONDITION: "Use a function of a module that takes the WorkflowContext and returns a bool.",
-    MistakeCode.INVALID_MAP: "task.map(over=a node that returns a list, param='the parameter for one item')",
-    MistakeCode.INVALID_SLEEP: "sleep() takes seconds, a timedelta, or an aware datetime.",
-    MistakeCode.INVALID_EVENT: "wait_for_event('approved', timeout=3600)",
-    MistakeCode.INVALID_BACKEND: "A workflow and its tasks are in one database, in backends of this package.",
-    MistakeCode.ARGUMENT_TYPE: "Pass a value of the parameter's type, or widen its hint.",
-    MistakeCode.CONTAINS_ITSELF: "Take the node away, or give it an argument with which it comes to an end.",
+HINTS: Final[dict[DefinitionErrorCode, str]] = {
+    DefinitionErrorCode.NO_NAME: "Give the workflow a name: Workflow('import', …).",
+    DefinitionErrorCode.NO_NODES: "Give it nodes: task.node()(…), or a flow of them, a >> b.",
+    DefinitionErrorCode.INVALID_NODE_ID: "Give another node_id, or none for one of our making.",
+    DefinitionErrorCode.DUPLICATE_NODE_ID: "Give each node an id of its own.",
+    DefinitionErrorCode.NO_ROOT: "Let at least one node wait for nothing.",
+    DefinitionErrorCode.INVALID_DEPENDENCY: "Put the node into the workflow too, or don't wait for it.",
+    DefinitionErrorCode.CYCLE: "Take one of these orders away.",
+    DefinitionErrorCode.INVALID_ARGS_FROM: "Pass the node as a plain argument: then it is waited for too.",
+    DefinitionErrorCode.INVALID_CTX_FROM: "Put the node into waits_for too.",
+    DefinitionErrorCode.CTX_PARAM_MISSING: "Give the function a parameter named workflow_ctx.",
+    DefinitionErrorCode.INVALID_OUTPUT: "Name a node of this workflow, or leave output out to get all last results.",
+    DefinitionErrorCode.INVALID_SUCCESS_POLICY: "SuccessPolicy([SuccessCase(required=[node, …]), …])",
+    DefinitionErrorCode.INVALID_JOIN: "join is Join.ALL, Join.ANY, or Join.QUORUM with min_success.",
+    DefinitionErrorCode.INVALID_QUEUE: "Use a name of QUEUES, or add the name there.",
+    DefinitionErrorCode.INVALID_PRIORITY: "Use a whole number from -100 to 100.",
+    DefinitionErrorCode.NO_DEFINITION_KEY: "Give the class a Meta with definition_key = 'app.name'.",
+    DefinitionErrorCode.DUPLICATE_DEFINITION_KEY: "Give each definition a key of its own.",
+    DefinitionErrorCode.UNREGISTERED_SUBWORKFLOW: "A subworkflow is a WorkflowDefinition with a definition_key.",
+    DefinitionErrorCode.UNKNOWN_PARAMETER: "Give the function such a parameter, or take the argument away.",
+    DefinitionErrorCode.MISSING_PARAMETER: "Give a value, give a node, or give the parameter a default.",
+    DefinitionErrorCode.GIVEN_TWICE: "Give each parameter once.",
+    DefinitionErrorCode.PARAMS_WITHOUT_BUILD_WITH: "Override build_with, with these parameters.",
+    DefinitionErrorCode.INVALID_BUILD_WITH: "Write a classmethod whose parameters can be given by name.",
+    DefinitionErrorCode.SOURCE_TYPE: "args_from gives a TaskResult; values_from and plain nodes give the ok value.",
+    DefinitionErrorCode.OUTPUT_TYPE: "Make the output's type the one that the definition names.",
+    DefinitionErrorCode.POSITIONAL_ARGUMENTS: "Give the arguments of a node by name.",
+    DefinitionErrorCode.BUILDER_WITHOUT_CASES: "@workflow_builder(cases=[{'day': '2026-01-01'}])",
+    DefinitionErrorCode.INVALID_CASE: "A case is a dict of arguments that the builder takes.",
+    DefinitionErrorCode.BUILDER_FAILED: "A builder takes plain values and returns a Workflow.",
+    DefinitionErrorCode.UNDECORATED_BUILDER: "Put @workflow_builder above it, or a leading underscore before its name.",
+    DefinitionErrorCode.NOT_SERIALIZABLE: "Pass values that JSON can hold; store large ones and pass their keys.",
+    DefinitionErrorCode.INVALID_WORKFLOW_ID: "Give a UUID, or its text.",
+    DefinitionErrorCode.INVALID_OPTION: "See the page on workflows.",
+    DefinitionErrorCode.INVALID_CONDITION: "Use a module's function that takes the WorkflowContext and returns a bool.",
+    DefinitionErrorCode.INVALID_MAP: "task.map(over=a node that returns a list, param='the parameter for one item')",
+    DefinitionErrorCode.INVALID_SLEEP: "sleep() takes seconds, a timedelta, or an aware datetime.",
+    DefinitionErrorCode.INVALID_EVENT: "wait_for_event('approved', timeout=3600)",
+    DefinitionErrorCode.INVALID_BACKEND: "A workflow and its tasks are in one database, in backends of this package.",
+    DefinitionErrorCode.ARGUMENT_TYPE: "Pass a value of the parameter's type, or widen its hint.",
+    DefinitionErrorCode.CONTAINS_ITSELF: "Take the node away, or give it an argument with which it comes to an end.",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
-    """One mistake: of which kind, in which workflow, at which node if at one; ``problem`` says what is, and may be."""
+class DefinitionError:
+    """One error in a definition; ``node`` is None if it is not at a node.
 
-    code: MistakeCode
+    ``problem`` names the value and what is allowed.
+    """
+
+    code: DefinitionErrorCode
     workflow: str
     node: str | None
     problem: str
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """How to fix the error."""
         return self.code.hint
 
     def __str__(self) -> str:
@@ -120,11 +123,11 @@ class Mistake:
         return f"{self.code} {where}: {self.problem}"
 
 
-#: A mistake before it is known in which workflow.
-Flaw = tuple[MistakeCode, str]
+#: A code and a problem, found before the workflow is known.
+NodeError = tuple[DefinitionErrorCode, str]
 
 
 def shown(value: object) -> str:
-    """Return a value as a mistake names it."""
+    """Return the repr of a value, cut to 100 characters, for an error message."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}…"

@@ -1,4 +1,4 @@
-"""The states of a workflow and of its nodes (W-30 … W-46), and the words of a spec that name a behaviour."""
+"""The states of workflows and of their nodes, and the options with fixed values."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ WORKFLOW_TASK_TERMINAL_STATES: frozenset[WorkflowTaskStatus] = frozenset(
 
 
 class OnError(TextChoices):
-    """What the first failed node does to its workflow (W-40, W-41)."""
+    """What the first failed node does to its workflow."""
 
     FAIL = "FAIL", _("Let the rest end, then fail")
     PAUSE = "PAUSE", _("Pause at once")
 
 
 class Join(TextChoices):
-    """How many of the nodes that a node waits for have to complete before it runs (W-20 … W-22)."""
+    """How many of the nodes that a node waits for must complete before it runs."""
 
     ALL = "all", _("All")
     ANY = "any", _("Any")
@@ -68,7 +68,7 @@ class Join(TextChoices):
 
 
 class NodeKind(TextChoices):
-    """What a node does when its time comes."""
+    """What a node does once it is ready."""
 
     TASK = "task", _("Task")
     MAP = "map", _("Map")

@@ -57,7 +57,7 @@ class CompletionListener:
 
     def _run(self) -> None:
         try:
-            with postgres.Line(self._database, postgres.ENDED, "completion listener") as connection:
+            with postgres.NotifyConnection(self._database, postgres.COMPLETIONS, "completion listener") as connection:
                 self._listen(connection)
         except Exception as error:  # subscribers go on polling
             if postgres.is_lost(error):
@@ -71,13 +71,13 @@ class CompletionListener:
         finally:
             connections.close_all()
 
-    def _listen(self, connection: postgres.Line) -> None:
+    def _listen(self, connection: postgres.NotifyConnection) -> None:
         renew_at = float("-inf")
         while self._should_listen():
             if time.monotonic() >= renew_at:
-                connection.say(postgres.CHANNEL, [postgres.WAITING])
+                connection.notify(postgres.CHANNEL, [postgres.SUBSCRIBE])
                 renew_at = time.monotonic() + completions.RENEW_INTERVAL
-            if payloads := connection.hear(min(renew_at, self._listen_until) - time.monotonic()):
+            if payloads := connection.receive(min(renew_at, self._listen_until) - time.monotonic()):
                 self._pause = _FIRST_PAUSE
                 self._notify(set().union(*map(completions.loads, payloads)))
 

@@ -75,4 +75,4 @@ def _notify(alias: str, keys: Sequence[UUID]) -> None:
     if (sink := _sinks.get((alias, os.getpid()))) is not None:
         sink.publish(keys)
     else:
-        postgres.say(alias, postgres.ENDED, dumps(keys))
+        postgres.notify_at_once(alias, postgres.COMPLETIONS, dumps(keys))

@@ -20,15 +20,14 @@ from django.db.models.sql import InsertQuery
 from .errors import LOCK_TAKEN, sqlstate
 from .inserts import SqlFragment
 
-#: One channel for all queues; see waking.py for the payload.
+#: The one channel of all queues; notifications.py has its payloads.
 CHANNEL: Final = "horsies_tasks"
 
-#: Where it is said which tasks and workflows have ended (see ends.py), and what who waits says to workers so that they
-#: say so.
-ENDED: Final = "horsies_ended"
-WAITING: Final = "?waiting"
+#: The channel of completions (see completions.py), and the payload by which a process subscribes to them.
+COMPLETIONS: Final = "horsies_ended"
+SUBSCRIBE: Final = "?waiting"
 
-#: What the payload begins with by which a worker finds out whether its listener hears anything.
+#: The prefix of the payload that a worker sends to its own listener, to learn whether notifications arrive.
 PING: Final = "?"
 
 
@@ -176,24 +175,24 @@ def can_listen(alias: str) -> bool:
 
 
 def notify(alias: str, payload: str) -> None:
-    """Tell every listener, once the current transaction commits, at the cost of a statement of its own."""
+    """Notify every listener, once the current transaction commits, with a statement of its own."""
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
 
 
-#: Nobody needs it on disk: the cluster-wide lock is not held for a flush.
-_SAY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
+#: Such a commit need not reach the disk: so the cluster-wide lock is not held for a flush.
+_NOTIFY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
 
 
-def say(alias: str, channel: str, payloads: Iterable[str]) -> None:
-    """Tell who listens to ``channel``, outside any transaction."""
+def notify_at_once(alias: str, channel: str, payloads: Iterable[str]) -> None:
+    """Notify the listeners of ``channel``, outside any transaction."""
     with connections[alias].cursor() as cursor:
         for payload in payloads:
-            cursor.execute(_SAY, [channel, payload])
+            cursor.execute(_NOTIFY, [channel, payload])
 
 
 def notification(payload: str) -> SqlFragment:
-    """Return what tells every listener, once the statement that it is part of has committed."""
+    """Return SQL that notifies every listener, once the statement that it is part of has committed."""
     return SqlFragment("pg_notify(%s, %s)", (CHANNEL, payload))
 
 
@@ -246,63 +245,63 @@ def _or_lock(alias: str, model: type[models.Model], name: str) -> str:
 
 
 def ping(alias: str, worker_id: str) -> None:
-    """Say a worker's name, for its own listener to hear."""
+    """Send a worker's id, for its own listener to receive."""
     if can_listen(alias):
         notify(alias, PING + worker_id)
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether an error says that the database is not to be had, or that a connection to it was lost."""
+    """Whether an error says that the database is unavailable, or that a connection to it was lost."""
     import psycopg
 
     return isinstance(error, psycopg.Error | OSError)
 
 
-#: What is heard at once and remembered at most: each is a hint to look, and so many come to the same.
-MOST_HEARD: Final = 1_000
+#: The most notifications that are kept until the next receive: each prompts a poll, and one poll serves them all.
+MAX_RECEIVED: Final = 1_000
 
 
-class OwnLine:
-    """This thread's own connection of Django's, which hears what is said in a channel between its statements.
+class ConnectionListener:
+    """Receives notifications on this thread's own Django connection, between its statements.
 
-    Not where a pooler stands between, whose connection to the server is another client's in the next transaction.
-    Raises django.db.Error when it is lost, and closes it then, so that the next statement makes a new one.
+    It does not LISTEN behind a pooler, which gives the connection to another client with the next transaction. Raises
+    django.db.Error when the connection is lost, and closes it then, so that the next statement makes a new one.
     """
 
     def __init__(self, alias: str, channel: str) -> None:
         self._wrapper = connections[alias]
         self._channel = channel
-        self._listening: Any = None
-        self._heard: list[str] = []
+        self._listening_on: Any = None
+        self._received: list[str] = []
 
     def fileno(self) -> int | None:
-        """Return what becomes readable when something is said; None while there is no connection."""
-        if not self._is_there:
+        """Return the descriptor that becomes readable when a notification arrives; None without a connection."""
+        if not self._is_open:
             return None
         with self._wrapper.wrap_database_errors:
             return int(self._wrapper.connection.fileno())
 
     @property
-    def _is_there(self) -> bool:
+    def _is_open(self) -> bool:
         return self._wrapper.connection is not None and not self._wrapper.connection.closed
 
     def listen(self) -> bool:
         """LISTEN if the connection is a new one; return whether it is."""
         connection = self._wrapper.connection
-        if not self._is_there or connection is self._listening or self._wrapper.in_atomic_block:
+        if not self._is_open or connection is self._listening_on or self._wrapper.in_atomic_block:
             return False
-        self._listening = connection  # whatever comes of it: who can't listen is not asked again
-        self._heard.clear()
-        if connection.prepare_threshold is None:  # set_up_session() was not there, or has found a pooler
+        self._listening_on = connection  # even if it fails: a connection that can't listen is not tried again
+        self._received.clear()
+        if connection.prepare_threshold is None:  # set_up_session() did not run, or has found a pooler
             return False
-        connection.add_notify_handler(lambda notice: self._take_note(notice.payload))
+        connection.add_notify_handler(lambda notice: self._on_notification(notice.payload))
         with self._wrapper.cursor() as cursor:
             cursor.execute(f"LISTEN {self._channel}")
         return True
 
-    def hear(self, *, is_readable: bool) -> list[str]:
-        """Return what has been said, without waiting: what came beside answers, and what there is to be read."""
-        if not self._is_there:
+    def receive(self, *, is_readable: bool) -> list[str]:
+        """Return the notifications that have arrived, without waiting; with ``is_readable``, read the socket first."""
+        if not self._is_open:
             return []
         pgconn = self._wrapper.connection.pgconn
         if is_readable:
@@ -313,32 +312,31 @@ class OwnLine:
                 self._wrapper.close()
                 raise
         while notice := pgconn.notifies():
-            self._take_note(notice.extra.decode(errors="replace"))
-        heard, self._heard[:] = self._heard[:], []
-        return heard
+            self._on_notification(notice.extra.decode(errors="replace"))
+        received, self._received[:] = self._received[:], []
+        return received
 
-    def _take_note(self, payload: str) -> None:
-        if len(self._heard) < MOST_HEARD:
-            self._heard.append(payload)
+    def _on_notification(self, payload: str) -> None:
+        if len(self._received) < MAX_RECEIVED:
+            self._received.append(payload)
 
 
-class Line:
-    """A connection of its own that hears what is said in a channel, if one is given, and can say something.
+class NotifyConnection:
+    """A connection for notifications alone: it receives those of a channel, if one is given, and can send.
 
-    Outside Django's wrapper and any pool, for one thread. It hears whatever is told once it is there, and raises
-    psycopg.Error when it is lost.
+    It is outside Django's wrapper and any pool, for one thread. Raises psycopg.Error when it is lost.
     """
 
     def __init__(self, alias: str, channel: str | None, name: str) -> None:
         import psycopg
 
         parameters: dict[str, Any] = {**NETWORK, **connections[alias].get_connection_params()}
-        for of_django in ("cursor_factory", "context"):
-            parameters.pop(of_django, None)
+        for key in ("cursor_factory", "context"):  # of Django, not of psycopg
+            parameters.pop(key, None)
         parameters["application_name"] = f"horsies {name}"[:63]
         self._connection = psycopg.connect(**parameters, autocommit=True)
-        self._heard: list[str] = []
-        self._connection.add_notify_handler(lambda notice: self._heard.append(notice.payload))
+        self._received: list[str] = []
+        self._connection.add_notify_handler(lambda notice: self._received.append(notice.payload))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._connection, selectors.EVENT_READ)
         try:
@@ -355,20 +353,20 @@ class Line:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._selector.close()
         self._connection.close()
 
-    def hear(self, timeout: float) -> list[str]:
-        """Wait for something to be said, for at most ``timeout`` seconds."""
-        if not self._heard and self._selector.select(timeout):
+    def receive(self, timeout: float) -> list[str]:
+        """Return the notifications that have arrived; wait at most ``timeout`` seconds for the first."""
+        if not self._received and self._selector.select(timeout):
             self._connection.pgconn.consume_input()
             while notice := self._connection.pgconn.notifies():
-                self._heard.append(notice.extra.decode(errors="replace"))
-        heard, self._heard[:] = self._heard[:], []
-        return heard
+                self._received.append(notice.extra.decode(errors="replace"))
+        received, self._received[:] = self._received[:], []
+        return received
 
-    def say(self, channel: str, payloads: Iterable[str]) -> None:
-        """Tell who listens to ``channel``."""
+    def notify(self, channel: str, payloads: Iterable[str]) -> None:
+        """Notify the listeners of ``channel``."""
         for payload in payloads:
-            self._connection.execute(_SAY, [channel, payload])
+            self._connection.execute(_NOTIFY, [channel, payload])

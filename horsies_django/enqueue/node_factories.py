@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
-from ..core.workflow_errors import Flaw, MistakeCode, shown
+from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from .node_option_types import SEND_OPTIONS, STEP_OPTIONS, StepOptions, TaskNodeOptions
 from .nodes import EventNode, MapNode, Node, ResultOf, SleepNode, Source, TaskNode
 
@@ -52,16 +52,20 @@ def mapped(
 ) -> MapNode[Any]:
     """Return the node of ``task.map()``. Raises TypeError for an unknown option."""
     check_names("map()", options, TaskNodeOptions.__optional_keys__)
-    flaws: list[Flaw] = []
+    node_errors: list[NodeError] = []
     if not isinstance(kwargs, Mapping | None):
-        flaws.append((MistakeCode.INVALID_MAP, f"kwargs is {shown(kwargs)}; allowed: a dict of arguments."))
+        node_errors.append(
+            (DefinitionErrorCode.INVALID_MAP, f"kwargs is {shown(kwargs)}; allowed: a dict of arguments.")
+        )
         kwargs = None
     fields = node_fields(options, (), kwargs or {})
     if isinstance(over, Node):
         fields["waits_for"] = (*fields.get("waits_for", ()), over)
     else:
-        flaws.append((MistakeCode.INVALID_MAP, f"over is {shown(over)}; allowed: a node whose value is a list."))
-    fields["flaws"] = (*fields.get("flaws", ()), *flaws)
+        node_errors.append(
+            (DefinitionErrorCode.INVALID_MAP, f"over is {shown(over)}; allowed: a node whose value is a list.")
+        )
+    fields["errors"] = (*fields.get("errors", ()), *node_errors)
     return MapNode(task=task, over=over if isinstance(over, Node) else None, param=param, **fields)
 
 
@@ -91,56 +95,58 @@ def check_names(where: str, options: Mapping[str, Any], allowed: frozenset[str])
 
 
 def node_fields(options: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a node's fields are for these options and arguments, with the flaws that show already."""
+    """Return what a node's fields are for these options and arguments, with the node_errors that show already."""
     fields: dict[str, Any] = {}
-    flaws: list[Flaw] = []
+    node_errors: list[NodeError] = []
     waits_for: list[Node[Any]] = []
     if options:
-        fields, waits_for = _from_options(options, flaws)
+        fields, waits_for = _from_options(options, node_errors)
     if kwargs:
-        _add_arguments(fields, kwargs, waits_for, flaws)
+        _add_arguments(fields, kwargs, waits_for, node_errors)
     if args:
         fields["args"] = args
     if waits_for:
         fields["waits_for"] = tuple(waits_for)
-    if flaws:
-        fields["flaws"] = tuple(flaws)
+    if node_errors:
+        fields["errors"] = tuple(node_errors)
     return fields
 
 
-def _from_options(options: Mapping[str, Any], flaws: list[Flaw]) -> tuple[dict[str, Any], list[Node[Any]]]:
+def _from_options(options: Mapping[str, Any], node_errors: list[NodeError]) -> tuple[dict[str, Any], list[Node[Any]]]:
     fields = {name: value for name, value in options.items() if name in STEP_OPTIONS}
     if sending := {name: value for name, value in options.items() if name in SEND_OPTIONS}:
         fields["options"] = sending
-    waits_for = _nodes("waits_for", fields.pop("waits_for", ()), MistakeCode.INVALID_DEPENDENCY, flaws)
+    waits_for = _nodes("waits_for", fields.pop("waits_for", ()), DefinitionErrorCode.INVALID_DEPENDENCY, node_errors)
     if (context := options.get("workflow_ctx_from")) is not None:
-        fields["workflow_ctx_from"] = tuple(_nodes("workflow_ctx_from", context, MistakeCode.INVALID_CTX_FROM, flaws))
+        fields["workflow_ctx_from"] = tuple(
+            _nodes("workflow_ctx_from", context, DefinitionErrorCode.INVALID_CTX_FROM, node_errors)
+        )
     for name in ("args_from", "values_from"):
         if name in options:
-            fields[name] = dict(_sources(name, options[name], flaws))
-    flaws += [
-        (MistakeCode.GIVEN_TWICE, f"{param!r} is in args_from and in values_from; allowed: one of them.")
+            fields[name] = dict(_sources(name, options[name], node_errors))
+    node_errors += [
+        (DefinitionErrorCode.GIVEN_TWICE, f"{param!r} is in args_from and in values_from; allowed: one of them.")
         for param in fields.get("args_from", {}).keys() & fields.get("values_from", {}).keys()
     ]
     return fields, waits_for
 
 
-def _nodes(name: str, value: Any, code: MistakeCode, flaws: list[Flaw]) -> list[Node[Any]]:
+def _nodes(name: str, value: Any, code: DefinitionErrorCode, node_errors: list[NodeError]) -> list[Node[Any]]:
     if isinstance(value, Node):
         return [value]
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
-        flaws.append((code, f"{name} is {shown(value)}; {_ONE_OR_MORE}"))
+        node_errors.append((code, f"{name} is {shown(value)}; {_ONE_OR_MORE}"))
         return []
     nodes = list(value)
     if strangers := [node for node in nodes if not isinstance(node, Node)]:
-        flaws.append((code, f"{name} has {shown(strangers[0])}; {_ONE_OR_MORE}"))
+        node_errors.append((code, f"{name} has {shown(strangers[0])}; {_ONE_OR_MORE}"))
     return [node for node in nodes if isinstance(node, Node)]
 
 
-def _sources(name: str, value: Any, flaws: list[Flaw]) -> Iterator[tuple[str, Source]]:
+def _sources(name: str, value: Any, node_errors: list[NodeError]) -> Iterator[tuple[str, Source]]:
     if not isinstance(value, Mapping):
-        flaws.append(
-            (MistakeCode.INVALID_ARGS_FROM, f"{name} is {shown(value)}; allowed: a dict of parameter to node.")
+        node_errors.append(
+            (DefinitionErrorCode.INVALID_ARGS_FROM, f"{name} is {shown(value)}; allowed: a dict of parameter to node.")
         )
         return
     for param, given in value.items():
@@ -150,7 +156,7 @@ def _sources(name: str, value: Any, flaws: list[Flaw]) -> Iterator[tuple[str, So
             yield param, source[1]
         else:
             problem = f"{name}[{param!r}] is {shown(given)}; {_ONE_OR_MORE}"
-            flaws.append((MistakeCode.INVALID_ARGS_FROM, problem))
+            node_errors.append((DefinitionErrorCode.INVALID_ARGS_FROM, problem))
 
 
 def _source(value: Any) -> tuple[type, Source] | None:
@@ -167,14 +173,14 @@ def _source(value: Any) -> tuple[type, Source] | None:
 
 
 def _add_arguments(
-    fields: dict[str, Any], kwargs: Mapping[str, Any], waits_for: list[Node[Any]], flaws: list[Flaw]
+    fields: dict[str, Any], kwargs: Mapping[str, Any], waits_for: list[Node[Any]], node_errors: list[NodeError]
 ) -> None:
     """Tell the arguments that are nodes from those that are values; a node that is an argument is waited for."""
     plain: dict[str, Any] = {}
     for name, value in kwargs.items():
         if name in fields.get("args_from", ()) or name in fields.get("values_from", ()):
             problem = f"{name!r} is an argument and in args_from or values_from; allowed: one of them."
-            flaws.append((MistakeCode.GIVEN_TWICE, problem))
+            node_errors.append((DefinitionErrorCode.GIVEN_TWICE, problem))
         if (found := _source(value)) is None:
             plain[name] = value
             continue

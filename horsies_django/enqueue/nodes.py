@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 from ..core.results import TaskError, TaskResult
-from ..core.workflow_errors import Flaw
+from ..core.workflow_errors import NodeError
 from ..core.workflow_status import Join, NodeKind
 from .flow import Part
 from .node_option_types import Condition
@@ -58,7 +58,7 @@ class Node(Part, Generic[T_co]):
     min_success: int | None = None
     run_when: Condition | None = None
     skip_when: Condition | None = None
-    flaws: tuple[Flaw, ...] = ()
+    errors: tuple[NodeError, ...] = ()
 
     @property
     def label(self) -> str:

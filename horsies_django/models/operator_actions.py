@@ -16,7 +16,7 @@ from .filters import TaskFilters
 from .release_blocked import IS_LIMITED, release_after_commit
 
 #: What the paths of the tasks begin with that are steps of the workflows' engine itself.
-INTERNAL: Final = "horsies_django.workflows.internal."
+INTERNAL: Final = "horsies_django.workflows.engine_tasks."
 
 
 class OperatorActions(TaskFilters[RowT]):

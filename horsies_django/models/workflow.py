@@ -1,4 +1,4 @@
-"""Workflows: one row for each run, locked by whoever changes anything of it."""
+"""Workflows: one row for each run. A transaction locks the root's row before it changes anything of the tree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOUNDS: Final[Bounds] = (["good_until"], {})
 
 
 class WorkflowQuerySet(models.QuerySet["Workflow"]):
-    """Workflows by what is to be done with them."""
+    """Workflows, filtered and locked."""
 
     def live(self) -> Self:
         """Those that have not ended."""
@@ -34,24 +34,24 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
         return self.none() if unique_key is None else self.live().filter(unique_key=unique_key)
 
     def past_keeping(self) -> Self:
-        """Trees that have ended and were kept long enough, given by their roots; not while a body of one still runs."""
+        """Roots of ended trees whose retention has passed, without those in which a task still runs."""
         return self.closed().filter(kept_until__lte=Now())
 
     def closed(self) -> Self:
-        """Trees in which all has ended, given by their roots."""
+        """Roots of trees in which everything has ended."""
         open_below = Workflow.objects.using(self.db).filter(root_id=OuterRef("pk"), depth__gt=0, open_count__gt=0)
         ended = self.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), parent__isnull=True, open_count=0)
         return ended.filter(~Exists(open_below))
 
     def lock(self, roots: Collection[UUID], *, skip: bool = False) -> set[UUID]:
-        """Lock the rows of the trees with these roots and return which: it comes before any other row of theirs (P-03).
+        """Lock the trees with these roots, before any other row of theirs; return the roots.
 
-        With ``skip`` those that somebody has locked are left.
+        With ``skip``, leave out trees that another transaction has locked.
         """
         return set(self.filter(pk__in=roots).locked(skip=skip).values_list("pk", flat=True))
 
     def locked(self, *, skip: bool) -> Self:
-        """These rows, to be locked as they are read: in the order of their ids, so no two wait for each other."""
+        """These rows, locked as they are read, in the order of their ids, so that two transactions can't deadlock."""
         features = connections[self.db].features
         if not features.has_select_for_update:
             return self
@@ -62,10 +62,10 @@ class WorkflowQuerySet(models.QuerySet["Workflow"]):
 class Workflow(models.Model):
     """One run of a workflow. Only the engine changes ``status``.
 
-    A subworkflow has a row of its own; ``root_id`` is the workflow at the top of the tree: its row is the lock of all.
+    A subworkflow has a row of its own; ``root_id`` is the root of the tree, whose row is the lock of all.
     """
 
-    parent_id: int | None  # of the key below, which the type stubs know of or not as they please
+    parent_id: int | None  # set by the foreign key below; only some versions of the type stubs know it
 
     id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
     name = models.CharField(_("name"), max_length=255)
@@ -76,7 +76,7 @@ class Workflow(models.Model):
     success_policy = JSONField(_("success policy"), null=True, blank=True)
     output_index = models.PositiveIntegerField(_("output"), null=True, blank=True)
 
-    # The database has the default too: while a release is rolled out, processes insert that know of no such column.
+    # The default is in the database too, for processes of the previous release, which insert without this column.
     is_batch = models.BooleanField(
         _("batch"),
         default=False,
@@ -151,7 +151,7 @@ class Workflow(models.Model):
             models.Index(
                 fields=["schedule_id", "id"], condition=Q(schedule_id__isnull=False), name="horsies_workflow_schedule"
             ),
-            # For the admin. One that comes to a good end costs nothing of the first.
+            # For the admin. A workflow that completes costs nothing in the first one.
             models.Index(
                 fields=["status", "id"], condition=Q(status__in=_UNSUCCESSFUL), name="horsies_workflow_ended_badly"
             ),

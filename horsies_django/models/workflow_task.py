@@ -19,12 +19,11 @@ BOUNDS: Final[Bounds] = (["good_until"], {"timeout": TIMEOUT, "retention": RETEN
 class WorkflowTask(models.Model):
     """A node of one run of a workflow. Only the engine changes it.
 
-    From ``task_name`` to ``limit_key`` it has the columns of the task that it is to have. How many of the nodes that it
-    waits for are still open, and how many have completed, is counted here as they end, so the end of one never looks at
-    the others.
+    The columns from ``task_name`` to ``limit_key`` are those of its future task. Counters track how many of the nodes
+    that it waits for are open or have completed, so that the end of one never reads the others.
     """
 
-    workflow_id: UUID  # of the keys below, which the type stubs know of or not as they please
+    workflow_id: UUID  # set by the foreign keys below; only some versions of the type stubs know them
     task_id: UUID | None
 
     id = models.BigAutoField(primary_key=True)
@@ -120,7 +119,7 @@ class WorkflowTask(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(fields=["workflow", "task_index"], name="horsies_node_has_its_place_alone"),
-            # The other way round, it would be taken to find a node by its place as well, for want of statistics.
+            # With the columns swapped, a plan without statistics would use it to find a node by its position too.
             models.UniqueConstraint(fields=["node_id", "workflow"], name="horsies_node_has_its_id_alone"),
             models.CheckConstraint(
                 condition=Q(status__in=WorkflowTaskStatus.values), name="horsies_node_status_is_known"

@@ -188,4 +188,4 @@ def _is_task(what: object) -> bool:
 
 
 def _is_definition(what: object) -> bool:
-    return isinstance(what, type) and issubclass(what, WorkflowDefinition) and what._meta.can_be_found
+    return isinstance(what, type) and issubclass(what, WorkflowDefinition) and what._meta.is_registered

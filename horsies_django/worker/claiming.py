@@ -23,16 +23,16 @@ def complete_and_claim(
     selector: QueueSelector,
     tasks: TaskQuerySet,
     pool: SlotPool,
-    way: CompleteAndClaim,
+    statement: CompleteAndClaim,
     ends: Sequence[Completion],
     room: int,
 ) -> list[ClaimedTask]:
     """Store successes, then claim and start tasks for a pool."""
     if ends:  # first: ends may make room for what starts, and no lock is waited for
-        way.run(ends, 0, ())
+        statement.run(ends, 0, ())
 
     def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
-        return way.run((), room, queues, most)
+        return statement.run((), room, queues, most)
 
     return _claim_within_limits(selector, tasks, pool, selector.unblocked(pool.queues), room, take)
 
@@ -41,13 +41,13 @@ def prefetch(
     selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, worker_id: str
 ) -> tuple[list[ClaimedTask], list[ClaimedTask]]:
     """Claim tasks for a pool; return those that were started and those that were prefetched."""
-    start, taken = max(0, pool.free - len(pool.prefetched)), 0
+    free, taken = max(0, pool.free - len(pool.prefetched)), 0
 
     def take(room: int, queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         nonlocal taken
-        begin = min(room, max(0, start - taken))
+        to_start = min(room, max(0, free - taken))
         claims = tasks.claim(
-            worker_id, start=begin, prefetch=room - begin, is_async=pool.is_async, queues=queues, most=most
+            worker_id, start=to_start, prefetch=room - to_start, is_async=pool.is_async, queues=queues, most=most
         )
         taken += len(claims)
         return claims
@@ -57,7 +57,7 @@ def prefetch(
         claims = take(pool.room, queues, {})
     else:
         claims = _claim_within_limits(selector, tasks, pool, queues, pool.room, take)
-    return claims[:start], claims[start:]
+    return claims[:free], claims[free:]
 
 
 def _claim_within_limits(
@@ -67,7 +67,7 @@ def _claim_within_limits(
         return []
     limited = selector.limited(queues)
 
-    def take_of(names: Sequence[str], room: int) -> list[ClaimedTask]:
+    def take_within_limits(names: Sequence[str], room: int) -> list[ClaimedTask]:
         limits = {name: admitted[name].most for name in names if name in admitted}
         most = {name: limit for name, limit in limits.items() if limit is not None}
         names = [name for name in names if most.get(name, 1)]
@@ -83,7 +83,7 @@ def _claim_within_limits(
         with transaction.atomic(using=tasks.db):
             admitted = selector.admission(tasks).ask(limited) if limited else {}
             known = [name for name in queues if name not in limited or name in admitted]
-            claims = selector.claim(pool.is_async, known, room, take_of)
+            claims = selector.claim(pool.is_async, known, room, take_within_limits)
             spend(tasks.db, [admitted[name] for name in {claim.queue_name for claim in claims} if name in admitted])
     except OperationalError as error:
         if admitted or not postgres.is_lock_timeout(error):

@@ -57,11 +57,11 @@ def _lines() -> Iterator[str]:
     for name, task in list(registry.tasks.items()):
         if name not in registry.late:
             modules.add(task.func.__module__)
-            yield f"task {name}{_shape(task.func)}"
+            yield f"task {name}{_signature_of(task.func)}"
     for path, definition in list(workflows.definitions.items()):
         if path not in registry.late:
             modules.add(definition.__module__)
-            yield f"workflow {definition._meta.options.definition_key}{_shape(definition.build_with)}"
+            yield f"workflow {definition._meta.options.definition_key}{_signature_of(definition.build_with)}"
     for name, kind in types.items():
         if name not in registry.late:
             yield f"dataclass {name}({','.join(field.name for field in fields(kind))})"
@@ -69,7 +69,7 @@ def _lines() -> Iterator[str]:
         yield from (f"condition {path}" for path in conditions_of(module))
 
 
-def _shape(function: Callable[..., Any]) -> str:
+def _signature_of(function: Callable[..., Any]) -> str:
     """Return a function's parameters, without the values of defaults: those may print differently in each process."""
     parameters = inspect.signature(function).parameters.values()
     return ",".join(f"{one.name}:{int(one.kind)}{'=' * (one.default is not one.empty)}" for one in parameters)

@@ -65,7 +65,7 @@ class CompletionNotifier:
     def _run(self) -> None:
         while self._should_run():
             try:
-                with postgres.Line(self._database, None, self._name) as connection:
+                with postgres.NotifyConnection(self._database, None, self._name) as connection:
                     while self._should_run():
                         self._publish(connection)
             except Exception as error:  # waiters go on polling
@@ -81,8 +81,8 @@ class CompletionNotifier:
             self._is_running = self._is_running and self.has_subscribers
             return self._is_running
 
-    def _publish(self, connection: postgres.Line) -> None:
+    def _publish(self, connection: postgres.NotifyConnection) -> None:
         """Wait for completions, send all that there are, and pause."""
         if keys := self._completed.take(self._subscribed_until - time.monotonic()):
-            connection.say(postgres.ENDED, completions.dumps([key for key in keys if key is not None]))
+            connection.notify(postgres.COMPLETIONS, completions.dumps([key for key in keys if key is not None]))
             time.sleep(MIN_INTERVAL)

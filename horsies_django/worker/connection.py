@@ -28,7 +28,7 @@ def own_connection(alias: str, name: str, *, is_busy: bool = False, waits: bool 
     it has.
     """
     original = connections[alias]
-    if original.in_atomic_block or in_memory(alias):
+    if original.in_atomic_block or is_in_memory(alias):
         yield
         return
     own = original.copy()
@@ -77,14 +77,14 @@ def check_identity(alias: str, expected: Mapping[str, str]) -> None:
         )
 
 
-def in_memory(alias: str) -> bool:
+def is_in_memory(alias: str) -> bool:
     """Whether ``alias`` is an SQLite database in memory, which other processes don't see and other threads lock."""
     connection = connections[alias]
     return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())  # type: ignore[attr-defined]  # SQLite's own
 
 
-def is_callers_alone(alias: str) -> bool:
+def is_visible_only_here(alias: str) -> bool:
     """Whether only this thread's connection sees the tasks: it is in a transaction, in memory, or of other settings."""
     connection = connections[alias]
     is_elsewhere = identity_of(connection.settings_dict) != identity_of(connections.settings[alias])
-    return connection.in_atomic_block or in_memory(alias) or is_elsewhere
+    return connection.in_atomic_block or is_in_memory(alias) or is_elsewhere

@@ -35,7 +35,7 @@ def drop_connections() -> None:
     after a close, the connection would believe that it is in the transaction.
     """
     for connection in connections.all(initialized_only=True):
-        _drop(connection)
+        _drop_connection(connection)
 
 
 def clean_up_connections(execution: Execution | None, *, close: bool = False) -> None:
@@ -44,8 +44,8 @@ def clean_up_connections(execution: Execution | None, *, close: bool = False) ->
     Others are closed if they are old or broken, or if ``close`` is set.
     """
     for connection in connections.all(initialized_only=True):
-        if _is_left_open(connection):
-            _drop(connection)
+        if _is_in_transaction(connection):
+            _drop_connection(connection)
             _log(execution, connection.alias)
         elif close:
             connection.close()
@@ -54,20 +54,20 @@ def clean_up_connections(execution: Execution | None, *, close: bool = False) ->
 
 
 @contextmanager
-def rolling_back_leftovers(execution: Execution) -> Iterator[None]:
+def rolling_back_open_transactions(execution: Execution) -> Iterator[None]:
     """Roll back what an execution on its caller's own connections leaves open, and nothing that was open before.
 
     The connections are not dropped: the caller's transaction, or a database in memory, would go with them.
     """
     connection: BaseDatabaseWrapper
     depths = {connection: len(connection.atomic_blocks) for connection in connections.all(initialized_only=True)}
-    open_before = {connection for connection in depths if _is_left_open(connection)}
+    open_before = {connection for connection in depths if _is_in_transaction(connection)}
     yield
     for connection in connections.all(initialized_only=True):
         left = connection.atomic_blocks[depths.get(connection, 0) :]
         for block in reversed(left):
             block.__exit__(_AbandonedBlock, _AbandonedBlock(), None)
-        is_left_open = connection not in open_before and _is_left_open(connection)
+        is_left_open = connection not in open_before and _is_in_transaction(connection)
         if is_left_open:
             connection.rollback()
             connection.set_autocommit(True)
@@ -109,7 +109,7 @@ class _AbandonedBlock(Exception):
     """Ends an atomic block that an execution has left open."""
 
 
-def _is_left_open(connection: BaseDatabaseWrapper) -> bool:
+def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Whether a connection is in a transaction or will begin one with the next statement."""
     if connection.in_atomic_block:
         return True
@@ -122,7 +122,7 @@ def _is_left_open(connection: BaseDatabaseWrapper) -> bool:
     return connection.vendor == "postgresql" and postgres.is_in_transaction(connection)
 
 
-def _drop(connection: BaseDatabaseWrapper) -> None:
+def _drop_connection(connection: BaseDatabaseWrapper) -> None:
     del connections[connection.alias]
     with suppress(Error):
         connection.close()

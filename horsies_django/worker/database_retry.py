@@ -24,7 +24,7 @@ class DatabaseRetry:
 
     ``wait`` spends the seconds of a pause, and ``on_claim_lost`` handles a lost claim. ``longest_pause`` is the longest
     pause in seconds: one heartbeat interval, so that after an outage a worker sends a heartbeat before a reaper takes
-    it for dead. ``isolate`` fails the rows that make a statement fail for others, and returns how many it has found;
+    it for dead. ``fix_rows`` fails the rows that make a statement fail for others, and returns how many it has found;
     their error would come back with every attempt. ``on_privilege_lost`` handles a privilege that the role has lost.
     """
 
@@ -34,11 +34,11 @@ class DatabaseRetry:
         wait: Callable[[float], None],
         on_claim_lost: Callable[[], None],
         longest_pause: float,
-        isolate: Callable[[], int] = lambda: 0,
+        fix_rows: Callable[[], int] = lambda: 0,
         on_privilege_lost: Callable[[Error], None] = lambda _: None,
     ) -> None:
         self._database = database
-        self._isolate = isolate
+        self._fix_rows = fix_rows
         self._on_privilege_lost = on_privilege_lost
         self._wait = wait
         self._on_claim_lost = on_claim_lost
@@ -59,7 +59,7 @@ class DatabaseRetry:
         except Exception as error:
             if connections[self._database].in_atomic_block:
                 raise
-            if is_of_the_row(error) and self._has_isolated():
+            if is_of_the_row(error) and self._has_fixed_rows():
                 return None
             if not isinstance(error, Error):
                 raise
@@ -76,9 +76,9 @@ class DatabaseRetry:
         self._pause = _FIRST_PAUSE
         return done
 
-    def _has_isolated(self) -> bool:
+    def _has_fixed_rows(self) -> bool:
         try:
-            return self._isolate() > 0
+            return self._fix_rows() > 0
         except Error:
             logger.warning("unreadable rows could not be isolated", exc_info=True)
             return False

@@ -37,7 +37,9 @@ def join(context: TaskContext, call: dict[str, Any]) -> str:
     execution = context.run
     found = registry.find_task(execution.claim.task_name)
     if not isinstance(found, HorsiesTask):
-        raise TypeError(f"{execution.claim.task_name} is no task of horsies_django any more: its call can't be sent.")
+        raise TypeError(
+            f"{execution.claim.task_name} is not a task of horsies_django any more, so its call can't be sent."
+        )
     own = Task.objects.using(execution.database).values(*_COPIED_COLUMNS).get(pk=execution.task_id)
     try:
         with postgres.waiting_for_locks(connections[execution.database], LOCK_WAIT):

@@ -55,7 +55,7 @@ class Execution:
     is_interrupted: bool = False
     has_context: bool = False
     has_saved: bool = False  # so a transaction of the function's own may hold the row, even after its end
-    is_over: bool = False  # the function has returned, and its own transaction is storing the result
+    has_returned: bool = False  # the function has returned, and its own transaction is storing the result
     state: Any = None
     progress: str | None = None
     stored_progress: str | None = None
@@ -114,11 +114,11 @@ class Execution:
         if self.slot is not None:
             self.slot.record_end()
 
-    def request_stop(self, why: type[TaskInterrupt]) -> None:
+    def request_stop(self, reason: type[TaskInterrupt]) -> None:
         """Ask the function to stop. The first reason counts."""
         if self.stop_reason is None:
             self.stop_requested_at = time.monotonic()
-            self.stop_reason = why
+            self.stop_reason = reason
 
     def raise_if_stopping(self) -> None:
         """Raise the reason to stop, if there is one: a checkpoint."""
@@ -146,11 +146,11 @@ class Execution:
             and time.monotonic() < self.stop_requested_at + CANCEL_GRACE
         )
 
-    def _raise(self, what: type[TaskInterrupt]) -> None:
+    def _raise(self, exception: type[TaskInterrupt]) -> None:
         self._is_raise_done = False
         self.is_interrupted = True
         if (thread := self._thread) is not None:  # otherwise interruptible() ended before is_interrupted was set
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(what))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
         self._is_raise_done = True
 
     @contextmanager
@@ -168,12 +168,12 @@ class Execution:
                 # An exception that arrives before this line ends the block as it would end the function.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
 
-    async def cancellable(self, body: Awaitable[Any]) -> Any:
+    async def cancellable(self, awaitable: Awaitable[Any]) -> Any:
         """Await a task's coroutine, and nothing after it, so that another thread can cancel it."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self._cancel = partial(loop.call_soon_threadsafe, lambda: self._cancel and task.cancel())
         try:
-            return await body
+            return await awaitable
         finally:
             self._cancel = None

@@ -22,7 +22,7 @@ from .connection_cleanup import (
     clean_up_connections,
     current_execution,
     drop_connections,
-    rolling_back_leftovers,
+    rolling_back_open_transactions,
 )
 from .context_isolation import isolated
 from .execution import Execution
@@ -45,14 +45,14 @@ class Executor(Protocol):
     def submit(self, executions: Collection[Execution]) -> None:
         """Take executions, to start each as soon as a slot is free for it. Does not block."""
 
-    def waiting(self) -> Execution | None:
+    def first_waiting(self) -> Execution | None:
         """Return the first execution that has not started."""
 
     def withdraw(self) -> list[Execution]:
         """Take back the executions that have not started."""
 
     @property
-    def is_silent(self) -> bool:
+    def is_unresponsive(self) -> bool:
         """Whether nothing can start now, because the event loop has not answered yet."""
 
     def is_blocked(self) -> bool:
@@ -70,9 +70,9 @@ class ThreadExecutor:
     without a switch of threads in between.
     """
 
-    def __init__(self, slots: int, deliver: OnResult) -> None:
+    def __init__(self, slots: int, on_result: OnResult) -> None:
         self._slots = slots
-        self._deliver = deliver
+        self._on_result = on_result
         self._waiting: deque[Execution] = deque()
         self._wakeups: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -84,14 +84,14 @@ class ThreadExecutor:
         self._waiting.extend(executions)
         self._wake_thread()
 
-    def waiting(self) -> Execution | None:
+    def first_waiting(self) -> Execution | None:
         return _first(self._waiting)
 
     def withdraw(self) -> list[Execution]:
-        return _taken_from(self._waiting)
+        return _take_all(self._waiting)
 
     @property
-    def is_silent(self) -> bool:
+    def is_unresponsive(self) -> bool:
         return False
 
     def is_blocked(self) -> bool:
@@ -115,7 +115,7 @@ class ThreadExecutor:
             if self._idle or len(self._threads) == self._slots:
                 self._wakeups.put(True)
                 return
-            thread = threading.Thread(target=self._loop, name=f"horsies-slot-{len(self._threads)}", daemon=True)
+            thread = threading.Thread(target=self._work, name=f"horsies-slot-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
         try:
             thread.start()
@@ -127,9 +127,9 @@ class ThreadExecutor:
             logger.error("thread not started, going on with threads=%d: %s", len(self._threads), error)
             self._wakeups.put(True)
 
-    def _loop(self) -> None:
-        is_called = True
-        while is_called:
+    def _work(self) -> None:
+        is_running = True
+        while is_running:
             self._is_waking = False  # first, so that whatever is submitted from here on wakes a thread
             while True:
                 try:
@@ -138,22 +138,22 @@ class ThreadExecutor:
                     break
                 execution.has_next = bool(self._waiting)
                 self._wake_thread()
-                self._deliver(self._outcome_of(execution))
+                self._on_result(self._run(execution))
             with self._lock:
                 self._idle += 1
-            is_called = self._wakeups.get()
+            is_running = self._wakeups.get()
             with self._lock:
                 self._idle -= 1
         connections.close_all()
 
-    def _outcome_of(self, execution: Execution) -> ExecutionResult | NotStarted:
+    def _run(self, execution: Execution) -> ExecutionResult | NotStarted:
         try:
             close_old_connections()
             outcome = isolated(run_task.run_task, execution)
             # An interrupt may have come in the middle of a database's answer.
             drop_connections() if execution.stop_reason else clean_up_connections(execution)
         except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
-            return result_mapping.broken(execution, error)
+            return result_mapping.fallback(execution, error)
         return outcome
 
 
@@ -167,8 +167,8 @@ class LoopExecutor:
     waiting list only when it starts. A ping then tells when the loop goes on.
     """
 
-    def __init__(self, deliver: OnResult) -> None:
-        self._deliver = deliver
+    def __init__(self, on_result: OnResult) -> None:
+        self._on_result = on_result
         self._waiting: deque[Execution] = deque()
         self._pinged_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -185,16 +185,16 @@ class LoopExecutor:
         self._waiting.extend(executions)
         self._loop.call_soon_threadsafe(self._start, self._loop, len(executions))
 
-    def waiting(self) -> Execution | None:
+    def first_waiting(self) -> Execution | None:
         return _first(self._waiting)
 
     def withdraw(self) -> list[Execution]:
-        if withdrawn := _taken_from(self._waiting):
+        if withdrawn := _take_all(self._waiting):
             self._ping()
         return withdrawn
 
     @property
-    def is_silent(self) -> bool:
+    def is_unresponsive(self) -> bool:
         return self._pinged_at is not None
 
     def is_blocked(self) -> bool:
@@ -249,8 +249,8 @@ class LoopExecutor:
                 if context in SyncToAsync.context_to_thread_executor:  # it has used its thread
                     await sync_to_async(clean_up_connections)(execution, close=True)
         except BaseException as error:  # noqa: BLE001  # the producer must get a result in any case
-            outcome = result_mapping.broken(execution, error)
-        self._deliver(outcome)
+            outcome = result_mapping.fallback(execution, error)
+        self._on_result(outcome)
 
 
 class InlineExecutor:
@@ -259,8 +259,8 @@ class InlineExecutor:
     For a database that only one connection can see: SQLite in memory, or a test's transaction.
     """
 
-    def __init__(self, deliver: OnResult) -> None:
-        self._deliver = deliver
+    def __init__(self, on_result: OnResult) -> None:
+        self._on_result = on_result
 
     def submit(self, executions: Collection[Execution]) -> None:
         for execution in executions:
@@ -268,20 +268,20 @@ class InlineExecutor:
             if execution.time_limit is not None:
                 timer.start()
             try:
-                with rolling_back_leftovers(execution):
+                with rolling_back_open_transactions(execution):
                     outcome = isolated(run_task.run_task, execution)
             finally:
                 timer.cancel()
-            self._deliver(outcome)
+            self._on_result(outcome)
 
-    def waiting(self) -> Execution | None:
+    def first_waiting(self) -> Execution | None:
         return None
 
     def withdraw(self) -> list[Execution]:
         return []
 
     @property
-    def is_silent(self) -> bool:
+    def is_unresponsive(self) -> bool:
         return False
 
     def _stop(self, execution: Execution) -> None:
@@ -301,7 +301,7 @@ def _first(waiting: deque[Execution]) -> Execution | None:
     return None
 
 
-def _taken_from(waiting: deque[Execution]) -> list[Execution]:
+def _take_all(waiting: deque[Execution]) -> list[Execution]:
     withdrawn: list[Execution] = []
     with suppress(IndexError):
         while True:

@@ -16,7 +16,7 @@ def install_fork_hooks() -> None:
     effect. On Linux it also ends with this process, however that ends. A program started with ``subprocess`` shares
     neither handlers nor descriptors: the supervisor kills it with the process group.
     """
-    tether = _Tether() if sys.platform == "linux" else None
+    death_pipe = _ParentDeathPipe() if sys.platform == "linux" else None
     stops = (signal.SIGTERM, signal.SIGINT)
     masks = threading.local()
 
@@ -30,8 +30,8 @@ def install_fork_hooks() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if tether is not None:
-            tether.tie()
+        if death_pipe is not None:
+            death_pipe.attach()
         after()  # last: until here the runner's handler would receive a signal, which would be lost
 
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=after_in_child)
@@ -39,7 +39,7 @@ def install_fork_hooks() -> None:
 
 if sys.platform == "linux":
 
-    class _Tether:
+    class _ParentDeathPipe:
         """A pipe to which only the runner can write: the kernel kills its readers when the runner is gone.
 
         A thread that waits for this could not run while other code holds the interpreter's lock, and the kernel's own
@@ -51,7 +51,7 @@ if sys.platform == "linux":
             self._inode = os.fstat(self._reading).st_ino
             self._is_writer = True
 
-        def tie(self) -> None:
+        def attach(self) -> None:
             """Have this forked process killed when the runner ends.
 
             A process that closes all its descriptors is exempt.

@@ -88,8 +88,7 @@ class Inbox:
         if not items and not is_short:
             self._wait(self._source, timeout - self._first_wait)
             items = self._mailbox.take(0.0)
-        # After results, wait shortly on the mailbox alone: to wake this thread for each of them costs more than they
-        # do.
+        # After results, first wait a moment on the mailbox alone: a wake-up for each would cost more than the results.
         self._first_wait = _SHORT_WAIT if items else 0.0
         return items
 

@@ -79,7 +79,7 @@ class LimitReleaser:
             if not is_of_the_row(error):
                 raise
             if len(keys) == 1:
-                if self._store.isolate_blocked(keys[0]):
+                if self._store.repair_limit(keys[0]):
                     return self._release_batch(keys)
                 logger.exception("limit can't be released, left to the reaper limit=%r", keys[0])
                 return NO_ONE

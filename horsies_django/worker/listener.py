@@ -46,7 +46,7 @@ class Listener:
         self._config = config
         self._worker_id = worker_id
         self._inbox = inbox
-        self._connection: postgres.OwnLine | None = None
+        self._connection: postgres.ConnectionListener | None = None
         self._completion_notifier = CompletionNotifier(config.database, worker_id)
         self._alive_for = 3 * config.options.recovery.beat_interval
         self._pinged_at = float("-inf")
@@ -60,7 +60,7 @@ class Listener:
     def start(self) -> None:
         """Begin to listen, if the database supports it."""
         if postgres.can_listen(self._config.database):
-            self._connection = postgres.OwnLine(self._config.database, postgres.CHANNEL)
+            self._connection = postgres.ConnectionListener(self._config.database, postgres.CHANNEL)
             self._inbox.attach(self)
             completions.register_sink(self._config.database, self._completion_notifier)
 
@@ -87,7 +87,7 @@ class Listener:
                 # Notifications from before are lost.
                 self._inbox.put(Command.POLL)
                 self._inbox.put(Command.PING)
-            for payload in dict.fromkeys(self._connection.hear(is_readable=is_readable)):
+            for payload in dict.fromkeys(self._connection.receive(is_readable=is_readable)):
                 self._handle(payload)
         except Error as error:
             self._pinged_at = float("-inf")
@@ -98,20 +98,20 @@ class Listener:
         if payload.startswith(postgres.PING):
             if payload == postgres.PING + self._worker_id:
                 self._pinged_at = time.monotonic()
-            elif payload == postgres.WAITING:
+            elif payload == postgres.SUBSCRIBE:
                 self._completion_notifier.renew_subscription()
         elif payload == REVOKED:
             self._inbox.put(Command.CHECK_REVOKED)
         elif payload.startswith(STOP_REQUESTED):
             if payload == STOP_REQUESTED + self._worker_id:
                 self._inbox.put(Command.CHECK_STOP_REQUEST)
-        elif (item := self._item(payload)) is not None:
+        elif (item := self._parse(payload)) is not None:
             if self._notification_limit.allows():
                 self._inbox.put(item)
             elif self._notification_limit.is_first_refusal():
                 self._inbox.put(Command.POLL_SOON)
 
-    def _item(self, payload: str) -> InboxItem | None:
+    def _parse(self, payload: str) -> InboxItem | None:
         """Return the inbox item for a payload; None if it is malformed or of a queue that this worker ignores."""
         if payload.startswith(SLOT_FREED):
             name = payload[len(SLOT_FREED) :]

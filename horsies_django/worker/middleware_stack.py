@@ -31,7 +31,7 @@ def stack_of(paths: tuple[str, ...], *, is_async: bool) -> Run:
     return found
 
 
-def call_of(
+def build_call(
     claim: ClaimedTask,
     task: FrameworkTask[..., Any],
     args: Sequence[Any],
@@ -63,7 +63,7 @@ def _build(paths: tuple[str, ...], *, is_async: bool) -> Run:
         wanted = mode if goes_round(factory, is_async=mode) else not mode
         run, mode = factory(_adapted(run, mode, wanted)), wanted
         if not callable(run):
-            raise ImproperlyConfigured(f"middleware {path!r} made {run!r}; allowed: what can be called with a call.")
+            raise ImproperlyConfigured(f"middleware {path!r} gave {run!r}; allowed: a callable.")
     return _adapted(run, mode, is_async)
 
 

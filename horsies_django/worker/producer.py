@@ -17,7 +17,6 @@ from django.db import Error
 
 from ..core import recent_exceptions
 from ..core.exceptions import TaskRevoked
-from ..core.sync import MAX_WAIT
 from ..db.errors import lacks_privilege
 from ..db.notifications import ANY_QUEUE, SlotFreed, TaskReady, notify_slot_freed_after_commit
 from ..enqueue.send_signals import handing_over
@@ -28,7 +27,7 @@ from ..workflows.gateway import AdvanceFailed
 from . import console_logging
 from .claim_budget import ClaimBudget
 from .config import Until, WorkerConfig
-from .connection import is_callers_alone
+from .connection import is_visible_only_here
 from .database_retry import DatabaseRetry
 from .execution import Execution
 from .execution_result import ExecutionResult, NotStarted
@@ -36,6 +35,7 @@ from .exit_reason import ExitReason
 from .inbox import Command, Inbox, InboxItem
 from .limit_releaser import LimitReleaser
 from .listener import POLL_DELAY, Listener
+from .loop_schedule import LoopSchedule
 from .loop_state import NEVER, LoopState
 from .poll_interval import PollInterval
 from .queue_poller import QueuePoller
@@ -52,17 +52,11 @@ logger = logging.getLogger("horsies_django.worker")
 #: Seconds from the beginning of a tick for which its claims need no check: a reaper takes them much later.
 CLAIM_CONFIRMED_FOR: Final = 0.5
 
-#: The fewest seconds between two ticks while every slot has a task waiting for it.
-MIN_TICK_INTERVAL: Final = 0.002
-
 #: Seconds until the next attempt to hand back tasks whose workflow another transaction has locked.
 HAND_BACK_INTERVAL: Final = 0.05
 
 #: The fewest seconds between two reads of the worker's own row, however many notifications say that it asks for a stop.
 STOP_CHECK_INTERVAL: Final = 0.5
-
-#: Seconds after which the workflow node of a running task is marked as running.
-NODE_RUNNING_AFTER: Final = 0.02
 
 
 class Producer:
@@ -98,9 +92,19 @@ class Producer:
         self._poller = QueuePoller(self._store, pools, self._budget, self._poll_interval, self._state)
         self._transaction = TickTransaction(config, self._store, pools, self._buffer, self._budget)
         self._releaser = LimitReleaser(self._store, pools)
+        self._schedule = LoopSchedule(
+            self._state,
+            pools,
+            self._buffer,
+            self._budget,
+            self._poller,
+            self._poll_interval,
+            self._releaser,
+            self._watchdog,
+        )
         self._signals = SignalDispatcher(
             config.database,
-            has_thread=not is_callers_alone(config.database),
+            has_thread=not is_visible_only_here(config.database),
             on_sent=partial(inbox.put, Command.POLL) if config.until is Until.DRAINED else None,
         )
         self._retry = DatabaseRetry(
@@ -108,7 +112,7 @@ class Producer:
             wait=lambda seconds: self._receive(inbox.take(seconds)),
             on_claim_lost=self._on_claim_lost,
             longest_pause=heartbeat_interval,
-            isolate=lambda: self._store.isolate(pools),
+            fix_rows=lambda: self._store.fail_unclaimable(pools),
             on_privilege_lost=self._on_privilege_lost,
         )
 
@@ -131,11 +135,11 @@ class Producer:
         while not state.is_done:
             self.run_once()
         # A supervisor recovers what is left after the end of this process, and so of its executions.
-        state.leaves_executions = self._is_holding and self._started_registry is not None
+        state.leaves_executions = self._schedule.is_holding and self._started_registry is not None
         if state.leaves_executions:
             self._retry(self._hand_back_not_started)
             logger.warning("worker leaves tasks to its supervisor id=%s", self._runner.worker_id)
-        elif self._is_holding:
+        elif self._schedule.is_holding:
             self._recover_held()
         self._signals.close(timeout=5.0)
         if not state.leaves_executions:
@@ -146,7 +150,7 @@ class Producer:
         """Wait for something to do and do it; return how many tasks were claimed or stored."""
         state = self._state
         was_busy = any(pool.has_work for pool in self._pools)
-        self._receive(self._inbox.take(self._wait()))
+        self._receive(self._inbox.take(self._schedule.wait()))
         self._watch_executions()
         if time.monotonic() >= self._buffer.retry_at:
             self._buffer.retry_postponed()
@@ -156,9 +160,9 @@ class Producer:
             self._retry(self._poll)
         if time.monotonic() >= self._buffer.check_locks_at:
             self._retry(self._check_locks)
-        if time.monotonic() >= self._mark_nodes_at:
+        if time.monotonic() >= self._schedule.mark_nodes_at:
             self._retry(self._mark_nodes_running)
-        tick = self._retry(self._tick) if self._has_work() and time.monotonic() >= self._next_tick_at() else None
+        tick = self._retry(self._tick) if self._schedule.is_tick_due() else None
         if tick is not None:
             self._apply(tick)
         if self._releaser.is_due:
@@ -166,68 +170,18 @@ class Producer:
         if self._poller.is_due:
             self._retry(self._poll)
         console_logging.flush()
-        self._signals.send()
+        self._signals.run_pending()
         state.is_done = self._is_done() or self._budget.is_over
         return tick.claimed + len(tick.stored) if tick else 0
 
-    # What to do, and when.
-
-    @property
-    def _is_holding(self) -> bool:
-        is_busy = any(pool.running or pool.prefetched or pool.withdrawn for pool in self._pools)
-        return self._state.is_in_doubt or bool(self._buffer) or is_busy
-
-    def _has_work(self) -> bool:
-        may_claim = self._budget.may_claim
-        starts = any(pool.startable for pool in self._pools)
-        claims = may_claim and any(pool.has_work and pool.room for pool in self._pools)
-        hands_back = self._has_to_hand_back and time.monotonic() >= self._state.hand_back_at
-        writes = self._state.is_in_doubt or self._buffer.is_ready or hands_back
-        return writes or starts or claims or time.monotonic() >= self._state.next_heartbeat
-
-    @property
-    def _has_to_hand_back(self) -> bool:
-        may_claim = self._budget.may_claim
-        return any(pool.withdrawn or (pool.prefetched and not may_claim) for pool in self._pools)
-
-    def _next_tick_at(self) -> float:
-        """When the next tick may begin: results are gathered for a while as long as each slot has a next task."""
-        has_waiting = any(pool.has_waiting for pool in self._pools) and self._state.stop_by is None
-        return self._state.ticked_at + MIN_TICK_INTERVAL if has_waiting else 0.0
-
-    @property
-    def _mark_nodes_at(self) -> float:
-        unmarked = self._state.unmarked_nodes
-        return unmarked[0].submitted_at + NODE_RUNNING_AFTER if unmarked else NEVER
-
-    def _wait(self) -> float:
-        """Return the seconds until there is something to do, if nothing comes in before."""
-        if self._has_work() or self._poller.is_due:
-            return max(0.0, self._next_tick_at() - time.monotonic())
-        state = self._state
-        times = [
-            state.next_heartbeat,
-            state.check_stop_at,
-            self._watchdog.next_at,
-            self._buffer.next_at,
-            self._mark_nodes_at,
-            self._releaser.next_at,
-            time.monotonic() + MAX_WAIT,
-        ]
-        if self._has_to_hand_back:
-            times.append(state.hand_back_at)
-        if state.stop_by is not None:
-            times.append(state.stop_by)
-        times += [pool.withdraw_at for pool in self._pools]
-        if self._budget.has_room():
-            times.append(self._poll_interval.next_poll)
-        return max(0.0, min(times) - time.monotonic())
+    # Whether the work is done.
 
     def _is_done(self) -> bool:
         state = self._state
-        if state.exit_reason and not self._buffer and not self._has_to_hand_back and not self._watchdog.may_finish():
+        has_nothing_to_store = not self._buffer and not self._schedule.has_to_hand_back
+        if state.exit_reason and has_nothing_to_store and not self._watchdog.may_finish():
             return True
-        if self._is_holding or self._releaser:
+        if self._schedule.is_holding or self._releaser:
             return False
         if self._config.until is Until.DRAINED and state.stop_by is None and self._is_sending_signals():
             return False
@@ -336,7 +290,7 @@ class Producer:
     def _check_stop_request(self) -> bool:
         """Read whether the worker's own row asks for a stop: anybody may send the notification that says so."""
         self._state.check_stop_at, self._state.stop_checked_at = NEVER, time.monotonic()
-        if self._store.is_asked_to_stop():
+        if self._store.is_stop_requested():
             self.stop_on_request()
         return True
 
@@ -443,7 +397,7 @@ class Producer:
         executions = [execution for pool in self._pools for execution in pool.running.values()]
         for execution, note in self._store.note_progress(executions).items():
             execution.stored_progress = note
-        held = self._store.still_mine([execution.claim for execution in executions])
+        held = self._store.still_held([execution.claim for execution in executions])
         for pool, execution in self._watchdog.revoked(executions, held):
             logger.warning("task revoked id=%s: it is asked to stop", execution.task_id)
             execution.request_stop(TaskRevoked)
@@ -453,7 +407,7 @@ class Producer:
 
     def _check_locks(self) -> bool:
         """Let those results be stored whose rows no transaction of their executions has locked any more."""
-        locked = self._store.locked([outcome.claim for outcome in self._buffer.maybe_locked])
+        locked = self._store.locked_ids([outcome.claim for outcome in self._buffer.maybe_locked])
         self._buffer.release_unlocked(locked)
         return True
 
@@ -519,7 +473,7 @@ class Producer:
 
     def _tick(self) -> Tick:
         state = self._state
-        if not self._is_holding and not any(pool.has_work for pool in self._pools):
+        if not self._schedule.is_holding and not any(pool.has_work for pool in self._pools):
             tick = self._transaction.write_heartbeat()
         else:
             try:
@@ -583,7 +537,7 @@ class Producer:
             pool.set_withdrawn(kept)
         for pool, prefetched in tick.prefetched:
             pool.set_prefetched(prefetched)
-        state.hand_back_at = time.monotonic() + HAND_BACK_INTERVAL if self._has_to_hand_back else 0.0
+        state.hand_back_at = time.monotonic() + HAND_BACK_INTERVAL if self._schedule.has_to_hand_back else 0.0
 
     def _rotate(self, pool: SlotPool, *, found: bool, is_emptied: bool) -> None:
         """Begin the next tick with the pool that found work last; two busy pools take turns."""
@@ -601,7 +555,7 @@ class Producer:
         if not started or time.monotonic() - tick.began_at < CLAIM_CONFIRMED_FOR:
             return started
         self._state.next_heartbeat = time.monotonic()  # the last one is as old in the table as the tick is long
-        held = self._retry(lambda: self._store.still_mine(started))
+        held = self._retry(lambda: self._store.still_held(started))
         if held is None:
             self._state.is_in_doubt = True
         return [claim for claim in started if (claim.task_id, claim.claim) in (held or ())]

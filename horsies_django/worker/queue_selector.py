@@ -145,8 +145,8 @@ class QueueSelector:
             self._refused_kinds.setdefault(name, set()).add(is_async)
         for name, answer in admitted.items():
             limit = answer.rules.max_concurrency
-            is_roomy = limit is not None and answer.places is not None and answer.places * 2 > limit
-            (self._half_free.add if is_roomy else self._half_free.discard)(name)
+            is_half_free = limit is not None and answer.places is not None and answer.places * 2 > limit
+            (self._half_free.add if is_half_free else self._half_free.discard)(name)
 
     def _block(self, name: str, first: float) -> None:
         pause = self._pauses[name] = max(first, min(self._pauses.get(name, 0.0) * 2, self._max_pause))

@@ -25,14 +25,14 @@ from .execution_result import ExecutionResult
 logger = logging.getLogger("horsies_django.worker")
 
 
-class Unrunnable(Exception):
+class InvalidCall(Exception):
     """The row can't be turned into a call. The cause says why."""
 
     def __init__(self, code: OperationalCode) -> None:
         self.code = code
 
 
-def returned(execution: Execution, task: FrameworkTask[..., Any], value: Any) -> ExecutionResult:
+def from_value(execution: Execution, task: FrameworkTask[..., Any], value: Any) -> ExecutionResult:
     """Return the result for ``value``, which the function returned and which may be a :class:`TaskResult`."""
     if isinstance(value, TaskResult):
         if value.is_err():
@@ -48,11 +48,13 @@ def returned(execution: Execution, task: FrameworkTask[..., Any], value: Any) ->
     return ExecutionResult(execution, Completion(execution.task_id, execution.claim.claim, result))
 
 
-def raised_by(execution: Execution, task: FrameworkTask[..., Any] | None, raised: BaseException) -> ExecutionResult:
+def from_exception(
+    execution: Execution, task: FrameworkTask[..., Any] | None, raised: BaseException
+) -> ExecutionResult:
     """Return the result of a function that raised or could not be called at all."""
     if execution.stop_reason is TaskTimeLimit:
         return _failed(execution, task, OutcomeCode.TASK_TIMEOUT, raised)
-    if isinstance(raised, Unrunnable):
+    if isinstance(raised, InvalidCall):
         return _failed(execution, None, raised.code, raised.__cause__ or raised)
     if isinstance(raised, Snooze):
         return ExecutionResult(
@@ -69,13 +71,13 @@ def raised_by(execution: Execution, task: FrameworkTask[..., Any] | None, raised
     return _failed(execution, task, _code_of(raised, execution, task), raised)
 
 
-def is_unknown(execution: Execution, raised: BaseException) -> bool:
+def is_unknown_call(execution: Execution, raised: BaseException) -> bool:
     """Whether a call failed before it started because this worker does not know the task or one of its values."""
     if execution.stop_reason is not None:
         return False
     if isinstance(raised, NotRegistered):
         return execution.claim.task_name.startswith(INTERNAL)  # a condition or a workflow that the row names
-    return isinstance(raised, Unrunnable) or (isinstance(raised, TypeError) and _is_bad_call(raised))
+    return isinstance(raised, InvalidCall) or (isinstance(raised, TypeError) and _is_bad_call(raised))
 
 
 def _is_bad_call(raised: BaseException) -> bool:
@@ -107,7 +109,7 @@ def _failed(
         exception_class=clean_text(f"{kind.__module__}.{kind.__qualname__}")[:255],
     )
     shown = {"type": error.exception_class, "message": error.message, "traceback": error.traceback}
-    return _end(
+    return _error_result(
         execution, task, error, TaskError(error_code=error.code, message=error.message, exception=shown), raised
     )
 
@@ -129,10 +131,10 @@ def _returned_error(execution: Execution, task: FrameworkTask[..., Any], returne
         data = clean_text(mask.quoted("data", returned.data))
     code = clean_text(str(returned.error_code))[:100] or OperationalCode.TASK_EXCEPTION.value
     stored: TaskError[Any] = TaskError(error_code=code, message=message, data=data)
-    return _end(execution, task, AttemptError(code, message), stored, None)
+    return _error_result(execution, task, AttemptError(code, message), stored, None)
 
 
-def _end(
+def _error_result(
     execution: Execution,
     task: FrameworkTask[..., Any] | None,
     error: AttemptError,
@@ -210,7 +212,7 @@ def _message(raised: BaseException, code: str, execution: Execution) -> str:
         return f"<{type(raised).__name__} that can't be printed>"
 
 
-def broken(execution: Execution, error: BaseException) -> ExecutionResult:
+def fallback(execution: Execution, error: BaseException) -> ExecutionResult:
     """Return a substitute for a result that could not be built, with nothing that could fail again."""
     claim = execution.claim
     logger.error("result of a task could not be built id=%s", claim.task_id, exc_info=error)

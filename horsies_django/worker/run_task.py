@@ -48,10 +48,10 @@ def run_task(execution: Execution) -> ExecutionResult | NotStarted:
     try:
         execution.start()
         call = _prepare(execution)
-        signal_dispatcher.started(execution.claim, execution.database)
+        signal_dispatcher.send_started(execution.claim, execution.database)
         if isinstance(call.task, HorsiesTask) and call.task.atomic:
             return _run_atomic(execution, call)
-        return result_mapping.returned(execution, call.task, _value(execution, call))
+        return result_mapping.from_value(execution, call.task, _value(execution, call))
     except TooLate:
         return NotStarted(execution)
     except BaseException as error:  # noqa: BLE001  # sys.exit() or KeyboardInterrupt of a task ends the task only
@@ -68,8 +68,8 @@ async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
         # The arguments of a workflow node, or of grouped calls, come from the database.
         is_given = execution.claim.workflow_id is not None or execution.claim.has_inputs
         call = await sync_to_async(_prepare)(execution) if is_given else _prepare(execution)
-        if signal_dispatcher.wants_started(execution.claim):
-            await sync_to_async(signal_dispatcher.started)(execution.claim, execution.database)
+        if signal_dispatcher.has_started_receivers(execution.claim):
+            await sync_to_async(signal_dispatcher.send_started)(execution.claim, execution.database)
         context = [await sync_to_async(_context)(execution)] if call.task.takes_context else []
         func = call.task.func
         if not inspect.iscoroutinefunction(func):
@@ -81,13 +81,13 @@ async def arun_task(execution: Execution) -> ExecutionResult | NotStarted:
             )
         else:
             value = await execution.cancellable(func(*context, *call.args, **call.kwargs))
-        return result_mapping.returned(execution, call.task, value)
+        return result_mapping.from_value(execution, call.task, value)
     except TooLate:
         return NotStarted(execution)
     except BaseException as error:  # noqa: BLE001  # an event loop passes SystemExit on to its caller
-        if result_mapping.is_unknown(execution, error):
+        if result_mapping.is_unknown_call(execution, error):
             return await sync_to_async(_raised)(execution, call, error)
-        return result_mapping.raised_by(execution, call.task if call else None, error)
+        return result_mapping.from_exception(execution, call.task if call else None, error)
     finally:
         execution.end()
 
@@ -97,15 +97,15 @@ def _raised(execution: Execution, call: _Call | None, error: BaseException) -> E
     task = call.task if call else None
     try:
         if (
-            result_mapping.is_unknown(execution, error)
+            result_mapping.is_unknown_call(execution, error)
             and (outcome := code_version.hand_back(execution, error)) is not None
         ):
             return outcome
     except Snooze as snooze:
-        return result_mapping.raised_by(execution, task, snooze)
+        return result_mapping.from_exception(execution, task, snooze)
     except Exception:
         logger.exception("search for a worker that knows the task failed id=%s", execution.task_id)
-    return result_mapping.raised_by(execution, task, error)
+    return result_mapping.from_exception(execution, task, error)
 
 
 def _value(execution: Execution, call: _Call) -> Any:
@@ -114,23 +114,23 @@ def _value(execution: Execution, call: _Call) -> Any:
     execution.raise_if_too_late()  # reading the arguments may have taken long
     is_ours = call.task.func is deferred_group_join.join  # the project's middleware must not see it
     if execution.options.middleware and not is_ours:
-        body = partial(call.task.func, *context, *call.args, **call.kwargs)
+        function = partial(call.task.func, *context, *call.args, **call.kwargs)
         if is_async:
-            return async_to_sync(execution.cancellable)(_call_with_middleware(execution, call, body))
+            return async_to_sync(execution.cancellable)(_call_with_middleware(execution, call, function))
         stack = middleware_stack.stack_of(execution.options.middleware, is_async=False)
         with execution.interruptible():
-            return stack(middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body))
+            return stack(middleware_stack.build_call(execution.claim, call.task, call.args, call.kwargs, function))
     if is_async:
         return async_to_sync(execution.cancellable)(call.task.func(*context, *call.args, **call.kwargs))
     with execution.interruptible():
         return call.task.func(*context, *call.args, **call.kwargs)
 
 
-def _call_with_middleware(execution: Execution, call: _Call, body: Callable[[], Any]) -> Awaitable[Any]:
+def _call_with_middleware(execution: Execution, call: _Call, function: Callable[[], Any]) -> Awaitable[Any]:
     """Return the coroutine that calls the middleware stack."""
     stack = middleware_stack.stack_of(execution.options.middleware, is_async=True)
     awaitable: Awaitable[Any] = stack(
-        middleware_stack.call_of(execution.claim, call.task, call.args, call.kwargs, body)
+        middleware_stack.build_call(execution.claim, call.task, call.args, call.kwargs, function)
     )
     return awaitable
 
@@ -168,8 +168,8 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
                 _require_claim(execution, mine.update(claim=F("claim")))
             has_begun = True
             value = _value_in_transaction(execution, call)
-            execution.is_over = True
-            outcome = result_mapping.returned(execution, call.task, value)
+            execution.has_returned = True
+            outcome = result_mapping.from_value(execution, call.task, value)
             if outcome.completion.error is not None:
                 raise _TaskFailed(outcome)
             root = execution.claim.workflow_id
@@ -184,7 +184,7 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
     except _TaskFailed as error:
         return error.outcome
     except BaseException as error:
-        is_ours = not has_begun or execution.is_over  # an error of the function itself is its result
+        is_ours = not has_begun or execution.has_returned  # an error of the function itself is its result
         if is_ours and not committed and is_outage(error):
             raise Snooze(UNTIL_IT_IS_BACK) from error
         if not committed:
@@ -213,12 +213,12 @@ def _prepare(execution: Execution) -> _Call:
     try:
         task = registry.find_task(claim.task_name)
     except NotRegistered as error:
-        raise result_mapping.Unrunnable(OperationalCode.WORKER_RESOLUTION_ERROR) from error
+        raise result_mapping.InvalidCall(OperationalCode.WORKER_RESOLUTION_ERROR) from error
     try:
         args, kwargs = decode_call(json.loads(claim.args), json.loads(claim.kwargs), rich=execution.is_rich)
         if claim.workflow_id is not None:
             with waiting_for_database():
-                kwargs |= input_resolver.arguments(execution, task)
+                kwargs |= input_resolver.arguments_of_run(execution, task)
         elif claim.has_inputs:
             with waiting_for_database():
                 gathered = grouping.arguments(execution, task)
@@ -228,7 +228,7 @@ def _prepare(execution: Execution) -> _Call:
     except Snooze:
         raise
     except Exception as error:
-        raise result_mapping.Unrunnable(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
+        raise result_mapping.InvalidCall(OperationalCode.WORKER_SERIALIZATION_ERROR) from error
     return _Call(task, args, kwargs)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ..enqueue.django_result import own_logging
 from ..models.claims import WorkerInfo
 from .config import HOSTNAME, WorkerConfig
-from .connection import is_callers_alone, own_connection
+from .connection import is_visible_only_here, own_connection
 from .console_logging import log_and_print
 from .executors import InlineExecutor, LoopExecutor, ThreadExecutor
 from .exit_reason import ExitReason
@@ -27,7 +27,7 @@ def run(
     config: WorkerConfig,
     worker_id: str,
     inbox: Inbox,
-    retire: Callable[[ExitReason], bool] = lambda _: False,
+    on_retire: Callable[[ExitReason], bool] = lambda _: False,
     started_registry: StartedRegistry | None = None,
     *,
     verbosity: int = 0,
@@ -40,12 +40,12 @@ def run(
     """
     runner = WorkerInfo(worker_id, HOSTNAME, os.getpid())
     with own_logging(), own_connection(config.database, worker_id, is_busy=True):
-        inline = is_callers_alone(config.database)
-        pools = _inline_lanes(config, inbox) if inline else _lanes(config, inbox)
+        inline = is_visible_only_here(config.database)
+        pools = _inline_pools(config, inbox) if inline else _pools(config, inbox)
         listener = Listener(config, worker_id, inbox)
         if not inline:
             listener.start()
-        producer = Producer(config, runner, inbox, pools, listener, retire, started_registry)
+        producer = Producer(config, runner, inbox, pools, listener, on_retire, started_registry)
         log_and_print(
             "worker ready id=%s pid=%d queues=%s threads=%d async_slots=%d",
             worker_id,
@@ -66,20 +66,20 @@ def run(
     return exit_reason
 
 
-def _lanes(config: WorkerConfig, inbox: Inbox) -> Sequence[SlotPool]:
+def _pools(config: WorkerConfig, inbox: Inbox) -> Sequence[SlotPool]:
     return [
-        SlotPool(False, config.threads, config.prefetch, ThreadExecutor(config.threads, inbox.put), _ahead(config)),
+        SlotPool(False, config.threads, config.prefetch, ThreadExecutor(config.threads, inbox.put), _tuner(config)),
         SlotPool(
             True, config.async_slots, config.prefetch, LoopExecutor(inbox.put), StartAheadTuner(config.async_slots, 0)
         ),
     ]
 
 
-def _ahead(config: WorkerConfig) -> StartAheadTuner:
+def _tuner(config: WorkerConfig) -> StartAheadTuner:
     """Return the tuner of threads: ``prefetch`` sets a fixed number of tasks to claim ahead instead."""
     return StartAheadTuner(config.threads, 0 if config.prefetch else config.start_ahead)
 
 
-def _inline_lanes(config: WorkerConfig, inbox: Inbox) -> Sequence[SlotPool]:
+def _inline_pools(config: WorkerConfig, inbox: Inbox) -> Sequence[SlotPool]:
     """Return pools for a database or a transaction that no other thread can see."""
     return [SlotPool(is_async, 1, 0, InlineExecutor(inbox.put), StartAheadTuner(1, 0)) for is_async in (False, True)]

@@ -29,24 +29,24 @@ logger = logging.getLogger("horsies_django.worker")
 _FINISHED: Final = (TaskStatus.COMPLETED, TaskStatus.FAILED)
 
 
-def wants_started(claim: ClaimedTask) -> bool:
+def has_started_receivers(claim: ClaimedTask) -> bool:
     """Whether ``task_started`` has receivers for this task's backend."""
     return task_started.has_listeners(sender_of(claim.backend))
 
 
-def wants_retrying(claim: ClaimedTask) -> bool:
+def has_retrying_receivers(claim: ClaimedTask) -> bool:
     """Whether ``task_retrying`` has receivers for this task's backend."""
     return task_retrying.has_listeners(sender_of(claim.backend))
 
 
-def wants_finished(claim: ClaimedTask) -> bool:
+def has_finished_receivers(claim: ClaimedTask) -> bool:
     """Whether ``task_finished`` has receivers for this task's backend."""
     return task_finished.has_listeners(sender_of(claim.backend))
 
 
-def started(claim: ClaimedTask, database: str) -> None:
+def send_started(claim: ClaimedTask, database: str) -> None:
     """Send ``task_started``, just before the function starts. An error of a receiver is logged and does not stop it."""
-    if wants_started(claim):
+    if has_started_receivers(claim):
         result = result_of(running_row(claim, database))
         task_started.send_robust(sender=sender_of(claim.backend), task_result=result)
 
@@ -75,11 +75,11 @@ class SignalDispatcher:
 
     def enqueue_results(self, outcomes: Sequence[ExecutionResult]) -> None:
         """Enqueue the signals of those ``outcomes`` that ended a task, or that failed before another attempt."""
-        if finished := [one for one in outcomes if one.is_final and wants_finished(one.claim)]:
+        if finished := [one for one in outcomes if one.is_final and has_finished_receivers(one.claim)]:
             self.put(partial(self._send_finished, finished))
         # Instead of being retried, such a task has expired if its next attempt would be past ``good_until``.
         failed = [one for one in outcomes if not one.is_final and one.completion.error is not None]
-        if failed := [one for one in failed if wants_retrying(one.claim) or wants_finished(one.claim)]:
+        if failed := [one for one in failed if has_retrying_receivers(one.claim) or has_finished_receivers(one.claim)]:
             self.put(partial(self._send_failures, failed))
 
     def put(self, job: Job) -> None:
@@ -90,15 +90,15 @@ class SignalDispatcher:
         self.taken += 1
         self._queue.put(job)
 
-    def send(self) -> None:
+    def run_pending(self) -> None:
         """Run the waiting jobs in this thread, unless there is a thread for them."""
         while not self._has_thread and self.sent < self.taken:
             if (job := self._queue.get()) is not None:
-                self._send(job)
+                self._run(job)
 
     def close(self, timeout: float) -> None:
         """Run the waiting jobs, for at most ``timeout`` seconds."""
-        self.send()
+        self.run_pending()
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout)
@@ -106,11 +106,11 @@ class SignalDispatcher:
     def _loop(self) -> None:
         while (job := self._queue.get()) is not None:
             close_old_connections()
-            self._send(job)
+            self._run(job)
             close_old_connections()
         connections.close_all()
 
-    def _send(self, job: Job) -> None:
+    def _run(self, job: Job) -> None:
         """Run one job. Whatever a receiver raises is logged, even SystemExit."""
         try:
             isolated(job)

@@ -116,7 +116,7 @@ class SlotPool:
     @property
     def room(self) -> int:
         """How many tasks can be claimed: none while the event loop is blocked."""
-        if self.executor.is_silent:
+        if self.executor.is_unresponsive:
             return 0
         ahead = 0 if self.is_stalled else max(self.prefetch, self.start_ahead.size)
         return max(0, self.free + ahead - len(self.prefetched))
@@ -129,12 +129,12 @@ class SlotPool:
     @property
     def has_waiting(self) -> bool:
         """Whether a task waits for a slot. A coroutine never does: it waits for the event loop."""
-        return not self.is_async and self.executor.waiting() is not None
+        return not self.is_async and self.executor.first_waiting() is not None
 
     @property
     def withdraw_at(self) -> float:
         """When the first execution that has not started has waited too long."""
-        waiting = self.executor.waiting()
+        waiting = self.executor.first_waiting()
         if waiting is None:
             return float("inf")
         if self.free < 0:

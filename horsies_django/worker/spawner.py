@@ -52,10 +52,10 @@ class Child:
             self.process.stdin.write(f"{command.name}\n")
             self.process.stdin.flush()
 
-    def kill(self, why: str) -> None:
+    def kill(self, reason: str) -> None:
         """Kill the process, once."""
         if not self.is_killed:
-            logger.error("runner killed id=%s: %s", self.worker_id, why)
+            logger.error("runner killed id=%s: %s", self.worker_id, reason)
             self.is_killed = True
             self.process.kill()
 

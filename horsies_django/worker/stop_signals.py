@@ -20,7 +20,7 @@ from .fork_safety import install_fork_hooks
 
 logger = logging.getLogger("horsies_django.worker")
 
-STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 #: Seconds to wait for the last log line, which blocks while the pipe behind it is full.
 _LOGGING: Final = 1.0
@@ -47,10 +47,10 @@ def stop_signals(stop: Callable[[], None], *timeouts: float, owns_process: bool 
                 os.kill(os.getpid(), number)
                 return
             if deadline is not None:
-                deadline.heard(number)
+                deadline.on_signal(number)
             stop()
 
-        before = {number: signal.signal(number, handle) for number in STOPS}
+        before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
         try:
             yield
         finally:
@@ -65,8 +65,8 @@ class _Deadline:
         self._timeouts = iter(timeouts)
         self._owns_process = owns_process
         self._has_passed = False
-        self._hearing, self._calling = socket.socketpair()
-        self._calling.setblocking(False)
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="horsies-deadline", daemon=True)
 
     def __enter__(self) -> Self:
@@ -74,38 +74,38 @@ class _Deadline:
         if self._owns_process:
             install_fork_hooks()  # otherwise a signal to a forked process would be written to this socket
             # Python runs its own handlers between two steps of the main thread, and one step may take long.
-            self._wakeup = signal.set_wakeup_fd(self._calling.fileno(), warn_on_full_buffer=False)
+            self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._owns_process:
             signal.set_wakeup_fd(self._wakeup)
-        self._hearing.shutdown(socket.SHUT_RD)
+        self._reader.shutdown(socket.SHUT_RD)
         self._thread.join()
-        self._hearing.close()
-        self._calling.close()
+        self._reader.close()
+        self._writer.close()
 
-    def heard(self, number: int) -> None:
+    def on_signal(self, number: int) -> None:
         """Count a signal. Raises KeyboardInterrupt when the time is up."""
         if self._has_passed:
             raise KeyboardInterrupt
         if not self._owns_process:
             with suppress(BlockingIOError):
-                self._calling.send(bytes([number]))
+                self._writer.send(bytes([number]))
 
     def _run(self) -> None:
         ends_at = float("inf")
         while True:
             left = ends_at - time.monotonic()
-            self._hearing.settimeout(None if ends_at == float("inf") else max(0.001, left))
+            self._reader.settimeout(None if ends_at == float("inf") else max(0.001, left))
             try:
-                heard = self._hearing.recv(64)
+                heard = self._reader.recv(64)
             except TimeoutError:
                 break
             if not heard:
                 return
             for number in heard:  # other signals may be among them
-                if number in STOPS and (timeout := next(self._timeouts, None)) is not None:
+                if number in STOP_SIGNALS and (timeout := next(self._timeouts, None)) is not None:
                     ends_at = min(ends_at, time.monotonic() + timeout)
         self._has_passed = True
         if self._owns_process:

@@ -66,13 +66,13 @@ class PollView:
     is_held_back: bool = False  # more is due, in queues that their limits hold back for now
     is_partial: bool = False  # there are more queues than one poll sees
     has_more: bool = False  # and some come after those that it has seen
-    is_promising: bool = True  # some of these queues did not refuse when they were last asked
+    may_have_tasks: bool = True  # some of these queues did not refuse when they were last asked
 
     @property
     def has_work(self) -> bool:
         """Whether there is something to claim."""
         comes = any(after is not None and after <= 0 for after in (self.deferred_in, self.limits_due_in))
-        return comes or (self.is_promising and any(self.queues))
+        return comes or (self.may_have_tasks and any(self.queues))
 
 
 class HeldClaim(NamedTuple):
@@ -117,7 +117,7 @@ class WorkerStore:
         self._workers.leave(self._runner.worker_id)
         return True
 
-    def is_asked_to_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         """Whether the worker's row asks it to stop."""
         return self._workers.filter(pk=self._runner.worker_id, stop_requested_at__isnull=False).exists()
 
@@ -191,17 +191,17 @@ class WorkerStore:
                 beats.beat(tasks, role, runner.worker_id, runner.hostname, runner.pid or 0)
         return answer is Answer.STOP
 
-    def still_mine(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
+    def still_held(self, claims: Sequence[ClaimedTask]) -> set[tuple[UUID, int]]:
         """Return which of these claims' tasks still run, and under which claim. Two claims may be of one task."""
         keys = {claim.task_id for claim in claims}
         mine = self._tasks().filter(claimed_by_worker_id=self._runner.worker_id)
         running = mine.filter(pk__in=keys, status=TaskStatus.RUNNING)
         return set(running.values_list("pk", "claim")) if keys else set()
 
-    def locked(self, claims: Sequence[ClaimedTask]) -> set[UUID]:
+    def locked_ids(self, claims: Sequence[ClaimedTask]) -> set[UUID]:
         """Return the ids of those that this worker still runs and another transaction has locked."""
         with self.transaction():
-            mine = {key for key, _ in self.still_mine(claims)}
+            mine = {key for key, _ in self.still_held(claims)}
             held = self._tasks().held(claims, TaskStatus.RUNNING, self._runner.worker_id)
             return mine - set(held.lock().values_list("pk", flat=True))
 
@@ -219,7 +219,7 @@ class WorkerStore:
         )
         return {execution: note for execution, note in notes.items() if execution.task_id in written}
 
-    def store(self, ends: Sequence[Completion]) -> None:
+    def save(self, ends: Sequence[Completion]) -> None:
         """Store how tasks ended. A task whose claim was lost does not change."""
         if not ends:
             return
@@ -268,13 +268,13 @@ class WorkerStore:
 
     def delete_unretained(self, outcomes: Sequence[ExecutionResult]) -> None:
         """Delete tasks with a retention of zero. If signals have receivers, the reaper deletes them later."""
-        ended = [one for one in outcomes if one.is_final and not signal_dispatcher.wants_finished(one.claim)]
+        ended = [one for one in outcomes if one.is_final and not signal_dispatcher.has_finished_receivers(one.claim)]
         ends = ((one.claim, TaskStatus.COMPLETED if one.completion.is_success else TaskStatus.FAILED) for one in ended)
         if retention.may_go_at_once(ends, self._config.database):
             with self.transaction():
                 pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[one.claim.task_id for one in ended])))
 
-    def store_singly(self, ends: Sequence[Completion]) -> None:
+    def save_one_by_one(self, ends: Sequence[Completion]) -> None:
         """Store results one by one after they could not be stored together.
 
         A result that the database refuses fails its own task only. If a workflow can't advance, the result is stored
@@ -282,22 +282,22 @@ class WorkerStore:
         """
         for end in ends:
             try:
-                self._store_and_follow(end)
+                self._save_and_advance(end)
             except Error as error:
                 if not is_refusal(error):
                     raise  # the database is away: that says nothing of the result
-                self._store_unstorable(end, error)
+                self._save_refused(end, error)
 
-    def _store_unstorable(self, end: Completion, error: Error) -> None:
+    def _save_refused(self, end: Completion, error: Error) -> None:
         try:
-            self._store_and_follow(_unstorable(end, error))
+            self._save_and_advance(_refused(end, error))
         except Error as again:
             if not is_refusal(again):
                 raise
             held = self._tasks().held([end], TaskStatus.RUNNING, self._runner.worker_id)
             held.fail_unreadable(f"The database refused the task's result: {again}")
 
-    def readable(self, claims: list[ClaimedTask]) -> list[ClaimedTask]:
+    def fail_unreadable(self, claims: list[ClaimedTask]) -> list[ClaimedTask]:
         """Fail those of these claims that can't be read; return the others."""
         if all(claim.is_readable for claim in claims):
             return claims
@@ -305,7 +305,7 @@ class WorkerStore:
         mine.filter(pk__in=[claim.task_id for claim in claims if not claim.is_readable]).fail_unreadable()
         return [claim for claim in claims if claim.is_readable]
 
-    def isolate(self, pools: Sequence[SlotPool]) -> int:
+    def fail_unclaimable(self, pools: Sequence[SlotPool]) -> int:
         """Fail the tasks that can't be claimed, among the next ones of these pools; return how many there were.
 
         A failed claim of many does not tell which row is at fault. So each task is claimed alone, in a transaction that
@@ -319,14 +319,14 @@ class WorkerStore:
             for queue in pool.queues:
                 next_up = self._tasks().next_up(is_async=pool.is_async).filter(queue_name=queue)
                 for key in list(next_up.values_list("pk", flat=True)[: max(MIN_ISOLATED, 2 * pool.room)]):
-                    found += self._end_if_unclaimable(key, is_async=pool.is_async)
+                    found += self._fail_if_unclaimable(key, is_async=pool.is_async)
         return found
 
-    def isolate_blocked(self, key: str) -> int:
+    def repair_limit(self, key: str) -> int:
         """Fail the unreadable tasks that this limit blocks and repair the limit; return the number of rows changed."""
         return isolate_gate(self._config.database, key)
 
-    def _end_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
+    def _fail_if_unclaimable(self, key: UUID, *, is_async: bool) -> int:
         row = self._tasks().filter(pk=key)
         try:
             with self.transaction():
@@ -338,9 +338,9 @@ class WorkerStore:
             return row.fail_unreadable(f"The row can't be claimed: {error}")
         return 0
 
-    def _store_and_follow(self, end: Completion) -> None:
+    def _save_and_advance(self, end: Completion) -> None:
         with self.transaction(), gateway.lock_then_advance(self._tasks().filter(pk=end.task_id)):
-            self.store([end])
+            self.save([end])
 
     def due_limits(self) -> set[str]:
         """Return the keys of limits at which time alone has made room, a few hundred at most."""
@@ -397,7 +397,7 @@ class WorkerStore:
         blocked = self._blocked(claims)
         free = [claim for claim in claims if claim.workflow_id not in blocked]
         gone = claims if at_last else free
-        self._give_tokens_back(gone, status)
+        self._return_tokens(gone, status)
         tasks = self._tasks()
         (tasks.unstart if status is TaskStatus.RUNNING else tasks.release)(gone, self._runner.worker_id)
         dated = {claim.task_id: claim.begins_by for claim in free if claim.begins_by is not None}
@@ -409,7 +409,7 @@ class WorkerStore:
         wake_after_commit(self._config.database, ANY_QUEUE)
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
 
-    def _give_tokens_back(self, claims: Collection[ClaimRef], status: TaskStatus) -> None:
+    def _return_tokens(self, claims: Collection[ClaimRef], status: TaskStatus) -> None:
         """Return the rate-limit tokens of tasks that have not started, and wake workers that wait for tokens."""
         if self.selector.has_rates and give_back(self._tasks().held(claims, status, self._runner.worker_id)):
             wake_after_commit(self._config.database, ANY_QUEUE)
@@ -456,7 +456,7 @@ def latest(ends: Sequence[Completion]) -> list[Completion]:
     return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
 
 
-def _unstorable(end: Completion, error: Error) -> Completion:
+def _refused(end: Completion, error: Error) -> Completion:
     message = clean_text(f"The database refused the result: {primary_message(error)}")
     code = OperationalCode.WORKER_SERIALIZATION_ERROR
     result = dumps({"err": TaskError(error_code=code, message=message).as_json()})

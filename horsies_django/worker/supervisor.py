@@ -196,7 +196,7 @@ class Supervisor:
 
     def _wait_for_exit(self, child: Child) -> None:
         child.process.wait()
-        kill_process_group(child.process.pid)  # they may still work on the tasks that are given away next
+        kill_process_group(child.process.pid)  # it may still work on the tasks that are given away next
         self._events.put(_Exited(child))
 
     def _read_retirement(self, child: Child) -> None:
@@ -217,8 +217,8 @@ class Supervisor:
         # fault.
         is_judged = exit_reason is not None or child.is_killed
         is_stopped = is_judged and self._stopping is not None
-        traces = child.started_registry.evidence(time.monotonic() if is_judged else None, is_stopped=is_stopped)
-        dead = DeadRunner(child.worker_id, traces)
+        evidence = child.started_registry.evidence(time.monotonic() if is_judged else None, is_stopped=is_stopped)
+        dead = DeadRunner(child.worker_id, evidence)
         child.started_registry.close()
         if exit_reason is None:
             logger.error("runner died id=%s %s", child.worker_id, _describe(status))

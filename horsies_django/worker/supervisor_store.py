@@ -86,8 +86,8 @@ class SupervisorStore:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        announcer = SignalDispatcher(self._config.database)  # receivers of signals must not delay a heartbeat
-        with handing_over(announcer.put), own_connection(self._config.database, "supervisor"):
+        dispatcher = SignalDispatcher(self._config.database)  # receivers of signals must not delay a heartbeat
+        with handing_over(dispatcher.put), own_connection(self._config.database, "supervisor"):
             while True:
                 jobs = self._jobs.take(RETRY_INTERVAL if self._dead else _IDLE)
                 self._dead += [job for job in jobs if isinstance(job, DeadRunner)]
@@ -96,7 +96,7 @@ class SupervisorStore:
                 self._recover_all()
                 if None in jobs:
                     break
-        announcer.close(timeout=_IDLE)
+        dispatcher.close(timeout=_IDLE)
 
     def _send_heartbeat(self, heartbeat: _Heartbeat) -> None:
         database = self._config.database

@@ -110,7 +110,7 @@ class TickTransaction:
                     tick.is_stop_requested = self._store.heartbeat(self._pools)
                 with self._store.pipeline() if nodes else nullcontext():
                     self._store.note_progress(noted)
-                    self._store.store([end for end in ends if not end.is_success])
+                    self._store.save([end for end in ends if not end.is_success])
                     if nodes:  # tasks that follow from these ends are claimed with the rest
                         self._store_successes(successes)
                         successes = []
@@ -128,7 +128,7 @@ class TickTransaction:
             if not ends or (isinstance(error, Error) and not is_refusal(error)):
                 raise
             logger.exception("results refused, storing them one by one count=%d", len(ends))
-            self._store.store_singly(ends)
+            self._store.save_one_by_one(ends)
             return Tick(stored=tick.stored, is_in_doubt=True)
         return tick
 
@@ -178,11 +178,11 @@ class TickTransaction:
             return False
         if pool.prefetch:
             started, prefetched = self._store.prefetch(pool)
-            tick.prefetched.append((pool, [*pool.prefetched, *self._store.readable(prefetched)]))
+            tick.prefetched.append((pool, [*pool.prefetched, *self._store.fail_unreadable(prefetched)]))
         else:
             started, prefetched = self._store.complete_and_claim(pool, successes, room), []
         tick.claimed += len(started) + len(prefetched)
         if len(started) + len(prefetched) < room:
             tick.emptied.append(pool)
-        tick.started.append((pool, self._store.readable(started)))
+        tick.started.append((pool, self._store.fail_unreadable(started)))
         return not pool.prefetch

@@ -101,7 +101,7 @@ class Watchdog:
             if execution in executions
             and (execution.task_id, execution.claim.claim) not in held
             and execution.stop_reason is None
-            and not execution.is_over
+            and not execution.has_returned
         ]
 
     def exceeds_memory(self) -> bool:

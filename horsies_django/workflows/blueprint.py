@@ -1,6 +1,6 @@
-"""What of a workflow goes to the engine: plain values, no functions, no nodes.
+"""The blueprint of a workflow, which goes to the engine: plain values, without functions or nodes.
 
-A node is its ``index``, its place in the list given. Everything is what JSON can hold, but for datetimes and durations.
+A node is its ``index``, its position in the list given. JSON can hold every value except the datetimes and durations.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-#: The node that a parameter is given from; of several, a list of what they give.
+#: The node that fills a parameter; with several, the parameter gets the list of their values.
 SourceIndex: TypeAlias = int | tuple[int, ...]
 
 
-#: The columns of a call that a node keeps until its task is sent.
+#: The columns of a task that its node stores until the task is enqueued.
 TASK_COLUMNS: Final = (
     "task_name",
     "queue_name",
@@ -31,13 +31,13 @@ TASK_COLUMNS: Final = (
     "metadata",
 )
 
-#: The same, and the key of the limit by key that it has with its arguments.
+#: The same, and the key of the concurrency limit for its arguments.
 CALL_COLUMNS: Final = (*TASK_COLUMNS, "limit_key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBlueprint:
-    """A node. Its columns from ``task_name`` to ``limit_key`` are those of its task's row, as a send would have them.
+    """A node. Its columns from ``task_name`` to ``limit_key`` are those that a sent task would have.
 
     The nodes of subworkflows, sleeps and events have no ``task_name``.
     """
@@ -70,22 +70,22 @@ class NodeBlueprint:
     allow_failed_deps: bool = False
     run_when: str | None = None
     skip_when: str | None = None
-    #: Of a map: the node that gives the list, and the parameter that takes an item.
+    #: Maps: the node that gives the list, and the parameter that takes an item.
     over: int | None = None
     param: str | None = None
-    #: Of a sleep: one of the two.
+    #: Sleeps: one of the two.
     seconds: float | None = None
     until: datetime | None = None
-    #: Of an event; the time-out in seconds.
+    #: Events; the time-out is in seconds.
     event_name: str | None = None
     event_timeout: float | None = None
-    #: Of a subworkflow, whose parameters are its kwargs.
+    #: Subworkflows, whose parameters are in ``kwargs``.
     definition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowBlueprint:
-    """A workflow. ``queue_name`` and ``priority`` are its own, which its nodes have already, or None."""
+    """A workflow. ``queue_name`` and ``priority`` are the workflow's own, or None; its nodes have inherited them."""
 
     name: str
     definition_key: str | None

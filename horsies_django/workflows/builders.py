@@ -1,4 +1,4 @@
-"""Functions that build a workflow from parameters (W-03)."""
+"""Workflow builders: functions that build a workflow from parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Builder:
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The dotted path of the function."""
         return f"{self.func.__module__}.{self.func.__qualname__}"
 
 
@@ -32,9 +32,9 @@ def workflow_builder(function: Callable[P, W], /) -> Callable[P, W]: ...
 @overload
 def workflow_builder(*, cases: Sequence[Mapping[str, Any]] = ...) -> Callable[[Callable[P, W]], Callable[P, W]]: ...
 def workflow_builder(function: Any = None, /, *, cases: Sequence[Mapping[str, Any]] = ()) -> Any:
-    """Register a function that returns a :class:`Workflow`; it stays what it is.
+    """Register a function that returns a :class:`Workflow`, and return the function unchanged.
 
-    ``manage.py check`` calls it with the arguments of each of ``cases``, and sends nothing that it sends.
+    ``manage.py check`` calls it with the arguments of each of ``cases``; tasks that it sends are discarded.
     """
 
     def register(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""A node becomes a blueprint; what is wrong with it, each mistake with its name, goes into the list."""
+"""Compiles nodes into blueprints, and collects the errors of the nodes."""
 
 from __future__ import annotations
 
@@ -12,68 +12,72 @@ from django.utils import timezone
 from ..core.bounds import DATES_ALLOWED, is_in_range
 from ..core.option_parsers import LONGEST_DURATION
 from ..core.serialization import clean_text
-from ..core.workflow_errors import Flaw, MistakeCode, shown
+from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join
 from ..enqueue.call_builder import Callee
 from ..enqueue.nodes import CallNode, EventNode, MapNode, Node, SleepNode, Source
 from . import recursion_check
 from .blueprint import NodeBlueprint, SourceIndex
 from .conditions import path_of
-from .errors import Mistakes
-from .inputs import inputs_of, value_kinds
-from .node_options import TermsOfNodes
+from .errors import ErrorList
+from .inputs import check_inputs, value_types
+from .node_options import NodeOptionsResolver
 from .subworkflow_node import SubWorkflowNode
-from .topology import Outline
-from .type_compat import clash, words
+from .topology import Topology
+from .type_compat import are_disjoint, describe
 
 EVENT_NAME_LENGTH: Final = 100
 _JOINS: Final = frozenset(Join.values)
-#: Stand for the columns of a node whose options are wrong: its blueprint is not used.
+#: The columns of a node with invalid options, whose blueprint is never used.
 _NO_COLUMNS: Final = {"backend": "", "queue_name": "", "priority": 0, "rich": False}
 
 
-def blueprints(outline: Outline, terms: TermsOfNodes, mistakes: Mistakes) -> tuple[NodeBlueprint, ...]:
+def compile_nodes(topology: Topology, resolver: NodeOptionsResolver, errors: ErrorList) -> tuple[NodeBlueprint, ...]:
     """Return the blueprint of each node."""
-    return tuple([_blueprint(index, node, outline, terms, mistakes) for index, node in enumerate(outline.nodes)])
+    return tuple([_compile_node(index, node, topology, resolver, errors) for index, node in enumerate(topology.nodes)])
 
 
-def _blueprint(index: int, node: Node[Any], outline: Outline, terms: TermsOfNodes, mistakes: Mistakes) -> NodeBlueprint:
-    own = terms.of(node)
-    flaws: list[Flaw] = [*node.flaws, *own.flaws]
+def _compile_node(
+    index: int, node: Node[Any], topology: Topology, resolver: NodeOptionsResolver, errors: ErrorList
+) -> NodeBlueprint:
+    own = resolver.resolve(node)
+    node_errors: list[NodeError] = [*node.errors, *own.errors]
     values = {**(own.columns or _NO_COLUMNS), "join": "all"}
     if _has_step_options(node):
-        values |= _step_options(node, len(outline.waits_for[index]), flaws)
+        values |= _step_options(node, len(topology.waits_for[index]), node_errors)
     if isinstance(node, CallNode):
-        assert own.callee is not None  # there is something to call
-        values |= _call(index, node, own.callee, outline, flaws)
+        assert own.callee is not None  # a call node has a target
+        values |= _call(index, node, own.callee, topology, node_errors)
     elif isinstance(node, SleepNode):
-        values |= _sleep(node, flaws)
+        values |= _sleep(node, node_errors)
     elif isinstance(node, EventNode):
-        values |= _event(node, flaws)
-    for code, problem in flaws:
-        mistakes.add(code, problem, outline.ids[index])
+        values |= _event(node, node_errors)
+    for code, problem in node_errors:
+        errors.add(code, problem, topology.ids[index])
     return NodeBlueprint(
         index=index,
-        node_id=outline.ids[index],
+        node_id=topology.ids[index],
         kind=node.kind.value,
-        waits_for=outline.waits_for[index],
-        dependents=outline.dependents[index],
+        waits_for=topology.waits_for[index],
+        dependents=topology.dependents[index],
         **values,
     )
 
 
-def _call(index: int, node: CallNode[Any], callee: Callee, outline: Outline, flaws: list[Flaw]) -> dict[str, Any]:
-    inputs = inputs_of(node, callee, partial(outline.sources_of, index))
-    flaws += inputs.flaws
+def _call(
+    index: int, node: CallNode[Any], callee: Callee, topology: Topology, node_errors: list[NodeError]
+) -> dict[str, Any]:
+    inputs = check_inputs(node, callee, partial(topology.sources_of, index))
+    node_errors += inputs.errors
     values: dict[str, Any] = {"kwargs": inputs.kwargs, "limit_key": inputs.limit_key}
     if node.args_from or node.values_from or node.workflow_ctx_from is not None:
-        values |= _sources(node, outline)
+        values |= _sources(node, topology)
     if isinstance(node, MapNode):
-        values |= {"param": inputs.param, "over": outline.index.get(node.over) if node.over else None}
-        flaws += _flaws_of_map(node)
+        values |= {"param": inputs.param, "over": topology.index.get(node.over) if node.over else None}
+        node_errors += _map_errors(node)
     elif isinstance(node, SubWorkflowNode):
         values["definition_key"] = node.definition._meta.options.definition_key
-        flaws += _flaws_of_definition(node)
+        node_errors += _definition_errors(node)
     return values
 
 
@@ -87,12 +91,12 @@ def _has_step_options(node: Node[Any]) -> bool:
     )
 
 
-def _step_options(node: Node[Any], deps: int, flaws: list[Flaw]) -> dict[str, Any]:
+def _step_options(node: Node[Any], deps: int, node_errors: list[NodeError]) -> dict[str, Any]:
     join = str(node.join) if isinstance(node.join, str) and node.join in _JOINS else None
-    flaws += _flaws_of_join(node, join, deps)
+    node_errors += _join_errors(node, join, deps)
     if not isinstance(node.allow_failed_deps, bool):
         problem = f"allow_failed_deps is {shown(node.allow_failed_deps)}; allowed: True or False."
-        flaws.append((MistakeCode.INVALID_OPTION, problem))
+        node_errors.append((DefinitionErrorCode.INVALID_OPTION, problem))
     values: dict[str, Any] = {"join": join, "min_success": node.min_success}
     values["allow_failed_deps"] = node.allow_failed_deps
     for name in ("run_when", "skip_when"):
@@ -100,12 +104,12 @@ def _step_options(node: Node[Any], deps: int, flaws: list[Flaw]) -> dict[str, An
             try:
                 values[name] = path_of(condition)
             except ValueError as error:
-                flaws.append((MistakeCode.INVALID_CONDITION, f"{name} is {error}."))
+                node_errors.append((DefinitionErrorCode.INVALID_CONDITION, f"{name} is {error}."))
     return values
 
 
-def _flaws_of_join(node: Node[Any], join: str | None, deps: int) -> Iterator[Flaw]:
-    code, least = MistakeCode.INVALID_JOIN, node.min_success
+def _join_errors(node: Node[Any], join: str | None, deps: int) -> Iterator[NodeError]:
+    code, least = DefinitionErrorCode.INVALID_JOIN, node.min_success
     if join is None:
         yield code, f"join is {shown(node.join)}; allowed: {', '.join(Join.values)}."
     elif join == Join.QUORUM:
@@ -120,8 +124,8 @@ def _flaws_of_join(node: Node[Any], join: str | None, deps: int) -> Iterator[Fla
         yield code, "join is 'any', and it waits for nothing; allowed: at least one node to wait for."
 
 
-def _sources(node: CallNode[Any], outline: Outline) -> dict[str, Any]:
-    places = outline.index
+def _sources(node: CallNode[Any], topology: Topology) -> dict[str, Any]:
+    places = topology.index
     context = node.workflow_ctx_from
     return {
         "args_from": _indices(node.args_from, places),
@@ -131,37 +135,37 @@ def _sources(node: CallNode[Any], outline: Outline) -> dict[str, Any]:
 
 
 def _indices(sources: Mapping[str, Source], places: Mapping[Node[Any], int]) -> dict[str, SourceIndex]:
-    """Return sources by place; a node that is not in the workflow was found before."""
+    """Return sources by index; -1 stands for a node outside the workflow, which is an error found earlier."""
     return {
         param: tuple([places.get(one, -1) for one in source]) if isinstance(source, tuple) else places.get(source, -1)
         for param, source in sources.items()
     }
 
 
-def _flaws_of_map(node: MapNode[Any]) -> Iterator[Flaw]:
+def _map_errors(node: MapNode[Any]) -> Iterator[NodeError]:
     if node.over is None:
         return
-    if clash(found := value_kinds(node.over), frozenset({list})):
-        problem = f"over is {node.over!r}, which gives {words(found)}; allowed: a node that returns a list."
-        yield MistakeCode.INVALID_MAP, problem
+    if are_disjoint(found := value_types(node.over), frozenset({list})):
+        problem = f"over is {node.over!r}, which gives {describe(found)}; allowed: a node that returns a list."
+        yield DefinitionErrorCode.INVALID_MAP, problem
     if node.join != Join.ALL:
-        problem = f"join is {shown(node.join)}; allowed: 'all', for without the list there is nothing to map."
-        yield MistakeCode.INVALID_MAP, problem
+        problem = f"join is {shown(node.join)}; allowed: 'all', since a map needs the list."
+        yield DefinitionErrorCode.INVALID_MAP, problem
 
 
-def _flaws_of_definition(node: SubWorkflowNode[Any]) -> Iterator[Flaw]:
-    if not node.definition._meta.can_be_found:
+def _definition_errors(node: SubWorkflowNode[Any]) -> Iterator[NodeError]:
+    if not node.definition._meta.is_registered:
         problem = f"{node.label} is abstract or has no definition_key; allowed: a definition with a key."
-        yield MistakeCode.UNREGISTERED_SUBWORKFLOW, problem
-    elif not _has_arguments(node) and (problem_of_circle := recursion_check.problem_of(node.definition)):
-        yield MistakeCode.CONTAINS_ITSELF, problem_of_circle
+        yield DefinitionErrorCode.UNREGISTERED_SUBWORKFLOW, problem
+    elif not _has_arguments(node) and (recursion := recursion_check.find_recursion(node.definition)):
+        yield DefinitionErrorCode.CONTAINS_ITSELF, recursion
 
 
 def _has_arguments(node: CallNode[Any]) -> bool:
     return bool(node.args or node.kwargs or node.args_from or node.values_from or node.workflow_ctx_from)
 
 
-def _sleep(node: SleepNode, flaws: list[Flaw]) -> dict[str, Any]:
+def _sleep(node: SleepNode, node_errors: list[NodeError]) -> dict[str, Any]:
     until = node.until
     if isinstance(until, datetime):
         if timezone.is_aware(until) and is_in_range(until):
@@ -169,30 +173,30 @@ def _sleep(node: SleepNode, flaws: list[Flaw]) -> dict[str, Any]:
     elif (seconds := _seconds(until)) is not None:
         return {"seconds": seconds}
     allowed = f"seconds from 0 to a hundred years, a timedelta, or an aware datetime, {DATES_ALLOWED}"
-    flaws.append((MistakeCode.INVALID_SLEEP, f"it sleeps {shown(until)}; allowed: {allowed}."))
+    node_errors.append((DefinitionErrorCode.INVALID_SLEEP, f"it sleeps {shown(until)}; allowed: {allowed}."))
     return {}
 
 
-def _event(node: EventNode, flaws: list[Flaw]) -> dict[str, Any]:
+def _event(node: EventNode, node_errors: list[NodeError]) -> dict[str, Any]:
     name = node.event_name
-    if problem := problem_of_event(name):
-        flaws.append((MistakeCode.INVALID_EVENT, f"its event is {problem}"))
+    if problem := event_name_error(name):
+        node_errors.append((DefinitionErrorCode.INVALID_EVENT, f"its event is {problem}"))
     timeout = None if node.timeout is None else _seconds(node.timeout)
     if node.timeout is not None and not timeout:
         problem = f"timeout is {shown(node.timeout)}; allowed: more than 0 seconds, a timedelta, or None for no limit."
-        flaws.append((MistakeCode.INVALID_EVENT, problem))
+        node_errors.append((DefinitionErrorCode.INVALID_EVENT, problem))
     return {"event_name": name, "event_timeout": timeout}
 
 
-def problem_of_event(name: object) -> str | None:
-    """Return what is wrong with the name of an event, if anything is."""
+def event_name_error(name: object) -> str | None:
+    """Return why this can't be the name of an event; None if it can."""
     if isinstance(name, str) and 0 < len(name) <= EVENT_NAME_LENGTH and name == clean_text(name):
         return None
     return f"{shown(name)}; allowed: a text of 1 to {EVENT_NAME_LENGTH} characters."
 
 
 def _seconds(value: object) -> float | None:
-    """Return a duration in seconds; None for what is none."""
+    """Return a duration in seconds; None for any other value."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DURATION:
         return None

@@ -1,7 +1,7 @@
-"""Conditions of nodes, by the dotted path that rows have. A lookup never imports a module.
+"""Conditions of nodes, found by their dotted paths. A lookup never imports a module.
 
-A condition is registered by its signature, ``(context: WorkflowContext) -> bool``, by ``register_condition()``, or by a
-definition that has it at one of its nodes.
+A function is a condition by its signature, ``(context: WorkflowContext) -> bool``, by ``register_condition()``, or
+because a definition has it at one of its nodes.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ F = TypeVar("F")
 _ALLOWED: Final = "a module's own function, under its own name, that takes the WorkflowContext"
 _REGISTERED: Final = "a function that is annotated (context: WorkflowContext) -> bool, or has @register_condition"
 
-#: What register_condition() and definitions have registered, by dotted path.
+#: The functions that register_condition() and definitions have registered, by dotted path.
 _registered: Final[dict[str, FunctionType]] = {}
 
 
 def register_condition(function: F, /) -> F:
-    """Let ``run_when`` and ``skip_when`` name a function that does not say so by its signature; returns the function.
+    """Register a function without annotations for ``run_when`` and ``skip_when``; return the function.
 
-    Also a decorator. Raises ValueError for what is not a module's own function of one parameter.
+    Also works as a decorator. Raises ValueError unless it is a module-level function that takes one argument.
     """
     if not isinstance(function, FunctionType):
         raise ValueError(f"register_condition() got {shown(function)}; allowed: {_ALLOWED}.")
     path = f"{function.__module__}.{function.__qualname__}"
-    if problem := _problem_of(function) or (", where a worker does not find it" if "<" in path else ""):
+    if problem := _problem_of(function) or (", which a worker can't find" if "<" in path else ""):
         raise ValueError(f"register_condition() got {path}{problem}; allowed: {_ALLOWED}.")
     _registered[path] = function
     return function
 
 
-def register_those_of(node: object) -> None:
-    """Register the conditions of a definition's node. One that can't be one is told when the definition is built."""
+def register_conditions_of(node: object) -> None:
+    """Register the conditions of a definition's node; invalid ones are reported when the definition is built."""
     for name in ("run_when", "skip_when"):
         condition = getattr(node, name, None)
-        if isinstance(condition, FunctionType) and _is_its_modules_own(condition) and not _problem_of(condition):
+        if isinstance(condition, FunctionType) and _is_module_level(condition) and not _problem_of(condition):
             _registered[f"{condition.__module__}.{condition.__qualname__}"] = condition
 
 
 def condition_at(path: str) -> FunctionType:
-    """Return the condition of that dotted path. Raises NotRegistered if there is none."""
+    """Return the condition with this dotted path. Raises NotRegistered if there is none."""
     if (found := _registered.get(path)) is not None:
         return found
     found = loaded(path)
-    if isinstance(found, FunctionType) and path == f"{found.__module__}.{found.__qualname__}" and _says_so(found):
+    if isinstance(found, FunctionType) and path == f"{found.__module__}.{found.__qualname__}" and _is_annotated(found):
         return found
     raise NotRegistered(
         f"{path!r} is not a registered condition; registered is {_REGISTERED}, in a module that "
@@ -64,7 +64,7 @@ def condition_at(path: str) -> FunctionType:
 
 
 def conditions_of(module: str) -> Iterator[str]:
-    """Yield the dotted paths of the conditions of a module that has been imported."""
+    """Yield the dotted paths of the conditions in an imported module."""
     for name in list(getattr(sys.modules.get(module), "__dict__", {})):
         try:
             condition_at(f"{module}.{name}")
@@ -74,8 +74,8 @@ def conditions_of(module: str) -> Iterator[str]:
 
 
 def path_of(condition: Any) -> str:
-    """Return the dotted path of a condition. Raises ValueError, saying what is allowed, if it can't be one."""
-    # Looked at first: what is not a function may not be hashable.
+    """Return the dotted path of a condition. Raises ValueError, with what is allowed, for any other value."""
+    # Before the cached part, since the value may not be hashable.
     if not isinstance(condition, FunctionType):
         raise ValueError(f"{shown(condition)}; allowed: {_ALLOWED}")
     path = _path_of(condition)
@@ -89,15 +89,15 @@ def path_of(condition: Any) -> str:
 @functools.cache
 def _path_of(condition: FunctionType) -> str:
     path = f"{condition.__module__}.{condition.__qualname__}"
-    if condition.__module__ == "__main__" or not _is_its_modules_own(condition):
-        raise ValueError(f"{path}, where a worker does not find it; allowed: {_ALLOWED}")
+    if condition.__module__ == "__main__" or not _is_module_level(condition):
+        raise ValueError(f"{path}, which a worker can't find; allowed: {_ALLOWED}")
     if problem := _problem_of(condition):
         raise ValueError(f"{path}{problem}; allowed: {_ALLOWED}")
     return path
 
 
-def _is_its_modules_own(function: FunctionType) -> bool:
-    # Looked up, not imported: a module that builds its workflow while it is imported is not complete yet.
+def _is_module_level(function: FunctionType) -> bool:
+    # Looked up rather than imported: the module may be building its workflow while it is being imported.
     return getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function
 
 
@@ -112,12 +112,12 @@ def _problem_of(function: FunctionType) -> str:
 
 
 @functools.cache
-def _says_so(function: FunctionType) -> bool:
-    """Whether a function's own signature says that it is a condition."""
+def _is_annotated(function: FunctionType) -> bool:
+    """Whether the annotations of a function make it a condition."""
     if _problem_of(function):
         return False
     first = next(iter(inspect.signature(function).parameters), "")
-    hints = hints_of(function) or function.__annotations__  # unresolved where a name is for type checkers alone
+    hints = hints_of(function) or function.__annotations__  # unresolved for names that exist only for type checkers
     given, gives = hints.get(first), hints.get("return")
     takes_context = given is WorkflowContext or (isinstance(given, str) and given.split(".")[-1] == "WorkflowContext")
     return takes_context and gives in (bool, "bool")

@@ -1,4 +1,4 @@
-"""The list in which everything that is wrong with a workflow's definition is collected."""
+"""Collects the errors of a workflow's definition."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..core.exceptions import InvalidWorkflow
-from ..core.workflow_errors import Mistake, MistakeCode
+from ..core.workflow_errors import DefinitionError, DefinitionErrorCode
 
 
 @dataclass(slots=True)
-class Mistakes:
-    """The mistakes of one workflow, in the order in which they were found."""
+class ErrorList:
+    """The errors of one workflow, in the order in which they were found."""
 
     workflow: str
-    found: list[Mistake] = field(default_factory=list)
+    found: list[DefinitionError] = field(default_factory=list)
 
-    def add(self, code: MistakeCode, problem: str, node: str | None = None) -> None:
-        """Note a mistake."""
-        self.found.append(Mistake(code, self.workflow, node, problem))
+    def add(self, code: DefinitionErrorCode, problem: str, node: str | None = None) -> None:
+        """Add an error."""
+        self.found.append(DefinitionError(code, self.workflow, node, problem))
 
     def raise_if_any(self) -> None:
-        """Raise InvalidWorkflow with all of them."""
+        """Raise InvalidWorkflow with all errors, if there are any."""
         if self.found:
             raise InvalidWorkflow(self.found)
 
-    def __iter__(self) -> Iterator[Mistake]:
+    def __iter__(self) -> Iterator[DefinitionError]:
         return iter(self.found)

@@ -20,7 +20,7 @@ from ..core.workflow_status import WorkflowStatus, WorkflowTaskStatus
 from ..enqueue import result_reader, wait
 from ..enqueue.nodes import Node, NodeKey, NodeRef
 from . import snapshot
-from .compile import problem_of_event
+from .compile import event_name_error
 
 if TYPE_CHECKING:
     from ..models.workflow import WorkflowQuerySet
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 V = TypeVar("V")
 
-#: Ids that are told to who has asked for a node that is not there.
-_NAMED: Final = 10
+#: How many known ids the error for an unknown node lists.
+_MAX_NAMED: Final = 10
 
 
 class WorkflowHandle(Generic[T]):
-    """One run of a workflow, by its id. Costs no query until asked, and can be rebuilt from the id anywhere.
+    """One run of a workflow, by its id. Runs no query until asked, and can be rebuilt from the id anywhere.
 
-    Methods that take a node take it as the object, its :class:`~horsies_django.NodeKey` or its id. The handle that
+    Methods that take a node accept the object, its :class:`~horsies_django.NodeKey` or its id. The handle that
     ``start()`` returns knows every node object of its workflow. A rebuilt handle knows only those with a ``node_id`` of
     their own; ``Workflow.key(node)`` returns the key of any other. ``node_ids`` maps node objects to their ids.
 
-    ``replayed`` says that the start which gave this handle inserted nothing: the run was there already, by its
-    ``workflow_id`` or its ``unique_key``.
+    ``replayed`` is True if the start inserted nothing, because there was a run with the same ``workflow_id`` or
+    ``unique_key``.
 
-    Raises ValueError for an id that is none, and InvalidTask for a ``backend`` that is none of ours.
+    Raises ValueError for an invalid id, and InvalidTask for a ``backend`` that is not one of this package.
     """
 
     def __init__(
@@ -70,30 +70,33 @@ class WorkflowHandle(Generic[T]):
         return hash(self.id)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A handle that was pickled is a rebuilt one: node objects are the same in one process only."""
+        """Leave out node objects, which are the same in one process only: an unpickled handle is a rebuilt one."""
         return {**self.__dict__, "_node_ids": {}}
 
     def status(self) -> WorkflowStatus | None:
-        """Return the status now, None if there is no such workflow."""
+        """Return the current status, None if there is no such workflow."""
         status = self._rows().values_list("status", flat=True).first()
         return WorkflowStatus(status) if status else None
 
     def get(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
-        """Wait for the workflow to end, at most ``timeout`` seconds, and return its result (W-72).
+        """Wait for the workflow to end, at most ``timeout`` seconds, and return its result.
 
-        None waits for ever, 0 looks once; anything else that is no number of seconds is a ValueError. A paused workflow
-        is an err result at once, with ``WORKFLOW_PAUSED``. Never raises for how the workflow came out, nor for how the
-        asking went: see :meth:`TaskHandle.get() <horsies_django.TaskHandle.get>`, which waits in the same way. Only the
-        result of a COMPLETED workflow is kept by the handle: any other may be otherwise a moment later.
+        None waits for ever, 0 looks once; any other value that is not a number of seconds raises ValueError. A paused
+        workflow returns an err result at once, with ``WORKFLOW_PAUSED``. Otherwise it never raises, neither for a
+        failed workflow nor for a database that is down: see :meth:`TaskHandle.get() <horsies_django.TaskHandle.get>`,
+        which waits in the same way. The handle keeps only the result of a COMPLETED workflow, since any other may
+        change.
         """
         deadline = wait.deadline_of(timeout)
-        return self._final or self._told(wait.ended(snapshot.of_workflows, self._database, self.id, deadline), timeout)
+        return self._final or self._result_from(
+            wait.ended(snapshot.read_workflows, self._database, self.id, deadline), timeout
+        )
 
     async def aget(self, timeout: float | None = None) -> TaskResult[T, TaskError[Any]]:
         """See :meth:`get`."""
         deadline = wait.deadline_of(timeout)
-        return self._final or self._told(
-            await wait.aended(snapshot.of_workflows, self._database, self.id, deadline), timeout
+        return self._final or self._result_from(
+            await wait.aended(snapshot.read_workflows, self._database, self.id, deadline), timeout
         )
 
     def value(self, timeout: float | None = None) -> T:
@@ -110,17 +113,17 @@ class WorkflowHandle(Generic[T]):
 
         rows = WorkflowTask.objects.using(self._database).filter(workflow=self.id).order_by("task_index")
         states = {node_id: WorkflowTaskStatus(status) for node_id, status in rows.values_list("node_id", "status")}
-        return self._only(states, nodes)
+        return self._select(states, nodes)
 
     @overload
     def result_for(self, node: Node[V] | NodeKey[V]) -> TaskResult[V, TaskError[Any]]: ...
     @overload
     def result_for(self, node: str) -> TaskResult[Any, TaskError[Any]]: ...
     def result_for(self, node: NodeRef[Any]) -> TaskResult[Any, TaskError[Any]]:
-        """Return a node's result; RESULT_NOT_READY until it has ended.
+        """Return a node's result; RESULT_NOT_READY until the node has ended.
 
-        Raises KeyError for a node, or a workflow, that is not there, TypeError for what names no node, and ValueError
-        for a node object without an id that this handle knows.
+        Raises KeyError if there is no such node or workflow, TypeError for a value that does not name a node, and
+        ValueError for a node object whose id this handle does not know.
         """
         return self._result_of(self._id_of(node))
 
@@ -129,36 +132,36 @@ class WorkflowHandle(Generic[T]):
 
         Raises as :meth:`result_for` does.
         """
-        return self._only(self._results(completed_at__isnull=False), nodes)
+        return self._select(self._results(completed_at__isnull=False), nodes)
 
     def pause(self) -> bool:
-        """Begin nothing more until :meth:`resume`; what runs comes to its end. Return whether it was running."""
+        """Start nothing more until :meth:`resume`; running tasks come to their end. Return whether it was running."""
         from . import control
 
-        return self._logged("pause", control.pause(self._database, self.id))
+        return self._log("pause", control.pause(self._database, self.id))
 
     def resume(self) -> bool:
-        """Go on; return whether it was paused. Not below a workflow that does not run."""
+        """Go on; return whether it was paused. Does nothing below a workflow that does not run."""
         from . import control
 
-        return self._logged("resume", control.resume(self._database, self.id))
+        return self._log("resume", control.resume(self._database, self.id))
 
     def cancel(self, *, include_running: bool = False) -> bool:
-        """End it; what runs comes to its end, nothing else begins. Return whether it had not ended.
+        """Cancel it: nothing else starts, running tasks come to their end. Return whether it was live.
 
-        With ``include_running`` the bodies that run are told to stop, as those of single tasks are; also later, of one
-        that was cancelled without. Then it returns whether there was anything to do.
+        With ``include_running`` the running tasks are told to stop, as cancelled single tasks are; this also works on a
+        workflow that was cancelled without it. Then it returns whether there was anything to cancel.
         """
         from . import control
 
-        return self._logged("cancel", control.cancel(self._database, self.id, include_running=include_running))
+        return self._log("cancel", control.cancel(self._database, self.id, include_running=include_running))
 
     def retry(self, node: NodeRef[Any] | None = None) -> bool:
-        """Run its failed and skipped nodes again, or one of them and what was skipped for it (P-06).
+        """Run its failed and skipped nodes again; with ``node``, that one and those skipped because of it.
 
-        It may have ended, or be paused; with a node it may run, if nothing has followed from how the node ended. What
-        is above it and has ended with it goes on too. Return whether there was such a node. Raises KeyError for a node
-        that is not there.
+        The workflow may have ended, or be paused. With a node it may also run, as long as the nodes that wait for that
+        one are undecided. Ended workflows above go on too. Return whether there was a node to retry. Raises KeyError if
+        there is no such node.
         """
         from . import control
 
@@ -166,21 +169,21 @@ class WorkflowHandle(Generic[T]):
         is_retried = control.retry(self._database, self.id, node_id)
         if not is_retried and node_id is not None and node_id not in self.tasks():
             raise self._no_such_node(node_id)
-        return self._logged("retry", is_retried, node=node_id)
+        return self._log("retry", is_retried, node=node_id)
 
-    def _logged(self, verb: str, is_done: bool, **what: Any) -> bool:
+    def _log(self, verb: str, is_done: bool, **what: Any) -> bool:
         log_operation(f"workflow.{verb}", int(is_done), ids=[self.id], **what)
         return is_done
 
     def send_event(self, name: str, payload: Any = None) -> bool:
-        """Send an event to the nodes that wait for it, now or later (P-08). Return whether it had not ended.
+        """Send an event to the nodes that wait for it, now or later. Return whether the workflow was live.
 
-        Raises ValueError for a bad name, TypeError or ValueError for a payload that JSON can't hold, and InvalidTask if
-        the backend of the workflow is in the settings no more.
+        Raises ValueError for an invalid name, TypeError or ValueError for a payload that JSON can't hold, and
+        InvalidTask if the backend of the workflow is no longer in the settings.
         """
         from . import control
 
-        if problem := problem_of_event(name):
+        if problem := event_name_error(name):
             raise ValueError(f"the name of an event is {problem}")
         return control.send_event(self._database, self.id, name, payload)
 
@@ -224,11 +227,13 @@ class WorkflowHandle(Generic[T]):
         """See :meth:`send_event`."""
         return await sync_to_async(self.send_event)(name, payload)
 
-    def _told(self, answer: wait.Answer[snapshot.Row], timeout: float | None) -> TaskResult[T, TaskError[Any]]:
-        """Return the result that an answer means, and keep it if there will be no other."""
+    def _result_from(
+        self, answer: wait.Answer[snapshot.WorkflowSnapshot], timeout: float | None
+    ) -> TaskResult[T, TaskError[Any]]:
+        """Return the result for what a wait returned, and keep it if it is final."""
         if isinstance(answer, wait.Silent):
             return result_reader.timed_out("workflow", timeout, None)
-        if not isinstance(answer, snapshot.Row):
+        if not isinstance(answer, snapshot.WorkflowSnapshot):
             return result_reader.nothing(f"workflow {self.id}", answer)
         if not answer.is_final:
             return result_reader.timed_out("workflow", timeout, answer.status)
@@ -250,8 +255,8 @@ class WorkflowHandle(Generic[T]):
         rows = nodes.values_list("node_id", Cast("result", TextField()), "backend", "rich")
         return {node_id: _read(text, reads_rich(backend, rich)) for node_id, text, backend, rich in rows}
 
-    def _only(self, found: dict[str, V], nodes: Iterable[NodeRef[Any]] | None) -> dict[str, V]:
-        """Return what was found of these nodes, in their order; one that is there but was not found is left out."""
+    def _select(self, found: dict[str, V], nodes: Iterable[NodeRef[Any]] | None) -> dict[str, V]:
+        """Return the entries of these nodes, in their order, without those of nodes that have none."""
         if nodes is None:
             return found
         ids = [self._id_of(node) for node in nodes]
@@ -266,7 +271,7 @@ class WorkflowHandle(Generic[T]):
         known = list(self.tasks())
         if not known and not self._rows().exists():
             return KeyError(f"There is no workflow {self.id}.")
-        allowed = ", ".join(map(repr, known[:_NAMED])) + (", …" if known[_NAMED:] else "")
+        allowed = ", ".join(map(repr, known[:_MAX_NAMED])) + (", …" if known[_MAX_NAMED:] else "")
         return KeyError(f"There is no node {node_id!r} in workflow {self.id}; there are: {allowed or 'none'}.")
 
     def _id_of(self, node: NodeRef[Any]) -> str:

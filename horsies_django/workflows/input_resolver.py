@@ -1,4 +1,4 @@
-"""Feeding: what the body of a node gets from other nodes, read as it begins."""
+"""Resolves the inputs of a node: reads the results of other nodes when the node's task starts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _CONTEXT: Final = "workflow_ctx"
 Result = TaskResult[Any, TaskError[Any]]
 
 
-def arguments(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
-    """Return the arguments of a node's body that come from its workflow.
+def arguments_of_run(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
+    """Return the arguments of a node's task that its workflow fills.
 
-    None if that builds a subworkflow, which asks for what is for that.
+    None for the task that builds a subworkflow, which resolves its own.
     """
     parameters = parameters_of(task.func, task.takes_context).by_name
     if not (run.claim.has_inputs or {_META, _CONTEXT} & parameters):
@@ -46,11 +46,11 @@ def arguments(run: TaskRun, task: FrameworkTask[..., Any]) -> dict[str, Any]:
 
 
 def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
-    """Return what a node gives, read with its workflow, to what has these parameters."""
+    """Return the arguments that a node passes to a function with these parameters, from the rows."""
     from ..models import WorkflowTask
 
     wanted = {_META, _CONTEXT} & parameters
-    indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _each(source)}
+    indexes = {index for source in (*node.args_from.values(), *node.values_from.values()) for index in _indexes(source)}
     nodes = WorkflowTask.objects.using(node._state.db)
     rows = nodes.filter(workflow=node.workflow, task_index__in=indexes | set(node.ctx_from or ()))
     columns = ("task_index", "node_id", "status", Cast("result", TextField()), "backend", "rich")
@@ -61,10 +61,10 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
             results[index] = read(text, reads_rich(backend, rich))
     given: dict[str, Any] = {}
     for name, source in node.args_from.items():
-        _put(given, name, source, results)
+        _fill(given, name, source, results)
     values = {index: result.ok for index, result in results.items() if result.is_ok()}
     for name, source in node.values_from.items():
-        _put(given, name, source, values)
+        _fill(given, name, source, values)
     about: dict[str, Any] = {
         "workflow_id": node.workflow.pk,
         "task_index": node.task_index,
@@ -81,7 +81,7 @@ def arguments_of(node: WorkflowTask, parameters: Set[str]) -> dict[str, Any]:
 
 
 def _summaries(node: WorkflowTask) -> dict[str, SubWorkflowSummary]:
-    """How the subworkflows ended that a node has in its context (W-26)."""
+    """Return how the subworkflows ended that the node's context lists."""
     from ..models import Workflow
     from .engine.complete_workflow import summary
 
@@ -95,12 +95,12 @@ def _summaries(node: WorkflowTask) -> dict[str, SubWorkflowSummary]:
     }
 
 
-def _each(source: int | list[int]) -> list[int]:
+def _indexes(source: int | list[int]) -> list[int]:
     return source if isinstance(source, list) else [source]
 
 
-def _put(given: dict[str, Any], name: str, source: int | list[int], known: Mapping[int, Any]) -> None:
-    """Give a parameter what there is; one for which there is nothing is left out (W-23)."""
+def _fill(given: dict[str, Any], name: str, source: int | list[int], known: Mapping[int, Any]) -> None:
+    """Fill a parameter from the known values; leave it out if there is none."""
     if isinstance(source, list):
         given[name] = [known[index] for index in source if index in known]
     elif source in known:

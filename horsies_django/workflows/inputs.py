@@ -1,4 +1,4 @@
-"""What a node gives to the function it calls: values, values of other nodes, and contexts (W-10 … W-13, P-04)."""
+"""Checks what a node passes to the function it calls: values, values of other nodes, and contexts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from ..core.workflow_errors import Flaw, MistakeCode, shown
+from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join, NodeKind
 from ..enqueue.call_builder import Callee, Calls
 from ..enqueue.nodes import CallNode, MapNode, Node, Source, TaskNode, nodes_in
@@ -16,58 +16,58 @@ from .subworkflow_node import SubWorkflowNode
 CTX_PARAM: Final = "workflow_ctx"
 META_PARAM: Final = "workflow_meta"
 _NONE: Final[frozenset[str]] = frozenset()
-_ANYTHING: Final = type_compat.Taker()
+_ANYTHING: Final = type_compat.Accepted()
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of a node, as a blueprint has them, the limit that they share, and what is wrong with them."""
+    """The checked inputs of a node: its arguments as JSON, the parameter of a map, the errors, and the limit key."""
 
     kwargs: str
     param: str | None
-    flaws: tuple[Flaw, ...]
+    errors: tuple[NodeError, ...]
     limit_key: str | None = None
 
 
-def inputs_of(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
-    """Judge what a node gives to what it calls; ``sources`` tells for which nodes it waits."""
-    flaws: list[Flaw] = []
+def check_inputs(node: CallNode[Any], callee: Callee, sources: Callable[[], Set[Node[Any]]]) -> Inputs:
+    """Check what a node passes to the function it calls; ``sources`` returns the nodes that it waits for."""
+    node_errors: list[NodeError] = []
     later: Set[str] = _NONE
     param = None
     if node.args_from or node.values_from or node.workflow_ctx_from is not None or isinstance(node, MapNode):
-        param = _param(node, callee, flaws) if isinstance(node, MapNode) else None
-        later = _given_later(node, param, callee)
-        # One that is not in the workflow at all was found before.
-        flaws += _from_nodes(node, callee, {*sources(), *node.waits_for})
+        param = _param(node, callee, node_errors) if isinstance(node, MapNode) else None
+        later = _filled_later(node, param, callee)
+        # A node outside the workflow is an error of its own, found earlier.
+        node_errors += _source_errors(node, callee, {*sources(), *node.waits_for})
     if META_PARAM in callee.parameters.by_name:
         later = later | {META_PARAM}
     if node.args:
         problem = f"it is given {len(node.args)} arguments by position; allowed: arguments by name."
-        flaws.append((MistakeCode.POSITIONAL_ARGUMENTS, problem))
+        node_errors.append((DefinitionErrorCode.POSITIONAL_ARGUMENTS, problem))
     if isinstance(node, SubWorkflowNode) and not node.definition._meta.takes_params:
-        flaws += _params_for_nothing(node, node.kwargs.keys() | later)
-        return Inputs("{}", None, tuple(flaws))
+        node_errors += _unexpected_params(node, node.kwargs.keys() | later)
+        return Inputs("{}", None, tuple(node_errors))
     try:
         kwargs = callee.arguments_so_far(cast("dict[str, Any]", node.kwargs), later).kwargs_text
     except (TypeError, ValueError) as error:
-        found = list(_flaws(node, callee, later))
-        if not found and not node.args:  # each argument is right by itself; all together may be too many bytes
-            found = [(MistakeCode.NOT_SERIALIZABLE, str(error))]
-        return Inputs("{}", param, (*flaws, *found))
-    limit_key = _limit_key(node, callee, later - {CTX_PARAM, META_PARAM}, flaws)
-    return Inputs(kwargs, param, tuple(flaws), limit_key)
+        found = list(_argument_errors(node, callee, later))
+        if not found and not node.args:  # each argument is valid, but together they are too large
+            found = [(DefinitionErrorCode.NOT_SERIALIZABLE, str(error))]
+        return Inputs("{}", param, (*node_errors, *found))
+    limit_key = _limit_key(node, callee, later - {CTX_PARAM, META_PARAM}, node_errors)
+    return Inputs(kwargs, param, tuple(node_errors), limit_key)
 
 
-def _limit_key(node: CallNode[Any], callee: Callee, later: Set[str], flaws: list[Flaw]) -> str | None:
+def _limit_key(node: CallNode[Any], callee: Callee, later: Set[str], node_errors: list[NodeError]) -> str | None:
     if isinstance(callee, Calls):
         try:
             return callee.limit_key_so_far(node.kwargs, later)
         except (TypeError, ValueError) as error:
-            flaws.append((MistakeCode.INVALID_OPTION, str(error)))
+            node_errors.append((DefinitionErrorCode.INVALID_OPTION, str(error)))
     return None
 
 
-def _given_later(node: CallNode[Any], param: str | None, callee: Callee) -> Set[str]:
+def _filled_later(node: CallNode[Any], param: str | None, callee: Callee) -> Set[str]:
     later = {*node.args_from, *node.values_from}
     if node.workflow_ctx_from is not None and CTX_PARAM in callee.parameters.by_name:
         later.add(CTX_PARAM)
@@ -76,45 +76,48 @@ def _given_later(node: CallNode[Any], param: str | None, callee: Callee) -> Set[
     return later
 
 
-def _param(node: MapNode[Any], callee: Callee, flaws: list[Flaw]) -> str | None:
-    """Return the parameter that takes an item: the one that is named, else the first."""
+def _param(node: MapNode[Any], callee: Callee, node_errors: list[NodeError]) -> str | None:
+    """Return the parameter that takes an item: the named one, else the first."""
     names = [name for name in callee.parameters.own if name in callee.parameters.by_name]
     param = node.param if node.param is not None else next(iter(names), None)
     if param is None or (param not in names and not callee.parameters.takes_any):
-        flaws.append((MistakeCode.INVALID_MAP, f"param is {shown(param)}; allowed: {', '.join(names) or 'none'}."))
+        node_errors.append(
+            (DefinitionErrorCode.INVALID_MAP, f"param is {shown(param)}; allowed: {', '.join(names) or 'none'}.")
+        )
         return next(iter(names), None)
     if param in node.kwargs or param in node.args_from or param in node.values_from:
         problem = f"{param!r} takes the items and is an argument too; allowed: one of them."
-        flaws.append((MistakeCode.GIVEN_TWICE, problem))
+        node_errors.append((DefinitionErrorCode.GIVEN_TWICE, problem))
     return param
 
 
-def _from_nodes(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[Flaw]:
-    """Yield what is wrong with the parameters that other nodes give."""
+def _source_errors(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
+    """Yield the errors of parameters that other nodes fill."""
     own = callee.parameters.by_name
-    takers = type_compat.takers(callee.func)
+    takers = type_compat.accepted_by_parameter(callee.func)
     for name, sources in (("args_from", node.args_from), ("values_from", node.values_from)):
         for param, source in sources.items():
             if strangers := [one for one in nodes_in(source) if one not in waits_for]:
                 problem = (
                     f"{name}[{param!r}] is {strangers[0]!r}, which it does not wait for; allowed: nodes of waits_for."
                 )
-                yield MistakeCode.INVALID_ARGS_FROM, problem
+                yield DefinitionErrorCode.INVALID_ARGS_FROM, problem
             if param in own:
-                yield from _typed(name, param, source, takers.get(param, _ANYTHING))
+                yield from _type_errors(name, param, source, takers.get(param, _ANYTHING))
             if _may_be_left_out(node, name, source) and param in callee.parameters.required:
                 problem = (
-                    f"{param!r} has no default, and {name} may have nothing for it: {_why(node, source)}; "
+                    f"{param!r} has no default, and {name} may leave it out: {_omission_reason(node, source)}; "
                     "allowed: a parameter with a default."
                 )
-                yield MistakeCode.MISSING_PARAMETER, problem
-    yield from _context(node, callee, waits_for)
+                yield DefinitionErrorCode.MISSING_PARAMETER, problem
+    yield from _context_errors(node, callee, waits_for)
 
 
 def _may_be_left_out(node: CallNode[Any], name: str, source: Source) -> bool:
-    """Whether a node may run before a source has ended, or without the ok value of one that failed (W-23).
+    """Whether a source may have no value when the node starts.
 
-    Or of one that its own condition has skipped (P-05). A list is given all the same: of what there is.
+    That is so with a ``join`` other than ALL; and for an ok value, if failed dependencies are allowed, or if the source
+    has a condition that may skip it. A list is always passed, with the values that there are.
     """
     if isinstance(source, tuple):
         return False
@@ -127,73 +130,75 @@ def _is_conditional(node: Node[Any]) -> bool:
     return node.run_when is not None or node.skip_when is not None
 
 
-def _why(node: CallNode[Any], source: Source) -> str:
+def _omission_reason(node: CallNode[Any], source: Source) -> str:
     if node.join != Join.ALL:
         return f"join is {str(node.join)!r}"
     return "allow_failed_deps" if node.allow_failed_deps else f"{source!r} has a condition"
 
 
-def _typed(name: str, param: str, source: Source, taker: type_compat.Taker) -> Iterator[Flaw]:
+def _type_errors(name: str, param: str, source: Source, taker: type_compat.Accepted) -> Iterator[NodeError]:
     if name == "args_from" and not isinstance(source, tuple):
-        if not taker.takes_result:
-            problem = f"{param!r} takes {type_compat.words(taker.kinds)}, and args_from gives a TaskResult; allowed: "
-            yield MistakeCode.SOURCE_TYPE, f"{problem}values_from, or TaskResult as its hint."
+        if not taker.accepts_result:
+            problem = (
+                f"{param!r} takes {type_compat.describe(taker.types)}, and args_from gives a TaskResult; allowed: "
+            )
+            yield DefinitionErrorCode.SOURCE_TYPE, f"{problem}values_from, or TaskResult as its hint."
         return
-    found = frozenset({list}) if isinstance(source, tuple) else value_kinds(source)
-    if type_compat.clash(found, taker.kinds):
+    found = frozenset({list}) if isinstance(source, tuple) else value_types(source)
+    if type_compat.are_disjoint(found, taker.types):
         what = "a list of nodes" if isinstance(source, tuple) else repr(source)
-        expected, given = type_compat.words(taker.kinds), type_compat.words(found)
+        expected, given = type_compat.describe(taker.types), type_compat.describe(found)
         problem = f"{param!r} takes {expected}, and {what} gives {given}; allowed: the same."
-        yield MistakeCode.SOURCE_TYPE, problem
+        yield DefinitionErrorCode.SOURCE_TYPE, problem
 
 
-def _context(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[Flaw]:
+def _context_errors(node: CallNode[Any], callee: Callee, waits_for: Set[Node[Any]]) -> Iterator[NodeError]:
     if node.workflow_ctx_from is None:
         return
     for source in node.workflow_ctx_from:
         if source not in waits_for:
             problem = f"workflow_ctx_from has {source!r}, which it does not wait for; allowed: nodes of waits_for."
-            yield MistakeCode.INVALID_CTX_FROM, problem
+            yield DefinitionErrorCode.INVALID_CTX_FROM, problem
     if CTX_PARAM not in callee.parameters.by_name:
         problem = f"{callee.path} has no parameter {CTX_PARAM!r} for workflow_ctx_from; allowed: a function with one."
-        yield MistakeCode.CTX_PARAM_MISSING, problem
+        yield DefinitionErrorCode.CTX_PARAM_MISSING, problem
 
 
-def _flaws(node: CallNode[Any], callee: Callee, later: Set[str]) -> Iterator[Flaw]:
-    """Yield what keeps the arguments from being stored, one by one."""
+def _argument_errors(node: CallNode[Any], callee: Callee, later: Set[str]) -> Iterator[NodeError]:
+    """Yield the errors of the arguments, one by one."""
     parameters = callee.parameters
     given = node.kwargs.keys() | later
     names = ", ".join(sorted(parameters.by_name)) or "none"
     for name in sorted(given - parameters.by_name) if not parameters.takes_any else ():
-        yield MistakeCode.UNKNOWN_PARAMETER, f"{callee.path} has no parameter {name!r}; allowed: {names}."
-    # Which of them the positional ones were meant for, nobody knows.
+        yield DefinitionErrorCode.UNKNOWN_PARAMETER, f"{callee.path} has no parameter {name!r}; allowed: {names}."
+    # With positional arguments it is unknown which parameters they were meant for.
     for name in sorted(parameters.required - given) if not node.args else ():
         hint = "; workflow_ctx_from fills it" if name == CTX_PARAM else ""
         yield (
-            MistakeCode.MISSING_PARAMETER,
-            f"{callee.path} needs {name!r}, which nothing gives{hint}; allowed: a value.",
+            DefinitionErrorCode.MISSING_PARAMETER,
+            f"{callee.path} needs {name!r}, which is not given{hint}; allowed: a value.",
         )
     for name, value in node.kwargs.items():
         if problem := callee.mismatch(name, value):
-            yield MistakeCode.ARGUMENT_TYPE, f"{problem}."
+            yield DefinitionErrorCode.ARGUMENT_TYPE, f"{problem}."
         try:
             callee.check(value, name)
         except (TypeError, ValueError) as error:
-            yield MistakeCode.NOT_SERIALIZABLE, str(error)
+            yield DefinitionErrorCode.NOT_SERIALIZABLE, str(error)
 
 
-def _params_for_nothing(node: SubWorkflowNode[Any], names: Set[str]) -> Iterator[Flaw]:
+def _unexpected_params(node: SubWorkflowNode[Any], names: Set[str]) -> Iterator[NodeError]:
     for name in sorted(names):
         problem = f"it is given {name!r}, and {node.label} does not override build_with; allowed: no parameters."
-        yield MistakeCode.PARAMS_WITHOUT_BUILD_WITH, problem
+        yield DefinitionErrorCode.PARAMS_WITHOUT_BUILD_WITH, problem
 
 
-def value_kinds(node: Node[Any]) -> type_compat.Kinds:
-    """Return the kinds of ok values that a node has, as far as hints tell."""
+def value_types(node: Node[Any]) -> type_compat.TypeSet:
+    """Return the types of a node's ok value, by its hints."""
     if isinstance(node, MapNode):
         return frozenset({list})
     if isinstance(node, TaskNode):
-        return type_compat.returned(node.task.func)
+        return type_compat.returned_types(node.task.func)
     if isinstance(node, SubWorkflowNode):
-        return type_compat.given(node.definition._meta.output_hint)
+        return type_compat.produced_types(node.definition._meta.output_hint)
     return frozenset({type(None)}) if node.kind == NodeKind.SLEEP else None

@@ -1,4 +1,4 @@
-"""On which terms the work of a node is sent: the options of its task, its own, and what it inherits (P-09, W-14)."""
+"""Resolves the options of nodes: those of the task, those of the node, and those that the workflow passes on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..core.compat import (
 )
 from ..core.options import Options
 from ..core.retry import RetryPolicy
-from ..core.workflow_errors import Flaw, MistakeCode, shown
+from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..enqueue.call_builder import Callee, Calls
 from ..enqueue.nodes import Node, TaskNode
 from ..enqueue.task import HorsiesTask
@@ -30,12 +30,12 @@ from ..enqueue.task_validation import QUEUE_LENGTH
 from .blueprint import TASK_COLUMNS
 from .subworkflow_node import SubWorkflowNode
 
-_CODES: Final = {"queue_name": MistakeCode.INVALID_QUEUE, "priority": MistakeCode.INVALID_PRIORITY}
+_CODES: Final = {"queue_name": DefinitionErrorCode.INVALID_QUEUE, "priority": DefinitionErrorCode.INVALID_PRIORITY}
 
-#: Options of a send that a task can't bring along into a workflow, and what stands for them there.
+#: Options of one send that a task can't have in a workflow, and what to use instead.
 _PER_SEND: Final = {
     "good_until": "node(good_until=…)",
-    "unique": "with_options(unique=None), for a node has a task of its own",
+    "unique": "with_options(unique=None), since each node has its own task",
     "unique_key": "the workflow's own unique_key",
     "task_id": "start(workflow_id=…)",
     "run_after": "a sleep() before it",
@@ -43,56 +43,56 @@ _PER_SEND: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The columns of the work of some nodes, what checks their arguments, and what is wrong with their options."""
+class ResolvedOptions:
+    """The columns of the tasks of some nodes, the target that checks arguments, and the errors of the options."""
 
     columns: Mapping[str, Any]
     callee: Callee | None = None
-    flaws: tuple[Flaw, ...] = ()
+    errors: tuple[NodeError, ...] = ()
 
 
-class TermsOfNodes:
-    """Finds the terms of the nodes of one workflow; those that nodes have in common are found once.
+class NodeOptionsResolver:
+    """Resolves the options of the nodes of one workflow; nodes with the same options are resolved once.
 
-    ``flaws`` are those of the workflow's own options. An option of it that is wrong is not inherited, or it would be
-    wrong at each of its nodes.
+    ``errors`` are those of the workflow's own options. Nodes do not inherit an invalid option, which would be an error
+    at each of them.
     """
 
     def __init__(self, alias: str, inherited: Mapping[str, Any]) -> None:
         self.alias = alias if isinstance(alias, str) else ""
-        self.flaws: list[Flaw] = []
-        self._known: dict[Any, Terms] = {}
+        self.errors: list[NodeError] = []
+        self._cache: dict[Any, ResolvedOptions] = {}
         self._options: dict[str, Options] = {}
         self._own = Options()
         try:
             self._own = self._options[alias] = config_of(alias)
         except (InvalidTask, ImproperlyConfigured) as error:
-            self.flaws.append((MistakeCode.INVALID_BACKEND, str(error)))
+            self.errors.append((DefinitionErrorCode.INVALID_BACKEND, str(error)))
         wrong = dict(self._problems_of(inherited))
-        self.flaws += [(_CODES.get(name, MistakeCode.INVALID_OPTION), text) for name, text in wrong.items()]
+        self.errors += [(_CODES.get(name, DefinitionErrorCode.INVALID_OPTION), text) for name, text in wrong.items()]
         self._inherited = {name: value for name, value in inherited.items() if name not in wrong}
-        self._steps = Terms(self._step_columns())
+        self._step_options = ResolvedOptions(self._step_columns())
 
-    def of(self, node: Node[Any]) -> Terms:
-        """Return the terms of a node."""
+    def resolve(self, node: Node[Any]) -> ResolvedOptions:
+        """Return the resolved options of a node."""
         if not isinstance(node, TaskNode | SubWorkflowNode):
-            return self._steps
+            return self._step_options
         key = _key(node)
-        if (terms := self._known.get(key)) is None:
-            terms = self._of_task(node) if isinstance(node, TaskNode) else self._of_subworkflow(node)
-            self._known[key] = terms
-        return terms
+        if (resolved := self._cache.get(key)) is None:
+            resolved = self._resolve_task(node) if isinstance(node, TaskNode) else self._resolve_subworkflow(node)
+            self._cache[key] = resolved
+        return resolved
 
-    def _of_task(self, node: TaskNode[Any]) -> Terms:
+    def _resolve_task(self, node: TaskNode[Any]) -> ResolvedOptions:
         task = node.task
-        flaws = [
-            (MistakeCode.INVALID_OPTION, f"its task brings along {name}={shown(value)}; allowed: {instead}.")
+        errors = [
+            (DefinitionErrorCode.INVALID_OPTION, f"its task has the option {name}={shown(value)}; allowed: {instead}.")
             for name, instead in _PER_SEND.items()
             if (value := getattr(task, name)) is not None
         ]
         options = {**self._inherited, **node.options}
         for name, problem in list(_wrong_options(task, options)):
-            flaws.append((_CODES.get(name, MistakeCode.INVALID_OPTION), problem))
+            errors.append((_CODES.get(name, DefinitionErrorCode.INVALID_OPTION), problem))
             del options[name]
         calls = Calls(self._own, task)
         try:
@@ -100,44 +100,46 @@ class TermsOfNodes:
             calls = Calls(self._options_of(sent.backend), sent)
             columns = calls.columns
         except (InvalidTask, ImproperlyConfigured) as error:
-            flaws.append((MistakeCode.INVALID_BACKEND, str(error)))
-        except (TypeError, ValueError) as error:  # of all options only metadata has to be encoded
-            flaws.append((MistakeCode.INVALID_OPTION, f"metadata: {error}"))
+            errors.append((DefinitionErrorCode.INVALID_BACKEND, str(error)))
+        except (TypeError, ValueError) as error:  # metadata is the only option that has to be encoded
+            errors.append((DefinitionErrorCode.INVALID_OPTION, f"metadata: {error}"))
         else:
-            return Terms({name: columns[name] for name in TASK_COLUMNS}, calls, tuple(flaws))
-        return Terms({}, calls, tuple(flaws))
+            return ResolvedOptions({name: columns[name] for name in TASK_COLUMNS}, calls, tuple(errors))
+        return ResolvedOptions({}, calls, tuple(errors))
 
-    def _of_subworkflow(self, node: SubWorkflowNode[Any]) -> Terms:
-        flaws: tuple[Flaw, ...] = ()
-        columns = dict(self._steps.columns)
+    def _resolve_subworkflow(self, node: SubWorkflowNode[Any]) -> ResolvedOptions:
+        node_errors: tuple[NodeError, ...] = ()
+        columns = dict(self._step_options.columns)
         policy = node.options.get("retry_policy")
         if isinstance(policy, RetryPolicy):
             columns |= {"max_retries": policy.max_retries, "retry_policy": policy.as_json()}
         elif policy is not None:
-            flaws = ((MistakeCode.INVALID_OPTION, f"retry_policy is {shown(policy)}; allowed: a RetryPolicy."),)
-        return Terms(columns, Callee(self._own, node.definition.build_with, node.label), flaws)
+            node_errors = (
+                (DefinitionErrorCode.INVALID_OPTION, f"retry_policy is {shown(policy)}; allowed: a RetryPolicy."),
+            )
+        return ResolvedOptions(columns, Callee(self._own, node.definition.build_with, node.label), node_errors)
 
     def _step_columns(self) -> dict[str, Any]:
-        """The columns of a node without a task of its own."""
+        """Return the columns of a node without a task of its own."""
         columns = {
             "backend": self.alias,
             "rich": self._own.serializer == "rich",
-            "queue_name": self._queue_of_steps(),
+            "queue_name": self._step_queue(),
             "priority": DEFAULT_TASK_PRIORITY,
         }
         return columns | self._inherited
 
-    def _queue_of_steps(self) -> str:
-        """The queue of a node without a task of its own: one that workers serve, also where none is called default."""
+    def _step_queue(self) -> str:
+        """Return the queue of nodes without a task of their own: ``default``, or another one that workers serve."""
         known = self._known_queues()
         return DEFAULT_TASK_QUEUE_NAME if not known or DEFAULT_TASK_QUEUE_NAME in known else min(known)
 
     def _known_queues(self) -> Collection[str]:
-        """The names in QUEUES of the workflow's backend; none if any name is allowed."""
+        """Return the names in QUEUES of the workflow's backend; none if any name is allowed."""
         return task_backends[self.alias].queues if self.alias in self._options else ()
 
     def _options_of(self, alias: str) -> Options:
-        """Return the options of a backend. Raises InvalidTask if a workflow can't have its rows there."""
+        """Return the options of a backend. Raises InvalidTask if it is in another database than the workflow."""
         if alias not in self._options:
             options = config_of(alias)
             if self.alias in self._options and options.database != self._own.database:
@@ -170,7 +172,7 @@ class TermsOfNodes:
 
 
 def _wrong_options(task: HorsiesTask[..., Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each option with which there is no such task, one by one: a task itself tells of the first only."""
+    """Yield each invalid option with its error; a task itself raises only for the first."""
     for name, value in options.items():
         try:
             task.with_options(**{name: value})
@@ -180,7 +182,7 @@ def _wrong_options(task: HorsiesTask[..., Any], options: Mapping[str, Any]) -> I
 
 
 def _key(node: TaskNode[Any] | SubWorkflowNode[Any]) -> Any:
-    """Nodes with the same key have the same terms."""
+    """Return a cache key: nodes with the same key have the same resolved options."""
     called = id(node.task) if isinstance(node, TaskNode) else id(node.definition)
     if not node.options:
         return called
@@ -188,5 +190,5 @@ def _key(node: TaskNode[Any] | SubWorkflowNode[Any]) -> Any:
         key = (called, tuple(node.options.items()))
         hash(key)
     except TypeError:
-        return node  # a dict of metadata: it shares with none
+        return node  # unhashable, for example metadata: not shared
     return key

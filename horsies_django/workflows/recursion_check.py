@@ -1,7 +1,7 @@
-"""Definitions that contain themselves: to build one would never end.
+"""Finds definitions that contain themselves, which could never be built.
 
-Only subworkflows without arguments are followed. What one that has some contains, and whether it ends, is known when it
-is built in a run, where the number of levels is limited (see internal.py).
+It follows only subworkflows without arguments. One with arguments may end: that shows when it is built in a run, where
+the number of levels is limited (see engine_tasks.py).
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from weakref import WeakSet
 
 from ..core.dry_run import sends_nothing
 from ..core.exceptions import InvalidWorkflow
-from ..core.workflow_errors import MistakeCode
+from ..core.workflow_errors import DefinitionErrorCode
 
 if TYPE_CHECKING:
     from .definition import WorkflowDefinition
 
     Definition = type[WorkflowDefinition[Any]]
 
-#: The definitions that are being built, each within the one before it; None stands for one with arguments.
+#: The definitions that are being built, from the outermost; None stands for one with arguments.
 _building: Final[ContextVar[tuple[Definition | None, ...]]] = ContextVar("horsies_building", default=())
 
-#: Those that contain no circle.
-_sound: Final[WeakSet[Definition]] = WeakSet()
+#: Definitions known not to contain themselves.
+_without_recursion: Final[WeakSet[Definition]] = WeakSet()
 
 
 @contextmanager
 def building(definition: Definition, *, has_arguments: bool) -> Iterator[None]:
-    """Note that a definition is built in the block."""
+    """Mark a definition as being built in the block."""
     token = _building.set((*_building.get(), None if has_arguments else definition))
     try:
         yield
@@ -38,27 +38,27 @@ def building(definition: Definition, *, has_arguments: bool) -> Iterator[None]:
         _building.reset(token)
 
 
-def problem_of(definition: Definition) -> str | None:
-    """Return the circle that there is if this is a part, without arguments, of what is being built; None if none is."""
+def find_recursion(definition: Definition) -> str | None:
+    """Return the error if this subworkflow, without arguments, makes a definition contain itself; None if not."""
     above = _building.get()
     if definition in above:
-        circle = [one for one in above[above.index(definition) :] if one is not None]
-        chain = " >> ".join(str(one._meta.options.definition_key) for one in [*circle, definition])
-        return f"a definition contains itself: {chain}; allowed: no circle."
-    if definition in _sound:
+        cycle = [one for one in above[above.index(definition) :] if one is not None]
+        chain = " >> ".join(str(one._meta.options.definition_key) for one in [*cycle, definition])
+        return f"a definition contains itself: {chain}; allowed: no cycle."
+    if definition in _without_recursion:
         return None
-    problem = _problem_within(definition)
+    problem = _find_recursion_within(definition)
     if problem is None:
-        _sound.add(definition)
+        _without_recursion.add(definition)
     return problem
 
 
-def _problem_within(definition: Definition) -> str | None:
+def _find_recursion_within(definition: Definition) -> str | None:
     try:
         with sends_nothing():
             definition.build_with()
     except InvalidWorkflow as error:
-        return next((one.problem for one in error.mistakes if one.code is MistakeCode.CONTAINS_ITSELF), None)
-    except Exception:  # noqa: BLE001  # it is a user's; what else is wrong with it is told where it is built itself
+        return next((one.problem for one in error.mistakes if one.code is DefinitionErrorCode.CONTAINS_ITSELF), None)
+    except Exception:  # noqa: BLE001  # user code; other errors are reported when it is built itself
         return None
     return None

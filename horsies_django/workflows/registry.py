@@ -1,4 +1,4 @@
-"""The definitions and builders that have been imported, by what they are found under."""
+"""The registry of imported definitions and builders."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Registry:
-    """Everything by its path, so that a module that is imported again replaces what it had defined."""
+    """Definitions and builders by their paths, so that a module that is imported again replaces its own."""
 
     definitions: dict[str, type[WorkflowDefinition[Any]]] = field(default_factory=dict)
     builders: dict[str, Builder] = field(default_factory=dict)
 
     def add(self, definition: type[WorkflowDefinition[Any]]) -> None:
-        """Note a definition; two with the same key are a mistake of both, which is told when one is built."""
+        """Add a definition. A duplicate key is reported when one of the two is built."""
         path = definition._meta.path
         names.note(path, is_new=path not in self.definitions)
         self.definitions[path] = definition
 
     def with_key(self, definition_key: str) -> Iterator[type[WorkflowDefinition[Any]]]:
-        """Yield the definitions that have this key."""
+        """Yield the definitions with this key."""
         for definition in self.definitions.values():
             if definition._meta.options.definition_key == definition_key:
                 yield definition
@@ -38,9 +38,9 @@ registry = Registry()
 
 
 def definition_at(definition_key: str) -> type[WorkflowDefinition[Any]]:
-    """Return the definition with this key. Raises NotRegistered if there is none, or more than one."""
+    """Return the definition with this key. Raises NotRegistered unless there is exactly one."""
     found = list(registry.with_key(definition_key))
     if len(found) != 1:
-        what = " and ".join(one._meta.path for one in found) or "none that was imported"
-        raise NotRegistered(f"definition_key {definition_key!r} is that of {what}; allowed: one definition.")
+        what = " and ".join(one._meta.path for one in found) or "no imported definition"
+        raise NotRegistered(f"definition_key {definition_key!r} belongs to {what}; allowed: one definition.")
     return found[0]

@@ -1,4 +1,4 @@
-"""Everything that is registered, built once, as ``manage.py check`` does it (P-12, W-03)."""
+"""Builds everything that is registered and collects the errors, for ``manage.py check``."""
 
 from __future__ import annotations
 
@@ -13,73 +13,75 @@ from django.apps import apps
 from ..core.dry_run import sends_nothing
 from ..core.exceptions import InvalidWorkflow
 from ..core.type_check import hints_of
-from ..core.workflow_errors import Mistake, MistakeCode, shown
+from ..core.workflow_errors import DefinitionError, DefinitionErrorCode, shown
 from .builders import Builder
 from .definition import WorkflowDefinition
 from .registry import registry
 from .workflow import Workflow
 
 
-def mistakes() -> Iterator[Mistake]:
-    """Yield every mistake of every definition and builder that has been imported; what they send is not sent."""
+def find_errors() -> Iterator[DefinitionError]:
+    """Yield the errors of all imported definitions and builders. Tasks that they send are discarded."""
     with sends_nothing():
         for definition in registry.definitions.values():
             yield from _of_definition(definition)
         for builder in registry.builders.values():
             yield from _of_builder(builder)
-    yield from _undecorated()
+    yield from _undecorated_builders()
 
 
-def _of_definition(definition: type[WorkflowDefinition[Any]]) -> Iterator[Mistake]:
-    """Yield what is wrong with it as it is, or in each of its cases; one that needs parameters and has none is left."""
+def _of_definition(definition: type[WorkflowDefinition[Any]]) -> Iterator[DefinitionError]:
+    """Yield the errors of a definition in each of its cases; those of the class alone if it needs arguments."""
     meta = definition._meta
     cases = meta.options.cases
     if cases or not _needs_arguments(definition.build_with):
         yield from _of_calls(definition.build_with, meta.name, cases or ({},))
     else:
-        yield from (Mistake(code, meta.name, None, problem) for code, problem in meta.flaws)
+        yield from (DefinitionError(code, meta.name, None, problem) for code, problem in meta.errors)
 
 
-def _of_builder(builder: Builder) -> Iterator[Mistake]:
+def _of_builder(builder: Builder) -> Iterator[DefinitionError]:
     if not isinstance(builder.cases, list | tuple):
         problem = f"cases is {shown(builder.cases)}; allowed: a list of dicts."
-        yield Mistake(MistakeCode.INVALID_CASE, builder.path, None, problem)
+        yield DefinitionError(DefinitionErrorCode.INVALID_CASE, builder.path, None, problem)
         return
     if not builder.cases and _needs_arguments(builder.func):
         problem = f"it takes {inspect.signature(builder.func)} and has no cases; allowed: at least one."
-        yield Mistake(MistakeCode.BUILDER_WITHOUT_CASES, builder.path, None, problem)
+        yield DefinitionError(DefinitionErrorCode.BUILDER_WITHOUT_CASES, builder.path, None, problem)
         return
     yield from _of_calls(builder.func, builder.path, builder.cases or ({},))
 
 
-def _of_calls(function: Callable[..., Any], name: str, cases: Any) -> Iterator[Mistake]:
-    found: dict[Mistake, None] = {}  # what is wrong in each case is said once
+def _of_calls(function: Callable[..., Any], name: str, cases: Any) -> Iterator[DefinitionError]:
+    found: dict[DefinitionError, None] = {}  # an error of several cases is yielded once
     for number, case in enumerate(cases):
-        for mistake in _of_case(function, name, f"case {number}, {shown(case)}", case):
-            found[mistake] = None
+        for each in _of_case(function, name, f"case {number}, {shown(case)}", case):
+            found[each] = None
     yield from found
 
 
-def _of_case(function: Callable[..., Any], name: str, where: str, case: Any) -> Iterator[Mistake]:
+def _of_case(function: Callable[..., Any], name: str, where: str, case: Any) -> Iterator[DefinitionError]:
     if not isinstance(case, Mapping):
-        yield Mistake(MistakeCode.INVALID_CASE, name, None, f"{where}; allowed: a dict of arguments.")
+        yield DefinitionError(DefinitionErrorCode.INVALID_CASE, name, None, f"{where}; allowed: a dict of arguments.")
         return
     try:
         inspect.signature(function).bind(**case)
     except TypeError as error:
         problem = f"{where}: {error}; allowed: {inspect.signature(function)}."
-        yield Mistake(MistakeCode.INVALID_CASE, name, None, problem)
+        yield DefinitionError(DefinitionErrorCode.INVALID_CASE, name, None, problem)
         return
     try:
         workflow = function(**case)
     except InvalidWorkflow as error:
         yield from error.mistakes
-    except Exception as error:  # noqa: BLE001  # it is a user's, and may raise anything
-        yield Mistake(MistakeCode.BUILDER_FAILED, name, None, f"{where}, raised {error!r}; allowed: no error.")
+    except Exception as error:  # noqa: BLE001  # user code may raise anything
+        yield DefinitionError(
+            DefinitionErrorCode.BUILDER_FAILED, name, None, f"{where}, raised {error!r}; allowed: no error."
+        )
     else:
         if not isinstance(workflow, Workflow):
             problem = f"{where}, returned {shown(workflow)}; allowed: a Workflow."
-            yield Mistake(MistakeCode.BUILDER_FAILED, name, None, problem)
+            yield DefinitionError(DefinitionErrorCode.BUILDER_FAILED, name, None, problem)
 
 
 def _needs_arguments(function: Callable[..., Any]) -> bool:
@@ -90,15 +92,15 @@ def _needs_arguments(function: Callable[..., Any]) -> bool:
     return False
 
 
-def _undecorated() -> Iterator[Mistake]:
-    """Yield each public function of a module with tasks or workflows that says it returns one and is no builder."""
+def _undecorated_builders() -> Iterator[DefinitionError]:
+    """Yield an error for each public function that is annotated to return a Workflow and has no decorator."""
     known = {builder.func for builder in registry.builders.values()}
     for module in _modules():
         for name, function in list(vars(module).items()):
             is_own = isinstance(function, FunctionType) and function.__module__ == module.__name__
             if is_own and not name.startswith("_") and function not in known and _returns_workflow(function):
                 problem = f"{module.__name__}.{name} returns a Workflow; allowed: with @workflow_builder."
-                yield Mistake(MistakeCode.UNDECORATED_BUILDER, name, None, problem)
+                yield DefinitionError(DefinitionErrorCode.UNDECORATED_BUILDER, name, None, problem)
 
 
 def _returns_workflow(function: FunctionType) -> bool:

@@ -1,4 +1,4 @@
-"""The news of a workflow, for those who wait for its end: all that its result is made of."""
+"""Snapshots of workflows for waiting handles: the columns that make up a result."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..core.results import RetrievalCode
 from ..core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ..enqueue import result_reader
 from ..enqueue.result_reader import Result
-from .codes import STOPPED_BY, WorkflowCode
+from .error_codes import STOPPED_BY, WorkflowCode
 
 _CODES = {WorkflowStatus.PAUSED: WorkflowCode.WORKFLOW_PAUSED, **STOPPED_BY}
 
 
-class Row(NamedTuple):
-    """How a workflow stands. ``rich`` are the ids of the nodes whose values its result is made of, and are rich."""
+class WorkflowSnapshot(NamedTuple):
+    """The state of a workflow. ``rich`` are the ids of the nodes in its result that have typed values."""
 
     status: str
     output_index: int | None
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Whether it has ended; or is paused, which may be for ever (W-72)."""
+        """Whether it has ended, or is paused, which may last for ever."""
         return self.status in WORKFLOW_TERMINAL_STATES or self.status == WorkflowStatus.PAUSED
 
     def as_result(self) -> Result:
@@ -55,19 +55,19 @@ class Row(NamedTuple):
         return result
 
 
-def of_workflows(database: str, keys: Sequence[UUID]) -> Mapping[UUID, Row]:
-    """Read the news of workflows: one statement, and more only for those that have ended."""
+def read_workflows(database: str, keys: Sequence[UUID]) -> Mapping[UUID, WorkflowSnapshot]:
+    """Read snapshots of workflows: one statement, and more only for those that have ended."""
     from ..models import Workflow
 
     columns = ("pk", "status", "output_index", Cast("result", TextField()), Cast("error", TextField()))
     rows = Workflow.objects.using(database).filter(pk__in=keys).values_list(*columns)
-    found = {key: Row(*values) for key, *values in rows}
+    found = {key: WorkflowSnapshot(*values) for key, *values in rows}
     rich = _rich_sources(database, found)
     return {key: row._replace(rich=frozenset(rich[key])) if key in rich else row for key, row in found.items()}
 
 
-def _rich_sources(database: str, found: Mapping[UUID, Row]) -> Mapping[UUID, set[str]]:
-    """Return the ids of the rich nodes of which the results of these workflows are made, by workflow."""
+def _rich_sources(database: str, found: Mapping[UUID, WorkflowSnapshot]) -> Mapping[UUID, set[str]]:
+    """Return the ids of the nodes with typed values that make up the results, by workflow."""
     from ..models import WorkflowTask
 
     completed = {key: row for key, row in found.items() if row.status == WorkflowStatus.COMPLETED}
@@ -75,7 +75,7 @@ def _rich_sources(database: str, found: Mapping[UUID, Row]) -> Mapping[UUID, set
     without = [key for key, row in completed.items() if row.output_index is None]
     failed = {key: name for key, row in found.items() if (name := _failed_node(row.error)) is not None}
     rich: dict[UUID, set[str]] = defaultdict(set)
-    # One by one, for an index serves each of them and none the three together.
+    # Three queries, since each has an index and the combination has none.
     for of, which in (
         (with_output, Q(task_index=F("workflow__output_index"))),
         (without, Q(dependents=[], map_index=None)),
@@ -89,7 +89,7 @@ def _rich_sources(database: str, found: Mapping[UUID, Row]) -> Mapping[UUID, set
 
 
 def _failed_node(error: str | None) -> str | None:
-    """The node whose error a workflow has, if it is a node's."""
+    """Return the id of the node whose error the workflow has, if it is a node's."""
     stored: Any = json.loads(error or "null")
     name = stored.get("node_id") if isinstance(stored, dict) else None
     return name if isinstance(name, str) else None

@@ -1,4 +1,4 @@
-"""Launching: a run is inserted, unless there is one already that stands in its place."""
+"""Starts workflows: inserts a run, unless there is one with the same id or unique key."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ..models import Workflow, WorkflowTask
 from .blueprint import WorkflowBlueprint
 from .engine import start_workflow
 
-#: Tries when what is in the way is gone at a second look.
+#: How often to look for the conflicting workflow, which may end in between.
 _TRIES = 3
 
 
-class Launched(NamedTuple):
-    """A run, and whether it was inserted now."""
+class Insertion(NamedTuple):
+    """A workflow, and whether it was inserted now."""
 
     workflow: Workflow
     is_new: bool
 
 
 class Started(NamedTuple):
-    """The id of a run, and whether it was inserted now."""
+    """The id of a workflow, and whether it was inserted now."""
 
     id: UUID
     is_new: bool
@@ -42,11 +42,11 @@ def start(
     schedule_id: int | None = None,
     scheduled_for: datetime | None = None,
 ) -> Started:
-    """Insert a run in the current transaction; its nodes carry the slot of a schedule that it was ``scheduled_for``.
+    """Insert a workflow in the current transaction; ``scheduled_for`` goes into the headers of its nodes.
 
-    The one that is there already under ``workflow_id`` (W-70), or a live one with its ``unique_key``, stands in for it.
-    Raises PayloadMismatch if that has another name, what :func:`headers.added` raises, and ValueError if a node's
-    metadata has a key that is reserved for middleware.
+    Returns the existing one with this ``workflow_id``, or the live one with its ``unique_key``, if there is one. Raises
+    PayloadMismatch if that has another name, the errors of :func:`headers.added`, and ValueError if a node's metadata
+    has a key that is reserved for middleware.
     """
     key = workflow_id or uuid7()
     if is_dry():
@@ -60,7 +60,7 @@ def start(
             error.add_note(f"node {node.node_id!r} of workflow {blueprint.name!r} could not be started")
             raise
     travelling = {**travelling, **headers.of_slot(scheduled_for)}
-    launched = launch(options.database, blueprint, key, headers=travelling)
+    launched = insert_or_get(options.database, blueprint, key, headers=travelling)
     known = launched.workflow
     if known.name != blueprint.name:
         by = "this id" if known.pk == key else f"unique_key {blueprint.unique_key!r}"
@@ -70,27 +70,27 @@ def start(
     return Started(UUID(str(known.pk)), launched.is_new)
 
 
-def launch(
+def insert_or_get(
     database: str,
     blueprint: WorkflowBlueprint,
     workflow_id: UUID,
     parent: WorkflowTask | None = None,
     headers: Mapping[str, Any] | None = None,
-) -> Launched:
-    """Insert a run, or return the one with this id, or the live one that has its ``unique_key``.
+) -> Insertion:
+    """Insert a workflow, or return the one with this id, or the live one with its ``unique_key``.
 
-    ``headers`` travel with each of its nodes.
+    ``headers`` go into the metadata of each node.
     """
     workflows, tries = Workflow.objects.using(database), _TRIES
     while True:
         try:
             with transaction.atomic(using=database):
-                return Launched(start_workflow.insert(database, blueprint, workflow_id, parent, headers), is_new=True)
+                return Insertion(start_workflow.insert(database, blueprint, workflow_id, parent, headers), is_new=True)
         except IntegrityError:
             known = workflows.filter(pk=workflow_id).first() or workflows.holding(blueprint.unique_key).first()
             if known is not None:
-                return Launched(known, is_new=False)
-            # The holder ended between the two statements; or it is something else, which this raises in the end.
+                return Insertion(known, is_new=False)
+            # The other workflow ended between the two statements; any other error is raised after the last try.
             tries -= 1
             if not tries:
                 raise

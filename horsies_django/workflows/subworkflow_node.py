@@ -1,4 +1,4 @@
-"""A workflow as a step of another one."""
+"""The node of a subworkflow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class SubWorkflowNode(CallNode[T_co]):
-    """A workflow as a step of another one: ``Import.node(**options)(**params)`` makes one; its value is the output."""
+    """A workflow as a node of another one, from ``Import.node(**options)(**params)``; its value is the output."""
 
     definition: type[WorkflowDefinition[Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class SubWorkflowNode(CallNode[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class SubWorkflowNodeFactory(Generic[T_co]):
-    """Makes nodes of a subworkflow that have the same options; called with the parameters of its ``build_with``."""
+    """Makes nodes of a subworkflow with the same options; call it with the parameters of ``build_with``."""
 
     definition: type[WorkflowDefinition[Any]]
     options: Mapping[str, Any]
@@ -45,6 +45,6 @@ class SubWorkflowNodeFactory(Generic[T_co]):
 
 
 def subworkflow_nodes(definition: type[Any], options: Mapping[str, Any]) -> SubWorkflowNodeFactory[Any]:
-    """Return what makes nodes of a subworkflow. Raises TypeError for an unknown option."""
+    """Return a factory of a subworkflow's nodes. Raises TypeError for an unknown option."""
     check_names("node()", options, SubWorkflowNodeOptions.__optional_keys__)
     return SubWorkflowNodeFactory(definition, options)

@@ -1,19 +1,18 @@
-"""The nodes of a workflow in their order, with their ids, and who waits for whom (W-05, W-06, W-11)."""
+"""The topology of a workflow: its nodes in order, their ids, and which node waits for which."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from django.utils.text import slugify
 
-from ..core.workflow_errors import MistakeCode, shown
+from ..core.workflow_errors import DefinitionErrorCode, shown
 from ..enqueue.flow import Order, Part, walk
 from ..enqueue.nodes import Node
-from .errors import Mistakes
-from .graph import cycles_in, dependents_of
+from .errors import ErrorList
 
 ID_LENGTH: Final = 128
 _ID: Final = re.compile(r"[A-Za-z0-9_\-:.]+")
@@ -21,31 +20,31 @@ _ID_ALLOWED: Final = f"1 to {ID_LENGTH} letters, digits and '_', '-', ':' or '.'
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """A workflow's shape. A node is known by its place in the list given."""
+class Topology:
+    """The nodes of a workflow and their dependencies. A node is its index in the list given."""
 
     nodes: tuple[Node[Any], ...]
     ids: tuple[str, ...]
     index: Mapping[Node[Any], int]
     waits_for: tuple[tuple[int, ...], ...]
     dependents: tuple[tuple[int, ...], ...]
-    by_id: Mapping[str, int]
+    index_by_id: Mapping[str, int]
 
     def sources_of(self, index: int) -> set[Node[Any]]:
-        """Return the nodes for which a node waits."""
+        """Return the nodes that a node waits for."""
         return {self.nodes[source] for source in self.waits_for[index]}
 
 
-def outline(slug: str, given: Any, mistakes: Mistakes) -> Outline:
-    """Return the shape of what a workflow was given as its nodes."""
+def build_topology(slug: str, given: Any, errors: ErrorList) -> Topology:
+    """Return the topology of what a workflow was given as its nodes."""
     index: dict[Node[Any], int] = {}
     names: dict[Node[Any], str] = {}
     orders: list[Order] = []
-    for name, part in _parts(given, mistakes):
+    for name, part in _parts(given, errors):
         if name is not None and isinstance(part, Node):
             if part in names:
                 problem = f"it is {names[part]!r} and {name!r}; allowed: one name."
-                mistakes.add(MistakeCode.DUPLICATE_NODE_ID, problem, names[part])
+                errors.add(DefinitionErrorCode.DUPLICATE_NODE_ID, problem, names[part])
             names.setdefault(part, name)
         for one in walk(part):
             if isinstance(one, Order):
@@ -54,31 +53,33 @@ def outline(slug: str, given: Any, mistakes: Mistakes) -> Outline:
                 index[one] = len(index)
     nodes = tuple(index)
     if not nodes:
-        mistakes.add(MistakeCode.NO_NODES, "it has no nodes; allowed: at least one.")
-    ids = _ids(slug, nodes, names, mistakes)
-    waits_for = _waits_for(nodes, ids, index, orders, mistakes)
+        errors.add(DefinitionErrorCode.NO_NODES, "it has no nodes; allowed: at least one.")
+    ids = _ids(slug, nodes, names, errors)
+    waits_for = _waits_for(nodes, ids, index, orders, errors)
     dependents = dependents_of(waits_for)
-    _judge(ids, waits_for, dependents, mistakes)
+    _check_cycles(ids, waits_for, dependents, errors)
     by_id = {node_id: place for place, node_id in enumerate(ids)}
-    return Outline(nodes, ids, index, waits_for, tuple(map(tuple, dependents)), by_id)
+    return Topology(nodes, ids, index, waits_for, tuple(map(tuple, dependents)), by_id)
 
 
-def _parts(given: Any, mistakes: Mistakes) -> Iterator[tuple[str | None, Part]]:
+def _parts(given: Any, errors: ErrorList) -> Iterator[tuple[str | None, Part]]:
     if isinstance(given, Part):
         given = (given,)
     if isinstance(given, str) or not isinstance(given, Iterable):
-        mistakes.add(MistakeCode.NO_NODES, f"nodes is {shown(given)}; allowed: nodes and flows, in a list or dict.")
+        errors.add(
+            DefinitionErrorCode.NO_NODES, f"nodes is {shown(given)}; allowed: nodes and flows, in a list or dict."
+        )
         return
     for name, part in given.items() if isinstance(given, Mapping) else ((None, part) for part in given):
         if isinstance(part, Part):
             yield name, part
         else:
             problem = f"nodes has {shown(part)}; allowed: nodes, as task.node(…)(…) makes them, and flows of them."
-            mistakes.add(MistakeCode.NO_NODES, problem)
+            errors.add(DefinitionErrorCode.NO_NODES, problem)
 
 
-def _ids(slug: str, nodes: Iterable[Node[Any]], names: Mapping[Node[Any], str], mistakes: Mistakes) -> tuple[str, ...]:
-    """The id of a node is its own, else the name under which it was given, else ``<slug>:<index>``."""
+def _ids(slug: str, nodes: Iterable[Node[Any]], names: Mapping[Node[Any], str], errors: ErrorList) -> tuple[str, ...]:
+    """Return the ids of nodes: the node's own, else the name under which it was given, else ``<slug>:<index>``."""
     ids: list[str] = []
     for index, node in enumerate(nodes):
         node_id = node.node_id
@@ -87,22 +88,24 @@ def _ids(slug: str, nodes: Iterable[Node[Any]], names: Mapping[Node[Any], str], 
         if node_id is None:
             node_id = f"{slug}:{index}"
         elif not (isinstance(node_id, str) and len(node_id) <= ID_LENGTH and _ID.fullmatch(node_id)):
-            mistakes.add(MistakeCode.INVALID_NODE_ID, f"node_id is {node_id!r}; allowed: {_ID_ALLOWED}.", f"{node_id}")
+            errors.add(
+                DefinitionErrorCode.INVALID_NODE_ID, f"node_id is {node_id!r}; allowed: {_ID_ALLOWED}.", f"{node_id}"
+            )
             node_id = str(node_id)
         ids.append(node_id)
     if len(set(ids)) < len(ids):
-        _name_duplicates(ids, mistakes)
+        _name_duplicates(ids, errors)
     return tuple(ids)
 
 
-def _name_duplicates(ids: Iterable[str], mistakes: Mistakes) -> None:
+def _name_duplicates(ids: Iterable[str], errors: ErrorList) -> None:
     places: dict[str, list[int]] = {}
     for index, node_id in enumerate(ids):
         places.setdefault(node_id, []).append(index)
     for node_id, found in places.items():
         if len(found) > 1:
             problem = f"{len(found)} nodes have this id, at {', '.join(map(str, found))}; allowed: one."
-            mistakes.add(MistakeCode.DUPLICATE_NODE_ID, problem, node_id)
+            errors.add(DefinitionErrorCode.DUPLICATE_NODE_ID, problem, node_id)
 
 
 def _waits_for(
@@ -110,16 +113,16 @@ def _waits_for(
     ids: tuple[str, ...],
     index: Mapping[Node[Any], int],
     orders: Iterable[Order],
-    mistakes: Mistakes,
+    errors: ErrorList,
 ) -> tuple[tuple[int, ...], ...]:
-    # A dict is a set that keeps the order.
+    # A dict serves as an ordered set.
     waits_for: list[dict[int, None]] = []
     for node, node_id in zip(nodes, ids, strict=True):
         sources: dict[int, None] = {}
         for source in node.waits_for:
             if (place := index.get(source)) is None:
                 problem = f"it waits for {source!r}, which is not in the workflow; allowed: nodes of this workflow."
-                mistakes.add(MistakeCode.INVALID_DEPENDENCY, problem, node_id)
+                errors.add(DefinitionErrorCode.INVALID_DEPENDENCY, problem, node_id)
             else:
                 sources[place] = None
         waits_for.append(sources)
@@ -130,22 +133,76 @@ def _waits_for(
     return tuple([tuple(sources) for sources in waits_for])
 
 
-def _judge(
-    ids: tuple[str, ...], waits_for: tuple[tuple[int, ...], ...], dependents: list[list[int]], mistakes: Mistakes
+def _check_cycles(
+    ids: tuple[str, ...], waits_for: tuple[tuple[int, ...], ...], dependents: list[list[int]], errors: ErrorList
 ) -> None:
     if waits_for and all(waits_for):
-        mistakes.add(MistakeCode.NO_ROOT, "every node waits for another; allowed: at least one that waits for none.")
+        errors.add(
+            DefinitionErrorCode.NO_ROOT, "every node waits for another; allowed: at least one that waits for none."
+        )
     for cycle in cycles_in(waits_for, dependents):
         chain = " >> ".join(ids[index] for index in [*cycle, cycle[0]])
-        problem = f"it waits for itself: {_shown_chain(chain)}; allowed: no circle."
-        mistakes.add(MistakeCode.CYCLE, problem, ids[cycle[0]])
+        problem = f"it waits for itself: {_shorten(chain)}; allowed: no cycle."
+        errors.add(DefinitionErrorCode.CYCLE, problem, ids[cycle[0]])
 
 
-def _shown_chain(chain: str) -> str:
-    """Return a chain of ids as far as a person reads it."""
+def _shorten(chain: str) -> str:
+    """Cut a long chain of ids for an error message."""
     return chain if len(chain) <= 300 else f"{chain[:300]}…"
 
 
 def slug_of(name: object) -> str:
-    """Return what the default ids of a workflow's nodes begin with."""
+    """Return the prefix of the default ids of a workflow's nodes."""
     return (slugify(name) if isinstance(name, str) else "")[: ID_LENGTH - 16] or "workflow"
+
+
+# The graph of the nodes, by index. Nothing here is recursive, since a chain may have a hundred thousand nodes.
+
+
+def dependents_of(waits_for: Sequence[Iterable[int]]) -> list[list[int]]:
+    """Return for each node the nodes that wait for it, in order."""
+    dependents: list[list[int]] = [[] for _ in waits_for]
+    for index, sources in enumerate(waits_for):
+        for source in sources:
+            dependents[source].append(index)
+    return dependents
+
+
+def cycles_in(waits_for: Sequence[Sequence[int]], dependents: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return cycles without common nodes, each as nodes of which every one waits for the one before it.
+
+    Without the nodes of these cycles the graph has no cycle.
+    """
+    open_count = [len(sources) for sources in waits_for]
+    is_done = [False] * len(waits_for)
+
+    def settle(settled: list[int]) -> None:
+        """Mark these nodes as done, and every node that waits for done ones only."""
+        for index in settled:
+            is_done[index] = True
+        while settled:
+            for dependent in dependents[settled.pop()]:
+                open_count[dependent] -= 1
+                if open_count[dependent] == 0 and not is_done[dependent]:
+                    is_done[dependent] = True
+                    settled.append(dependent)
+
+    settle([index for index, count in enumerate(open_count) if count == 0])
+    cycles: list[list[int]] = []
+    for index in range(len(waits_for)):
+        while not is_done[index]:
+            cycles.append(_find_cycle(index, waits_for, is_done))
+            settle(list(cycles[-1]))
+    return cycles
+
+
+def _find_cycle(start: int, waits_for: Sequence[Sequence[int]], is_done: Sequence[bool]) -> list[int]:
+    """Follow the dependencies of a node in or behind a cycle until a node repeats; return the cycle."""
+    seen: dict[int, int] = {}
+    path: list[int] = []
+    here = start
+    while here not in seen:
+        seen[here] = len(path)
+        path.append(here)
+        here = next(source for source in waits_for[here] if not is_done[source])
+    return path[seen[here] :][::-1]

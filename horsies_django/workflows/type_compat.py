@@ -1,6 +1,6 @@
-"""Whether what a node gives can be what a parameter takes, as far as both hints say (HRS-024, HRS-025).
+"""Type compatibility: whether the value of a node can be what a parameter takes, by both hints.
 
-Hints are read as what JSON makes of them; one that says nothing of that fits anything.
+Hints are reduced to the types that JSON has; a hint without such a type fits everything.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get
 from ..core.results import TaskResult
 from ..core.type_check import hints_of, unwrapped
 
-#: The kinds of values that a hint lets through; None is any.
-Kinds = frozenset[type] | None
+#: The types of values that a hint allows; None is any.
+TypeSet = frozenset[type] | None
 
-_KINDS: Final[dict[Any, frozenset[type]]] = {
+_ACCEPTED_BY_HINT: Final[dict[Any, frozenset[type]]] = {
     str: frozenset({str}),
     bool: frozenset({bool}),
     int: frozenset({int, bool}),
@@ -33,69 +33,72 @@ _KINDS: Final[dict[Any, frozenset[type]]] = {
     type(None): frozenset({type(None)}),
     TaskResult: frozenset({TaskResult}),
 }
-#: What a value of the hint is at its narrowest: a float is no int, and an int no bool.
-_GIVEN: Final[dict[Any, frozenset[type]]] = _KINDS | {int: frozenset({int}), float: frozenset({float})}
+#: The narrowest types of a produced value: a float is no int, and an int no bool.
+_PRODUCED_BY_HINT: Final[dict[Any, frozenset[type]]] = _ACCEPTED_BY_HINT | {
+    int: frozenset({int}),
+    float: frozenset({float}),
+}
 
 
-def taken(hint: Any) -> Kinds:
-    """Return the kinds of values that a parameter with this hint takes."""
-    return _kinds(hint, _KINDS)
+def accepted_types(hint: Any) -> TypeSet:
+    """Return the types of values that a parameter with this hint accepts."""
+    return _types(hint, _ACCEPTED_BY_HINT)
 
 
-def given(hint: Any) -> Kinds:
-    """Return the kinds of values that what is hinted so gives."""
-    return _kinds(unwrapped(hint), _GIVEN)
+def produced_types(hint: Any) -> TypeSet:
+    """Return the types of values that a result with this hint has."""
+    return _types(unwrapped(hint), _PRODUCED_BY_HINT)
 
 
 @functools.cache
-def returned(func: Callable[..., Any]) -> Kinds:
-    """Return the kinds of ok values of a function."""
-    return None if hasattr(func, "__wrapped__") else given(hints_of(func).get("return", Any))
+def returned_types(func: Callable[..., Any]) -> TypeSet:
+    """Return the types of a function's ok values."""
+    return None if hasattr(func, "__wrapped__") else produced_types(hints_of(func).get("return", Any))
 
 
 @dataclass(frozen=True, slots=True)
-class Taker:
-    """What a parameter takes: values of these kinds, and whether a TaskResult."""
+class Accepted:
+    """What a parameter accepts: values of these types, and whether a TaskResult."""
 
-    kinds: Kinds = None
-    takes_result: bool = True
+    types: TypeSet = None
+    accepts_result: bool = True
 
 
 @functools.cache
-def takers(func: Callable[..., Any]) -> Mapping[str, Taker]:
-    """Return what the hinted parameters of a function take; the others take anything."""
-    return {name: Taker(taken(hint), takes_result(hint)) for name, hint in hints_of(func).items()}
+def accepted_by_parameter(func: Callable[..., Any]) -> Mapping[str, Accepted]:
+    """Return what the hinted parameters of a function accept; the others accept anything."""
+    return {name: Accepted(accepted_types(hint), accepts_result(hint)) for name, hint in hints_of(func).items()}
 
 
-def clash(source: Kinds, target: Kinds) -> bool:
-    """Whether no value of the one is a value of the other."""
+def are_disjoint(source: TypeSet, target: TypeSet) -> bool:
+    """Whether no value has both types."""
     return source is not None and target is not None and source.isdisjoint(target)
 
 
-def words(kinds: Kinds) -> str:
-    """Return kinds as a message names them."""
+def describe(kinds: TypeSet) -> str:
+    """Return types as text for an error message."""
     return " or ".join(sorted("None" if kind is type(None) else kind.__name__ for kind in kinds or ())) or "anything"
 
 
-def takes_result(hint: Any) -> bool:
-    """Whether a parameter with this hint takes a TaskResult."""
-    return (found := taken(hint)) is None or TaskResult in found
+def accepts_result(hint: Any) -> bool:
+    """Whether a parameter with this hint accepts a TaskResult."""
+    return (found := accepted_types(hint)) is None or TaskResult in found
 
 
-def _kinds(hint: Any, known: Mapping[Any, frozenset[type]]) -> Kinds:
+def _types(hint: Any, known: Mapping[Any, frozenset[type]]) -> TypeSet:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        found = [_kinds(one, known) for one in inner]
+        found = [_types(one, known) for one in inner]
         return None if None in found else frozenset[type]().union(*(kinds for kinds in found if kinds))
     if origin is Literal:
         return frozenset(map(type, inner))
     if origin is Annotated:
-        return _kinds(inner[0], known)
+        return _types(inner[0], known)
     if isinstance(hint, NewType):
-        return _kinds(hint.__supertype__, known)
+        return _types(hint.__supertype__, known)
     if typing.is_typeddict(hint):
         return known[dict]
     try:
         return known.get(origin or hint)
-    except TypeError:  # no type, but somebody's way to write one
+    except TypeError:  # an unhashable hint
         return None

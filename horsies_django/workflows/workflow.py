@@ -1,4 +1,4 @@
-"""A workflow, as a user writes it."""
+"""Workflows, as users write them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..enqueue.node_factories import check_names
 from ..enqueue.nodes import Node, NodeKey, NodeRef
 from . import validation
 from .blueprint import WorkflowBlueprint
-from .policies import SuccessPolicy
-from .validation import Built, WorkflowOptions, build, place_of
+from .success_policy import SuccessPolicy
+from .validation import ValidWorkflow, WorkflowOptions, build, index_of
 
 if TYPE_CHECKING:
     from .handle import WorkflowHandle
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 V = TypeVar("V")
 
-#: Nodes, and flows of them (``a >> b``), alone or in a list; in a dict their names are the nodes' ids.
+#: Nodes and flows (``a >> b``), alone or in a list; in a dict the keys are the ids of the nodes.
 Nodes = Part | Iterable[Part] | Mapping[str, Part]
 
-#: What a workflow without an output gives: the result of each node for which none waits, by id.
+#: The result of a workflow without an output: the results of all nodes without dependents, by id.
 Results = dict[str, TaskResult[Any, TaskError[Any]]]
 
 
 class WorkflowKeywords(TypedDict, total=False):
-    """What a workflow takes beside its name, its nodes and its output."""
+    """The options of a workflow besides its name, nodes and output."""
 
     on_error: OnError
     success_policy: SuccessPolicy | None
@@ -46,29 +46,30 @@ class WorkflowKeywords(TypedDict, total=False):
     backend: str | None
 
 
-class OtherKeywords(WorkflowKeywords, total=False):
-    """What a copy of a workflow may have otherwise."""
+class CopyKeywords(WorkflowKeywords, total=False):
+    """The options of a copy of a workflow."""
 
     name: str
     output: NodeRef[Any] | None
 
 
 class Workflow(Generic[T]):
-    """Nodes, their order, and what is to come of them; ``T`` is the type of its output.
+    """Nodes, their order and their options; ``T`` is the type of the output.
 
-    >>> Workflow("import", fetch >> [parse, check] >> store, on_error=OnError.PAUSE, output=store)
+        >>> Workflow("import", fetch >> [parse, check] >> store, on_error=OnError.PAUSE, output=store)
 
-    ``nodes`` are nodes, flows (``a >> b``), or a list of them; in a dict, the names are the nodes' ids. A node that is
-    given none has ``<slug of the name>:<place>``. ``queue_name``, ``priority`` and ``good_until`` are for the nodes
-    that don't say otherwise. Without an ``output`` the result is that of each node for which none waits, by id.
+    ``nodes`` are nodes, flows (``a >> b``), or a list of them; in a dict, the keys are the ids of the nodes. The
+    default id of a node is ``<slug of the name>:<index>``. Nodes inherit ``queue_name``, ``priority`` and
+    ``good_until`` unless they have their own. Without an ``output`` the result has the results of all nodes without
+    dependents, by id.
 
-    It is judged as it is made: InvalidWorkflow has every mistake. It never changes after, nor do its nodes, which may
-    go into other workflows too.
+    The constructor validates the workflow and raises InvalidWorkflow with all errors. A workflow is immutable, as are
+    its nodes, which may also be part of other workflows.
     """
 
     __slots__ = ("_built", "_options")
 
-    _built: Built
+    _built: ValidWorkflow
     _options: WorkflowOptions
 
     @overload
@@ -94,26 +95,26 @@ class Workflow(Generic[T]):
         self: Workflow[Any], name: str, nodes: Nodes, *, output: str, **options: Unpack[WorkflowKeywords]
     ) -> None: ...
     def __init__(self, name: str, nodes: Nodes, **options: Any) -> None:
-        """Raise InvalidWorkflow with every mistake there is, and TypeError for an unknown option."""
+        """Raise InvalidWorkflow with all errors, and TypeError for an unknown option."""
         check_names("Workflow()", options, WorkflowKeywords.__optional_keys__ | {"output"})
-        self._set(WorkflowOptions(name=name, nodes=_kept(nodes), **options))
+        self._set(WorkflowOptions(name=name, nodes=_frozen(nodes), **options))
 
     def _set(self, options: WorkflowOptions) -> None:
         object.__setattr__(self, "_options", options)
         object.__setattr__(self, "_built", build(options))
 
-    def with_options(self, **options: Unpack[OtherKeywords]) -> Workflow[T]:
-        """Return a copy with other options: those of the constructor, but for the nodes. None clears one.
+    def with_options(self, **options: Unpack[CopyKeywords]) -> Workflow[T]:
+        """Return a copy with other options, those of the constructor without the nodes. None clears an option.
 
-        Raises TypeError for any other name, and InvalidWorkflow.
+        Raises TypeError for an unknown option, and InvalidWorkflow.
         """
-        check_names("with_options()", options, OtherKeywords.__optional_keys__)
+        check_names("with_options()", options, CopyKeywords.__optional_keys__)
         copy: Workflow[T] = object.__new__(Workflow)
         copy._set(replace(self._options, **options))
         return copy
 
     def with_key(self, definition_key: str | None) -> Workflow[T]:
-        """Return it with the key of the definition that it was built by; nothing else of it is judged again."""
+        """Return the workflow with the key of its definition, without validating it again."""
         copy: Workflow[T] = object.__new__(Workflow)
         built = replace(self._built, blueprint=replace(self._built.blueprint, definition_key=definition_key))
         object.__setattr__(copy, "_options", replace(self._options, definition_key=definition_key))
@@ -127,10 +128,10 @@ class Workflow(Generic[T]):
         schedule_id: int | None = None,
         scheduled_for: datetime | None = None,
     ) -> WorkflowHandle[T]:
-        """Start it as part of the current transaction and return its handle (P-01).
+        """Start the workflow as part of the current transaction and return its handle.
 
-        With a ``workflow_id`` that is there already, or a ``unique_key`` that a live one has, that run's handle comes
-        back (W-70). Raises PayloadMismatch if it has another name. ``schedule_id`` is that of the schedule's row,
+        Returns the handle of the existing run if there is one with this ``workflow_id``, or a live one with its
+        ``unique_key``. Raises PayloadMismatch if that has another name. ``schedule_id`` is the id of the schedule,
         ``scheduled_for`` its slot.
         """
         from .handle import WorkflowHandle
@@ -147,27 +148,27 @@ class Workflow(Generic[T]):
         return await sync_to_async(self.start)(workflow_id)
 
     def blueprint(self) -> WorkflowBlueprint:
-        """Return what goes to the engine."""
+        """Return the blueprint for the engine."""
         return self._built.blueprint
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the workflow."""
         return self._built.blueprint.name
 
     @property
     def nodes(self) -> tuple[Node[Any], ...]:
         """Its nodes, in the order in which they were given."""
-        return self._built.outline.nodes
+        return self._built.topology.nodes
 
     @property
     def node_ids(self) -> tuple[str, ...]:
         """The ids of its nodes, in the same order."""
-        return self._built.outline.ids
+        return self._built.topology.ids
 
     @property
     def options(self) -> WorkflowOptions:
-        """What it was made with."""
+        """The options that it was made with."""
         return self._options
 
     @property
@@ -177,26 +178,26 @@ class Workflow(Generic[T]):
         return None if place is None else cast("Node[T]", self.nodes[place])
 
     def index(self, node: NodeRef[Any]) -> int:
-        """Return a node's place. Raises KeyError for one that is not in the workflow."""
-        if (place := place_of(node, self._built.outline)) is None:
+        """Return the index of a node. Raises KeyError for a node outside the workflow."""
+        if (place := index_of(node, self._built.topology)) is None:
             raise KeyError(f"{node!r} is not in {self!r}.")
         return place
 
     def key(self, node: Node[V]) -> NodeKey[V]:
-        """Return the key of a node, which has its id here. Raises KeyError for one that is not in the workflow."""
+        """Return the key of a node, with its id in this workflow. Raises KeyError for a node outside the workflow."""
         return NodeKey(self.node_ids[self.index(node)])
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{self!r} can't be changed; with_options() gives a copy.")
 
-    __delattr__ = __setattr__  # type: ignore[assignment]  # it takes no value, and comes to the same
+    __delattr__ = __setattr__  # type: ignore[assignment]  # it takes no value, and raises all the same
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r}: {len(self.nodes):,} nodes>"
 
 
-def _kept(nodes: Any) -> Any:
-    """Return what nobody else can change, or use up."""
+def _frozen(nodes: Any) -> Any:
+    """Return a copy that the caller can't change or exhaust."""
     if isinstance(nodes, Part | str) or not isinstance(nodes, Iterable):
         return nodes
     return dict(nodes) if isinstance(nodes, Mapping) else tuple(nodes)

@@ -231,7 +231,7 @@ def test_q02_a_bad_expression_is_quoted_beside_its_field_and_names_the_field_of_
     [
         ("task_name", "os.system", "no task of this project"),
         ("task_name", "tests.never.imported", "no task of this project"),
-        ("task_name", "horsies_django.workflows.internal.decide", "no task of this project"),
+        ("task_name", "horsies_django.workflows.engine_tasks.decide", "no task of this project"),
         ("task_name", "", "one of the two"),
         ("workflow_name", "unknown", "one of the two"),
         ("args", "[1", "Enter a valid JSON"),

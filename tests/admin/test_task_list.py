@@ -336,7 +336,7 @@ def zoo(transactional_db):
             base | {"completed", "range"},
             set(),
         ),
-        "step": (make("horsies_django.workflows.internal.wake", status="COMPLETED"), {"steps", "all"}, set()),
+        "step": (make("horsies_django.workflows.engine_tasks.wake", status="COMPLETED"), {"steps", "all"}, set()),
     }
     return {name: (row.pk, filters | {""}, searches | {"none"}) for name, (row, filters, searches) in rows.items()}
 

@@ -190,7 +190,7 @@ def test_a_retry_that_runs_now_stays_a_retry(drain):
 def test_what_is_past_its_deadline_or_a_step_of_a_workflow_does_not_run_now():
     later = {"deferred": True, "enqueued_at": timezone.now() + timedelta(hours=1)}
     Task.objects.create(task_name="jobs.late", good_until=timezone.now() - timedelta(seconds=1), **later)
-    Task.objects.create(task_name="horsies_django.workflows.internal.wake", **later)
+    Task.objects.create(task_name="horsies_django.workflows.engine_tasks.wake", **later)
 
     assert Task.objects.all().run_now() == 0
 

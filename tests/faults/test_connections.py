@@ -142,6 +142,6 @@ def test_17_a_worker_whose_table_is_locked_for_long_goes_on_listening_to_others_
     wait_until(Worker.objects.exists, 60, "the worker is registered")
 
     with locked(own_cluster.url, "horsies_tasks"):
-        wait_until(lambda: "lock timeout" in worker.output, 60, "the pump has given up waiting")
+        wait_until(lambda: "lock timeout" in worker.output, 60, "the producer has given up waiting")
 
     assert tasks.noop.send().get(60).is_ok()

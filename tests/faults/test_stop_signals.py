@@ -61,7 +61,7 @@ def test_17_what_a_drain_held_that_was_stopped_at_once_is_recovered_as_for_a_kil
     wait_until(Entry.objects.exists, 40, "the body has begun")
 
     with locked(database_url(), "horsies_tasks"):
-        wait_until(waiting, 40, "the pump waits")
+        wait_until(waiting, 40, "the producer waits")
         for stop in STOPS:
             process.signal(stop)
         assert process.wait(40) == 1, process.output
@@ -109,7 +109,7 @@ def test_17_a_drain_that_is_called_from_python_raises_keyboard_interrupt_and_doe
 ):
     with locked(database_url(), "horsies_tasks"):
         process = manage("shell", "-c", CALL)
-        wait_until(waiting, 60, "the pump waits")
+        wait_until(waiting, 60, "the producer waits")
 
         for stop in STOPS:
             process.signal(stop)

@@ -138,7 +138,7 @@ def test_a_task_that_is_due_or_too_late_is_not_run():
 
 
 def test_a_step_of_a_workflow_is_not_run():
-    step = make("scheduled", task_name="horsies_django.workflows.internal.wake")
+    step = make("scheduled", task_name="horsies_django.workflows.engine_tasks.wake")
 
     assert "step of a workflow" in tasks().run(step.pk).left_alone[0].why
 

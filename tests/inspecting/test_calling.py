@@ -40,7 +40,7 @@ def test_the_options_of_one_call_are_those_of_with_options():
         "tests.jobs.tasks.not_a_task",
         "tests.jobs.tasks.nothing",
         "tests.jobs.nowhere.noop",
-        "horsies_django.workflows.internal.build",
+        "horsies_django.workflows.engine_tasks.build",
         "noop",
         "",
         None,

@@ -1,6 +1,6 @@
 """The tests' settings in processes that break where a file says so: ``BREAK_AT`` holds the path of a folder.
 
-``runner`` in it keeps runners from starting; ``reaper`` breaks the reaper's next statement, ``pump`` a runner's.
+``runner`` in it keeps runners from starting; ``reaper`` breaks the reaper's next statement, ``producer`` a runner's.
 """
 
 import os
@@ -24,7 +24,7 @@ def break_if_asked(execute, sql, params, many, context):
     if name == "horsies-reaper" or "horsies_reaper" in sys.argv:
         part = "reaper"
     else:
-        part = "pump" if IS_RUNNER and name == "MainThread" else ""
+        part = "producer" if IS_RUNNER and name == "MainThread" else ""
     if part and (FOLDER / part).exists():
         raise RuntimeError(f"the {part} is broken")
     return execute(sql, params, many, context)

@@ -219,10 +219,10 @@ def test_scenario_79_a_pump_that_raises_ends_its_runner_which_is_replaced_and_no
     process = worker("--processes", "1", **fragile)
     first = Worker.objects.get().pid
 
-    (folder / "pump").touch()
+    (folder / "producer").touch()
     wait_until(lambda: "runner died" in process.output)
     handle = tasks.write.send("survives")
-    (folder / "pump").unlink()
+    (folder / "producer").unlink()
 
     assert handle.get(timeout=30).is_ok()
     assert Entry.objects.get().pid != first

@@ -36,7 +36,7 @@ def end_connections(which="true"):
     return len(ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS} AND ({which})"))
 
 
-#: A runner LISTENs on the connection of its pump.
+#: A runner LISTENs on the connection of its producer.
 PUMPS = "application_name IN (SELECT left('horsies ' || id, 63) FROM horsies_workers)"
 
 

@@ -28,25 +28,25 @@ def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
     keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
     release_blocked.release_all("default", keys)
-    books = WorkerStore(WorkerConfig.of("default"), RUNNER)
+    store = WorkerStore(WorkerConfig.of("default"), RUNNER)
     complete(claim(len(keys)))
 
     with CaptureQueriesContext(connection) as captured:
-        assert books.release_blocked(keys).lanes.total() == 0
+        assert store.release_blocked(keys).lanes.total() == 0
     assert len(captured) == 1
 
     for _ in range(3):
         limited.two_of.send(keys[-1].removeprefix(TWO))
     Task.objects.filter(gated=False).update(status="COMPLETED", completed_at=timezone.now())
-    assert books.release_blocked(keys).lanes.total() == 1
+    assert store.release_blocked(keys).lanes.total() == 1
 
 
 def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
     keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES * 3)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
-    plan = WorkerConfig.of("default")
-    lane = SlotPool(False, 4, 0, InlineExecutor(Inbox().put), StartAheadTuner(4, 0))
-    releaser = LimitReleaser(WorkerStore(plan, RUNNER), [lane])
+    config = WorkerConfig.of("default")
+    pool = SlotPool(False, 4, 0, InlineExecutor(Inbox().put), StartAheadTuner(4, 0))
+    releaser = LimitReleaser(WorkerStore(config, RUNNER), [pool])
 
     def released():
         return sum(admitted.lanes.total() for admitted in releaser.release())
@@ -59,7 +59,7 @@ def test_gates_of_many_keys_leave_a_worker_most_of_its_time(monkeypatch):
     assert released() == release_blocked.GATES
     assert releaser.is_due  # there is nothing else to do
 
-    lane.running[(uuid7(), 1)] = Execution(claim(1)[0], plan.options, RUNNER)
+    pool.running[(uuid7(), 1)] = Execution(claim(1)[0], config.options, RUNNER)
     assert released() == release_blocked.GATES
     assert releaser.next_at - next(looks) > 2
     soonest = releaser.next_at

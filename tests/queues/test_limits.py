@@ -207,20 +207,20 @@ def test_the_tokens_of_prefetched_tasks_that_never_began_come_back(worker, tmp_p
 def test_the_tokens_of_tasks_that_were_started_and_never_began_come_back():
     row = Queue.objects.named("default")
     row.set(rate_limit="10/h")
-    books = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
-    lane = SlotPool(False, 10, 0, InlineExecutor(Inbox().put), StartAheadTuner(10, 0))
+    store = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
+    pool = SlotPool(False, 10, 0, InlineExecutor(Inbox().put), StartAheadTuner(10, 0))
     tasks.noop.send_many({} for _ in range(12))
-    lane.set_queues(*books.poll([lane]).queues)
-    claims = books.complete_and_claim(lane, [], 10)
+    pool.set_queues(*store.poll([pool]).queues)
+    claims = store.complete_and_claim(pool, [], 10)
     assert len(claims) == 10
     assert row.get().tokens < 1
 
     with transaction.atomic():
-        books.hand_back(claims[:4])
-        books.hand_back(claims[:4])  # they are held no more: that is no news
+        store.hand_back(claims[:4])
+        store.hand_back(claims[:4])  # they are held no more: that is no news
     assert 4 <= row.get().tokens < 5
     with transaction.atomic():
-        books.hand_back_unknown(claims[6:])
+        store.hand_back_unknown(claims[6:])
 
     assert 6 <= row.get().tokens < 7
     assert Task.objects.pending().count() == 8

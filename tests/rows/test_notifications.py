@@ -10,7 +10,7 @@ from django.db import connection
 
 from horsies_django import TaskStatus
 from horsies_django.db.notifications import REVOKED, STOP_REQUESTED
-from horsies_django.db.postgres import CHANNEL, ENDED
+from horsies_django.db.postgres import CHANNEL, COMPLETIONS
 from horsies_django.models import Task, Worker
 from horsies_django.worker.listener import BURST, RATE, NotificationLimit
 from tests.conftest import wait_until
@@ -76,7 +76,7 @@ def test_a_worker_stands_notifications_of_any_kind(worker):
     ]
 
     _notify(odd)
-    _notify([*odd, "zz" * 3_000, "0" * 7], channel=ENDED)
+    _notify([*odd, "zz" * 3_000, "0" * 7], channel=COMPLETIONS)
 
     assert tasks.add.send(1).value(timeout=20) == 2
     assert process.process.poll() is None
@@ -108,7 +108,7 @@ def test_forged_ends_make_who_waits_look_and_nothing_else(worker, tmp_path):
     wait_until(lambda: handle.status() == TaskStatus.RUNNING)
 
     for _ in range(200):
-        _notify([handle.id.hex[-8:] * 100], channel=ENDED)
+        _notify([handle.id.hex[-8:] * 100], channel=COMPLETIONS)
     assert handle.get(timeout=0.2).err.error_code == "WAIT_TIMEOUT"
 
     gate.touch()

@@ -235,11 +235,11 @@ def test_a_cancel_that_nobody_hears_asks_of_nothing_for_it():
 
 def announce(claim, ended):
     """Have a worker tell what it takes for the end of its claim."""
-    announcer = SignalDispatcher("default")
-    announcer.enqueue_results(
+    dispatcher = SignalDispatcher("default")
+    dispatcher.enqueue_results(
         [ExecutionResult(Execution(claim, default_task_backend.config, WorkerInfo("w", "host", 1)), ended)]
     )
-    announcer.close(5.0)
+    dispatcher.close(5.0)
 
 
 @pytest.fixture

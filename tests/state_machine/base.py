@@ -59,9 +59,9 @@ class Base(RuleBasedStateMachine):
             Queue.objects.create(name=name)
         self.model = Model()
         self.taken: list[Taken] = []
-        self.plan = WorkerConfig.of("default")
+        self.config = WorkerConfig.of("default")
         for name in WORKERS:
-            self.books(name).register()
+            self.store_of(name).register()
         for send in sends:
             self.add(send)
 
@@ -98,20 +98,20 @@ class Base(RuleBasedStateMachine):
             cast("Any", table).objects.update(**changes)
         self.model.now += seconds
 
-    def books(self, worker: str) -> WorkerStore:
+    def store_of(self, worker: str) -> WorkerStore:
         """New ones each time, for they remember for a second which queues are paused."""
-        return WorkerStore(self.plan, self.runner(worker))
+        return WorkerStore(self.config, self.runner(worker))
 
     def runner(self, worker: str) -> WorkerInfo:
         return WorkerInfo(worker, "host", 1)
 
-    def lane(self, slots: int, prefetch: int) -> SlotPool:
+    def pool(self, slots: int, prefetch: int) -> SlotPool:
         return SlotPool(
             False, slots, prefetch, executor=InlineExecutor(Inbox().put), start_ahead=StartAheadTuner(slots, 0)
         )
 
     def run_of(self, taken: Taken) -> Execution:
-        return Execution(taken.claim, self.plan.options, self.runner(taken.worker))
+        return Execution(taken.claim, self.config.options, self.runner(taken.worker))
 
     def run_body(self, taken: Taken, how: str) -> Completion:
         jobs.outcome[0] = how
@@ -135,11 +135,11 @@ class Base(RuleBasedStateMachine):
         )
 
     def write(self, worker: str, ends: list[Completion]) -> None:
-        books = self.books(worker)
+        store = self.store_of(worker)
         ends = latest(ends)
-        with books.transaction():
-            books.store([end for end in ends if not end.is_success])
-            books.complete_and_claim(self.lane(1, 0), [end for end in ends if end.is_success], 0)
+        with store.transaction():
+            store.save([end for end in ends if not end.is_success])
+            store.complete_and_claim(self.pool(1, 0), [end for end in ends if end.is_success], 0)
 
     def rows(self, indexes: Iterable[int]) -> list[UUID]:
         """The rows that are picked, the latest first."""

@@ -53,7 +53,7 @@ class TaskMachine(People, Workers):
 
     @rule()
     def reap(self) -> None:
-        reports = run_pass(self.plan.options)
+        reports = run_pass(self.config.options)
         assert not [report for report in reports if report.error]
         self.model.reap()
 

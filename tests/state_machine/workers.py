@@ -27,21 +27,21 @@ class Workers(Base):
     @rule(worker=workers, start=st.integers(0, 2), prefetch=st.integers(0, 2))
     def claim(self, worker: str, start: int, prefetch: int) -> None:
         """Which of equals comes first is the table's to say; whether it may is the model's."""
-        books, lane = self.books(worker), self.lane(start, prefetch)
-        view = books.poll([lane])
+        store, pool = self.store_of(worker), self.pool(start, prefetch)
+        view = store.poll([pool])
         if view.deferred_in is not None and view.deferred_in <= 0:
-            with books.transaction():
-                books.release_deferred()
-            view = books.poll([lane])
+            with store.transaction():
+                store.release_deferred()
+            view = store.poll([pool])
         claimable = self.model.claimable()
         assert bool(view.queues[0]) == bool(claimable)
-        lane.queues = view.queues[0]
+        pool.queues = view.queues[0]
         if prefetch:
-            with books.transaction():
-                started, prefetched = books.prefetch(lane)
+            with store.transaction():
+                started, prefetched = store.prefetch(pool)
             claims = [*started, *prefetched]
         else:
-            claims = books.complete_and_claim(lane, [], start)
+            claims = store.complete_and_claim(pool, [], start)
         ranks = [self.model.rank(claim.task_id) for claim in claims]
         best = sorted(map(self.model.rank, claimable))
         assert {claim.task_id for claim in claims} <= set(claimable), "claimed what may not be"
@@ -55,9 +55,9 @@ class Workers(Base):
     @rule(which=some_picks)
     def start(self, which: list[Pick]) -> None:
         for worker, taken in self.by_worker(which, "CLAIMED"):
-            books = self.books(worker)
-            with books.transaction():
-                may = books.start([each.claim for each in taken])
+            store = self.store_of(worker)
+            with store.transaction():
+                may = store.start([each.claim for each in taken])
             for each in taken:
                 self.model.start(*each.key)
             assert {(claim.task_id, claim.claim) for claim in may} == {
@@ -138,9 +138,9 @@ class Workers(Base):
     @rule(which=some_picks)
     def release(self, which: list[Pick]) -> None:
         for worker, taken in self.by_worker(which, "CLAIMED"):
-            books = self.books(worker)
-            with books.transaction():
-                books.release([each.claim for each in taken])
+            store = self.store_of(worker)
+            with store.transaction():
+                store.release([each.claim for each in taken])
             for each in taken:
                 self.model.release(*each.key)
 
@@ -149,17 +149,17 @@ class Workers(Base):
     def beat(self, which: list[Pick]) -> None:
         """A worker beats for what it believes to run, and for what it believes to have prefetched."""
         for worker, taken in self.by_worker(which):
-            books, claims = self.books(worker), [each.claim for each in taken]
-            lane = self.lane(0, 0)
-            lane.running = {each.key: self.run_of(each) for each in taken}
-            lane.prefetched.extend(claims)
-            books.heartbeat([lane])
+            store, claims = self.store_of(worker), [each.claim for each in taken]
+            pool = self.pool(0, 0)
+            pool.running = {each.key: self.run_of(each) for each in taken}
+            pool.prefetched.extend(claims)
+            store.heartbeat([pool])
             for each in taken:
                 self.model.beat(*each.key, "RUNNING")
                 self.model.beat(*each.key, "CLAIMED")
             live = ((each.claim.task_id, self.model.rows.get(each.claim.task_id)) for each in taken)
             running = {(key, row.claim) for key, row in live if row and (row.status, row.worker) == ("RUNNING", worker)}
-            assert books.still_mine(claims) == running
+            assert store.still_held(claims) == running
 
     @precondition(lambda self: self.held_claims())
     @rule(place=places, knows=st.lists(picks, max_size=1))
@@ -167,7 +167,7 @@ class Workers(Base):
         """A worker that is in doubt whether its last commit went through."""
         worker = self.holders()[place % len(self.holders())]
         known = [each.claim for name, mine in self.by_worker(knows) if name == worker for each in mine]
-        books = self.books(worker)
-        with books.transaction():
-            books.hand_back_unknown(known)
+        store = self.store_of(worker)
+        with store.transaction():
+            store.hand_back_unknown(known)
         self.model.hand_back_unknown(worker, {(claim.task_id, claim.claim) for claim in known})

@@ -19,11 +19,11 @@ def ears() -> list[int]:
     return backends("application_name = 'horsies completion listener'")
 
 
-def all_tell(line: postgres.Line, runners: int) -> bool:
+def all_tell(line: postgres.NotifyConnection, runners: int) -> bool:
     """Say that somebody waits, and return whether so many runners have heard it: each opens a line to tell over.
 
     One that has just registered may not listen yet, and who waited before says so again in four seconds only. The
     workers must have a short ``--name``, for that of a connection has no room for a long one.
     """
-    line.say(postgres.CHANNEL, [postgres.WAITING])
+    line.notify(postgres.CHANNEL, [postgres.SUBSCRIBE])
     return len(backends("application_name LIKE 'horsies % notify'")) >= runners

@@ -62,7 +62,7 @@ def since_the_end(handle):
 @pytest.mark.parametrize("get", [TaskHandle.get, async_to_sync(TaskHandle.aget)])
 def test_who_waits_is_told_within_milliseconds(worker, get):
     worker("--processes", "2", "-v0", "--name", "w", runners=2)
-    with postgres.Line("default", postgres.ENDED, "test") as line:
+    with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
         wait_until(lambda: all_tell(line, 2))
     late = []
 
@@ -182,15 +182,15 @@ def test_a_listener_that_is_lost_costs_no_answer(worker):
 def test_while_nobody_waits_workers_tell_nobody(worker):
     wait_until(lambda: not ears())  # one of before lingers, and may say so once more
     worker("-v0")
-    with postgres.Line("default", postgres.ENDED, "test") as line:
+    with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
         handles = tasks.noop.send_many([{}] * 20)
         wait_until(lambda: Task.objects.completed().count() == 20)
-        unasked = line.hear(0)
+        unasked = line.receive(0)
 
         def told_of():
-            line.say(postgres.CHANNEL, [postgres.WAITING])  # a worker may not listen yet
+            line.notify(postgres.CHANNEL, [postgres.SUBSCRIBE])  # a worker may not listen yet
             tasks.noop.send()
-            return line.hear(0.2)
+            return line.receive(0.2)
 
         told = wait_until(told_of)
 

@@ -19,7 +19,7 @@ from horsies_django.worker.console_logging import BufferedHandler
 from tests.conftest import ROOT, database_url, wait_until
 from tests.jobs import tasks
 
-#: Enough no-ops for many to begin and end within one turn of the pump.
+#: Enough no-ops for many to begin and end within one turn of the producer.
 MANY = 600
 
 OF_A_TASK = re.compile(

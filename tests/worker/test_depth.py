@@ -50,7 +50,7 @@ def ends_of(claims):
 
 @pytest.fixture(autouse=True)
 def busy_connection(transactional_db):
-    """The connection of a pump, in a table that nobody else looks after."""
+    """The connection of a producer, in a table that nobody else looks after."""
     with own_connection("default", "depth", is_busy=True):
         if is_postgres():
             sweep(False)

@@ -130,7 +130,7 @@ def test_s1_16_to_s1_19_a_deadline_that_passes_while_claimed_expires_the_task_an
 
 def test_16_a_task_that_one_worker_has_prefetched_twice_starts_once():
     handle = tasks.noop.send()
-    books = WorkerStore(WorkerConfig.of("default"), RUNNER)
+    store = WorkerStore(WorkerConfig.of("default"), RUNNER)
     with transaction.atomic():
         (older,) = Task.objects.claim("w", start=0, prefetch=1)
     assert handle.cancel()
@@ -139,7 +139,7 @@ def test_16_a_task_that_one_worker_has_prefetched_twice_starts_once():
         (newer,) = Task.objects.claim("w", start=0, prefetch=1)
 
     with transaction.atomic():
-        started = books.start([older, newer])
+        started = store.start([older, newer])
 
     assert started == [newer]
     assert Task.objects.get(pk=handle.id).attempt == 1
@@ -177,5 +177,5 @@ def test_22_a_body_whose_number_another_worker_holds_is_not_this_workers_any_mor
     tasks.noop.send()
     claimed = claim_one()
 
-    assert WorkerStore(WorkerConfig.of("default"), RUNNER).still_mine([claimed]) == {(claimed.task_id, claimed.claim)}
-    assert WorkerStore(WorkerConfig.of("default"), WorkerInfo("other", "host", 2)).still_mine([claimed]) == set()
+    assert WorkerStore(WorkerConfig.of("default"), RUNNER).still_held([claimed]) == {(claimed.task_id, claimed.claim)}
+    assert WorkerStore(WorkerConfig.of("default"), WorkerInfo("other", "host", 2)).still_held([claimed]) == set()

@@ -267,16 +267,16 @@ def test_an_exchange_of_some_queues_reads_the_first_rows_of_each(deep_queue, is_
     assert firsts <= (2 + 2 + 1) * 2 * BATCH
 
 
-def lane(is_async):
+def pool(is_async):
     return SlotPool(is_async, 1, 0, InlineExecutor(Inbox().put), StartAheadTuner(1, 0))
 
 
 def look():
     """The statement of a look."""
-    books = WorkerStore(WorkerConfig.of("default"), RUNNER)
-    books.register()
+    store = WorkerStore(WorkerConfig.of("default"), RUNNER)
+    store.register()
     with heard() as said:
-        view = books.poll([lane(False), lane(True)])
+        view = store.poll([pool(False), pool(True)])
     assert view.queues == (("default",), ())
     return said
 
@@ -343,7 +343,7 @@ def calibrate():
 
 
 def turns(exchange, options, batch, count):
-    """Run ``count`` tasks in this thread, as a pump and its slots do in theirs."""
+    """Run ``count`` tasks in this thread, as a producer and its slots do in theirs."""
     held = exchange.run([], batch, ["default"])
     for _ in range(count // batch):
         outcomes = [run_task.run_task(Execution(claimed, options, RUNNER)) for claimed in held]

@@ -76,12 +76,12 @@ def test_a_row_that_is_deleted_while_it_runs_costs_its_neighbours_nothing(worker
 
 
 def test_what_a_lost_commit_has_claimed_is_given_back_with_no_attempt_burnt():
-    books = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
+    store = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
     tasks.noop.send_many({} for _ in range(3))
     with transaction.atomic():
         known, *_ = Task.objects.claim("me", start=2, prefetch=1)
 
-    books.hand_back_unknown([known])
+    store.hand_back_unknown([known])
 
     rows = Task.objects.order_by("pk").values_list("status", "attempt")
     assert sorted(rows) == [("PENDING", 0), ("PENDING", 0), ("RUNNING", 1)]
@@ -165,16 +165,16 @@ def test_the_name_of_a_keyword_is_never_taken_for_a_tag(drain, settings):
 
 
 def test_two_ends_of_one_task_in_one_tick_count_once_and_the_newer_one():
-    books = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
+    store = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
     handle = tasks.noop.send()
     with transaction.atomic():
         (older,) = Task.objects.claim("me", start=0, prefetch=1)
-    books.release([older])
+    store.release([older])
     with transaction.atomic():
         (newer,) = Task.objects.claim("me", start=1)
 
     with transaction.atomic():
-        books.store(
+        store.save(
             [Completion(handle.id, newer.claim, '{"ok":"newer"}'), Completion(handle.id, older.claim, '{"ok":"older"}')]
         )
 

@@ -1,4 +1,4 @@
-"""What the pump waits for: its inbox, and what the database says on the pump's own connection."""
+"""What the producer waits for: its inbox, and what the database says on the producer's own connection."""
 
 import socket
 import threading
@@ -87,7 +87,7 @@ def own_line(transactional_db):
     if connection.vendor != "postgresql":
         pytest.skip("no LISTEN here")
     with own_connection("default", "test", is_busy=True):
-        line = postgres.OwnLine("default", "test_hearing")
+        line = postgres.ConnectionListener("default", "test_hearing")
         connections["default"].ensure_connection()
         assert line.listen()
         yield line
@@ -95,8 +95,8 @@ def own_line(transactional_db):
 
 def say(text):
     """Say something on another connection."""
-    with postgres.Line("default", None, "test") as line:
-        line.say("test_hearing", [text])
+    with postgres.NotifyConnection("default", None, "test") as line:
+        line.notify("test_hearing", [text])
 
 
 def test_what_comes_beside_an_answer_is_heard_although_nothing_can_be_read_any_more(own_line):
@@ -105,7 +105,7 @@ def test_what_comes_beside_an_answer_is_heard_although_nothing_can_be_read_any_m
     def ask():
         with connections["default"].cursor() as cursor:
             cursor.execute("SELECT 1")
-        return own_line.hear(is_readable=False)
+        return own_line.receive(is_readable=False)
 
     assert wait_until(ask) == ["now"]
 
@@ -115,31 +115,31 @@ def test_a_connection_listens_once_and_the_next_one_anew(own_line):
 
     connections["default"].close()
     assert own_line.fileno() is None
-    assert own_line.hear(is_readable=False) == []
+    assert own_line.receive(is_readable=False) == []
     connections["default"].ensure_connection()
 
     assert own_line.listen()
     say("again")
-    assert wait_until(lambda: own_line.hear(is_readable=True)) == ["again"]
+    assert wait_until(lambda: own_line.receive(is_readable=True)) == ["again"]
 
 
 def test_a_connection_that_is_lost_is_an_error_once_and_then_gone(own_line):
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()
-    with postgres.Line("default", None, "test") as line:
+    with postgres.NotifyConnection("default", None, "test") as line:
         line._connection.execute("SELECT pg_terminate_backend(%s)", [pid])
 
     def hear():
         try:
-            return own_line.hear(is_readable=True)
+            return own_line.receive(is_readable=True)
         except Error as error:
             return [error]
 
     (lost,) = wait_until(hear)
     assert isinstance(lost, Error)
     assert own_line.fileno() is None
-    assert own_line.hear(is_readable=True) == []
+    assert own_line.receive(is_readable=True) == []
 
 
 @pytest.mark.django_db(transaction=True)
@@ -163,7 +163,7 @@ def test_who_shares_a_connection_with_others_does_not_listen_on_it():
         return
     with own_connection("default", "pooled"):  # as where DISABLE_SERVER_SIDE_CURSORS says so
         connections["default"].ensure_connection()
-        assert not postgres.OwnLine("default", postgres.CHANNEL).listen()
+        assert not postgres.ConnectionListener("default", postgres.CHANNEL).listen()
     with own_connection("default", "direct", is_busy=True):
         connections["default"].ensure_connection()
-        assert postgres.OwnLine("default", postgres.CHANNEL).listen()
+        assert postgres.ConnectionListener("default", postgres.CHANNEL).listen()

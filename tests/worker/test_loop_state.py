@@ -15,6 +15,7 @@ FOLDER = Path(horsies_django.worker.__file__).parent
 COLLABORATORS = [
     "claim_budget",
     "limit_releaser",
+    "loop_schedule",
     "loop_state",
     "poll_interval",
     "queue_poller",

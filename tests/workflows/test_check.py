@@ -9,13 +9,13 @@ from django.core.checks.registry import registry
 from horsies_django import TaskStatus, Workflow, WorkflowDefinition, workflow_builder
 from horsies_django.checks import check_workflows
 from horsies_django.models import Task
-from horsies_django.workflows.registry_check import mistakes
+from horsies_django.workflows.registry_check import find_errors
 from tests.jobs import tasks as plain_jobs
 from tests.workflows import jobs
 
 
 def found():
-    return [(str(mistake.code), mistake) for mistake in mistakes()]
+    return [(str(mistake.code), mistake) for mistake in find_errors()]
 
 
 def codes():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horsies_django import Workflow, WorkflowDefinition, sleep
-from horsies_django.core.workflow_errors import MistakeCode
+from horsies_django.core.workflow_errors import DefinitionErrorCode
 from horsies_django.exceptions import InvalidWorkflow
 from horsies_django.models import Workflow as WorkflowRow
 from horsies_django.workflows import registry_check
@@ -40,7 +40,7 @@ def _nothing_known():
 
 def circles(build):
     """Return the nodes and the circles with which something can't be built."""
-    found = [mistake for mistake in mistakes_of(build) if mistake.code is MistakeCode.CONTAINS_ITSELF]
+    found = [mistake for mistake in mistakes_of(build) if mistake.code is DefinitionErrorCode.CONTAINS_ITSELF]
     return [(mistake.node, mistake.problem) for mistake in found]
 
 
@@ -49,15 +49,15 @@ def test_a_definition_that_contains_itself_is_refused():
 
     (found,) = circles(alone.build)
 
-    assert found == ("alone", "a definition contains itself: alone >> alone; allowed: no circle.")
+    assert found == ("alone", "a definition contains itself: alone >> alone; allowed: no cycle.")
 
 
 def test_a_definition_that_contains_itself_through_others_is_refused_whichever_is_built():
     a, b, c = definition("a", "b"), definition("b", "c"), definition("c", "a")
 
-    assert circles(a.build) == [("b", "a definition contains itself: a >> b >> c >> a; allowed: no circle.")]
-    assert circles(b.build) == [("c", "a definition contains itself: b >> c >> a >> b; allowed: no circle.")]
-    assert circles(c.build) == [("a", "a definition contains itself: c >> a >> b >> c; allowed: no circle.")]
+    assert circles(a.build) == [("b", "a definition contains itself: a >> b >> c >> a; allowed: no cycle.")]
+    assert circles(b.build) == [("c", "a definition contains itself: b >> c >> a >> b; allowed: no cycle.")]
+    assert circles(c.build) == [("a", "a definition contains itself: c >> a >> b >> c; allowed: no cycle.")]
     assert circles(a.build), "the second time too"
 
 
@@ -66,9 +66,9 @@ def test_what_contains_a_circle_is_refused_and_names_only_the_circle():
     definition("b", "a")
     outer = definition("outer", "a")
 
-    assert circles(outer.build) == [("a", "a definition contains itself: a >> b >> a; allowed: no circle.")]
+    assert circles(outer.build) == [("a", "a definition contains itself: a >> b >> a; allowed: no cycle.")]
     flat = circles(lambda: Workflow("flat", {"sub": outer.node()()}))
-    assert flat == [("sub", "a definition contains itself: a >> b >> a; allowed: no circle.")]
+    assert flat == [("sub", "a definition contains itself: a >> b >> a; allowed: no cycle.")]
 
 
 def test_a_class_whose_attribute_is_a_circle_is_refused():
@@ -81,7 +81,7 @@ def test_a_class_whose_attribute_is_a_circle_is_refused():
     Attribute.again = Attribute.node()()
 
     assert circles(Attribute.build) == [
-        ("again", "a definition contains itself: attribute >> attribute; allowed: no circle.")
+        ("again", "a definition contains itself: attribute >> attribute; allowed: no cycle.")
     ]
 
 
@@ -89,7 +89,7 @@ def test_check_tells_of_a_circle():
     definition("a", "b")
     definition("b", "a")
 
-    found = [mistake for mistake in registry_check.mistakes() if mistake.code is MistakeCode.CONTAINS_ITSELF]
+    found = [mistake for mistake in registry_check.find_errors() if mistake.code is DefinitionErrorCode.CONTAINS_ITSELF]
 
     assert sorted(mistake.workflow for mistake in found) == ["a", "b"]
     assert all(">>" in mistake.problem for mistake in found)

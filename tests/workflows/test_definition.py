@@ -5,7 +5,7 @@ import json
 import pytest
 
 from horsies_django import OnError, RetryPolicy, SuccessCase, SuccessPolicy, Workflow, WorkflowDefinition
-from horsies_django.core.workflow_errors import MistakeCode
+from horsies_django.core.workflow_errors import DefinitionErrorCode
 from horsies_django.workflows.registry import definition_at, registry
 from tests.workflows import jobs
 from tests.workflows.conftest import mistakes_of, only
@@ -95,7 +95,7 @@ def test_a_node_can_not_have_the_name_of_a_method():
 
     found = mistakes_of(Odd.build)
 
-    assert found[0].code == MistakeCode.INVALID_NODE_ID
+    assert found[0].code == DefinitionErrorCode.INVALID_NODE_ID
     assert "can't be named 'node'" in found[0].problem
 
 
@@ -171,7 +171,7 @@ def test_what_a_subworkflow_is_given_is_judged_by_its_build_with():
 
 def test_definitions_are_found_by_their_key():
     assert definition_at("tests.import") is Import
-    with pytest.raises(LookupError, match="'nowhere' is that of none that was imported"):
+    with pytest.raises(LookupError, match="'nowhere' belongs to no imported definition"):
         definition_at("nowhere")
 
 
@@ -201,5 +201,5 @@ def test_of_two_with_one_key_none_is_found():
         class Meta:
             definition_key = "twice"
 
-    with pytest.raises(LookupError, match=f"that of {One._meta.path} and {Other._meta.path}"):
+    with pytest.raises(LookupError, match=f"belongs to {One._meta.path} and {Other._meta.path}"):
         definition_at("twice")

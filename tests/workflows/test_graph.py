@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horsies_django.workflows.graph import cycles_in, dependents_of
+from horsies_django.workflows.topology import cycles_in, dependents_of
 
 SIZE = 12
 

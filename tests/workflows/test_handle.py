@@ -54,7 +54,7 @@ def line(transactional_db):
     """What is told of ends, to somebody who waits."""
     if connection.vendor != "postgresql":
         pytest.skip("nobody can tell")
-    with postgres.Line("default", postgres.ENDED, "test") as line:
+    with postgres.NotifyConnection("default", postgres.COMPLETIONS, "test") as line:
         yield line
 
 
@@ -88,7 +88,7 @@ def shown(result):
 
 def is_told(line, handle):
     """Whether this end was told of."""
-    return completions.short_key(handle.id) in set().union(*map(completions.loads, line.hear(0.05)))
+    return completions.short_key(handle.id) in set().union(*map(completions.loads, line.receive(0.05)))
 
 
 class Waiter(threading.Thread):
@@ -185,11 +185,11 @@ def test_w_72_each_end_is_told_once_and_after_its_commit(line):
 
 def test_w_72_a_tree_is_told_of_in_one_breath(line, drain):
     handle = ran(Workflow("tree", {"sub": bodies.Waiting.node()(), "held": bodies.Held.node()()}), drain)
-    line.hear(0)
+    line.receive(0)
 
     assert handle.cancel()
 
-    (payload,) = wait_until(lambda: line.hear(1))
+    (payload,) = wait_until(lambda: line.receive(1))
     assert completions.loads(payload) == {completions.short_key(one.id) for one in (handle, *children(handle))}
 
 
@@ -199,7 +199,7 @@ def test_w_72_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):
     handles = [one().start() for _ in range(5)]
     wait_until(lambda: all(handle.status() == "COMPLETED" for handle in handles))
 
-    assert line.hear(0) == []
+    assert line.receive(0) == []
 
 
 def test_w_72_what_was_changed_by_hand_is_found_all_the_same(get):
@@ -578,7 +578,7 @@ def test_w_60_a_subworkflow_whose_key_is_taken_fails_and_says_by_whom(drain):
 
     error = handle.get(0).err
     assert (error.error_code, codes(handle)) == ("WORKFLOW_KEY_TAKEN", {"sub": "WORKFLOW_KEY_TAKEN"})
-    assert error.message == f"unique_key 'held' is that of 'Held' ({holder.id}), which is RUNNING."
+    assert error.message == f"unique_key 'held' belongs to 'Held' ({holder.id}), which is RUNNING."
     assert children(handle) == []
 
     holder.send_event("said", "now")

@@ -17,8 +17,8 @@ from horsies_django import (
     wait_for_event,
 )
 from horsies_django.enqueue.node_option_types import StepOptions, SubWorkflowNodeOptions, TaskNodeOptions
-from horsies_django.workflows.meta import DefinitionOptions
-from horsies_django.workflows.workflow import OtherKeywords
+from horsies_django.workflows.definition import DefinitionOptions
+from horsies_django.workflows.workflow import CopyKeywords
 from tests.workflows import jobs
 
 PAGE = jobs.fetch.node(node_id="page")(url="x")
@@ -83,7 +83,7 @@ def test_in_the_arguments_of_a_node():
         build(Plain.node()(value, value=value))
 
 
-@pytest.mark.parametrize("option", sorted(OtherKeywords.__optional_keys__ - {"name"}))
+@pytest.mark.parametrize("option", sorted(CopyKeywords.__optional_keys__ - {"name"}))
 def test_in_an_option_of_a_workflow(option):
     for value in JUNK:
         build(**{option: value})

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NewType, TypedDict, TypeVar
 import pytest
 
 from horsies_django import TaskError, TaskResult
-from horsies_django.workflows.type_compat import clash, given, taken, takes_result
+from horsies_django.workflows.type_compat import accepted_types, accepts_result, are_disjoint, produced_types
 
 UserId = NewType("UserId", int)
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Person:
     ],
 )
 def test_these_can_not_be_the_same(source, target):
-    assert clash(given(source), taken(target))
+    assert are_disjoint(produced_types(source), accepted_types(target))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_these_can_not_be_the_same(source, target):
     ],
 )
 def test_these_may_be(source, target):
-    assert not clash(given(source), taken(target))
+    assert not are_disjoint(produced_types(source), accepted_types(target))
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_these_may_be(source, target):
     ],
 )
 def test_whether_a_parameter_takes_a_result(hint, answer):
-    assert takes_result(hint) is answer
+    assert accepts_result(hint) is answer

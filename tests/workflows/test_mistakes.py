@@ -18,7 +18,7 @@ from horsies_django import (
     sleep,
     wait_for_event,
 )
-from horsies_django.core.workflow_errors import HINTS, MistakeCode
+from horsies_django.core.workflow_errors import HINTS, DefinitionErrorCode
 from tests.workflows import jobs
 from tests.workflows.conftest import mistakes_of, only
 
@@ -27,7 +27,7 @@ def test_hrs_001_no_name():
     for name in ("", "   ", None, 5, "x" * 256, "a\0b"):
         (mistake,) = mistakes_of(Workflow, name, jobs.nothing.node()())
 
-        assert mistake.code == MistakeCode.NO_NAME
+        assert mistake.code == DefinitionErrorCode.NO_NAME
         assert "allowed: a text of 1 to 255 characters" in mistake.problem
 
 
@@ -42,7 +42,7 @@ def test_hrs_002_no_nodes(nodes):
 def test_hrs_002_what_is_no_node_is_named(nodes, named):
     first, *_ = mistakes_of(Workflow, "import", nodes)
 
-    assert first.code == MistakeCode.NO_NODES
+    assert first.code == DefinitionErrorCode.NO_NODES
     assert named in first.problem
 
 
@@ -71,7 +71,7 @@ def test_hrs_005_no_root():
 
     codes = {mistake.code for mistake in mistakes_of(Workflow, "import", [a >> b, b >> a])}
 
-    assert codes == {MistakeCode.NO_ROOT, MistakeCode.CYCLE}
+    assert codes == {DefinitionErrorCode.NO_ROOT, DefinitionErrorCode.CYCLE}
 
 
 def test_hrs_006_unknown_dependency():
@@ -96,7 +96,7 @@ def test_hrs_007_cycle():
 
     mistake = only("007", [root >> a >> b >> c, c >> a])
 
-    assert mistake.problem in {f"it waits for itself: {way}; allowed: no circle." for way in _rotations("abc")}
+    assert mistake.problem in {f"it waits for itself: {way}; allowed: no cycle." for way in _rotations("abc")}
 
 
 def test_hrs_007_every_cycle_is_named():
@@ -104,7 +104,7 @@ def test_hrs_007_every_cycle_is_named():
 
     found = mistakes_of(Workflow, "import", [root >> [a, c, d], a >> b >> a, c >> c])
 
-    assert [mistake.code for mistake in found] == [MistakeCode.CYCLE] * 2
+    assert [mistake.code for mistake in found] == [DefinitionErrorCode.CYCLE] * 2
     assert {frozenset(mistake.problem.split("; ")[0][21:].split(" >> ")) for mistake in found} == {
         frozenset("ab"),
         frozenset("c"),
@@ -233,7 +233,7 @@ def test_hrs_016_a_definition_without_a_key():
 
     (mistake,) = mistakes_of(Keyless.build)
 
-    assert (mistake.code, mistake.workflow) == (MistakeCode.NO_DEFINITION_KEY, "Keyless")
+    assert (mistake.code, mistake.workflow) == (DefinitionErrorCode.NO_DEFINITION_KEY, "Keyless")
     for key in (5, "", " "):
         assert "definition_key is" in only("016", [jobs.nothing.node()()], definition_key=key).problem
 
@@ -250,8 +250,8 @@ def test_hrs_017_two_definitions_with_one_key():
 
     for definition, its_twin in ((One, Other), (Other, One)):
         (mistake,) = mistakes_of(definition.build)
-        assert mistake.code == MistakeCode.DUPLICATE_DEFINITION_KEY
-        assert f"that of {its_twin._meta.path} too" in mistake.problem
+        assert mistake.code == DefinitionErrorCode.DUPLICATE_DEFINITION_KEY
+        assert f"also that of {its_twin._meta.path}" in mistake.problem
 
 
 def test_hrs_018_a_subworkflow_that_no_worker_finds():
@@ -346,9 +346,9 @@ def test_hrs_023_a_build_with_that_can_not_be_called_by_name():
 
     for definition, words in ((Positional, "'*days'"), (Nothing, "returned None")):
         (mistake,) = mistakes_of(definition.build)
-        assert mistake.code == MistakeCode.INVALID_BUILD_WITH
+        assert mistake.code == DefinitionErrorCode.INVALID_BUILD_WITH
         assert words in mistake.problem
-    assert NotOfTheClass._meta.flaws[0][0] == MistakeCode.INVALID_BUILD_WITH
+    assert NotOfTheClass._meta.errors[0][0] == DefinitionErrorCode.INVALID_BUILD_WITH
 
 
 def test_hrs_024_a_source_of_another_type():
@@ -378,8 +378,8 @@ def test_hrs_025_an_output_of_another_type():
 
     (mistake,) = mistakes_of(Import.build)
 
-    assert (mistake.code, mistake.node) == (MistakeCode.OUTPUT_TYPE, "number")
-    assert mistake.problem == "the output gives int, and the definition names str; allowed: the same."
+    assert (mistake.code, mistake.node) == (DefinitionErrorCode.OUTPUT_TYPE, "number")
+    assert mistake.problem == "the output gives int, and the definition declares str; allowed: the same."
 
 
 def test_hrs_026_positional_arguments():
@@ -413,7 +413,7 @@ def test_hrs_031_too_many_bytes(settings):
 def test_hrs_032_bad_workflow_id(workflow_id):
     (mistake,) = mistakes_of(Workflow("import", [jobs.nothing.node()()]).start, workflow_id)
 
-    assert mistake.code == MistakeCode.INVALID_WORKFLOW_ID
+    assert mistake.code == DefinitionErrorCode.INVALID_WORKFLOW_ID
     assert mistake.problem == f"workflow_id is {workflow_id!r}; allowed: a UUID, or its text."
 
 
@@ -453,7 +453,7 @@ def test_hrs_040_options_of_a_send_are_said_at_the_node():
         ("run_after", timezone.now(), "sleep()"),
     ):
         mistake = only("040", [jobs.nothing.with_options(**{option: value}).node()()])
-        assert f"brings along {option}=" in mistake.problem
+        assert f"has the option {option}=" in mistake.problem
         assert instead in mistake.problem
 
 
@@ -563,7 +563,7 @@ def test_the_exception_prints_the_first_fifty_and_has_them_all():
 
 
 def test_every_code_has_a_hint():
-    assert set(HINTS) == set(MistakeCode)
+    assert set(HINTS) == set(DefinitionErrorCode)
 
 
 @pytest.mark.parametrize(
@@ -590,4 +590,4 @@ def test_an_unknown_option_of_a_workflow_is_a_type_error():
 
 def test_a_node_that_is_right_has_no_flaws():
     assert isinstance(node := jobs.fetch.node()(url="x"), TaskNode)
-    assert node.flaws == ()
+    assert node.errors == ()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horsies_django import InvalidWorkflow, Workflow
-from horsies_django.core.workflow_errors import MistakeCode
+from horsies_django.core.workflow_errors import DefinitionErrorCode
 from tests.workflows import jobs
 from tests.workflows.test_graph import TIMELESS, graphs, is_acyclic
 
@@ -68,5 +68,5 @@ def test_a_workflow_is_refused_for_a_cycle_if_and_only_if_there_is_one(waits_for
     except InvalidWorkflow as error:
         codes = {mistake.code for mistake in error.mistakes}
 
-    assert (MistakeCode.CYCLE in codes) == (not is_acyclic(waits_for))
-    assert (MistakeCode.NO_ROOT in codes) == bool(waits_for and all(waits_for))
+    assert (DefinitionErrorCode.CYCLE in codes) == (not is_acyclic(waits_for))
+    assert (DefinitionErrorCode.NO_ROOT in codes) == bool(waits_for and all(waits_for))

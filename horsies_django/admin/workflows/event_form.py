@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ...core.compat import task_backends
 from ...core.serialization import check_size, dumps, encode
 from ...enqueue.backend import HorsiesBackend
-from ...workflows.compile import EVENT_NAME_LENGTH, problem_of_event
+from ...workflows.compile import EVENT_NAME_LENGTH, event_name_error
 
 
 class OfferingInput(forms.TextInput):
@@ -73,7 +73,7 @@ class EventForm(forms.Form):
     def clean_name(self) -> str:
         """Take what ``send_event()`` would."""
         name: str = self.cleaned_data["name"]
-        if problem_of_event(name):
+        if event_name_error(name):
             told = _("%(name)r is no name of an event; allowed: a text of 1 to %(limit)d characters.")
             raise forms.ValidationError(told, params={"name": name, "limit": EVENT_NAME_LENGTH})
         return name

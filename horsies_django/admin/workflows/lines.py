@@ -12,7 +12,7 @@ from ...core.durations import lasting
 from ...core.workflow_status import NodeKind
 from ...models import Workflow
 from ...ops.payload_view.contents import read
-from ...workflows.codes import WorkflowCode
+from ...workflows.error_codes import WorkflowCode
 from ..formatting import at
 from ..graph.folding import Node
 from ..graph.words import KINDS, word_of

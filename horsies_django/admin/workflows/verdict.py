@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 from ...core.workflow_status import WorkflowStatus
 from ...models import Workflow
 from ...templatetags.horsies_figures import grouped
-from ...workflows.codes import WorkflowCode
+from ...workflows.error_codes import WorkflowCode
 from ..graph.folding import Node
 from .nodes import Nodes
 

@@ -19,7 +19,7 @@ from ...db.completions import notify_after_commit
 from ...models import Task, Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
-from ..codes import STOPPED_BY
+from ..error_codes import STOPPED_BY
 from . import limits, node_end
 from .nodes import IN_PROGRESS, NodeEnd, NodeRows, where_in
 

@@ -22,7 +22,7 @@ from ...db.expressions import ValueByPk
 from ...db.on_commit import on_commit_robust
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
-from ..codes import STOPPED_BY, WorkflowCode
+from ..error_codes import STOPPED_BY, WorkflowCode
 from . import node_end
 from .context import EngineContext, ParentNode, WorkflowState
 from .enqueue_nodes import BUILD_TASK, due_in, notify_workers

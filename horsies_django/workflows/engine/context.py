@@ -16,7 +16,7 @@ from uuid import UUID
 from ...core.serialization import dumps
 from ...core.workflow_status import WorkflowStatus, WorkflowTaskStatus
 from .. import lifecycle
-from ..codes import WorkflowCode
+from ..error_codes import WorkflowCode
 from . import node_end
 from .nodes import Node, NodeEnd, NodeResult, NodeRows, Position
 from .queries import EngineQueries, Query

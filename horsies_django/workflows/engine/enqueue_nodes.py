@@ -29,8 +29,8 @@ TaskRoute: TypeAlias = tuple[str, bool]
 #: The columns of a task that its node has under the same name.
 _NODE_COLUMNS: Final = (*TASK_COLUMNS, "kwargs")
 
-#: The task that builds the subworkflow of a node (see workflows/internal.py).
-BUILD_TASK: Final = "horsies_django.workflows.internal.build"
+#: The task that builds the subworkflow of a node (see workflows/engine_tasks.py).
+BUILD_TASK: Final = "horsies_django.workflows.engine_tasks.build"
 
 #: Engine tasks run again after their worker has died, since they have no effects that could double.
 _RETRY_CRASHED: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["WORKER_CRASHED"])

@@ -18,7 +18,7 @@ from ...core.transition import Transition
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, NodeKind, WorkflowTaskStatus
 from ...models import Task, Workflow
 from .. import lifecycle
-from ..codes import STOPPED_BY, WorkflowCode
+from ..error_codes import STOPPED_BY, WorkflowCode
 from .nodes import IN_PROGRESS, IS_UNDECIDED, NodeEnd, NodeRows, where_in
 
 if TYPE_CHECKING:

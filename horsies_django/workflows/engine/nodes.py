@@ -16,7 +16,7 @@ from django.db.models.sql.compiler import SQLCompiler
 from ...core.workflow_status import Join, NodeKind, WorkflowTaskStatus
 from ...db.expressions import AnyOf, Param, encode_pk, json_array
 from ...models import Workflow, WorkflowTask
-from ..codes import WorkflowCode
+from ..error_codes import WorkflowCode
 
 #: The states of a node that has a task or a subworkflow in progress.
 IN_PROGRESS: Final = (WorkflowTaskStatus.ENQUEUED, WorkflowTaskStatus.RUNNING)

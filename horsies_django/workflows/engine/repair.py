@@ -30,7 +30,7 @@ from ...db.expressions import NowPlus, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
-from ..codes import WorkflowCode
+from ..error_codes import WorkflowCode
 from . import cancel_pause, node_end, resume_workflow, start_nodes
 from .advance import Engine
 from .nodes import IN_PROGRESS, NodeEnd, NodeRows, read_nodes

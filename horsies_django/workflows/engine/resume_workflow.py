@@ -13,7 +13,7 @@ from django.db.models import Count, Q
 from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
-from ..codes import WorkflowCode
+from ..error_codes import WorkflowCode
 from . import node_end, start_nodes
 from .advance import Engine
 from .cancel_pause import release_held, subtree_ids

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from ...core.workflow_status import WORKFLOW_TASK_TERMINAL_STATES, NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
-from ..codes import STOPPED_BY, WorkflowCode
+from ..error_codes import STOPPED_BY, WorkflowCode
 from .cancel_pause import subtree_ids
 from .nodes import IN_PROGRESS, Node, NodeRows, read_nodes, where_in
 from .resume_workflow import decide_waiting, recount, recount_maps

@@ -19,7 +19,7 @@ from ...db.expressions import ValueByPk
 from ...models import Workflow, WorkflowEvent
 from .. import lifecycle
 from ..blueprint import CALL_COLUMNS
-from ..codes import WorkflowCode
+from ..error_codes import WorkflowCode
 from . import insert_rows, limits
 from .context import EngineContext
 from .enqueue_nodes import BUILD_COLUMNS, TaskRoute, engine_task, enqueue, insert_tasks
@@ -27,7 +27,7 @@ from .node_end import err_result
 from .nodes import Node, NodeEnd, NodeResult, NodeRows, Position, where_in
 
 #: The module of the engine's own tasks.
-_TASKS_MODULE: Final = "horsies_django.workflows.internal"
+_TASKS_MODULE: Final = "horsies_django.workflows.engine_tasks"
 
 #: How many failed items the error of a map lists, by their positions.
 _MAX_NAMED_FAILURES: Final = 100

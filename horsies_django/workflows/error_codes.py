@@ -1,4 +1,4 @@
-"""The codes of workflows, among those of the library."""
+"""The error codes of workflows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core.workflow_status import WorkflowStatus
 
 
 class WorkflowCode(StrEnum):
-    """How a workflow, or a node of one, ended or stands, where no task says it."""
+    """Error codes of workflows and nodes, where the code is not that of a task."""
 
     UPSTREAM_SKIPPED = "UPSTREAM_SKIPPED"
     CONDITION_NOT_MET = "CONDITION_NOT_MET"
@@ -27,7 +27,7 @@ class WorkflowCode(StrEnum):
     WORKFLOW_SUCCESS_CASE_NOT_MET = "WORKFLOW_SUCCESS_CASE_NOT_MET"
 
 
-#: The code of a node that has ended because its workflow did, before its time.
+#: The code of a node that was skipped because its workflow was cancelled or expired.
 STOPPED_BY: Final[Mapping[str, WorkflowCode]] = {
     WorkflowStatus.CANCELLED: WorkflowCode.WORKFLOW_CANCELLED,
     WorkflowStatus.EXPIRED: WorkflowCode.WORKFLOW_EXPIRED,

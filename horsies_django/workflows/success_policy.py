@@ -1,4 +1,4 @@
-"""What makes a workflow a success, where that is not "no node failed" (W-50)."""
+"""Success policies: when a workflow with failed nodes is COMPLETED."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, init=False)
 class SuccessCase:
-    """A case is met once every node of ``required`` has completed; ``optional`` says which others belong to it.
+    """A case is met once every node of ``required`` has completed; ``optional`` lists others that belong to it.
 
     Nodes are given as objects, by id or by :class:`~horsies_django.NodeKey`.
     """
@@ -27,7 +27,7 @@ class SuccessCase:
 
 @dataclass(frozen=True, slots=True, init=False)
 class SuccessPolicy:
-    """The workflow is COMPLETED if any of ``cases`` is met, whatever else has failed."""
+    """The workflow is COMPLETED if any of ``cases`` is met, even if other nodes failed."""
 
     cases: tuple[SuccessCase, ...]
 
@@ -36,5 +36,5 @@ class SuccessPolicy:
 
 
 def _refs(given: Any) -> tuple[Any, ...]:
-    """One alone counts as a list of one; what it is, is judged with the rest of the workflow."""
+    """Accept one node as a list of one; the workflow's validation checks what it is."""
     return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)

@@ -1,4 +1,4 @@
-"""The tasks by which the engine has done in a worker's slot what is not to be done in its transactions."""
+"""The engine's own tasks, which do in a worker what must not happen in the engine's transactions."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ..enqueue.context import TaskContext
 from ..enqueue.task import task
 from ..enqueue.workflow_context import WorkflowContext
 from . import input_resolver, lifecycle
-from .codes import STOPPED_BY, WorkflowCode
 from .conditions import condition_at
+from .error_codes import STOPPED_BY, WorkflowCode
 
 if TYPE_CHECKING:
     from ..models import WorkflowTask
 
-#: Levels of a tree of workflows, that at the top included. One that has more is likely to contain itself.
+#: How many levels a tree of workflows may have, with the root. A deeper one probably contains itself.
 LEVELS: Final = 32
 
-#: What a subworkflow has from the workflow above it, unless it says otherwise (P-09).
+#: The options that a subworkflow inherits unless it has its own.
 _INHERITED: Final = ("queue_name", "priority", "good_until")
 
 
 @task(takes_context=True)
 def wake(context: TaskContext) -> None:
-    """Do nothing: that this runs is what a sleep, or the time-out of an event, is about."""
+    """Do nothing: its completion ends a sleep, or the time-out of an event."""
 
 
 @task(takes_context=True)
 def decide(context: TaskContext) -> bool:
-    """Say whether a node is to run, by its conditions (P-05)."""
+    """Evaluate the conditions of a node; return whether the node may run."""
     from ..models import WorkflowTask
 
     database = context.run.database
@@ -50,7 +50,7 @@ def decide(context: TaskContext) -> bool:
         node_id=node.node_id,
         results=results,
     )
-    # Both are looked up before one is asked: a worker that does not know one of them has not begun.
+    # Look up both before calling one: a worker that does not know one of them has not started the task.
     run_when = None if node.run_when is None else condition_at(node.run_when)
     skip_when = None if node.skip_when is None else condition_at(node.skip_when)
     if run_when is not None and not run_when(given):
@@ -79,21 +79,21 @@ def _results(database: str, node: Any) -> dict[str, Any]:
 
 @task(takes_context=True, retry_policy=RetryPolicy.fixed([1, 1], auto_retry_for=["WORKER_CRASHED"]))
 def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[Any]]:
-    """Build a subworkflow and start it as its node's child (W-60).
+    """Build a subworkflow and start it below its node.
 
-    Its node fails with ``WORKFLOW_TOO_DEEP`` if there are too many above it, and with ``WORKFLOW_KEY_TAKEN`` if a live
-    workflow has its ``unique_key``.
+    The node fails with ``WORKFLOW_TOO_DEEP`` if the tree has too many levels, and with ``WORKFLOW_KEY_TAKEN`` if a live
+    workflow has the subworkflow's ``unique_key``.
     """
     from ..core.ids import uuid7
     from ..models import Workflow, WorkflowTask
     from .engine.nodes import IN_PROGRESS
     from .registry import definition_at
-    from .start import launch
+    from .start import insert_or_get
 
     database = context.run.database
     with waiting_for_database():
         node = WorkflowTask.objects.using(database).select_related("workflow").filter(task=context.run.task_id).first()
-    if node is None:  # it is another task's, as below
+    if node is None:  # the node has another task, see below
         return TaskResult(ok=None)
     if node.workflow.depth + 1 >= LEVELS:
         return _failed(WorkflowCode.WORKFLOW_TOO_DEEP, _too_deep(database, node))
@@ -105,11 +105,11 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
     if any(value is not None for value in inherited.values()):
         workflow = workflow.with_options(**inherited)
     blueprint = workflow.blueprint()
-    # The answer to its COMMIT may be lost: then the next run finds the subworkflow there.
+    # If the answer to its COMMIT is lost, the next run finds the subworkflow.
     with waiting_for_database(), transaction.atomic(using=database):
         Workflow.objects.using(database).lock([node.workflow.root_id])
-        # Meanwhile the node may have ended or be another task's: one before this may have built a subworkflow, and not
-        # have heard of its COMMIT. And its workflow may have been paused or cancelled.
+        # The node may have ended, or have another task, if an earlier run has built the subworkflow and lost the answer
+        # to its COMMIT. Its workflow may have been paused or cancelled.
         node.refresh_from_db(fields=["status", "task"])
         if node.status not in IN_PROGRESS or node.task_id != context.run.task_id:
             return TaskResult(ok=None)
@@ -119,11 +119,11 @@ def build(context: TaskContext, /, **params: Any) -> TaskResult[None, TaskError[
             return _failed(code, "The workflow had ended.")
         if not Workflow.objects.using(database).filter(parent=node, is_replaced=False).exists():
             travelling = node.metadata if isinstance(node.metadata, dict) else None
-            launched = launch(database, blueprint, uuid7(), node, travelling)
+            launched = insert_or_get(database, blueprint, uuid7(), node, travelling)
             if not launched.is_new:
                 holder = f"{launched.workflow.name!r} ({launched.workflow.pk})"
                 problem = (
-                    f"unique_key {blueprint.unique_key!r} is that of {holder}, which is {launched.workflow.status}."
+                    f"unique_key {blueprint.unique_key!r} belongs to {holder}, which is {launched.workflow.status}."
                 )
                 return _failed(WorkflowCode.WORKFLOW_KEY_TAKEN, problem)
             lifecycle.MARK_RUNNING.apply(WorkflowTask.objects.using(database).filter(pk=node.pk))
@@ -135,7 +135,7 @@ def _failed(code: WorkflowCode, message: str) -> TaskResult[None, TaskError[Any]
 
 
 def _too_deep(database: str, node: WorkflowTask) -> str:
-    """Say so, and which definitions are above it, each once, from the top."""
+    """Return the error message, with the definitions above the node, each once, from the root."""
     from ..models import Workflow
 
     keys: list[str] = [str(node.definition_key)]
