@@ -111,8 +111,10 @@ def test_the_hot_path_reads_its_own_indexes_only(deep_queue):
         return
     for number, sql in enumerate(hot):
         nodes = list(plan_nodes(_postgres_plan(sql)))
-        assert not [node for node in nodes if node["Node Type"] == "Seq Scan"], sql
-        indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
+        scans = {node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"}
+        assert scans <= {"horsies_queues"}, sql  # which has a few rows
+        names = {node["Index Name"] for node in nodes if "Index Name" in node}
+        indexes = {name for name in names if not name.startswith("horsies_queue")}
         if number == 0:
             assert indexes == {"horsies_task_claim"}
             assert not [node for node in nodes if "Sort" in node["Node Type"]], "the index gives the order"
