@@ -31,8 +31,8 @@ class Most(NamedTuple):
         return self.trips <= other.trips and self.statements <= other.statements
 
 
-#: Round trips and statements of a tick, with BEGIN, COMMIT and the claim, however many nodes have ended in it. libpq may
-#: send part of a pipeline early, so there are two to four round trips more on a slow machine than on a fast one.
+#: Round trips and statements of a tick, with BEGIN, COMMIT and the claim, however many nodes have ended in it. libpq
+#: may send part of a pipeline early, so there are two to four round trips more on a slow machine than on a fast one.
 MOST = Most(16, 24)
 
 #: The same, where all of it meets: what is paused, and what is to be tried again, is asked for beside the rest.
