@@ -1,4 +1,4 @@
-"""How nodes are made: ``task.node(**options)(**kwargs)``, ``task.map()``, ``sleep()``, ``wait_for_event()``."""
+"""Factories of nodes: ``task.node(**options)(**kwargs)``, ``task.map()``, ``sleep()``, ``wait_for_event()``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ONE_OR_MORE = "allowed: a node, or a list of nodes."
 
 @dataclass(frozen=True, slots=True)
 class TaskNodeFactory(Generic[P, T_co]):
-    """Makes nodes of a task that have the same options; called with the arguments of the task's function."""
+    """Makes nodes of a task with the same options; call it with the arguments of the task's function."""
 
     task: HorsiesTask[P, Any]
     options: Mapping[str, Any]
@@ -31,19 +31,19 @@ class TaskNodeFactory(Generic[P, T_co]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskNode[T_co]:
         """Return a node.
 
-        Arguments go by name. One that is a node, or a list of nodes, is what will have come out of it; so is
-        ``node.value``, which has the type of that.
+        Arguments are given by name. An argument that is a node, or a list of nodes, is replaced by its value when the
+        task runs. ``node.value`` means the same and has the type of the value.
         """
         return TaskNode(task=self.task, **node_fields(self.options, args, kwargs))
 
 
 def task_nodes(task: HorsiesTask[P, Any], options: Mapping[str, Any]) -> TaskNodeFactory[P, Any]:
-    """Return what makes nodes of a task. Raises TypeError for an unknown option."""
+    """Return a factory of a task's nodes. Raises TypeError for an unknown option."""
     check_names("node()", options, TaskNodeOptions.__optional_keys__)
     return TaskNodeFactory(task, options)
 
 
-def mapped(
+def map_node(
     task: HorsiesTask[..., Any],
     over: Any,
     param: str | None,
@@ -70,18 +70,18 @@ def mapped(
 
 
 def sleep(until: float | timedelta | datetime, **options: Unpack[StepOptions]) -> SleepNode:
-    """Return a node that waits: for seconds or a timedelta from when its turn comes, or until an aware datetime.
+    """Return a node that waits: for seconds or a timedelta from its start, or until an aware datetime.
 
-    No worker is held. Its value is None.
+    It holds no worker. Its value is None.
     """
     check_names("sleep()", options, STEP_OPTIONS)
     return SleepNode(until=until, **node_fields(options, (), {}))
 
 
 def wait_for_event(name: str, timeout: float | timedelta | None = None, **options: Unpack[StepOptions]) -> EventNode:
-    """Return a node that waits for ``handle.send_event(name, payload)``, at most ``timeout`` seconds from its turn on.
+    """Return a node that waits for ``handle.send_event(name, payload)``, at most ``timeout`` seconds from its start.
 
-    No worker is held; an event that was sent before counts. Its value is the payload.
+    It holds no worker; an event that was sent before its start counts. Its value is the payload.
     """
     check_names("wait_for_event()", options, STEP_OPTIONS)
     return EventNode(event_name=name, timeout=timeout, **node_fields(options, (), {}))
@@ -95,7 +95,7 @@ def check_names(where: str, options: Mapping[str, Any], allowed: frozenset[str])
 
 
 def node_fields(options: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a node's fields are for these options and arguments, with the node_errors that show already."""
+    """Return the fields of a node for these options and arguments, with the errors that show already."""
     fields: dict[str, Any] = {}
     node_errors: list[NodeError] = []
     waits_for: list[Node[Any]] = []
@@ -151,7 +151,7 @@ def _sources(name: str, value: Any, node_errors: list[NodeError]) -> Iterator[tu
         return
     for param, given in value.items():
         source = _source(given)
-        # In args_from a node is its result, with or without the mark for that.
+        # In args_from a node means its result, with or without ``.result``.
         if isinstance(param, str) and source and (source[0] is Node or name == "args_from"):
             yield param, source[1]
         else:
@@ -168,14 +168,14 @@ def _source(value: Any) -> tuple[type, Source] | None:
         return (Node, value) if isinstance(value, Node) else (ResultOf, value.node)
     kind = Node if isinstance(first, Node) else ResultOf
     if not all(isinstance(one, kind) for one in value):
-        return None  # its encoding will tell which of them is the odd one
+        return None  # encoding reports the mixed items
     return kind, tuple(value) if kind is Node else tuple(one.node for one in value)
 
 
 def _add_arguments(
     fields: dict[str, Any], kwargs: Mapping[str, Any], waits_for: list[Node[Any]], node_errors: list[NodeError]
 ) -> None:
-    """Tell the arguments that are nodes from those that are values; a node that is an argument is waited for."""
+    """Separate arguments that are nodes from plain values, and wait for the nodes."""
     plain: dict[str, Any] = {}
     for name, value in kwargs.items():
         if name in fields.get("args_from", ()) or name in fields.get("values_from", ()):

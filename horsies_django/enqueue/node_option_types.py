@@ -1,4 +1,4 @@
-"""The options of nodes, as an editor completes them."""
+"""The options of nodes as TypedDicts, so that editors complete them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from .nodes import Node, ResultOf
     from .workflow_context import WorkflowContext
 
-#: Decides about a node, once, when it would become ready: ``run_when`` and ``skip_when``.
+#: The type of ``run_when`` and ``skip_when``: called once, when the node would become ready.
 Condition = Callable[["WorkflowContext"], bool]
 
 
 class StepOptions(TypedDict, total=False):
-    """What every node takes.
+    """The options of every node.
 
-    ``join`` says how many of the nodes that it waits for have to complete (with QUORUM: ``min_success``);
-    ``allow_failed_deps`` lets it run although some have not; ``run_when`` and ``skip_when`` are conditions.
+    ``join`` sets how many of the nodes that it waits for must complete (with QUORUM: ``min_success``).
+    ``allow_failed_deps`` starts it even if some have not completed. ``run_when`` and ``skip_when`` are conditions.
     """
 
     node_id: str | None
@@ -35,10 +35,11 @@ class StepOptions(TypedDict, total=False):
 
 
 class InputOptions(StepOptions, total=False):
-    """What a node takes that has parameters.
+    """The options of nodes with parameters.
 
-    ``args_from`` gives a parameter the :class:`~horsies_django.TaskResult` of a node, ``values_from`` its ok value; of
-    a list of nodes, a list. ``workflow_ctx_from`` are the nodes that the parameter ``workflow_ctx`` shows.
+    ``args_from`` fills a parameter with the :class:`~horsies_django.TaskResult` of a node, ``values_from`` with its ok
+    value; a list of nodes fills it with a list. ``workflow_ctx_from`` lists the nodes in the parameter
+    ``workflow_ctx``.
     """
 
     args_from: Mapping[str, Node[Any] | ResultOf | Iterable[Node[Any]]]
@@ -47,7 +48,7 @@ class InputOptions(StepOptions, total=False):
 
 
 class TaskNodeOptions(InputOptions, total=False):
-    """What the node of a task takes: its task's options, as ``with_options()`` has them, and those of a node."""
+    """The options of a task's node: those of the task, as in ``with_options()``, and those of a node."""
 
     queue_name: str | None
     priority: int | None
@@ -59,12 +60,12 @@ class TaskNodeOptions(InputOptions, total=False):
 
 
 class SubWorkflowNodeOptions(InputOptions, total=False):
-    """What the node of a subworkflow takes: ``retry_policy`` runs the whole subworkflow again."""
+    """The options of a subworkflow's node: ``retry_policy`` runs the whole subworkflow again."""
 
     retry_policy: RetryPolicy | None
 
 
 STEP_OPTIONS: Final = StepOptions.__optional_keys__
 INPUT_OPTIONS: Final = InputOptions.__optional_keys__ - STEP_OPTIONS
-#: Those that a node hands on to its task.
+#: The options that a node passes to its task.
 SEND_OPTIONS: Final = TaskNodeOptions.__optional_keys__ - STEP_OPTIONS - INPUT_OPTIONS

@@ -1,7 +1,7 @@
-"""The nodes of a workflow, as a user writes them.
+"""The nodes of workflows, as users write them.
 
-A node is frozen from its making on, and judged together with the workflow it goes into: what is wrong with it already
-is in its ``flaws``.
+A node is immutable, and validated together with the workflow that it goes into. Errors that show earlier are in its
+``errors``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, ca
 from ..core.results import TaskError, TaskResult
 from ..core.workflow_errors import NodeError
 from ..core.workflow_status import Join, NodeKind
-from .flow import Part
+from .flow import FlowPart
 from .node_option_types import Condition
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-#: The node, or the nodes, from which a parameter has its value.
+#: The node, or the nodes, whose values fill a parameter.
 Source: TypeAlias = "Node[Any] | tuple[Node[Any], ...]"
 
 
 @dataclass(frozen=True)  # with slots, NodeKey[str]("…") would raise before Python 3.13
 class NodeKey(Generic[T_co]):
-    """A node's id, and the type of its value: for who asks for its result without holding the node (W-27).
+    """The id of a node, with the type of its value: looks up a result without the node object.
 
     >>> REPORT: NodeKey[str] = NodeKey("report")
     """
@@ -39,16 +39,16 @@ class NodeKey(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class ResultOf:
-    """What ``node.result`` is at run time: the mark that a parameter wants the TaskResult rather than the ok value."""
+    """The run-time value of ``node.result``: marks that a parameter takes the TaskResult rather than the ok value."""
 
     node: Node[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Node(Part, Generic[T_co]):
-    """A step of a workflow; ``T`` is the type of its ok value. Two nodes are the same if they are one object."""
+class Node(FlowPart, Generic[T_co]):
+    """A step of a workflow; ``T`` is the type of its ok value. Nodes are compared by identity."""
 
-    #: What it does when its time comes.
+    #: How the engine runs the node.
     kind: ClassVar[NodeKind]
 
     node_id: str | None = None
@@ -62,25 +62,25 @@ class Node(Part, Generic[T_co]):
 
     @property
     def label(self) -> str:
-        """What it is, in words, where it has no name."""
+        """Describes the node in error messages."""
         raise NotImplementedError
 
     @property
     def value(self) -> T_co:
-        """Its ok value, as an argument of a later node: ``save.node()(data=fetch.value)``.
+        """The ok value, as an argument of a later node: ``save.node()(data=fetch.value)``.
 
-        To a type checker it is the value; it really is this node, and ``data=fetch`` says the same.
+        To a type checker it has the type of the value; at run time it is the node, so ``data=fetch`` means the same.
         """
         return cast("T_co", self)
 
     @property
     def result(self) -> TaskResult[T_co, TaskError[Any]]:
-        """Its TaskResult, ok or err, as an argument of a later node: ``report.node()(outcome=fetch.result)``."""
+        """The TaskResult, ok or err, as an argument of a later node: ``report.node()(outcome=fetch.result)``."""
         return cast("TaskResult[T_co, TaskError[Any]]", ResultOf(self))
 
     @property
     def key(self) -> NodeKey[T_co]:
-        """Its key. Raises ValueError for a node without a ``node_id`` of its own; ``Workflow.key(node)`` knows it."""
+        """The key of the node. Raises ValueError for a node without its own ``node_id``; use ``Workflow.key(node)``."""
         if self.node_id is None:
             raise ValueError(f"{self!r} has no node_id of its own; Workflow.key(node) tells the one it has there.")
         return NodeKey(self.node_id)
@@ -90,13 +90,13 @@ class Node(Part, Generic[T_co]):
         return f"<{type(self).__name__}{name}: {self.label}>"
 
 
-#: A node of a workflow, in any of the ways to name it.
+#: A node of a workflow, as object, key or id.
 NodeRef: TypeAlias = Node[T] | NodeKey[T] | str
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class CallNode(Node[T_co]):
-    """A node that calls something: ``kwargs`` are the values it is given, the other three what comes from nodes."""
+    """A node that calls a function: ``kwargs`` are plain values, the other three are filled by nodes."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class CallNode(Node[T_co]):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class TaskNode(CallNode[T_co]):
-    """The call of a task, as ``task.node(**options)(**kwargs)`` makes it; ``options`` are in place of the task's."""
+    """The call of a task, from ``task.node(**options)(**kwargs)``; ``options`` override those of the task."""
 
     task: HorsiesTask[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class TaskNode(CallNode[T_co]):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class MapNode(TaskNode[list[T]], Generic[T]):
-    """One call of a task for each item of the list that ``over`` gives (P-07); its value are theirs, in order."""
+    """One call of a task for each item of the list that ``over`` returns; its value is the list of theirs, in order."""
 
     over: Node[Any] | None
     param: str | None = None
@@ -131,7 +131,7 @@ class MapNode(TaskNode[list[T]], Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class SleepNode(Node[None]):
-    """A time to wait that holds no worker (P-08); :func:`sleep` makes one."""
+    """Waits for a time without holding a worker; :func:`sleep` makes one."""
 
     until: float | timedelta | datetime
 
@@ -144,7 +144,7 @@ class SleepNode(Node[None]):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class EventNode(Node[Any]):
-    """Waits for an event, and holds no worker (P-08); :func:`wait_for_event` makes one. Its value is the payload."""
+    """Waits for an event without holding a worker; :func:`wait_for_event` makes one. Its value is the payload."""
 
     event_name: str
     timeout: float | timedelta | None = None

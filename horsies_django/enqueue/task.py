@@ -246,9 +246,9 @@ class HorsiesTask(_GenericTask[P, T]):
         An item goes to the parameter ``param``, by default the first; ``kwargs`` are the other arguments, the same for
         each call. Options are those of :meth:`node`. The node's value is the list of theirs, in order.
         """
-        from .node_factories import mapped
+        from .node_factories import map_node
 
-        return mapped(self, over, param, kwargs, options)
+        return map_node(self, over, param, kwargs, options)
 
     def stored_policy(self, defaults: DefaultOptions = NO_DEFAULTS) -> RetryPolicy | None:
         """The retry policy as a row stores it; a ``backoff`` that no policy can have is approximated.

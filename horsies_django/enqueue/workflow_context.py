@@ -1,4 +1,4 @@
-"""What the function of a node is given that wants to know its place, or what came before (W-26)."""
+"""What the function of a node may take besides its arguments: its position and the results of other nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowMeta:
-    """Where a node is: what the parameter ``workflow_meta`` gets."""
+    """The position of a node, for the parameter ``workflow_meta``."""
 
     workflow_id: UUID
     task_index: int
@@ -26,7 +26,7 @@ class WorkflowMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubWorkflowSummary:
-    """How a subworkflow ended: how many nodes of how many, and its error in words."""
+    """How a subworkflow ended: the number of nodes with each status, and its error as text."""
 
     workflow_id: UUID | None
     status: WorkflowStatus
@@ -39,10 +39,10 @@ class SubWorkflowSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowContext:
-    """What the parameter ``workflow_ctx`` gets: the results of the nodes of ``workflow_ctx_from``, and no others.
+    """The results of the nodes of ``workflow_ctx_from``, for the parameter ``workflow_ctx``.
 
-    Nodes are named by id, by :class:`~horsies_django.NodeKey`, or as themselves if they have a ``node_id`` or belong to
-    a definition.
+    Nodes are given by id, by :class:`~horsies_django.NodeKey`, or as objects that have a ``node_id`` or belong to a
+    definition.
     """
 
     workflow_id: UUID
@@ -51,7 +51,7 @@ class WorkflowContext:
     node_id: str
     results: Mapping[str, TaskResult[Any, TaskError[Any]]] = field(default_factory=dict)
     summaries: Mapping[str, SubWorkflowSummary] = field(default_factory=dict)
-    #: The ids of nodes that have none of their own, where the definition is known.
+    #: The ids of nodes without their own, where the definition is known.
     node_ids: Mapping[Node[Any], str] = field(default_factory=dict)
 
     @overload
@@ -59,7 +59,7 @@ class WorkflowContext:
     @overload
     def result_for(self, node: str) -> TaskResult[Any, TaskError[Any]]: ...
     def result_for(self, node: NodeRef[Any]) -> TaskResult[Any, TaskError[Any]]:
-        """Return a node's result. Raises KeyError for one that is not in ``workflow_ctx_from``."""
+        """Return a node's result. Raises KeyError for a node outside ``workflow_ctx_from``."""
         return self.results[self._listed(node, self.results)]
 
     def has_result(self, node: NodeRef[Any]) -> bool:
@@ -67,7 +67,7 @@ class WorkflowContext:
         return self._id_of(node) in self.results
 
     def summary_for(self, node: NodeRef[Any]) -> SubWorkflowSummary:
-        """Return how a subworkflow ended. Raises KeyError for one that is not in ``workflow_ctx_from``."""
+        """Return how a subworkflow ended. Raises KeyError for a node outside ``workflow_ctx_from``."""
         return self.summaries[self._listed(node, self.summaries)]
 
     def has_summary(self, node: NodeRef[Any]) -> bool:

@@ -11,7 +11,7 @@ def repair_workflows(options: Options, refused: Refused) -> Batch:
     from ..workflows.engine import repair
 
     done = repair.repair(options.database)
-    return Batch(len(done), len([each for each in done if each.finished or not each.error]))
+    return Batch(len(done), len([each for each in done if each.ended_workflows or not each.error]))
 
 
 def expire_workflows(options: Options, refused: Refused) -> Batch:

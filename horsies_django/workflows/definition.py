@@ -12,7 +12,7 @@ from ..core.exceptions import InvalidWorkflow
 from ..core.registry import registry as names
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import OnError
-from ..enqueue.flow import Part
+from ..enqueue.flow import FlowPart
 from ..enqueue.node_option_types import SubWorkflowNodeOptions
 from .conditions import register_conditions_of
 from .errors import ErrorList
@@ -93,7 +93,7 @@ class WorkflowDefinition(Generic[T]):
         for part in vars(cls).values():
             register_conditions_of(part)
         for name in vars(cls).keys() & _RESERVED:
-            if isinstance(vars(cls)[name], Part):
+            if isinstance(vars(cls)[name], FlowPart):
                 problem = f"a node can't be named {name!r}; allowed: any other name."
                 class_errors.append((DefinitionErrorCode.INVALID_NODE_ID, problem))
         if own := vars(cls).get("build_with"):
@@ -138,12 +138,12 @@ class WorkflowDefinition(Generic[T]):
         return subworkflow_nodes(cls, options)
 
 
-def _parts_of(cls: type[WorkflowDefinition[Any]]) -> dict[str, Part]:
+def _parts_of(cls: type[WorkflowDefinition[Any]]) -> dict[str, FlowPart]:
     """Return nodes and flows by the names of their attributes, those of base classes first."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, FlowPart] = {}
     for kind in reversed(cls.__mro__):
         for name, value in vars(kind).items():
-            if isinstance(value, Part):
+            if isinstance(value, FlowPart):
                 parts[name] = value
             else:
                 parts.pop(name, None)  # a subclass may replace a node by another value
@@ -202,10 +202,10 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Workflow[Any]]:
 
 
 def _check_output(cls: type[WorkflowDefinition[Any]], workflow: Workflow[Any], errors: ErrorList) -> None:
-    promised = produced_types(cls._meta.output_hint)
-    if workflow.output is not None and are_disjoint(found := value_types(workflow.output), promised):
-        declared = describe(promised)
-        problem = f"the output gives {describe(found)}, and the definition declares {declared}; allowed: the same."
+    declared = produced_types(cls._meta.output_hint)
+    if workflow.output is not None and are_disjoint(found := value_types(workflow.output), declared):
+        names = describe(found), describe(declared)
+        problem = "the output gives {}, and the definition declares {}; allowed: the same.".format(*names)
         errors.add(DefinitionErrorCode.OUTPUT_TYPE, problem, workflow.key(workflow.output).node_id)
 
 

@@ -61,13 +61,13 @@ def start(
             raise
     travelling = {**travelling, **headers.of_slot(scheduled_for)}
     launched = insert_or_get(options.database, blueprint, key, headers=travelling)
-    known = launched.workflow
-    if known.name != blueprint.name:
-        by = "this id" if known.pk == key else f"unique_key {blueprint.unique_key!r}"
-        raise PayloadMismatch(known.pk, ["name"], f"a workflow {known.name!r} with {by}, which is")
+    workflow = launched.workflow
+    if workflow.name != blueprint.name:
+        by = "this id" if workflow.pk == key else f"unique_key {blueprint.unique_key!r}"
+        raise PayloadMismatch(workflow.pk, ["name"], f"a workflow {workflow.name!r} with {by}, which is")
     if launched.is_new and schedule_id is not None:
-        Workflow.objects.using(options.database).filter(pk=known.pk).update(schedule_id=schedule_id)
-    return Started(UUID(str(known.pk)), launched.is_new)
+        Workflow.objects.using(options.database).filter(pk=workflow.pk).update(schedule_id=schedule_id)
+    return Started(UUID(str(workflow.pk)), launched.is_new)
 
 
 def insert_or_get(
@@ -87,9 +87,9 @@ def insert_or_get(
             with transaction.atomic(using=database):
                 return Insertion(start_workflow.insert(database, blueprint, workflow_id, parent, headers), is_new=True)
         except IntegrityError:
-            known = workflows.filter(pk=workflow_id).first() or workflows.holding(blueprint.unique_key).first()
-            if known is not None:
-                return Insertion(known, is_new=False)
+            workflow = workflows.filter(pk=workflow_id).first() or workflows.holding(blueprint.unique_key).first()
+            if workflow is not None:
+                return Insertion(workflow, is_new=False)
             # The other workflow ended between the two statements; any other error is raised after the last try.
             tries -= 1
             if not tries:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.utils.text import slugify
 
 from ..core.workflow_errors import DefinitionErrorCode, shown
-from ..enqueue.flow import Order, Part, walk
+from ..enqueue.flow import Dependency, FlowPart, walk
 from ..enqueue.nodes import Node
 from .errors import ErrorList
 
@@ -39,7 +39,7 @@ def build_topology(slug: str, given: Any, errors: ErrorList) -> Topology:
     """Return the topology of what a workflow was given as its nodes."""
     index: dict[Node[Any], int] = {}
     names: dict[Node[Any], str] = {}
-    orders: list[Order] = []
+    orders: list[Dependency] = []
     for name, part in _parts(given, errors):
         if name is not None and isinstance(part, Node):
             if part in names:
@@ -47,7 +47,7 @@ def build_topology(slug: str, given: Any, errors: ErrorList) -> Topology:
                 errors.add(DefinitionErrorCode.DUPLICATE_NODE_ID, problem, names[part])
             names.setdefault(part, name)
         for one in walk(part):
-            if isinstance(one, Order):
+            if isinstance(one, Dependency):
                 orders.append(one)
             elif one not in index:
                 index[one] = len(index)
@@ -62,8 +62,8 @@ def build_topology(slug: str, given: Any, errors: ErrorList) -> Topology:
     return Topology(nodes, ids, index, waits_for, tuple(map(tuple, dependents)), by_id)
 
 
-def _parts(given: Any, errors: ErrorList) -> Iterator[tuple[str | None, Part]]:
-    if isinstance(given, Part):
+def _parts(given: Any, errors: ErrorList) -> Iterator[tuple[str | None, FlowPart]]:
+    if isinstance(given, FlowPart):
         given = (given,)
     if isinstance(given, str) or not isinstance(given, Iterable):
         errors.add(
@@ -71,7 +71,7 @@ def _parts(given: Any, errors: ErrorList) -> Iterator[tuple[str | None, Part]]:
         )
         return
     for name, part in given.items() if isinstance(given, Mapping) else ((None, part) for part in given):
-        if isinstance(part, Part):
+        if isinstance(part, FlowPart):
             yield name, part
         else:
             problem = f"nodes has {shown(part)}; allowed: nodes, as task.node(…)(…) makes them, and flows of them."
@@ -112,7 +112,7 @@ def _waits_for(
     nodes: Iterable[Node[Any]],
     ids: tuple[str, ...],
     index: Mapping[Node[Any], int],
-    orders: Iterable[Order],
+    orders: Iterable[Dependency],
     errors: ErrorList,
 ) -> tuple[tuple[int, ...], ...]:
     # A dict serves as an ordered set.

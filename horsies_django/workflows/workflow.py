@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 
 from ..core.results import TaskError, TaskResult
 from ..core.workflow_status import OnError
-from ..enqueue.flow import Part
+from ..enqueue.flow import FlowPart
 from ..enqueue.node_factories import check_names
 from ..enqueue.nodes import Node, NodeKey, NodeRef
 from . import validation
@@ -27,7 +27,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 #: Nodes and flows (``a >> b``), alone or in a list; in a dict the keys are the ids of the nodes.
-Nodes = Part | Iterable[Part] | Mapping[str, Part]
+Nodes = FlowPart | Iterable[FlowPart] | Mapping[str, FlowPart]
 
 #: The result of a workflow without an output: the results of all nodes without dependents, by id.
 Results = dict[str, TaskResult[Any, TaskError[Any]]]
@@ -198,6 +198,6 @@ class Workflow(Generic[T]):
 
 def _frozen(nodes: Any) -> Any:
     """Return a copy that the caller can't change or exhaust."""
-    if isinstance(nodes, Part | str) or not isinstance(nodes, Iterable):
+    if isinstance(nodes, FlowPart | str) or not isinstance(nodes, Iterable):
         return nodes
     return dict(nodes) if isinstance(nodes, Mapping) else tuple(nodes)

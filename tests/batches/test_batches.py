@@ -300,7 +300,7 @@ def test_a_batch_begins_once():
     batch = Batch("x")
     batch.start()
 
-    with pytest.raises(ValueError, match="has begun; allowed: one start"):
+    with pytest.raises(ValueError, match="has been started; allowed: one start"):
         batch.start()
 
 

@@ -26,7 +26,7 @@ class TaskMachine(People, Workers):
         """A worker stops and does not wait any longer for what it runs, or is found dead."""
         worker = self.holders()[place % len(self.holders())]
         if gives_up:
-            self.books(worker).recover_held()
+            self.store_of(worker).recover_held()
         else:
             recover_all(Task.objects.held_by(worker))
         self.model.recover(lambda row: row.worker == worker, overrun=gives_up)

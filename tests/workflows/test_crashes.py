@@ -176,7 +176,7 @@ def test_w_73_0_nodes_that_nobody_has_decided(drain):
 
     (report,) = mend(handle, drain)
 
-    assert (report.root_id, report.decided, report.error) == (handle.id, 2, "")
+    assert (report.root_id, report.decided_nodes, report.error) == (handle.id, 2, "")
     assert str(handle.status()) == "COMPLETED"
     assert all_ran_once()
 

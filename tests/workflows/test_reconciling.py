@@ -53,7 +53,7 @@ def test_s3_12_s3_14_s3_15_a_node_is_told_of_the_end_of_its_task(drain, end, cod
 
     (report,) = recover_stuck_workflows()
 
-    assert (report.root_id, report.settled, report.error) == (handle.id, 1, "")
+    assert (report.root_id, report.ended_nodes, report.error) == (handle.id, 1, "")
     result = handle.result_for("first")
     assert (result.ok if result.is_ok() else result.err.error_code) == (code or 5)
     assert codes(handle)["first"] == code
@@ -132,7 +132,7 @@ def test_w_73_those_whose_subworkflows_run_are_in_no_others_way(drain):
     reports = repair("default", most=1)
 
     assert {str(one.status()) for one in running} == {"RUNNING"}
-    assert [(report.root_id, report.settled) for report in reports] == [(stuck.id, 1)]
+    assert [(report.root_id, report.ended_nodes) for report in reports] == [(stuck.id, 1)]
 
 
 def test_scenario_63_a_worker_lives_on_with_what_can_not_go_on(worker):

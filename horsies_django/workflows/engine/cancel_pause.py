@@ -35,8 +35,8 @@ _UNSTARTED: Final = (TaskStatus.PENDING, TaskStatus.CLAIMED)
 def unstarted_in_stopped(nodes: NodeRows, task_ids: Collection[UUID]) -> NodeRows:
     """Return the nodes whose tasks wait for another attempt although their workflows do not run."""
     states = [WorkflowStatus.PAUSED, *sorted(WORKFLOW_TERMINAL_STATES)]
-    mine = nodes.filter(task_id__in=task_ids, status__in=IN_PROGRESS)
-    return mine.filter(task__status__in=_UNSTARTED, workflow__status__in=states)
+    in_progress = nodes.filter(task_id__in=task_ids, status__in=IN_PROGRESS)
+    return in_progress.filter(task__status__in=_UNSTARTED, workflow__status__in=states)
 
 
 def return_to_ready(context: EngineContext, some: NodeRows) -> None:
@@ -56,8 +56,8 @@ def _with_unstarted_task(some: NodeRows) -> NodeRows:
 def skip_in_ended(context: EngineContext, some: NodeRows) -> list[NodeEnd]:
     """Skip those of ``some`` nodes whose workflow has ended and whose tasks have not started."""
     nodes = context.nodes
-    late = _with_unstarted_task(some).filter(workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES))
-    taken = _cancel_tasks(context, late.values_list("task_id", "pk"))
+    unstarted = _with_unstarted_task(some).filter(workflow__status__in=sorted(WORKFLOW_TERMINAL_STATES))
+    taken = _cancel_tasks(context, unstarted.values_list("task_id", "pk"))
     rows = nodes.filter(where_in(nodes.db, taken))
     columns = ("pk", "workflow_id", "task_index", "dependents", "map_index")
     skipped = [
@@ -75,8 +75,8 @@ def _cancel_tasks(context: EngineContext, rows: Iterable[tuple[Any, int]]) -> li
     """
     pairs = dict(rows)
     free = _lock_unstarted(context.database, pairs)
-    gone = _expire(context, _claimed(free))
-    cancelled = [task_id for task_id in free if task_id not in gone]
+    expired = _expire(context, _claimed(free))
+    cancelled = [task_id for task_id in free if task_id not in expired]
     if cancelled:
         Task.objects.using(context.database).filter(where_in(context.database, cancelled)).cancel_quietly()
     return [pairs[task_id] for task_id in cancelled]
@@ -120,11 +120,11 @@ def release_held(database: str, keys: Collection[UUID]) -> None:
     """Release the held tasks of these workflows, which run again, so that workers can claim them."""
     tasks = Task.objects.using(database)
     nodes = WorkflowTask.objects.using(database).filter(workflow__status=WorkflowStatus.RUNNING, status__in=IN_PROGRESS)
-    mine = nodes.filter(where_in(database, keys, "workflow"), task__in=tasks.held_back())
+    of_workflows = nodes.filter(where_in(database, keys, "workflow"), task__in=tasks.held_back())
     limited: dict[tuple[str, str], list[UUID]] = defaultdict(list)
     free: list[UUID] = []
     columns = ("task_id", "limit_key", "task_name", "task__task_name")
-    for task_id, limit_key, path, called in mine.values_list(*columns):
+    for task_id, limit_key, path, called in of_workflows.values_list(*columns):
         if task_id is None:
             continue
         if limit_key is None or path != called:  # engine tasks have no limit
@@ -172,9 +172,9 @@ def pause(context: EngineContext, roots: Collection[UUID]) -> list[UUID]:
     lifecycle.PAUSE_WORKFLOW.apply(Workflow.objects.using(database).filter(where_in(database, keys)), paused_at=Now())
     notify_after_commit(database, keys)
     if keys:
-        mine = _with_unstarted_task(context.nodes.filter(where_in(database, keys, "workflow")))
+        of_workflows = _with_unstarted_task(context.nodes.filter(where_in(database, keys, "workflow")))
         context.fetch_later(
-            context.queries.query(mine, "task_id", "pk"),
+            context.queries.query(of_workflows, "task_id", "pk"),
             lambda rows: _return_tasks(context, rows),
         )
     return keys
@@ -198,14 +198,14 @@ def cancel(
     transition.apply(rows, cancelled_at=Now(), error=error, kept_until=workflow_kept_until(status, database))
     notify_after_commit(database, keys)
     nodes = WorkflowTask.objects.using(database).all()
-    mine = nodes.filter(workflow__in=keys)
-    taken = _cancel_tasks(context, _with_unstarted_task(mine).values_list("task_id", "pk"))
+    of_workflows = nodes.filter(workflow__in=keys)
+    taken = _cancel_tasks(context, _with_unstarted_task(of_workflows).values_list("task_id", "pk"))
     waits = lifecycle.ENQUEUE_NODE.is_possible
     children = workflows.filter(parent=OuterRef("pk"), is_replaced=False)
     untasked = Q(~Exists(children), status__in=IN_PROGRESS, task__isnull=True)
     skipped = [
         NodeEnd(pk, workflow_id, index, WorkflowTaskStatus.SKIPPED, dependents, map_index)
-        for pk, workflow_id, index, dependents, map_index in mine.filter(
+        for pk, workflow_id, index, dependents, map_index in of_workflows.filter(
             waits | untasked | where_in(database, taken)
         ).values_list("pk", "workflow_id", "task_index", "dependents", "map_index")
     ]
@@ -221,13 +221,13 @@ def subtree_ids(database: str, roots: Collection[UUID]) -> Sequence[UUID]:
 def _subtree_statuses(database: str, roots: Collection[UUID]) -> dict[UUID, str]:
     """Return the statuses of these workflows and of all below them, without replaced ones."""
     workflows = Workflow.objects.using(database)
-    asked = workflows.filter(where_in(database, roots))
+    given = workflows.filter(where_in(database, roots))
     # By their root: a query for the children of so many nodes takes time for all subworkflows of the table.
-    tree = workflows.filter(root_id__in=asked.values("root_id"), depth__gt=0, is_replaced=False)
+    tree = workflows.filter(root_id__in=given.values("root_id"), depth__gt=0, is_replaced=False)
     # A subquery, since a join may be planned as a scan of all nodes.
     above_it = WorkflowTask.objects.using(database).filter(pk=OuterRef("parent")).values("workflow_id")
     of_uuid = models.UUIDField()
-    rows = asked.values_list("pk", "status", Value(None, of_uuid)).union(
+    rows = given.values_list("pk", "status", Value(None, of_uuid)).union(
         tree.values_list("pk", "status", Subquery(above_it, output_field=of_uuid)), all=True
     )
     children: dict[UUID | None, list[UUID]] = defaultdict(list)

@@ -40,11 +40,11 @@ def complete_workflows(context: EngineContext, keys: Collection[UUID]) -> list[N
     """End those of these workflows that have no open node; return the ends of their parent nodes."""
     context.load_workflows(keys)
     workflows = [context.workflows[key] for key in keys if key in context.workflows]
-    done = [workflow for workflow in workflows if workflow.open_count == 0 and workflow.status not in _NOT_COMPLETABLE]
-    if not done:
+    ended = [workflow for workflow in workflows if workflow.open_count == 0 and workflow.status not in _NOT_COMPLETABLE]
+    if not ended:
         return []
-    _load(context, done)
-    finished = [workflow for workflow in done if workflow.is_running]
+    _load(context, ended)
+    finished = [workflow for workflow in ended if workflow.is_running]
     for workflow in finished:
         workflow.error = _error(context, workflow)
         is_success = workflow.error is None
@@ -54,7 +54,7 @@ def complete_workflows(context: EngineContext, keys: Collection[UUID]) -> list[N
         on_commit_robust(context.database, _log, workflow)
         context.end_workflow(workflow)
     notify_after_commit(context.database, [workflow.key for workflow in finished])
-    return _end_parents(context, [workflow for workflow in done if workflow.parent_id is not None])
+    return _end_parents(context, [workflow for workflow in ended if workflow.parent_id is not None])
 
 
 def preload(context: EngineContext, positions: Collection[Position]) -> None:

@@ -238,21 +238,21 @@ class EngineContext:
 
     # Reading.
 
-    def fetch(self, *questions: Query | None) -> list[list[Any]]:
+    def fetch(self, *queries: Query | None) -> list[list[Any]]:
         """Return the rows of each query, in one round trip; no rows for None."""
         later, self._queued = self._queued, []
-        asked = [question for question in questions if question is not None]
-        if not (asked or later):
-            return [[] for _ in questions]
-        answers = iter(self.queries.fetch(*asked, *(question for question, _ in later)))
-        found = [[] if question is None else next(answers) for question in questions]
-        for (_, do), rows in zip(later, answers, strict=True):
+        sent = [query for query in queries if query is not None]
+        if not (sent or later):
+            return [[] for _ in queries]
+        results = iter(self.queries.fetch(*sent, *(query for query, _ in later)))
+        found = [[] if query is None else next(results) for query in queries]
+        for (_, do), rows in zip(later, results, strict=True):
             do(rows)
         return found
 
-    def fetch_later(self, question: Query, do: Callable[[list[Any]], Any]) -> None:
+    def fetch_later(self, query: Query, do: Callable[[list[Any]], Any]) -> None:
         """Send this query with the next fetch, before anything is written; ``do`` takes its rows."""
-        self._queued.append((question, do))
+        self._queued.append((query, do))
 
     def count_ended(
         self, counts: Mapping[UUID, int], failed: Mapping[UUID, int], positions: Collection[Position]

@@ -30,24 +30,24 @@ def enqueue_limited(context: EngineContext, limit_keys: Mapping[int, str | None]
     release_after_commit(context.database, list(nodes.values_list("limit_key", "task_name").distinct()))
 
 
-def insert_limited_tasks(context: EngineContext, said: Mapping[UUID, tuple[str | None, str | None]]) -> None:
+def insert_limited_tasks(context: EngineContext, limits_of: Mapping[UUID, tuple[str | None, str | None]]) -> None:
     """Insert the tasks of nodes that were inserted as ENQUEUED; each has a limit key and the path of its task."""
-    if not said:
+    if not limits_of:
         return
-    context.queries.insert_tasks(_BLOCKED, said)
+    context.queries.insert_tasks(_BLOCKED, limits_of)
     if context.caller_notifies:
-        context.limit_keys.update(limit_key for limit_key, _ in said.values() if limit_key is not None)
+        context.limit_keys.update(limit_key for limit_key, _ in limits_of.values() if limit_key is not None)
     else:
-        release_after_commit(context.database, set(said.values()))
+        release_after_commit(context.database, set(limits_of.values()))
 
 
-def release_after_commit(database: str, said: Iterable[tuple[str | None, str | None]]) -> None:
+def release_after_commit(database: str, limits_of: Iterable[tuple[str | None, str | None]]) -> None:
     """Release blocked tasks of these limit keys, each with the path of its task, after the commit.
 
     The limits that the code declares now apply from then on, also to nodes that start later.
     """
     by_terms: dict[Terms, list[str]] = defaultdict(list)
-    for limit_key, path in said:
+    for limit_key, path in limits_of:
         if limit_key is not None and path is not None:
             by_terms[declared(path)].append(limit_key)
     for terms, limit_keys in by_terms.items():

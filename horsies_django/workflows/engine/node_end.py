@@ -85,22 +85,22 @@ def apply_results(context: EngineContext, rows: Iterable[Sequence[Any]]) -> tupl
     """
     nodes = context.nodes
     plain: list[NodeEnd] = []
-    asked: list[tuple[NodeEnd, str, str]] = []
-    late: list[NodeEnd] = []
+    decided: list[tuple[NodeEnd, str, str]] = []
+    timed_out: list[NodeEnd] = []
     for pk, workflow_id, index, dependents, map_index, is_ok, kind, is_undecided, answer, status, is_built in rows:
         ended = WorkflowTaskStatus.COMPLETED if is_ok else WorkflowTaskStatus.FAILED
         end = NodeEnd(pk, workflow_id, index, ended, dependents, map_index)
         if is_ok and is_undecided:
-            asked.append((end, answer, status))
+            decided.append((end, answer, status))
         elif is_ok and kind == NodeKind.EVENT:
-            late.append(end)
+            timed_out.append(end)
         elif kind != NodeKind.SUBWORKFLOW or not (is_ok or is_built):
             plain.append(end)  # a node with a subworkflow ends with that, even if its builder died
     if ok := [end.pk for end in plain if end.status == WorkflowTaskStatus.COMPLETED]:
         context.queries.complete(ok)
     _fail_nodes(nodes, [end.pk for end in plain if end.status != WorkflowTaskStatus.COMPLETED])
-    skipped, runs = _apply_conditions(nodes, asked)
-    return [*plain, *skipped, *time_out_events(nodes, late)], runs
+    skipped, runs = _apply_conditions(nodes, decided)
+    return [*plain, *skipped, *time_out_events(nodes, timed_out)], runs
 
 
 def with_ended_tasks(nodes: NodeRows) -> NodeRows:
@@ -142,24 +142,24 @@ def _fail_nodes(nodes: NodeRows, keys: Collection[int]) -> None:
     lifecycle.FAIL_NODE.apply(nodes.filter(pk__in=keys), completed_at=Now(), result=known, error_code=code)
 
 
-def _apply_conditions(nodes: NodeRows, asked: Sequence[tuple[NodeEnd, str, str]]) -> tuple[list[NodeEnd], list[int]]:
+def _apply_conditions(nodes: NodeRows, decided: Sequence[tuple[NodeEnd, str, str]]) -> tuple[list[NodeEnd], list[int]]:
     """Apply the answers of the tasks that evaluated the conditions of these nodes; return the skipped and the allowed.
 
     Each node comes with the answer and with the status of its workflow: if that has ended, the node is skipped.
     """
-    if not asked:
+    if not decided:
         return [], []
-    lost: dict[str, list[NodeEnd]] = defaultdict(list)
+    stopped: dict[str, list[NodeEnd]] = defaultdict(list)
     skipped, runs = list[NodeEnd](), list[int]()
-    for end, answer, status in asked:
+    for end, answer, status in decided:
         end = end._replace(status=WorkflowTaskStatus.SKIPPED)
         if status in WORKFLOW_TERMINAL_STATES:
-            lost[status].append(end)
+            stopped[status].append(end)
         elif json.loads(answer).get("ok") is True:
             runs.append(end.pk)
         else:
             skipped.append(end._replace(is_neutral=True))
-    for status, ends in lost.items():
+    for status, ends in stopped.items():
         _skip_stopped(nodes, ends, status)
     if runs:
         lifecycle.ALLOW_NODE.apply(nodes.filter(pk__in=runs), is_decided=True, task_id=None)
@@ -170,7 +170,7 @@ def _apply_conditions(nodes: NodeRows, asked: Sequence[tuple[NodeEnd, str, str]]
         WorkflowCode.CONDITION_NOT_MET,
         "The conditions of the node did not let it run.",
     )
-    return [*(end for ends in lost.values() for end in ends), *skipped], runs
+    return [*(end for ends in stopped.values() for end in ends), *skipped], runs
 
 
 def time_out_events(nodes: NodeRows, ends: Sequence[NodeEnd]) -> list[NodeEnd]:

@@ -289,8 +289,8 @@ class EngineQueries:
 
     @cached_property
     def _leaves(self) -> Selection:
-        mine = self.nodes.filter(IsAmong(_KEYS, "workflow_id"), map_index__isnull=True, dependents=[])
-        return self._compile_select(mine.order_by("workflow_id", "task_index"), OUTCOME_COLUMNS)
+        rows = self.nodes.filter(IsAmong(_KEYS, "workflow_id"), map_index__isnull=True, dependents=[])
+        return self._compile_select(rows.order_by("workflow_id", "task_index"), OUTCOME_COLUMNS)
 
     def status_counts(self, keys: Collection[UUID]) -> Query:
         """Query how many nodes of these workflows have each status, without the items of maps."""
@@ -298,8 +298,8 @@ class EngineQueries:
 
     @cached_property
     def _status_counts(self) -> Selection:
-        mine = self.nodes.filter(IsAmong(_KEYS, "workflow_id"), map_index__isnull=True)
-        grouped = mine.order_by().values("workflow_id", "status").annotate(count=Count("pk"))
+        rows = self.nodes.filter(IsAmong(_KEYS, "workflow_id"), map_index__isnull=True)
+        grouped = rows.order_by().values("workflow_id", "status").annotate(count=Count("pk"))
         return self._compile_select(grouped, ("workflow_id", "status", "count"))
 
     def parents(self, keys: Collection[int]) -> Query:

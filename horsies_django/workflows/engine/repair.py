@@ -48,15 +48,15 @@ class Repaired:
     """What repair did to the workflows of one tree; ``error`` says why it failed the tree or left it."""
 
     root_id: UUID
-    settled: int = 0
-    decided: int = 0
-    finished: int = 0
+    ended_nodes: int = 0
+    decided_nodes: int = 0
+    ended_workflows: int = 0
     error: str = ""
 
     @property
     def has_changes(self) -> bool:
         """Whether repair did anything."""
-        return bool(self.settled or self.decided or self.finished or self.error)
+        return bool(self.ended_nodes or self.decided_nodes or self.ended_workflows or self.error)
 
 
 def repair(database: str, most: int = MAX_TREES) -> list[Repaired]:
@@ -65,17 +65,17 @@ def repair(database: str, most: int = MAX_TREES) -> list[Repaired]:
     A tree with unreadable rows becomes FAILED with ``WORKER_ROW_UNREADABLE``, and the others are still repaired. A tree
     that another transaction has locked is left for the next pass.
     """
-    done: list[Repaired] = []
+    repaired: list[Repaired] = []
     for root in _stuck_roots(database, most):
         try:
             with transaction.atomic(using=database):
                 if Workflow.objects.using(database).lock([root], skip=True):
-                    done.append(_repair_tree(database, root))
+                    repaired.append(_repair_tree(database, root))
         except Exception as error:
             _raise_if_outage(database, error)
             logger.exception("workflow id=%s can't be repaired", root)
-            done.append(_fail_tree(database, root, error))
-    return [each for each in done if each.has_changes]
+            repaired.append(_fail_tree(database, root, error))
+    return [each for each in repaired if each.has_changes]
 
 
 def _raise_if_outage(database: str, error: Exception) -> None:
@@ -95,11 +95,11 @@ def _fail_tree(database: str, root: UUID, error: Exception) -> Repaired:
             if not Workflow.objects.using(database).lock([root], skip=True):
                 return Repaired(root)
             finished = _fail_unreadable(database, root, f"The rows of the workflow are damaged: {why}")
-    except Exception as again:
-        _raise_if_outage(database, again)
+    except Exception as problem:
+        _raise_if_outage(database, problem)
         logger.exception("workflow id=%s can't be failed either: left as it is", root)
-        return Repaired(root, error=repr(again))
-    return Repaired(root, finished=finished, error=why)
+        return Repaired(root, error=repr(problem))
+    return Repaired(root, ended_workflows=finished, error=why)
 
 
 def _fail_unreadable(database: str, root: UUID, why: str) -> int:
@@ -159,7 +159,7 @@ def _expire_or_fail(
     except Exception as problem:
         _raise_if_outage(which.db, problem)
         logger.exception("workflow id=%s can't be expired", key)
-        return bool(_fail_tree(which.db, root, problem).finished)
+        return bool(_fail_tree(which.db, root, problem).ended_workflows)
 
 
 def _expire(which: models.QuerySet[Workflow], key: UUID, root: UUID, error: Mapping[str, Any] | None = None) -> bool:
@@ -196,24 +196,24 @@ def _stuck_roots(database: str, most: int) -> list[UUID]:
     ended_child = Exists(children.filter(status__in=sorted(WORKFLOW_TERMINAL_STATES), open_count=0))
     items = nodes.filter(workflow=OuterRef("workflow"), map_index=OuterRef("task_index"))
     ended_map = Q(kind=NodeKind.MAP) & ~Exists(items.filter(_IS_OPEN))
-    left = in_progress.filter(ended_task | lost_task | ended_child | ended_map).values_list(
+    unprocessed = in_progress.filter(ended_task | lost_task | ended_child | ended_map).values_list(
         "workflow__root_id", flat=True
     )
     alive = Workflow.objects.using(database).filter(status=WorkflowStatus.RUNNING)
     idle = alive.filter(~Exists(in_progress.filter(workflow=OuterRef("pk")))).values_list("root_id", flat=True)
-    return list(dict.fromkeys([*left.distinct()[:most], *idle.order_by("pk")[:most]]))[:most]
+    return list(dict.fromkeys([*unprocessed.distinct()[:most], *idle.order_by("pk")[:most]]))[:most]
 
 
 def _repair_tree(database: str, root: UUID) -> Repaired:
     engine = Engine.on(database)
     workflows = Workflow.objects.using(database)
     keys = cancel_pause.subtree_ids(database, [root])
-    mine = engine.nodes.filter(workflow__in=keys)
+    nodes = engine.nodes.filter(workflow__in=keys)
     before = _count_ended(database, keys)
     _recount(database, keys)
-    lost = [*start_nodes.collect_maps(engine, resume_workflow.recount_maps(mine)), *_fail_lost_tasks(mine)]
+    lost = [*start_nodes.collect_maps(engine, resume_workflow.recount_maps(nodes)), *_fail_lost_tasks(nodes)]
     ends, ready = node_end.apply_results(
-        engine, node_end.with_ended_tasks(mine).values_list(*node_end.TASK_END_COLUMNS)
+        engine, node_end.with_ended_tasks(nodes).values_list(*node_end.TASK_END_COLUMNS)
     )
     engine.advance([*lost, *ends], ready)
     for key in workflows.filter(pk__in=keys, status=WorkflowStatus.RUNNING, node_count=0).values_list("pk", flat=True):
@@ -227,15 +227,15 @@ def _count_ended(database: str, keys: Collection[UUID]) -> int:
     return Workflow.objects.using(database).filter(pk__in=keys, status__in=sorted(WORKFLOW_TERMINAL_STATES)).count()
 
 
-def _fail_lost_tasks(mine: NodeRows) -> Iterator[NodeEnd]:
+def _fail_lost_tasks(nodes: NodeRows) -> Iterator[NodeEnd]:
     """Fail the nodes whose tasks were deleted. A node that has its subworkflow needs no task."""
-    tasks = Task.objects.using(mine.db).filter(pk=OuterRef("task_id"))
-    children = Workflow.objects.using(mine.db).filter(parent=OuterRef("pk"), is_replaced=False)
-    lost = mine.filter(~Exists(tasks), ~Exists(children), status__in=IN_PROGRESS, task_id__isnull=False)
+    tasks = Task.objects.using(nodes.db).filter(pk=OuterRef("task_id"))
+    children = Workflow.objects.using(nodes.db).filter(parent=OuterRef("pk"), is_replaced=False)
+    lost = nodes.filter(~Exists(tasks), ~Exists(children), status__in=IN_PROGRESS, task_id__isnull=False)
     for node in read_nodes(lost):
         result = node_end.err_result(RetrievalCode.RESULT_NOT_AVAILABLE, "The task was deleted.")
         lifecycle.FAIL_NODE.apply(
-            mine.filter(pk=node.pk),
+            nodes.filter(pk=node.pk),
             completed_at=Now(),
             result=result,
             error_code=str(RetrievalCode.RESULT_NOT_AVAILABLE),
@@ -248,15 +248,15 @@ def _recount(database: str, keys: Collection[UUID]) -> None:
     nodes = WorkflowTask.objects.using(database)
     is_failed = Q(status=WorkflowTaskStatus.FAILED, map_index__isnull=True)
     for key in keys:
-        mine = nodes.filter(workflow=key)
-        counts = mine.aggregate(
+        rows = nodes.filter(workflow=key)
+        counts = rows.aggregate(
             node_count=Count("pk"),
             open_count=Count("pk", filter=_IS_OPEN),
             failed_index=Min("task_index", filter=is_failed),
         )
         Workflow.objects.using(database).filter(pk=key).update(**counts)
         resume_workflow.recount(
-            mine.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read_nodes(mine)
+            rows.filter(status=WorkflowTaskStatus.PENDING, map_index__isnull=True), read_nodes(rows)
         )
 
 
