@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakSet
 
 from ..core.dry_run import sends_nothing
 from ..core.exceptions import InvalidWorkflow
 from ..core.workflow_errors import DefinitionErrorCode
 
-if TYPE_CHECKING:
-    from .definition import WorkflowDefinition
-
-    Definition = type[WorkflowDefinition[Any]]
+#: A WorkflowDefinition, whose module imports this one.
+Definition = type[Any]
 
 #: The definitions that are being built, from the outermost; None stands for one with arguments.
 _building: Final[ContextVar[tuple[Definition | None, ...]]] = ContextVar("horsies_building", default=())
