@@ -78,5 +78,5 @@ class Conditional(WorkflowDefinition[None]):
         definition_key = "registered.conditional"
 
 
-def conditional(condition) -> Workflow:
+def conditional(condition):
     return Workflow("conditional", [identity.node(node_id="one", run_when=condition)(value=1)])
