@@ -20,17 +20,8 @@ from uuid import uuid4
 
 from tests.tally import tally
 
-#: The tests that have databases of their own when all are run, about a third of the work each.
-APART: Final = {
-    "workflows, queues and limits": [
-        *("batches", "commands", "gathering", "limits", "queues", "retention", "signals", "unique", "waiting"),
-        "workflows",
-    ],
-    "the admin, sending and schedules": [
-        *("admin", "contract", "figures", "framework", "inspecting", "middleware", "rows"),
-        *("schedules", "sending", "state_machine"),
-    ],
-}
+#: Processes of pytest on each database: the tests wait as much as they work.
+PROCESSES: Final = {"SQLite": 2, "PostgreSQL": 3}
 
 #: pytest's exit status when it has found no tests.
 NOTHING_THERE: Final = 5
@@ -98,41 +89,42 @@ class Suite:
 
 
 def main() -> int:
-    """Run all at the same time, for they wait more than they work, and return the first failure.
+    """Run both at the same time and return the first failure.
 
-    The whole suite runs in parts. PostgreSQL alone has the tests that are marked as ``once``. Those marked as ``alone``
-    come after all the others, for whatever ran beside them would be measured too.
+    SQLite does without the tests that are marked as ``once``. Those marked as ``alone`` come after all the others, for
+    whatever ran beside them would be counted too.
     """
     arguments = sys.argv[1:]
-    is_whole = not any(os.path.exists(argument.split("::")[0]) for argument in arguments)
     if "-m" not in arguments:
         arguments = ["-m", "not slow", *arguments]
     alone, arguments = _only("alone", arguments), _only("not alone", arguments)
-    parts = {name: [f"tests/{folder}" for folder in folders] for name, folders in APART.items()} if is_whole else {}
-    rest = [f"--ignore={folder}" for folders in parts.values() for folder in folders]
+    is_whole = not any(os.path.exists(argument.split("::")[0]) for argument in arguments)
+
+    def parallel(vendor: str) -> list[str]:
+        return ["-n", str(PROCESSES[vendor]), "--dist", "loadfile"] if is_whole else []
+
     with ExitStack() as stack:
         kept = os.environ.get("TEST_RESULTS")
         results = Path(kept or stack.enter_context(tempfile.TemporaryDirectory(prefix="horsies-results-")))
-        suites = []
-        for name, paths in {"the rest": rest, **parts}.items():
-            own = [*_only("not once", arguments), *paths]
-            suites.append(Suite(f"SQLite, {name}", stack.enter_context(sqlite()), results, own))
-        first = stack.enter_context(postgres())
-        if "DATABASE_URL" in os.environ:
-            parts, rest = {}, []
-        for name, paths in parts.items():
-            url = stack.enter_context(postgres())
-            suites.append(Suite(f"PostgreSQL, {name}", url, results, [*arguments, *paths]))
+        url = stack.enter_context(postgres())
         print("\n=== the suite on PostgreSQL, and on SQLite beside it ===", flush=True)
-        suites.insert(0, Suite("PostgreSQL", first, results, [*arguments, *rest], is_seen=True))
+        suites = [
+            Suite("PostgreSQL", url, results, [*arguments, *parallel("PostgreSQL")], is_seen=True),
+            Suite(
+                "SQLite",
+                stack.enter_context(sqlite()),
+                results,
+                [*_only("not once", arguments), *parallel("SQLite")],
+            ),
+        ]
         statuses = [suite.wait() for suite in suites]
-        print("\n=== what is measured, on PostgreSQL with nothing beside it ===", flush=True)
-        suites.append(Suite("PostgreSQL", first, results, alone, is_seen=True))
+        print("\n=== what has to run alone, on PostgreSQL ===", flush=True)
+        suites.append(Suite("PostgreSQL", url, results, alone, is_seen=True))
         statuses.append(suites[-1].wait())
         print(f"\n{tally(suite.report for suite in suites if suite.report.exists())}", flush=True)
-    # By -k, say, a part may have none.
-    told = [status for status in statuses if status != NOTHING_THERE] or statuses
-    return next(filter(None, told), 0)
+    # By -k, say, one of them may have none.
+    found = [status for status in statuses if status != NOTHING_THERE] or statuses
+    return next(filter(None, found), 0)
 
 
 def _only(which: str, arguments: list[str]) -> list[str]:

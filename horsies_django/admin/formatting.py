@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.contrib import admin
 from django.template.defaultfilters import filesizeformat
-from django.utils.formats import date_format
+from django.utils.formats import date_format, number_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import is_aware, localtime
@@ -22,6 +22,11 @@ SHOWN: Final = 16_384
 
 #: Characters of a value from which on it is folded.
 FOLDED: Final = 2_000
+
+
+def grouped(number: int | None) -> str:
+    """Return a whole number with its thousands grouped."""
+    return number_format(number or 0, force_grouping=True)
 
 
 def moment(name: str, title: Any, *, exactly: bool = False) -> Any:

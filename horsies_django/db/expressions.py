@@ -29,16 +29,16 @@ _Compiled = tuple[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Blank:
+class Param:
     """Stands among a statement's parameters for one that each run of it gives, as the database takes it."""
 
     name: str
 
 
-class Given(Expression):
+class BoundParam(Expression):
     """A value that each run of a statement gives."""
 
-    def __init__(self, blank: Blank, output_field: Field[Any, Any]) -> None:
+    def __init__(self, blank: Param, output_field: Field[Any, Any]) -> None:
         super().__init__(output_field=output_field)
         self._blank = blank
 
@@ -51,7 +51,7 @@ class Given(Expression):
         return f"%s::{self.output_field.db_type(connection)}", (self._blank,)
 
 
-class FromNow(Func):
+class NowPlus(Func):
     """The database's clock plus some seconds, which may be negative and may differ from row to row."""
 
     def __init__(self, seconds: float | Func) -> None:
@@ -138,7 +138,7 @@ _POSTGRES_CASTS: Final = {
 }
 
 
-class FromMap(Func):
+class ValueByPk(Func):
     """The entry for a row's own primary key in a JSON object that travels as one parameter.
 
     So one uniform UPDATE gives each row a value of its own, at a fraction of what ``bulk_update`` costs. The entries
@@ -147,13 +147,13 @@ class FromMap(Func):
 
     arity = 1
 
-    def __init__(self, entries: Mapping[UUID, str] | Mapping[int, str] | Blank, output_field: Field[Any, Any]) -> None:
+    def __init__(self, entries: Mapping[UUID, str] | Mapping[int, str] | Param, output_field: Field[Any, Any]) -> None:
         super().__init__(F("pk"), output_field=output_field)
         self._entries = entries
 
     def _render(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, template: str) -> _Compiled:
         given = self._entries
-        entries = given if isinstance(given, Blank) else json_object(spelled(given, connection), given.values())
+        entries = given if isinstance(given, Param) else json_object(encode_pk(given, connection), given.values())
         key_sql, key_params = compiler.compile(self.get_source_expressions()[0])
         return template.format(key=key_sql), (entries, *key_params)
 
@@ -173,7 +173,7 @@ class FromMap(Func):
 _KEY_TYPES: Final = {"UUIDField": "uuid", "BigAutoField": "bigint", "PositiveIntegerField": "integer"}
 
 
-class IsAmong(Lookup):
+class AnyOf(Lookup):
     """Whether a key is one of those in an array that travels as one parameter.
 
     Unlike ``pk__in`` it is the same text for any number of keys, so that a statement is compiled and planned once.
@@ -182,7 +182,7 @@ class IsAmong(Lookup):
     lookup_name = "among"
     prepare_rhs = False
 
-    def __init__(self, keys: Blank | str, column: str = "pk") -> None:
+    def __init__(self, keys: Param | str, column: str = "pk") -> None:
         super().__init__(F(column), keys)
 
     @property
@@ -203,13 +203,13 @@ class IsAmong(Lookup):
         return self._render(compiler, "{key} IN (SELECT value FROM json_each(%s))")
 
 
-class IsOneOf(Func):
+class AnyPairOf(Func):
     """Whether two columns, a UUID and a number, are one of the pairs in a JSON array that travels as one parameter."""
 
     conditional = True
     output_field = BooleanField()
 
-    def __init__(self, first: str, second: str, pairs: Blank) -> None:
+    def __init__(self, first: str, second: str, pairs: Param) -> None:
         super().__init__(F(first), F(second))
         self._pairs = pairs
 
@@ -228,7 +228,7 @@ class IsOneOf(Func):
         return self._render(compiler, "json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(%s)")
 
 
-def spelled(keys: Iterable[UUID | int], connection: BaseDatabaseWrapper) -> list[str]:
+def encode_pk(keys: Iterable[UUID | int], connection: BaseDatabaseWrapper) -> list[str]:
     """Return primary keys as the database spells them where it makes texts of them."""
     if connection.features.has_native_uuid_field:
         return [str(key) for key in keys]
@@ -236,29 +236,29 @@ def spelled(keys: Iterable[UUID | int], connection: BaseDatabaseWrapper) -> list
 
 
 def json_object(keys: Iterable[str], entries: Iterable[str]) -> str:
-    """Return the parameter of a :class:`FromMap`."""
+    """Return the parameter of a :class:`ValueByPk`."""
     return "{" + ",".join([f'"{key}":{entry}' for key, entry in zip(keys, entries, strict=True)]) + "}"
 
 
 def json_array(keys: Collection[str], connection: BaseDatabaseWrapper) -> str:
-    """Return the parameter of an :class:`IsAmong`."""
+    """Return the parameter of an :class:`AnyOf`."""
     if connection.vendor == "postgresql":
         return "{" + ",".join(keys) + "}"
     return '["' + '","'.join(keys) + '"]' if keys else "[]"
 
 
 def json_pairs(pairs: Iterable[tuple[UUID, int]], connection: BaseDatabaseWrapper) -> str:
-    """Return the parameter of an :class:`IsOneOf`."""
+    """Return the parameter of an :class:`AnyPairOf`."""
     pairs = list(pairs)
-    firsts = spelled([first for first, _ in pairs], connection)
+    firsts = encode_pk([first for first, _ in pairs], connection)
     return json.dumps([[first, second] for first, (_, second) in zip(firsts, pairs, strict=True)])
 
 
 def integers(entries: Mapping[UUID, int]) -> dict[UUID, str]:
-    """Return the entries of a :class:`FromMap` of numbers."""
+    """Return the entries of a :class:`ValueByPk` of numbers."""
     return {key: str(number) for key, number in entries.items()}
 
 
 def texts(entries: Mapping[UUID, str]) -> dict[UUID, str]:
-    """Return the entries of a :class:`FromMap` of texts."""
+    """Return the entries of a :class:`ValueByPk` of texts."""
     return {key: json.dumps(text, ensure_ascii=False) for key, text in entries.items()}

@@ -15,10 +15,10 @@ from django.db import connections, models
 from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLInsertCompiler
 
-from .expressions import Blank
+from .expressions import Param
 
 
-class Piece(NamedTuple):
+class SqlFragment(NamedTuple):
     """A piece of SQL and its parameters."""
 
     sql: str
@@ -44,20 +44,20 @@ class Insert:
         values: Mapping[str, Any],
         alias: str,
         *,
-        source: Piece | None = None,
-        returning: Sequence[Piece] = (),
+        source: SqlFragment | None = None,
+        returning: Sequence[SqlFragment] = (),
         if_free: bool = False,
     ) -> None:
         connection = connections[alias]
         compiler = cast("SQLInsertCompiler", InsertQuery(model).get_compiler(connection=connection))
         self._returns = bool(returning)
         names: list[str] = []
-        pieces: list[Piece] = []
+        pieces: list[SqlFragment] = []
         for field, name, otherwise in _columns(model, alias):
             value = values.get(field.attname, otherwise)
             if value is not None:
                 names.append(name)
-                pieces.append(value if type(value) is Piece else _piece(field, value, compiler))
+                pieces.append(value if type(value) is SqlFragment else _piece(field, value, compiler))
         rows = f"VALUES ({_listed(pieces)})"
         if source:
             rows = f"SELECT {_listed(pieces)} FROM {source.sql}"  # noqa: S608  # our own
@@ -81,24 +81,24 @@ class Insert:
 
     def run(self, alias: str, given: Mapping[str, Any] | None = None) -> Sequence[Any] | None:
         """Run it, with what is to stand in its blanks, and return what it gives back for a row; None for no row."""
-        params = [given[param.name] if given and type(param) is Blank else param for param in self.params]
+        params = [given[param.name] if given and type(param) is Param else param for param in self.params]
         with connections[alias].cursor() as cursor:
             cursor.execute(self.sql, params)
             return cast("Sequence[Any] | None", cursor.fetchone()) if self._returns else ()
 
 
-def _piece(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler) -> Piece:
+def _piece(field: models.Field[Any, Any], value: Any, compiler: SQLInsertCompiler) -> SqlFragment:
     if not hasattr(value, "resolve_expression"):
-        return Piece("%s", (field.get_db_prep_save(value, compiler.connection),))
-    return Piece(*compiler.compile(compiler.prepare_value(field, value)))
+        return SqlFragment("%s", (field.get_db_prep_save(value, compiler.connection),))
+    return SqlFragment(*compiler.compile(compiler.prepare_value(field, value)))
 
 
-def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> list[Piece]:
+def columns_of(model: type[models.Model], names: Iterable[str], alias: str) -> list[SqlFragment]:
     """Return what asks an INSERT for columns of the new row; nothing where the database can't tell."""
     connection = connections[alias]
     if not connection.features.can_return_columns_from_insert:
         return []
-    return [Piece(connection.ops.quote_name(_field(model, name).column)) for name in names]
+    return [SqlFragment(connection.ops.quote_name(_field(model, name).column)) for name in names]
 
 
 def read(model: type[models.Model], names: Iterable[str], stored: Iterable[Any], alias: str) -> dict[str, Any]:
@@ -117,17 +117,17 @@ def _field(model: type[models.Model], name: str) -> Any:
 
 
 @functools.cache
-def _columns(model: type[models.Model], alias: str) -> list[tuple[models.Field[Any, Any], str, Piece | None]]:
+def _columns(model: type[models.Model], alias: str) -> list[tuple[models.Field[Any, Any], str, SqlFragment | None]]:
     """Return each field, its column's name as SQL has it, and what goes into a column that is given nothing."""
     connection = connections[alias]
-    columns: list[tuple[models.Field[Any, Any], str, Piece | None]] = []
+    columns: list[tuple[models.Field[Any, Any], str, SqlFragment | None]] = []
     for field in model._meta.concrete_fields:
         # A row's own id is no default: what a field makes anew for each row has to be given.
         otherwise = field.get_default() if field.has_default() and not field.primary_key else None
-        piece = None if otherwise is None else Piece("%s", (field.get_db_prep_save(otherwise, connection),))
+        piece = None if otherwise is None else SqlFragment("%s", (field.get_db_prep_save(otherwise, connection),))
         columns.append((field, connection.ops.quote_name(str(field.column)), piece))
     return columns
 
 
-def _listed(pieces: Iterable[Piece]) -> str:
+def _listed(pieces: Iterable[SqlFragment]) -> str:
     return ", ".join([piece.sql for piece in pieces])

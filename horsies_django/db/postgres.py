@@ -1,6 +1,6 @@
-"""What only PostgreSQL has and the ORM can't say: LISTEN, NOTIFY, many rows in two parameters.
+"""Features of PostgreSQL that the ORM does not have: LISTEN and NOTIFY, pipelines, many rows in two parameters.
 
-The only module that speaks to psycopg.
+The only module that uses psycopg.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models.sql import InsertQuery
 
 from .errors import LOCK_TAKEN, sqlstate
-from .inserts import Piece
+from .inserts import SqlFragment
 
 #: The one channel of all queues; notifications.py has its payloads.
 CHANNEL: Final = "horsies_tasks"
@@ -31,7 +31,8 @@ SUBSCRIBE: Final = "?waiting"
 PING: Final = "?"
 
 
-#: A plan that is kept may have been made when the table was empty; it must be right for millions of rows all the same.
+#: Settings of a session that keeps its plans. A plan may be made while the table is empty, and must still be right for
+#: millions of rows.
 _PLANS: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -42,7 +43,7 @@ _PLANS: Final = {
 }
 
 
-#: How many rows a table, or an index, had when it was last analyzed; below 0 if it never was.
+#: The number of rows that a table or an index had when it was last analyzed; negative if it never was.
 ESTIMATED_ROWS: Final = "SELECT CAST(reltuples AS bigint) FROM pg_class WHERE oid = to_regclass(%s)"
 
 #: The share of the rows that each of the commonest values of a column had then, as a JSON array of pairs.
@@ -53,8 +54,8 @@ WHERE schemaname = ANY (current_schemas(false)) AND tablename = %s AND attname =
 """
 
 
-#: What connections of our own have where the project's OPTIONS say nothing else: a server that is gone without a word
-#: is noticed within some ten seconds, whether an answer is awaited or not. Seconds, but for the last: milliseconds.
+#: Defaults for our own connections: a server that is gone is noticed within some ten seconds, whether an answer is
+#: awaited or not. Seconds, except the last in milliseconds.
 NETWORK: Final[Mapping[str, int]] = {
     "connect_timeout": 5,
     "keepalives": 1,
@@ -64,27 +65,27 @@ NETWORK: Final[Mapping[str, int]] = {
     "tcp_user_timeout": 10_000,
 }
 
-#: How long they wait for a lock where no wait is meant, unless the server, the role or OPTIONS have a limit.
+#: The longest wait for a lock where none is expected, unless the server, the role or OPTIONS set a limit.
 LOCK_TIMEOUT: Final = "10s"
 
 
 def own_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a project's OPTIONS as a connection of our own has them: its name, no pool, known times and isolation."""
+    """Return a project's OPTIONS for a connection of our own: with a name, no pool, timeouts, and READ COMMITTED."""
     from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
     own = {**NETWORK, **options, "application_name": f"horsies {name}"[:63]}
     own.pop("pool", None)
-    own["isolation_level"] = IsolationLevel.READ_COMMITTED.value  # guards rely on seeing what has just been committed
+    own["isolation_level"] = IsolationLevel.READ_COMMITTED.value  # updates must see what was just committed
     return own
 
 
 def set_up_session(connection: BaseDatabaseWrapper, *, is_busy: bool, waits: bool) -> None:
-    """Set what a new connection of our own needs on the server, in one statement.
+    """Set up the session of a new connection of our own, in one statement.
 
-    One that is busy speaks to the queue's tables only: it goes by their indexes, and keeps the plans it is told to. One
-    that ``waits`` has no limit for locks.
+    A busy connection only queries the queue's tables: it uses their indexes and keeps its plans. A connection that
+    ``waits`` has no limit for locks.
 
-    Not where a pooler stands between: what a session has set or prepared is another client's in the next transaction.
+    Nothing is set behind a pooler, where another client gets the session with the next transaction.
     """
     settings = {"default_transaction_isolation": "'read committed'"}
     if not waits:
@@ -104,14 +105,14 @@ def set_up_session(connection: BaseDatabaseWrapper, *, is_busy: bool, waits: boo
 
 
 def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the server has a transaction open for this connection, as the driver knows it from the last answer."""
+    """Whether the server has an open transaction on this connection, by the driver's knowledge from the last answer."""
     from psycopg.pq import TransactionStatus
 
     return connection.connection.pgconn.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
 def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
-    """Return a cursor that has statements planned once where :func:`set_up_session` wants it; else an ordinary one."""
+    """Return a cursor that prepares statements if :func:`set_up_session` enabled it; otherwise an ordinary one."""
     if connection.vendor != "postgresql":
         return connection.cursor()
     import psycopg
@@ -123,10 +124,10 @@ def preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
 
 
 def pipeline(connection: BaseDatabaseWrapper) -> AbstractContextManager[Any]:
-    """Have the statements in this block go in one round trip: up to the first whose rows are fetched. Else do nothing.
+    """Send the statements in this block in one round trip, up to the first whose rows are fetched, if the driver can.
 
-    Each statement still has a snapshot of its own. How many rows it met is not known until the block ends, and an error
-    may be raised by a later statement, or by the end of the block.
+    Each statement still has a snapshot of its own. The number of rows that it met is unknown until the block ends, and
+    an error may be raised by a later statement or by the end of the block.
     """
     if connection.vendor != "postgresql":
         return nullcontext()
@@ -144,9 +145,9 @@ def _pipelined(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 @contextmanager
 def waiting_for_locks(connection: BaseDatabaseWrapper, milliseconds: int) -> Iterator[None]:
-    """Have what waits longer for a lock in this block, in a transaction, raise an error (see :func:`is_lock_timeout`).
+    """Limit the wait for locks in this block of a transaction; a longer wait raises (see :func:`is_lock_timeout`).
 
-    In a pipeline that costs no round trip. Elsewhere do nothing.
+    In a pipeline that takes no round trip. Other databases are not limited.
     """
     if connection.vendor != "postgresql":
         yield
@@ -158,12 +159,12 @@ def waiting_for_locks(connection: BaseDatabaseWrapper, milliseconds: int) -> Ite
 
 
 def is_lock_timeout(error: Error) -> bool:
-    """Whether somebody else had a lock for too long."""
+    """Whether the error says that another transaction held a lock for too long."""
     return sqlstate(error) == LOCK_TAKEN
 
 
 def literal(value: Any) -> str:
-    """Return a value as SQL, for a text that has parameters as well."""
+    """Return a value as SQL, for a statement that has parameters as well."""
     from psycopg import sql
 
     return sql.Literal(value).as_string(None).replace("%", "%%")
@@ -191,37 +192,39 @@ def notify_at_once(alias: str, channel: str, payloads: Iterable[str]) -> None:
             cursor.execute(_NOTIFY, [channel, payload])
 
 
-def notification(payload: str) -> Piece:
+def notification(payload: str) -> SqlFragment:
     """Return SQL that notifies every listener, once the statement that it is part of has committed."""
-    return Piece("pg_notify(%s, %s)", (CHANNEL, payload))
+    return SqlFragment("pg_notify(%s, %s)", (CHANNEL, payload))
 
 
-def sent_rows(ids: Iterable[UUID], kwargs: Iterable[str], limit_keys: Sequence[str | None] | None = None) -> Piece:
-    """Return a source of rows ``sent (id, kwargs)``, in their order, and with ``limit_key`` if such are given.
+def sent_rows(
+    ids: Iterable[UUID], kwargs: Iterable[str], limit_keys: Sequence[str | None] | None = None
+) -> SqlFragment:
+    """Return a source of rows ``sent (id, kwargs)`` in their order, with ``limit_key`` if given.
 
-    Two parameters, however many rows: that costs less than a tenth of a parameter for each value, and one JSON array is
-    read twice as fast as an array of JSON texts.
+    It has two parameters, however many rows there are. That costs less than a tenth of one parameter for each value,
+    and one JSON array is parsed twice as fast as an array of JSON texts.
     """
     keys = "{" + ",".join([key.hex for key in ids]) + "}"
     sql = "ROWS FROM (unnest(%s::uuid[]), jsonb_array_elements(%s::jsonb)) AS sent (id, kwargs)"
     texts = (keys, "[" + ",".join(kwargs) + "]")
     if limit_keys is None:
-        return Piece(sql, texts)
+        return SqlFragment(sql, texts)
     sql = "ROWS FROM (unnest(%s::uuid[]), jsonb_array_elements(%s::jsonb), unnest(%s::text[]))"
-    return Piece(f"{sql} AS sent (id, kwargs, limit_key)", (*texts, list(limit_keys)))
+    return SqlFragment(f"{sql} AS sent (id, kwargs, limit_key)", (*texts, list(limit_keys)))
 
 
-def records(types: Mapping[str, str], text: str) -> Piece:
+def records(types: Mapping[str, str], text: str) -> SqlFragment:
     """Return a source of rows ``sent`` with columns of these types, in one parameter: a JSON array of objects."""
     columns = ", ".join(f'"{name}" {type_}' for name, type_ in types.items())
-    return Piece(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
+    return SqlFragment(f"jsonb_to_recordset(%s::jsonb) AS sent ({columns})", (text,))
 
 
 def insert_or_lock(alias: str, rows: Sequence[models.Model], name: str) -> None:
-    """Insert rows of one model in their order; where another has the place of one, lock that before the next.
+    """Insert rows of one model in their order; lock an existing row with the same unique value before the next.
 
-    ``name`` is of the constraint, of one column under a condition, that says which place that is; no two of the rows
-    may have the same. ``DO NOTHING`` would pass over the other row and lock nothing.
+    ``name`` is the partial unique constraint of one column that decides this; no two of the rows may have the same
+    value. ``DO NOTHING`` would skip the existing row without a lock.
     """
     model = type(rows[0])
     query = InsertQuery(model)
@@ -236,7 +239,7 @@ def _or_lock(alias: str, model: type[models.Model], name: str) -> str:
     constraint = next(one for one in model._meta.constraints if one.name == name)
     assert isinstance(constraint, models.UniqueConstraint)
     created = str(constraint.create_sql(model, connections[alias].schema_editor()))
-    # Word for word, with no parameters: PostgreSQL has to see that it is this index.
+    # Literally, without parameters: PostgreSQL has to recognize the condition of the index.
     condition = created.partition(" WHERE ")[2]
     column, table = (connections[alias].ops.quote_name(name) for name in (constraint.fields[0], model._meta.db_table))
     return f"ON CONFLICT ({column}) WHERE {condition} DO UPDATE SET {column} = {table}.{column} WHERE false"

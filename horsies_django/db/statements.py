@@ -1,7 +1,7 @@
 """Statements that the ORM has written once, for what a worker says a thousand times a second.
 
 To build a queryset and compile it takes the ORM longer than PostgreSQL takes to carry it out. What differs from run to
-run is a :class:`~horsies_django.db.expressions.Blank` among the parameters.
+run is a :class:`~horsies_django.db.expressions.Param` among the parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.db.models.constants import OnConflict
 from django.db.models.sql import UpdateQuery
 
 from . import postgres
-from .expressions import Blank
+from .expressions import Param
 
 #: A limit that nobody means, in whose place the compiled text gets a parameter: the ORM writes limits out.
 _SOME: Final = 987_654_321
@@ -53,7 +53,7 @@ class Statement:
         return cls(sql, tuple(params))
 
     @classmethod
-    def select(cls, rows: models.QuerySet[Any], limit: Blank | None = None, *, is_part: bool = True) -> Self:
+    def select(cls, rows: models.QuerySet[Any], limit: Param | None = None, *, is_part: bool = True) -> Self:
         """The SELECT that ``rows`` would be, of at most as many as each run says.
 
         As a part of another statement it gives columns as they are; see :mod:`~horsies_django.models.fields`.
@@ -83,31 +83,31 @@ class Statement:
         names = ", ".join(map(quote, columns))
         return cls(f"{prefix}{insert} {quote(model._meta.db_table)} ({names}) {select} {suffix}", tuple(params))
 
-    def settled(self) -> Self:
+    def inline_constants(self) -> Self:
         """Return it with all but the blanks written out, as PostgreSQL wants it to plan it once.
 
         It takes a partial index only where it can read the index's condition in the text.
         """
         first, *rest = self.sql.split("%s")
-        texts = [f"{'%s' if isinstance(param, Blank) else postgres.literal(param)}" for param in self.params]
+        texts = [f"{'%s' if isinstance(param, Param) else postgres.literal(param)}" for param in self.params]
         sql = first + "".join(text + after for text, after in zip(texts, rest, strict=True))
-        return type(self)(sql, tuple(param for param in self.params if isinstance(param, Blank)))
+        return type(self)(sql, tuple(param for param in self.params if isinstance(param, Param)))
 
-    def filled(self, given: Mapping[str, Any]) -> list[Any]:
+    def bind(self, given: Mapping[str, Any]) -> list[Any]:
         """Return the parameters of one run."""
-        return [given[param.name] if type(param) is Blank else param for param in self.params]
+        return [given[param.name] if type(param) is Param else param for param in self.params]
 
     def run(self, alias: str, given: Mapping[str, Any] | None = None) -> int:
         """Run it and return how many rows it met."""
         with connections[alias].cursor() as cursor:
-            cursor.execute(self.sql, self.filled(given or {}))
+            cursor.execute(self.sql, self.bind(given or {}))
             return int(cursor.rowcount)
 
 
-class Selection:
+class CompiledSelect:
     """A SELECT; with a limit, of at most as many rows as each run says."""
 
-    def __init__(self, rows: models.QuerySet[Any], columns: Iterable[Any], limit: Blank | None = None) -> None:
+    def __init__(self, rows: models.QuerySet[Any], columns: Iterable[Any], limit: Param | None = None) -> None:
         selected = rows.values_list(*columns)
         self._alias = rows.db
         self.statement = Statement.select(selected, limit, is_part=False)
@@ -122,14 +122,14 @@ class Selection:
 
     def read(self, cursor: CursorWrapper, statement: Statement, given: Mapping[str, Any]) -> list[Any]:
         """Run it as part of another statement, with these columns as the first, and return the rows."""
-        cursor.execute(statement.sql, statement.filled(given))
-        return self.fetched(cursor)
+        cursor.execute(statement.sql, statement.bind(given))
+        return self.fetch(cursor)
 
-    def ask(self, cursor: CursorWrapper, given: Mapping[str, Any]) -> None:
+    def execute(self, cursor: CursorWrapper, given: Mapping[str, Any]) -> None:
         """Run it and leave the rows to :meth:`fetched`: in a pipeline, several go in one round trip then."""
-        cursor.execute(self.statement.sql, self.statement.filled(given))
+        cursor.execute(self.statement.sql, self.statement.bind(given))
 
-    def fetched(self, cursor: CursorWrapper) -> list[Any]:
+    def fetch(self, cursor: CursorWrapper) -> list[Any]:
         """Return the rows of what was run on this cursor."""
         rows: list[Any] = cursor.fetchall()
         return list(self._compiler.apply_converters(rows, self._converters)) if self._converters else rows

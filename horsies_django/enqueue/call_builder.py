@@ -21,7 +21,7 @@ from ..core.registry import registry
 from ..core.retention import stored_retention
 from ..core.retry import NO_RETRIES
 from ..core.serialization import check_size, dumps, encode
-from ..db.expressions import FromNow
+from ..db.expressions import NowPlus
 from ..db.inserts import Insert
 from . import limits
 from .task import HorsiesTask
@@ -243,7 +243,7 @@ def _times(run_after: datetime | timedelta | None) -> dict[str, Any]:
     if run_after is None:
         return {}
     if isinstance(run_after, timedelta):
-        due = FromNow(run_after.total_seconds())
+        due = NowPlus(run_after.total_seconds())
         return {"enqueued_at": due, "run_after": due, "deferred": run_after > timedelta()}
     # Whether it is due already is for the database's clock to say.
     is_later = GreaterThan(Value(run_after, DateTimeField()), Now())

@@ -17,7 +17,7 @@ from ..core.serialization import check_size, clean_text, decode, dumps, encode
 from ..core.status import TaskStatus
 
 if TYPE_CHECKING:
-    from ..models.claims import ClaimedTask, Runner
+    from ..models.claims import ClaimedTask, WorkerInfo
 
     _FrameworkContext = FrameworkContext[..., Any]
 else:
@@ -43,7 +43,7 @@ class TaskRun(Protocol):
         """The options of its backend."""
 
     @property
-    def runner(self) -> Runner:
+    def runner(self) -> WorkerInfo:
         """The process that runs it."""
 
     @property

@@ -14,8 +14,8 @@ from ..core.registry import registry
 from ..core.status import TaskStatus
 from ..core.unique import Unique, UniqueUntil
 from ..db import notifications
-from ..db.expressions import FromNow
-from .pending_insert import Draft, Sent, admit_after_commit
+from ..db.expressions import NowPlus
+from .pending_insert import Draft, Sent, release_after_commit
 
 if TYPE_CHECKING:
     from ..models import Task as TaskRow
@@ -100,7 +100,7 @@ def _replaced(draft: Draft, unique: Unique, holder: TaskRow, rows: TaskQuerySet)
     values = {**_UNLIMITED, **given}
     if not rows.update(**_ANEW, **values | _times(values, unique)):
         return None
-    admit_after_commit(draft.database, [holder.limit_key, draft.values.get("limit_key")], draft.limit)
+    release_after_commit(draft.database, [holder.limit_key, draft.values.get("limit_key")], draft.limit)
     wake = draft.wake
     notifications.wake_after_commit(draft.database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     if draft.with_row:
@@ -112,7 +112,7 @@ def _times(values: Mapping[str, Any], unique: Unique) -> dict[str, Any]:
     """When it is due. One that is due at once, and was already, keeps its place among others."""
     due = values.get("run_after")
     if unique.delay is not None and unique.limit is not None:
-        due = Least(FromNow(unique.delay.total_seconds()), F("sent_at") + Value(unique.limit))
+        due = Least(NowPlus(unique.delay.total_seconds()), F("sent_at") + Value(unique.limit))
     return {
         "run_after": due,
         "enqueued_at": Least(F("enqueued_at"), Now()) if due is None else due,
@@ -123,7 +123,7 @@ def _times(values: Mapping[str, Any], unique: Unique) -> dict[str, Any]:
 def _is_same(sent: Any, stored: Any) -> bool:
     """Whether a stored value is what was sent, as far as any database keeps it."""
     match sent:
-        case FromNow():
+        case NowPlus():
             return True  # a delay counts from each call anew
         case datetime():
             # By moment: a project without time zones reads naive ones.

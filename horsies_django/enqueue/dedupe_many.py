@@ -23,7 +23,7 @@ from ..db import notifications, postgres
 from .call_builder import Arguments, Calls
 from .dedupe import insert_once, instead_of
 from .insert import check_for_many, checked, draft_of, drafted, travelling
-from .pending_insert import Draft, Sent, admit_after_commit, wake_of
+from .pending_insert import Draft, Sent, release_after_commit, wake_of
 from .task import HorsiesTask
 
 #: Calls that are more than texts at a time, and rows of one INSERT.
@@ -78,7 +78,7 @@ def _insert(database: str, drafts: Sequence[Draft]) -> Iterator[Sent]:
     _insert_free(database, drafts)
     new, others = _new(database, drafts), _others(database, drafts)
     gated = [draft.values["limit_key"] for draft in drafts if draft.id in new and draft.values.get("gated")]
-    admit_after_commit(database, gated, drafts[0].limit)
+    release_after_commit(database, gated, drafts[0].limit)
     for draft in drafts:
         if draft.id in new:
             yield Sent(draft.id)

@@ -25,7 +25,7 @@ from ..core.mask import keyed_hash
 from ..core.options import Options
 from ..core.retry import RetryPolicy
 from ..core.serialization import decode_call
-from ..db.expressions import FromNow
+from ..db.expressions import NowPlus
 from ..db.inserts import Insert, can_leave_out, columns_of
 from ..db.notifications import wake_after_commit
 from .call_builder import Arguments, Calls, parameters_of
@@ -165,7 +165,7 @@ class _Group:
         task_id, calls = uuid7(), calls[: self.gather.max_size]
         is_full = len(calls) == self.gather.max_size
         waits = [seconds for seconds in (self.gather.age, self.gather.silence) if seconds is not None]
-        times = _CLOSED if is_full else {"group_key": key, "deferred": True, "enqueued_at": FromNow(min(waits))}
+        times = _CLOSED if is_full else {"group_key": key, "deferred": True, "enqueued_at": NowPlus(min(waits))}
         values = {**self.columns, "id": task_id, "has_inputs": True, "item_count": len(calls), **times}
         if not self._is_inserted(values):
             return []
@@ -187,10 +187,10 @@ class _Group:
         if (silence := self.gather.silence) is None:
             return {}
         if (age := self.gather.age) is None:
-            return {"enqueued_at": FromNow(silence), "deferred": True}
+            return {"enqueued_at": NowPlus(silence), "deferred": True}
         last = models.ExpressionWrapper(F("sent_at") + timedelta(seconds=age), models.DateTimeField())
-        is_later = When(sent_at__gt=FromNow(-age), then=Value(True))
-        return {"enqueued_at": Least(FromNow(silence), last), "deferred": Case(is_later, default=Value(False))}
+        is_later = When(sent_at__gt=NowPlus(-age), then=Value(True))
+        return {"enqueued_at": Least(NowPlus(silence), last), "deferred": Case(is_later, default=Value(False))}
 
 
 #: What closes a group: it is due, and no call is added any more.

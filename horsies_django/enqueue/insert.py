@@ -16,11 +16,11 @@ from ..core.ids import uuid7, uuid7s
 from ..core.limit_terms import terms_of
 from ..core.options import Options
 from ..db import notifications, postgres
-from ..db.inserts import Insert, Piece
+from ..db.inserts import Insert, SqlFragment
 from . import grouping, limits
 from .call_builder import Arguments, Calls
 from .dedupe import insert_once
-from .pending_insert import Draft, Sent, admit_after_commit, wake_of
+from .pending_insert import Draft, Sent, release_after_commit, wake_of
 from .task import HorsiesTask
 from .unique_keys import key_of, unique_columns
 
@@ -191,7 +191,7 @@ def insert_many(options: Options, task: HorsiesTask[..., Any], calls: Iterable[M
             keys |= {call.limit_key for call in ahead} if limit else set()
             ahead = _taken(rest, CALLS_AHEAD, TEXT_AHEAD)
         if keys and not limits.is_later(columns):
-            admit_after_commit(database, keys, limit)
+            release_after_commit(database, keys, limit)
         wake = wake_of(columns)
         notifications.wake_after_commit(database, wake.queue_name, later=wake.later, is_async=wake.is_async)
     return ids
@@ -241,11 +241,11 @@ def _insert_rows(database: str, columns: Mapping[str, Any], calls: Sequence[Argu
         TaskRow.objects.using(database).bulk_create(rows, batch_size=ROWS_PER_INSERT)
         return ids
     keys = iter(ids)
-    values = {**columns, "id": Piece("sent.id"), "kwargs": Piece("sent.kwargs")}
+    values = {**columns, "id": SqlFragment("sent.id"), "kwargs": SqlFragment("sent.kwargs")}
     is_limited = any(call.limit_key is not None for call in calls)
     if is_limited:
-        is_gated = False if limits.is_later(columns) else Piece("(sent.limit_key IS NOT NULL)")
-        values |= {"limit_key": Piece("sent.limit_key"), "gated": is_gated, "deferred": is_gated or True}
+        is_gated = False if limits.is_later(columns) else SqlFragment("(sent.limit_key IS NOT NULL)")
+        values |= {"limit_key": SqlFragment("sent.limit_key"), "gated": is_gated, "deferred": is_gated or True}
     for batch in _batches(calls):
         its_own = itertools.islice(keys, len(batch))
         limit_keys = [arguments.limit_key for arguments in batch] if is_limited else None

@@ -14,8 +14,8 @@ from django.utils import timezone
 from ..core.limit_terms import Terms
 from ..core.unique import Unique
 from ..db import notifications, postgres
-from ..db.expressions import Blank
-from ..db.inserts import Insert, Piece, can_leave_out, columns_of, read
+from ..db.expressions import Param
+from ..db.inserts import Insert, SqlFragment, can_leave_out, columns_of, read
 from ..db.notifications import TaskReady
 from .call_builder import Arguments, Calls
 
@@ -99,7 +99,7 @@ class Draft:
 
     def _sent(self, told: Sequence[Any]) -> Sent:
         if self.values.get("gated"):
-            admit_after_commit(self.database, [self.values["limit_key"]], self.limit)
+            release_after_commit(self.database, [self.values["limit_key"]], self.limit)
         return Sent(self.id, self._row(told[: len(self._told)]) if self.with_row else None)
 
     def _inserted(self, *, if_free: bool = False) -> Sequence[Any] | None:
@@ -139,13 +139,13 @@ class Draft:
         if self.has_own or if_free or not postgres.can_listen(self.database):
             return self._written(self.values, payload, if_free=if_free).run(self.database)
         texts = {"id": self.id, "args": self.arguments.args_text, "kwargs": self.arguments.kwargs_text}
-        blanks = {name: Piece("%s", (Blank(name),)) for name in texts}
+        blanks = {name: SqlFragment("%s", (Param(name),)) for name in texts}
         insert = self.calls.insert(
             (self.database, self.with_row, payload),
             lambda: self._written({**self.calls.columns, **blanks}, payload).settled(postgres.literal),
         )
         if insert is None:
-            given = {name: Piece("%s", (text,)) for name, text in texts.items()}
+            given = {name: SqlFragment("%s", (text,)) for name, text in texts.items()}
             return self._written({**self.calls.columns, **given}, payload).run(self.database)
         return insert.run(self.database, texts)
 
@@ -176,8 +176,8 @@ def wake_of(columns: Mapping[str, Any]) -> TaskReady:
     return TaskReady(columns["queue_name"], bool(columns.get("deferred")), columns["is_async"])
 
 
-def admit_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None) -> None:
+def release_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None) -> None:
     """Let in what waits for these limits once the current transaction has committed."""
     from ..models import release_blocked
 
-    release_blocked.admit_after_commit(database, keys, terms)
+    release_blocked.release_after_commit(database, keys, terms)

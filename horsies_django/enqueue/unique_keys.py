@@ -14,7 +14,7 @@ from django.db.models.functions import Greatest
 from ..core.mask import MASKED, Mask, keyed_hash
 from ..core.serialization import clean_text
 from ..core.unique import ARGUMENTS, RESERVED, Unique, UniqueUntil
-from ..db.expressions import FromNow
+from ..db.expressions import NowPlus
 from .call_builder import Arguments, Calls, parameters_of
 from .task import HorsiesTask
 
@@ -120,5 +120,5 @@ def _expires_at(period: object, run_after: datetime | timedelta | None) -> Any:
     if not isinstance(period, timedelta):
         return None
     if isinstance(run_after, datetime):
-        return Greatest(FromNow(period.total_seconds()), Value(run_after + period, DateTimeField()))
-    return FromNow((period + (run_after or timedelta())).total_seconds())
+        return Greatest(NowPlus(period.total_seconds()), Value(run_after + period, DateTimeField()))
+    return NowPlus((period + (run_after or timedelta())).total_seconds())

@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce, Greatest, Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.status import AttemptOutcome
-from ..db.expressions import FromMap, texts
+from ..db.expressions import ValueByPk, texts
 from ..db.statements import Statement
 from .fields import DateTimeField
 
@@ -68,7 +68,7 @@ def attempt_columns(
     }
     for column, attribute in _ERROR_COLUMNS.items():
         entries = {key: getattr(error, attribute) for key, error in (errors or {}).items()}
-        columns[column] = FromMap(texts(entries), TextField()) if errors else Value("")
+        columns[column] = ValueByPk(texts(entries), TextField()) if errors else Value("")
     return columns
 
 

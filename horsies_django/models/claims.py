@@ -18,7 +18,7 @@ class ClaimLost(Exception):
     """Rows changed hands between being locked and being claimed; the whole transaction has to be done anew."""
 
 
-class Held(Protocol):
+class ClaimRef(Protocol):
     """What a worker needs to say to change a row that it holds."""
 
     @property
@@ -78,7 +78,7 @@ def claims_of(rows: Iterable[Iterable[Any]], asked_at: float) -> list[ClaimedTas
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Completion:
     """How one run of a body came out: an ok or err ``result`` as JSON text, an ``error`` if it is one.
 
     ``again_in`` are the seconds until it runs again, None if it has ended: after a retry with an ``error``, without one
@@ -100,7 +100,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class WorkerInfo:
     """Who ran an attempt."""
 
     worker_id: str

@@ -19,9 +19,9 @@ from django.db.models.functions import Now
 from ..core import limit_terms
 from ..core.limit_terms import Terms
 from ..core.status import TaskStatus
-from ..db.expressions import Blank, FromNow, Given
-from ..db.statements import Selection, Statement
-from .filters import not_past_deadline
+from ..db.expressions import BoundParam, NowPlus, Param
+from ..db.statements import CompiledSelect, Statement
+from .claim.query import ORDER, not_past_deadline
 from .limit import Limit
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ AT_ONCE: Final = 500
 AGAIN: Final = 1.0
 SOONEST: Final = 0.01
 
-_KEY: Final = Blank("key")
-_PLACES: Final = Blank("places")
+_KEY: Final = Param("key")
+_PLACES: Final = Param("places")
 
 #: The queue of a task, and whether it is a coroutine's.
 Lane = tuple[str, bool]
 
 
-class Admitted(NamedTuple):
+class Released(NamedTuple):
     """How many were let in of which lane.
 
     ``busy`` are the keys at which somebody else was letting in; ``again_in`` are the seconds until time makes room.
@@ -53,10 +53,10 @@ class Admitted(NamedTuple):
     again_in: float | None = None
 
 
-NO_ONE: Final = Admitted(Counter())
+NO_ONE: Final = Released(Counter())
 
 
-class Inside(NamedTuple):
+class Occupancy(NamedTuple):
     """How many have a place of a limit, and how many of these have not begun; how many of those never will.
 
     ``late`` are past their deadline, so that they keep nobody out; ``expires_at`` is when the next one will be.
@@ -72,7 +72,7 @@ class Inside(NamedTuple):
         return AT_ONCE if most is None else min(AT_ONCE, most - self.held + self.late)
 
 
-NOBODY: Final = Inside()
+NOBODY: Final = Occupancy()
 
 
 class _Room(NamedTuple):
@@ -82,7 +82,7 @@ class _Room(NamedTuple):
     tokens: float
 
 
-def admit(database: str, keys: Collection[str], terms: Terms | None = None) -> Admitted:
+def release(database: str, keys: Collection[str], terms: Terms | None = None) -> Released:
     """Let in the first of those that wait at some gates, as many as there is room for. Waits for nobody.
 
     ``terms`` are what the task of them all says now; without them, what is known.
@@ -90,14 +90,14 @@ def admit(database: str, keys: Collection[str], terms: Terms | None = None) -> A
     with transaction.atomic(using=database):
         rows = Limit.objects.using(database)
         known, busy = rows.taken(keys, terms, lambda unknown: declared(database, unknown))
-        inside = _inside(database, [limit.pk for limit in known])
+        inside = _occupancy(database, [limit.pk for limit in known])
         rooms = {limit.pk: _room(limit, inside.get(limit.pk, NOBODY)) for limit in known}
-        counts, lanes = _let_in(database, {key: room.places for key, room in rooms.items() if room.places > 0})
+        counts, lanes = _release_first(database, {key: room.places for key, room in rooms.items() if room.places > 0})
         looks = {limit.pk: _look(limit, rooms[limit.pk], inside.get(limit.pk, NOBODY), counts) for limit in known}
-        waits = _with_more(database, [key for key, after in looks.items() if after is not None])
+        waits = _with_blocked(database, [key for key, after in looks.items() if after is not None])
         again = {key: after for key, after in looks.items() if after is not None and key in waits}
         _note(database, known, rooms, counts, again)
-    return Admitted(lanes, busy, min(again.values(), default=None))
+    return Released(lanes, busy, min(again.values(), default=None))
 
 
 def declared(database: str, keys: Collection[str]) -> dict[str, Terms]:
@@ -114,7 +114,7 @@ def idle(database: str, keys: Collection[str]) -> set[str]:
     return set(gates.filter(first__isnull=True).values_list("pk", flat=True)) if keys else set()
 
 
-def _with_more(database: str, keys: Collection[str]) -> set[str]:
+def _with_blocked(database: str, keys: Collection[str]) -> set[str]:
     gates = Limit.objects.using(database).filter(pk__in=keys).annotate(first=_first_of_each(database))
     return set(gates.filter(first__isnull=False).values_list("pk", flat=True)) if keys else set()
 
@@ -122,10 +122,10 @@ def _with_more(database: str, keys: Collection[str]) -> set[str]:
 def _first_of_each(database: str) -> Subquery:
     """The first that waits at a limit's gate: one look into the index of gates, however many there are."""
     gate = _tasks(database).gated().filter(not_past_deadline(), limit_key=models.OuterRef("pk"))
-    return Subquery(gate.order_by("-priority", "enqueued_at", "pk").values("pk")[:1])
+    return Subquery(gate.order_by(*ORDER).values("pk")[:1])
 
 
-def held_in(inside: TaskQuerySet) -> dict[str, Inside]:
+def occupancy_of(inside: TaskQuerySet) -> dict[str, Occupancy]:
     """How many have a place of each limit."""
     is_open = Q(status=TaskStatus.PENDING)
     counts: Iterable[tuple[Any, ...]] = (
@@ -138,20 +138,20 @@ def held_in(inside: TaskQuerySet) -> dict[str, Inside]:
             expires_at=Min("good_until", filter=Q(is_open, good_until__gt=Now())),
         )
     )
-    return {key: Inside(*counted) for key, *counted in counts}
+    return {key: Occupancy(*counted) for key, *counted in counts}
 
 
-def _inside(database: str, keys: Collection[str]) -> dict[str, Inside]:
+def _occupancy(database: str, keys: Collection[str]) -> dict[str, Occupancy]:
     """The same, but only those count as late that nobody is about to begin: the others are locked."""
-    inside = _tasks(database).admitted()
-    found = held_in(inside.filter(limit_key__in=keys)) if keys else {}
+    inside = _tasks(database).released()
+    found = occupancy_of(inside.filter(limit_key__in=keys)) if keys else {}
     if not (late := [key for key, counted in found.items() if counted.late]):
         return found
     locked = Counter(inside.overdue().filter(limit_key__in=late).lock().values_list("limit_key", flat=True))
     return {key: counted._replace(late=locked[key]) for key, counted in found.items()}
 
 
-def _room(limit: Limit, inside: Inside) -> _Room:
+def _room(limit: Limit, inside: Occupancy) -> _Room:
     free = inside.leaves(limit.max_concurrency)
     if (rate := limit.bucket) is None:
         return _Room(free, 0.0)
@@ -160,7 +160,7 @@ def _room(limit: Limit, inside: Inside) -> _Room:
     return _Room(min(free, int(min(tokens, rate.burst - inside.waiting + inside.late))), tokens)
 
 
-def _let_in(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[Lane]]:
+def _release_first(database: str, places: dict[str, int]) -> tuple[Counter[str], Counter[Lane]]:
     """Let in the first at each gate; return how many came in at which, and of which lane."""
     found = _first(database, places) if places else []
     if found:
@@ -173,18 +173,22 @@ def _first(database: str, places: dict[str, int]) -> Sequence[tuple[UUID, str, s
 
     Each gate is read in the order of its index, by one arm of the statement; the ORM writes one for them all.
     """
-    gate = _tasks(database).gated().filter(not_past_deadline(), limit_key=Given(_KEY, models.CharField(max_length=255)))
-    ordered = gate.order_by("-priority", "enqueued_at", "pk").lock()
-    selection = Selection(ordered, ("pk", "limit_key", "queue_name", "is_async"), _PLACES)
+    gate = (
+        _tasks(database)
+        .gated()
+        .filter(not_past_deadline(), limit_key=BoundParam(_KEY, models.CharField(max_length=255)))
+    )
+    ordered = gate.order_by(*ORDER).lock()
+    selection = CompiledSelect(ordered, ("pk", "limit_key", "queue_name", "is_async"), _PLACES)
     one = selection.statement
-    arms = [one.filled({_KEY.name: key, _PLACES.name: count}) for key, count in places.items()]
+    arms = [one.bind({_KEY.name: key, _PLACES.name: count}) for key, count in places.items()]
     sql = " UNION ALL ".join([f"SELECT * FROM ({one.sql}) AS gate"] * len(arms))  # noqa: S608  # the ORM's
     union = Statement(sql, tuple(chain.from_iterable(arms)))
     with connections[database].cursor() as cursor:
         return selection.read(cursor, union, {})
 
 
-def _look(limit: Limit, room: _Room, inside: Inside, counts: Counter[str]) -> float | None:
+def _look(limit: Limit, room: _Room, inside: Occupancy, counts: Counter[str]) -> float | None:
     """In how many seconds to look again if more wait there; None if the end of a task will say so."""
     count = counts[limit.pk]
     if inside.leaves(limit.max_concurrency) <= count and limit.max_concurrency is not None:
@@ -207,7 +211,7 @@ def _note(
         if is_spent or after is not None:
             if is_spent:
                 limit.spend(rooms[limit.pk].tokens - count)
-            changes = {"next_at": None if after is None else FromNow(after)} | ({"admitted_at": Now()} if count else {})
+            changes = {"next_at": None if after is None else NowPlus(after)} | ({"admitted_at": Now()} if count else {})
             for name, value in changes.items():
                 setattr(limit, name, value)
             timed.append(limit)

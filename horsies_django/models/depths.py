@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from django.db import connections
 from django.db.models import CharField, Expression, SmallIntegerField
 
-from ..db.expressions import Blank, Given, SecondsUntil
+from ..db.expressions import BoundParam, Param, SecondsUntil
 from ..db.statements import Statement
-from .queue_scan import NAME, Here, jumping
+from .queue_scan import NAME, OuterColumn, skip_scan
 
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
@@ -29,7 +29,7 @@ QUEUES: Final = 100
 #: Queues, for each kind of task, among which the oldest of all is looked for: a jump into each is all that it takes.
 SEARCHED: Final = 1_000
 
-_QUEUE: Final = Blank("queue")
+_QUEUE: Final = Param("queue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = (
         return found
     sql = " UNION ALL ".join(part.sql for part, _ in parts)
     with connections[tasks.db].cursor() as cursor:
-        cursor.execute(sql, [param for part, name in parts for param in part.filled({_QUEUE.name: name})])
+        cursor.execute(sql, [param for part, name in parts for param in part.bind({_QUEUE.name: name})])
         for name, due, waits in cursor.fetchall():
             found[name] = found.get(name, Depth()) + Depth(min(due, COUNTED), due > COUNTED, _ago(waits))
     return found
@@ -96,7 +96,7 @@ def depths(tasks: TaskQuerySet, only: str | None = None, also: Iterable[str] = (
 
 def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
     """One more than are looked into, if there are more."""
-    names = jumping(tasks, is_async)
+    names = skip_scan(tasks, is_async)
     sql = f"WITH RECURSIVE {names.sql} SELECT name FROM names WHERE name IS NOT NULL LIMIT {QUEUES + 1}"  # noqa: S608  # the ORM's
     with connections[tasks.db].cursor() as cursor:
         cursor.execute(sql, names.params)
@@ -105,7 +105,7 @@ def _names(tasks: TaskQuerySet, is_async: bool) -> list[str]:
 
 def _oldest(tasks: TaskQuerySet) -> tuple[float | None, bool]:
     """For how long the oldest of all has waited, by jumping through the queues, and whether those were all of them."""
-    parts = [(jumping(tasks, is_async), _first_due(tasks, NAME, is_async)) for is_async in (False, True)]
+    parts = [(skip_scan(tasks, is_async), _first_due(tasks, NAME, is_async)) for is_async in (False, True)]
     sql = " UNION ALL ".join(
         f"SELECT * FROM (WITH RECURSIVE {names.sql} SELECT MIN(({first.sql})), COUNT(*)"  # noqa: S608  # the ORM's
         f" FROM (SELECT name FROM names WHERE name IS NOT NULL LIMIT {SEARCHED + 1}) AS names) AS kind"
@@ -123,7 +123,7 @@ def _ago(waits: float | None) -> float | None:
 
 
 def _depth(tasks: TaskQuerySet, is_async: bool) -> Statement:
-    name = Given(_QUEUE, CharField())  # the ORM takes longer to write this than the database to do it
+    name = BoundParam(_QUEUE, CharField())  # the ORM takes longer to write this than the database to do it
     due = tasks.next_up(is_async=is_async).filter(queue_name=name)  # in the order of the index, lest all is read
     counted = Statement.select(due.values_list("pk")[: COUNTED + 1])
     first = _first_due(tasks, name, is_async)
@@ -133,7 +133,10 @@ def _depth(tasks: TaskQuerySet, is_async: bool) -> Statement:
 
 def _first_due(tasks: TaskQuerySet, name: Expression, is_async: bool) -> Statement:
     """The seconds until what is due first in a queue, of whatever priority; they are negative."""
-    rows, here = tasks.waiting(is_async=is_async).filter(queue_name=name), Here("ranks.priority", SmallIntegerField())
+    rows, here = (
+        tasks.waiting(is_async=is_async).filter(queue_name=name),
+        OuterColumn("ranks.priority", SmallIntegerField()),
+    )
     ranks = rows.order_by("-priority").values_list("priority")
     highest, lower = Statement.select(ranks[:1]), Statement.select(ranks.filter(priority__lt=here)[:1])
     oldest = Statement.select(

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 from uuid import UUID
 
-from django.db import connections, models
 from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
 from ..core.status import TASK_LIVE_STATES, BeatRole, TaskStatus
 from ..core.unique import HOLDING, UniqueUntil
-from ..db.expressions import FromNow
+from ..db.expressions import NowPlus
+from .claim.query import ClaimQuerySet, RowT
 from .heartbeat import Heartbeat
-
-#: The row of a task: a queryset does not know its model.
-RowT = TypeVar("RowT", bound=models.Model)
 
 #: The condition of the index of held rows. Its second half is true of every row: only who states it, to find rows by
 #: who holds them, gets that index. Who has primary keys must not: it is full of dead entries while vacuum can't run.
@@ -53,20 +50,12 @@ IS_SCHEDULED: Final = Q(enqueued_at__gt=Now(), next_retry_at__isnull=True) & (
 )
 
 
-class TaskViews(models.QuerySet[RowT]):
+class TaskFilters(ClaimQuerySet[RowT]):
     """Tasks by what is to be done with them. Reads, and changes nothing."""
-
-    def pending(self) -> Self:
-        """Tasks that wait, due or not."""
-        return self.filter(status=TaskStatus.PENDING)
 
     def claimed(self) -> Self:
         """Tasks that a worker holds, whether their bodies have begun or not."""
         return self.filter(IS_HELD)
-
-    def due(self) -> Self:
-        """Tasks that may be claimed now (S0-35, S4-19)."""
-        return self.pending().filter(not_past_deadline(), enqueued_at__lte=Now())
 
     def deferred(self) -> Self:
         """Tasks that wait for their time, or to be let in because it has come; by the index of these."""
@@ -80,7 +69,7 @@ class TaskViews(models.QuerySet[RowT]):
         """Tasks that a paused workflow holds back: they keep their ids, and go on with it."""
         return self.gated().filter(limit_key__isnull=True)
 
-    def admitted(self) -> Self:
+    def released(self) -> Self:
         """Tasks that have a place of their limit."""
         return self.filter(IS_ADMITTED)
 
@@ -116,18 +105,6 @@ class TaskViews(models.QuerySet[RowT]):
     def completed(self) -> Self:
         """Tasks that succeeded and are kept (S2-07)."""
         return self.filter(status=TaskStatus.COMPLETED)
-
-    def waiting(self, *, is_async: bool) -> Self:
-        """What waits and is not deferred, of one kind, as the index of claims has it: queue by queue."""
-        # As a list: a bare NOT is no equality to SQLite, and then the index gives it no order.
-        return self.pending().filter(deferred=False, is_async__in=[is_async])
-
-    def next_up(self, *, is_async: bool = False) -> Self:
-        """What can be claimed, in its order: priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23).
-
-        The index has it in this order for one queue; that of more than one has to be sorted.
-        """
-        return self.waiting(is_async=is_async).due().order_by("-priority", "enqueued_at", "pk")
 
     def held_by(self, worker_id: str) -> Self:
         """Tasks that this worker holds."""
@@ -170,21 +147,10 @@ class TaskViews(models.QuerySet[RowT]):
         """RUNNING tasks for which no runner has beaten for ``threshold`` seconds (S3-07)."""
         return self._stale(TaskStatus.RUNNING, "started_at", BeatRole.RUNNER, threshold)
 
-    def lock(self, *, skip: bool = True) -> Self:
-        """Lock the rows, without blocking inserts that refer to them. SQLite has no such clause: one writes there."""
-        features = connections[self.db].features
-        no_key = features.has_select_for_no_key_update
-        return self.select_for_update(skip_locked=skip and features.has_select_for_update_skip_locked, no_key=no_key)
-
     def _stale(self, status: TaskStatus, since: str, role: BeatRole, threshold: float) -> Self:
-        horizon = FromNow(-threshold)
+        horizon = NowPlus(-threshold)
         beats = Heartbeat.objects.using(self.db).filter(
             task=OuterRef("pk"), role=role, sender_id=OuterRef("claimed_by_worker_id"), sent_at__gte=horizon
         )
         silent = Q(**{f"{since}__isnull": True}) | Q(**{f"{since}__lt": horizon})
         return self.active().filter(silent, ~Exists(beats), status=status)
-
-
-def not_past_deadline() -> Q:
-    """The rows whose ``good_until`` has not passed."""
-    return Q(good_until__isnull=True) | Q(good_until__gt=Now())

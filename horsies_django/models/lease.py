@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext_lazy as _
 
-from ..db.expressions import FromNow, SecondsUntil
+from ..db.expressions import NowPlus, SecondsUntil
 from .fields import DateTimeField
 
 #: When a turn was taken that nobody has had yet.
@@ -35,7 +35,7 @@ class TurnQuerySet(models.QuerySet["Turn"]):
     def take(self, name: str, holder: str, interval: float) -> float:
         """Take the turn if nobody has had it for ``interval`` seconds: return 0, else the seconds that are left."""
         # A turn in the future was taken by a clock that has been set back since.
-        is_free = Q(taken_at__lte=FromNow(-interval)) | Q(taken_at__gt=FromNow(1))
+        is_free = Q(taken_at__lte=NowPlus(-interval)) | Q(taken_at__gt=NowPlus(1))
         free = self.filter(is_free, name=name)
         if free.update(holder=holder, taken_at=Now()):
             return 0.0

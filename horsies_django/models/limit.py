@@ -16,9 +16,9 @@ from django.utils.translation import gettext_lazy as _
 from ..core.bounds import Bounds, within
 from ..core.limit_terms import LENGTH, Terms
 from ..core.rates import TOKENS, Rate
-from ..db.expressions import FromNow
+from ..db.expressions import NowPlus
 from .fields import DateTimeField
-from .filters import TaskViews
+from .filters import TaskFilters
 
 logger = logging.getLogger("horsies_django.worker")
 
@@ -68,22 +68,22 @@ class LimitQuerySet(models.QuerySet["Limit"]):
         """Limits at which it is time to look again."""
         return self.filter(next_at__lte=Now())
 
-    def forget(self, tasks: TaskViews[Any]) -> int:
+    def forget(self, tasks: TaskFilters[Any]) -> int:
         """Delete limits that have had no task for a day and whose bucket is full again; return how many."""
         total, last = 0, ""
         while True:
             with transaction.atomic(using=self.db):
                 # By key, so that what has to stay is passed once, and not found again and again. An index of times
                 # would cost each admission an entry.
-                rows = self.filter(pk__gt=last, admitted_at__lt=FromNow(-REMEMBERED)).order_by("pk")
+                rows = self.filter(pk__gt=last, admitted_at__lt=NowPlus(-REMEMBERED)).order_by("pk")
                 old = list(rows.lock()[:FORGOTTEN])
                 total += self._forget({one.pk for one in old if one.is_full}, tasks)
             if len(old) < FORGOTTEN:
                 return total
             last = old[-1].pk
 
-    def _forget(self, idle: set[str], tasks: TaskViews[Any]) -> int:
-        for rows in (tasks.gated(), tasks.admitted()):
+    def _forget(self, idle: set[str], tasks: TaskFilters[Any]) -> int:
+        for rows in (tasks.gated(), tasks.released()):
             idle -= set(rows.filter(limit_key__in=idle).values_list("limit_key", flat=True)) if idle else set()
         return self.filter(pk__in=idle).delete()[0] if idle else 0
 

@@ -11,14 +11,15 @@ from ..core.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, task_backends
 from ..core.status import TASK_TERMINAL_STATES
 from ..core.workflow_status import WorkflowTaskStatus
 from ..db.notifications import ANY_QUEUE, wake_after_commit
-from .filters import RowT, TaskViews, not_past_deadline
-from .release_blocked import IS_LIMITED, admit_after_commit
+from .claim.query import RowT, not_past_deadline
+from .filters import TaskFilters
+from .release_blocked import IS_LIMITED, release_after_commit
 
 #: What the paths of the tasks begin with that are steps of the workflows' engine itself.
 INTERNAL: Final = "horsies_django.workflows.engine_tasks."
 
 
-class Interventions(TaskViews[RowT]):
+class OperatorActions(TaskFilters[RowT]):
     """Guarded updates of tasks that have not begun, and what may be deleted of those that have ended."""
 
     def steps(self) -> Self:
@@ -40,7 +41,7 @@ class Interventions(TaskViews[RowT]):
         count = rows.update(enqueued_at=Now(), **values)
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
-            admit_after_commit(self.db, limited)
+            release_after_commit(self.db, limited)
         return count
 
     def move(self, *, queue_name: str | None = None, priority: int | None = None) -> int:

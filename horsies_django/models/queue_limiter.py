@@ -18,8 +18,8 @@ from django.db.models.functions import Now
 
 from ..core.queue_policy import RULES, QueueRules
 from ..db import postgres
-from ..db.expressions import Blank, Given, SecondsUntil
-from ..db.statements import Selection, Statement
+from ..db.expressions import BoundParam, Param, SecondsUntil
+from ..db.statements import CompiledSelect, Statement
 from .queue import Queue
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 #: locked again: two workers then claim a quarter less.
 MOMENT: Final = 30
 
-_NAME: Final = Blank("name")
+_NAME: Final = Param("name")
 _READ: Final = ("name", "paused", *RULES, "tokens")
 
 
 @dataclass(slots=True)
-class Admitted:
+class Allowed:
     """What one queue has to give: ``most`` tasks now. ``places`` and ``tokens`` are None where that has no limit."""
 
     name: str
@@ -70,7 +70,7 @@ class Admitted:
         return 0.0 if self.tokens is None or self.rules.rate is None else self.rules.rate.wait(self.tokens)
 
 
-class Admission:
+class QueueLimiter:
     """Asks for tasks, in transactions of one connection; its statements are compiled once."""
 
     def __init__(self, tasks: TaskQuerySet, rules_of: Callable[[str, Mapping[str, Any]], QueueRules]) -> None:
@@ -78,17 +78,17 @@ class Admission:
         self._connection = connections[tasks.db]
         self._rules_of = rules_of
         self._waits = self._connection.vendor == "postgresql"
-        name = Given(_NAME, CharField(max_length=100))
+        name = BoundParam(_NAME, CharField(max_length=100))
         # Else Django writes no SELECT … FOR UPDATE.
         with transaction.atomic(using=tasks.db):
             row = self._queues.filter(name=name).lock(skip=not self._waits)
-            self._row = Selection(row, (*_READ, SecondsUntil("refilled_at"), Now()))
+            self._row = CompiledSelect(row, (*_READ, SecondsUntil("refilled_at"), Now()))
         held = Statement.select(tasks.rows().active().filter(queue_name=name).order_by().values_list("pk"))
         count = Statement(f"SELECT COUNT(*) FROM ({held.sql}) AS held", held.params)  # noqa: S608  # the ORM's
-        self._lock = self._row.statement.settled() if self._waits else self._row.statement
-        self._count = count.settled() if self._waits else count
+        self._lock = self._row.statement.inline_constants() if self._waits else self._row.statement
+        self._count = count.inline_constants() if self._waits else count
 
-    def ask(self, names: Iterable[str]) -> dict[str, Admitted]:
+    def ask(self, names: Iterable[str]) -> dict[str, Allowed]:
         """Lock these queues until the transaction ends, and return what each has to give.
 
         Who just claims from one is done in a moment, which PostgreSQL waits for. One that is locked for longer is
@@ -97,14 +97,14 @@ class Admission:
         asked = {name: self._of(name) for name in sorted(names)}
         return {name: admitted for name, admitted in asked.items() if admitted is not None}
 
-    def _of(self, name: str) -> Admitted | None:
+    def _of(self, name: str) -> Allowed | None:
         row, held = self._locked(name) or self._made(name)
         if row is None:
             return None
         *values, until, now = row
         columns = dict(zip(_READ, values, strict=True))
         rules = self._rules_of(name, columns)
-        admitted = Admitted(name, rules, now, is_open=not columns["paused"])
+        admitted = Allowed(name, rules, now, is_open=not columns["paused"])
         if rules.rate is not None:
             admitted.tokens = rules.rate.tokens(columns["tokens"], 0.0 if until is None else -until)
         if rules.max_concurrency is not None:
@@ -124,9 +124,9 @@ class Admission:
             postgres.preparing_cursor(self._connection) as count,
         ):
             with postgres.waiting_for_locks(self._connection, MOMENT):
-                lock.execute(self._lock.sql, self._lock.filled(given))
-            count.execute(self._count.sql, self._count.filled(given))
-            rows = self._row.fetched(lock)
+                lock.execute(self._lock.sql, self._lock.bind(given))
+            count.execute(self._count.sql, self._count.bind(given))
+            rows = self._row.fetch(lock)
             return (rows[0], count.fetchone()[0]) if rows else None
 
     def _made(self, name: str) -> tuple[Any, int]:
@@ -137,7 +137,7 @@ class Admission:
         return self._locked(name) or (None, 0)
 
 
-def spend(database: str, taken: Iterable[Admitted]) -> None:
+def spend(database: str, taken: Iterable[Allowed]) -> None:
     """Write what is left of the tokens of queues that were claimed from."""
     for admitted in taken:
         if admitted.tokens is not None:

@@ -17,9 +17,9 @@ from django.db.models.functions import Now
 from django.db.models.sql.compiler import SQLCompiler
 
 from ..db import postgres
-from ..db.expressions import Blank, Given, SecondsUntil
+from ..db.expressions import BoundParam, Param, SecondsUntil
 from ..db.statements import JSON, Statement
-from .filters import TaskViews
+from .filters import TaskFilters
 from .limit import Limit
 from .queue import Queue
 
@@ -40,7 +40,7 @@ class Waiting(NamedTuple):
     enqueued_at: str
 
 
-class Surveyed(NamedTuple):
+class ScanResult(NamedTuple):
     """For each kind of task the queues in which some are due; the seconds until what was sent for later is.
 
     The seconds until a limit by key has room by time alone. Whether the worker's own row asks it to stop, whether rows
@@ -58,10 +58,10 @@ class Surveyed(NamedTuple):
     goes_on: bool = False
 
 
-class Survey:
+class QueueScan:
     """One statement, on a worker's own row, that takes no lock. Compiled once."""
 
-    def __init__(self, tasks: TaskViews[Any], workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]) -> None:
+    def __init__(self, tasks: TaskFilters[Any], workers: WorkerQuerySet, worker_id: str, kinds: Sequence[bool]) -> None:
         self._connection = connections[tasks.db]
         self._is_prepared = self._connection.vendor == "postgresql"
         deferred = tasks.deferred().order_by("enqueued_at")[:1]
@@ -73,7 +73,7 @@ class Survey:
             Statement.select(Queue.objects.using(tasks.db).ruled().values_list("pk")[:1]),
         )
         self._after = [""] * len(kinds)
-        self._blanks = [Blank(f"after_{number}") for number, _ in enumerate(kinds)]
+        self._blanks = [Param(f"after_{number}") for number, _ in enumerate(kinds)]
         parts = [
             *(self._waiting(tasks, is_async, blank) for is_async, blank in zip(kinds, self._blanks, strict=True)),
             Statement.select(in_seconds),
@@ -83,14 +83,14 @@ class Survey:
         params = [param for part in [*parts, ruled, row] for param in part.params]
         columns += f", worker.stop_requested_at IS NOT NULL, EXISTS ({ruled.sql}), worker.now"
         whole = Statement(f"SELECT {columns} FROM ({row.sql}) AS worker", tuple(params))  # noqa: S608  # the ORM's
-        self._statement = whole.settled() if self._is_prepared else whole
+        self._statement = whole.inline_constants() if self._is_prepared else whole
 
-    def make(self) -> Surveyed | None:
+    def make(self) -> ScanResult | None:
         """Make the survey; None if the worker has no row."""
         connection = self._connection
         with postgres.preparing_cursor(connection) if self._is_prepared else connection.cursor() as cursor:
             given = dict(zip([blank.name for blank in self._blanks], self._after, strict=True))
-            cursor.execute(self._statement.sql, self._statement.filled(given))
+            cursor.execute(self._statement.sql, self._statement.bind(given))
             row = cursor.fetchone()
         if row is None:
             return None
@@ -101,12 +101,12 @@ class Survey:
         queues = tuple(map(_read, seen))
         goes_on = any(self._after)
         facts = (deferred_in, gates_in, bool(is_dismissed), bool(is_ruled), str(now))
-        return Surveyed(queues, *facts, is_partial or goes_on, goes_on)
+        return ScanResult(queues, *facts, is_partial or goes_on, goes_on)
 
-    def _waiting(self, tasks: TaskViews[Any], is_async: bool, after: Blank) -> Statement:
+    def _waiting(self, tasks: TaskFilters[Any], is_async: bool, after: Param) -> Statement:
         """The queues in which something of this kind is due, as a JSON array of arrays."""
         make = JSON[self._connection.vendor]
-        names, name = jumping(tasks, is_async, after), NAME
+        names, name = skip_scan(tasks, is_async, after), NAME
         is_paused = Statement.select(Queue.objects.using(tasks.db).filter(name=name, paused=True).values_list("pk"))
         due = tasks.next_up(is_async=is_async).filter(queue_name=name)[:1]
         priority, enqueued_at = (Statement.select(due.values_list(column)) for column in ("priority", "enqueued_at"))
@@ -138,7 +138,7 @@ def _last(seen: list[list[Any]]) -> str:
 _NAMES: Final = models.CharField(max_length=100)
 
 
-class Here(models.Expression):
+class OuterColumn(models.Expression):
     """A column of the table that a jump is made from."""
 
     def __init__(self, column: str, output_field: models.Field[Any, Any]) -> None:
@@ -151,16 +151,16 @@ class Here(models.Expression):
 
 
 #: The queue that a jump is made from.
-NAME: Final = Here("names.name", models.CharField())
+NAME: Final = OuterColumn("names.name", models.CharField())
 
 
-def jumping(tasks: TaskViews[Any], is_async: bool, after: Blank | None = None) -> Statement:
+def skip_scan(tasks: TaskFilters[Any], is_async: bool, after: Param | None = None) -> Statement:
     """``names (name) AS …``: the queues in which something of this kind waits, and a NULL at the end.
 
     With ``after``, which each run gives: ``names (name, place)``, :data:`MOST` of those that come after that name.
     """
     names = tasks.waiting(is_async=is_async).order_by("queue_name").values_list("queue_name")
-    first = Statement.select((names if after is None else names.filter(queue_name__gt=Given(after, _NAMES)))[:1])
+    first = Statement.select((names if after is None else names.filter(queue_name__gt=BoundParam(after, _NAMES)))[:1])
     following = Statement.select(names.filter(queue_name__gt=NAME)[:1])
     if after is not None:
         sql = (

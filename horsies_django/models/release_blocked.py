@@ -23,10 +23,10 @@ from ..db.errors import is_of_the_row
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..db.on_commit import on_commit_robust
 from ..db.statements import Statement
-from .concurrency_limiter import GATES, NOBODY, Admitted, Inside, Lane, admit, declared, held_in
+from .concurrency_limiter import GATES, NOBODY, Lane, Occupancy, Released, declared, occupancy_of, release
 from .filters import IS_ADMITTED
 from .limit import BOUNDS, Limit, LimitQuerySet
-from .queue_scan import Here
+from .queue_scan import OuterColumn
 from .unreadable import DATES, NUMBERS
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ ON_THE_SPOT: Final = 20
 KEYS: Final = 500
 
 
-def admit_all(database: str, keys: Iterable[str], terms: Terms | None = None) -> int:
+def release_all(database: str, keys: Iterable[str], terms: Terms | None = None) -> int:
     """Let in at each of these gates, wake workers for that, and return how many were let in.
 
     A gate at which somebody else stays too long is left to the reaper.
     """
     lanes, is_timed, ordered = Counter[Lane](), False, sorted(keys)
     for start in range(0, len(ordered), GATES):
-        for admitted in _insisting(database, ordered[start : start + GATES], terms):
+        for admitted in _retrying_locked(database, ordered[start : start + GATES], terms):
             lanes += admitted.lanes
             is_timed = is_timed or admitted.again_in is not None
     for queue, is_async in lanes:
@@ -70,32 +70,32 @@ def admit_all(database: str, keys: Iterable[str], terms: Terms | None = None) ->
     return lanes.total()
 
 
-def _insisting(database: str, keys: Collection[str], terms: Terms | None) -> Iterator[Admitted]:
+def _retrying_locked(database: str, keys: Collection[str], terms: Terms | None) -> Iterator[Released]:
     for _ in range(TRIES):
-        yield (admitted := admit(database, keys, terms))
+        yield (admitted := release(database, keys, terms))
         if not (keys := admitted.busy):
             return
         time.sleep(PAUSE)
     logger.warning("limit %r is held by somebody: its gate is left to the reaper", min(keys))
 
 
-def admit_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None = None) -> None:
+def release_after_commit(database: str, keys: Iterable[str | None], terms: Terms | None = None) -> None:
     """Let in at the gates of these keys once the current transaction has committed.
 
     A sender's transaction so locks no limit, however long it is.
     """
     if some := {key for key in keys if key is not None}:
-        on_commit_robust(database, _admit_some, database, some, terms)
+        on_commit_robust(database, _release_some, database, some, terms)
 
 
-def _admit_some(database: str, keys: Collection[str], terms: Terms | None) -> None:
+def _release_some(database: str, keys: Collection[str], terms: Terms | None) -> None:
     if len(keys) > ON_THE_SPOT:
-        mark(database, keys, terms)
+        mark_due(database, keys, terms)
         return
-    admit_all(database, [key for key in keys if not _needs_no_look(database, key, terms)], terms)
+    release_all(database, [key for key in keys if not _is_surely_full(database, key, terms)], terms)
 
 
-def _needs_no_look(database: str, key: str, terms: Terms | None) -> bool:
+def _is_surely_full(database: str, key: str, terms: Terms | None) -> bool:
     """Whether a gate is sure to be looked at: a task that has its place will end, or the time for it is set.
 
     What was committed before is seen then, for who looks does so after that end. Locks nothing.
@@ -103,7 +103,7 @@ def _needs_no_look(database: str, key: str, terms: Terms | None) -> bool:
     if terms is None:
         return False
     # One that has a deadline may end unheard.
-    inside = _tasks(database).admitted().exclude(PENDING_UNTIL).filter(limit_key=key).order_by()
+    inside = _tasks(database).released().exclude(PENDING_UNTIL).filter(limit_key=key).order_by()
     held = inside.values("limit_key").annotate(count=Count("pk")).values("count")
     rows = Limit.objects.using(database).filter(pk=key, max_concurrency=terms.max_concurrency, rate=terms.rate)
     is_set = Case(When(next_at__gt=Now(), then=True), default=False)
@@ -112,7 +112,7 @@ def _needs_no_look(database: str, key: str, terms: Terms | None) -> bool:
     return found is not None and (found[0] or (most is not None and (found[1] or 0) >= most))
 
 
-def mark(database: str, keys: Collection[str], terms: Terms | None) -> None:
+def mark_due(database: str, keys: Collection[str], terms: Terms | None) -> None:
     """Have workers look at the gates of these keys, of which there are many.
 
     Without ``terms`` a limit that is known keeps those that it has, and one that is not gets those of the task that
@@ -142,24 +142,24 @@ def sweep(database: str) -> int:
     total, last = 0, ""
     while keys := _waiting(database, last):
         last = keys[-1]
-        total += _admit_apart(database, _with_room(database, keys))
+        total += _release_singly(database, _with_room(database, keys))
     return total
 
 
-def _admit_apart(database: str, keys: Collection[str]) -> int:
+def _release_singly(database: str, keys: Collection[str]) -> int:
     """Let in at these gates. One at which that fails for a row is in the way of no other."""
     try:
-        return admit_all(database, keys)
+        return release_all(database, keys)
     except Exception as error:
         if not is_of_the_row(error):
             raise
         if len(keys) == 1:
             (key,) = keys
             if isolate(database, key):
-                return _admit_apart(database, keys)
+                return _release_singly(database, keys)
             logger.exception("limit %r can't be looked at", key)
             return 0
-    return sum(_admit_apart(database, [key]) for key in keys)
+    return sum(_release_singly(database, [key]) for key in keys)
 
 
 def isolate(database: str, key: str) -> int:
@@ -173,7 +173,7 @@ def _waiting(database: str, after: str) -> list[str]:
     """Return the first keys after one at whose gates tasks wait, by jumping from one to the next in their index."""
     keys = _tasks(database).gated().order_by("limit_key").values_list("limit_key")
     first = Statement.select(keys.filter(limit_key__gt=after)[:1])
-    following = Statement.select(keys.filter(limit_key__gt=Here("keys.key", models.CharField()))[:1])
+    following = Statement.select(keys.filter(limit_key__gt=OuterColumn("keys.key", models.CharField()))[:1])
     sql = (
         f"WITH RECURSIVE keys (key) AS (SELECT ({first.sql}) UNION ALL"  # noqa: S608  # the ORM's
         f" SELECT ({following.sql}) FROM keys WHERE keys.key IS NOT NULL)"
@@ -185,12 +185,12 @@ def _waiting(database: str, after: str) -> list[str]:
 
 
 def _with_room(database: str, keys: Collection[str]) -> list[str]:
-    inside = held_in(_tasks(database).filter(IS_ADMITTED, limit_key__in=keys))
+    inside = occupancy_of(_tasks(database).filter(IS_ADMITTED, limit_key__in=keys))
     limit_rows = Limit.objects.using(database).annotate(clock=Now()).in_bulk(list(keys))
     return [key for key in keys if (one := limit_rows.get(key)) is None or _may_have_room(one, inside.get(key, NOBODY))]
 
 
-def _may_have_room(limit: Limit, inside: Inside) -> bool:
+def _may_have_room(limit: Limit, inside: Occupancy) -> bool:
     is_time = limit.next_at is None or limit.next_at <= limit.now
     return is_time and inside.leaves(limit.max_concurrency) > 0
 

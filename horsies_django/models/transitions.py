@@ -25,14 +25,13 @@ from ..core.signals import has_receivers, task_cancelled, task_expired
 from ..core.status import AttemptOutcome, TaskStatus
 from ..core.transition import Transition
 from ..core.unique import UniqueUntil
-from ..db.expressions import Blank, FromMap, FromNow, SecondsUntil, integers, texts
+from ..db.expressions import NowPlus, Param, SecondsUntil, ValueByPk, integers, texts
 from ..db.notifications import ANY_QUEUE, notify_revoked_after_commit, wake_after_commit
 from .attempt import AttemptError, TaskAttempt, TaskAttemptQuerySet
-from .claim.query import RANK, among, in_order
-from .claims import ClaimedTask, ClaimLost, Ended, Held, Runner, claims_of, error_result
-from .filters import not_past_deadline
-from .operator_actions import Interventions
-from .release_blocked import IS_LIMITED, admit_after_commit
+from .claim.query import RANK, first_of, not_past_deadline
+from .claims import ClaimedTask, ClaimLost, ClaimRef, Completion, WorkerInfo, claims_of, error_result
+from .operator_actions import OperatorActions
+from .release_blocked import IS_LIMITED, release_after_commit
 from .retention import kept_until
 from .subscribers import subscribers
 from .unreadable import IS_READABLE, results_of, values_in_range
@@ -98,17 +97,17 @@ def taken_by(worker_id: str) -> dict[str, Any]:
     return {"claimed_at": Now(), "claimed_by_worker_id": worker_id, "claim": F("claim") + 1}
 
 
-def completed_with(results: Mapping[UUID, str] | Blank, database: str) -> dict[str, Any]:
+def completed_with(results: Mapping[UUID, str] | Param, database: str) -> dict[str, Any]:
     """What the success of a body writes."""
     return {
-        "result": FromMap(results, models.JSONField()),
+        "result": ValueByPk(results, models.JSONField()),
         "error_code": None,
         "completed_at": Now(),
         "kept_until": kept_until(TaskStatus.COMPLETED, database),
     }
 
 
-class TaskQuerySet(Interventions["Task"]):
+class TaskQuerySet(OperatorActions["Task"]):
     """The transitions."""
 
     # From PENDING to a body that runs.
@@ -117,7 +116,7 @@ class TaskQuerySet(Interventions["Task"]):
         """Let due tasks that were sent for later, or that wait for a retry, into the index of claims."""
         due = self.deferred().filter(enqueued_at__lte=Now()).order_by("enqueued_at")
         found = dict(due.lock().values_list("pk", "limit_key")[:limit])
-        admit_after_commit(self.db, found.values())
+        release_after_commit(self.db, found.values())
         rows = self.filter(pk__in=found, status=TaskStatus.PENDING)
         return rows.update(deferred=IS_LIMITED, gated=IS_LIMITED) if found else 0
 
@@ -137,18 +136,17 @@ class TaskQuerySet(Interventions["Task"]):
         commits needs no second update on its way. Without ``queues``, of any. ``most`` is how many of a queue at most.
         Raises :class:`ClaimLost`.
         """
-        next_up, count, most = self.next_up(is_async=is_async), start + prefetch, most or {}
-        if queues is not None and len(queues) == 1:
-            next_up, count = next_up.filter(queue_name=queues[0]), min(count, most.get(queues[0], count))
-        elif queues is not None:
-            # With those that others have locked left out, as in the claim itself.
+        count, most = start + prefetch, most or {}
+        if queues is None:
+            rows = self.next_up(is_async=is_async).lock()
+        elif len(queues) == 1:
+            rows, count = self.claimable(queues[0], is_async=is_async), min(count, most.get(queues[0], count))
+        else:
             rooms = {queue: min(count, most.get(queue, count)) for queue in queues}
-            firsts = (
-                next_up.filter(queue_name=queue).lock().values_list(*RANK)[:room] for queue, room in rooms.items()
-            )
-            next_up = among(self, Q(pk__in=in_order(*firsts)[:count]))
+            firsts = (self.claimable(queue, is_async=is_async).values_list(*RANK)[: rooms[queue]] for queue in queues)
+            rows = self.claimable_among(Q(pk__in=first_of(*firsts)[:count]))
         asked_at = time.monotonic()
-        claims = claims_of(next_up.lock().values_list(*CLAIMED_COLUMNS)[:count], asked_at)
+        claims = claims_of(rows.values_list(*CLAIMED_COLUMNS)[:count], asked_at)
         for change, batch, values in (
             (lifecycle.CLAIM_AND_START, claims[:start], taken_by(worker_id) | STARTED),
             (lifecycle.CLAIM, claims[start:], taken_by(worker_id)),
@@ -158,7 +156,7 @@ class TaskQuerySet(Interventions["Task"]):
                 raise ClaimLost
         return claims
 
-    def start(self, claims: Sequence[Held], worker_id: str) -> set[UUID]:
+    def start(self, claims: Sequence[ClaimRef], worker_id: str) -> set[UUID]:
         """CLAIMED → RUNNING, and return the ids of those that may start.
 
         One whose ``good_until`` has passed becomes EXPIRED instead, with no attempt and its claim kept (S1-16 … S1-19).
@@ -169,11 +167,11 @@ class TaskQuerySet(Interventions["Task"]):
         mine._expire(lifecycle.EXPIRE_CLAIMED)
         return set(self.held(claims, TaskStatus.RUNNING, worker_id).values_list("pk", flat=True))
 
-    def release(self, claims: Sequence[Held], worker_id: str) -> int:
+    def release(self, claims: Sequence[ClaimRef], worker_id: str) -> int:
         """CLAIMED → PENDING by the worker itself, no attempt burnt."""
         return self.held(claims, TaskStatus.CLAIMED, worker_id)._move(lifecycle.RELEASE, **_UNCLAIMED)
 
-    def unstart(self, claims: Sequence[Held], worker_id: str) -> int:
+    def unstart(self, claims: Sequence[ClaimRef], worker_id: str) -> int:
         """RUNNING → PENDING by the worker itself, for bodies that never began: no attempt burnt."""
         mine = self.held(claims, TaskStatus.RUNNING, worker_id)
         return mine._move(lifecycle.UNSTART, attempt=Greatest(F("attempt") - 1, 0), **_UNCLAIMED, **_RETURNED)
@@ -186,7 +184,7 @@ class TaskQuerySet(Interventions["Task"]):
         A row that its own body has locked, by saving its state in a transaction, is passed over: the worker must not
         wait for a body.
         """
-        progress = FromMap({claim.task_id: note for claim, note in notes.items()}, models.JSONField())
+        progress = ValueByPk({claim.task_id: note for claim, note in notes.items()}, models.JSONField())
         with transaction.atomic(using=self.db):
             mine = self.held(notes.keys(), TaskStatus.RUNNING, worker_id)
             free = set(mine.lock().values_list("pk", flat=True))
@@ -195,7 +193,7 @@ class TaskQuerySet(Interventions["Task"]):
 
     # The end of a run.
 
-    def complete(self, ends: Sequence[Ended], runner: Runner) -> int:
+    def complete(self, ends: Sequence[Completion], runner: WorkerInfo) -> int:
         """RUNNING → COMPLETED, with the result and the attempt (S0-16); return how many there were."""
         results = {end.task_id: end.result for end in ends}
         mine = self.held(ends, TaskStatus.RUNNING, runner.worker_id)
@@ -208,12 +206,14 @@ class TaskQuerySet(Interventions["Task"]):
         )
         return count
 
-    def fail(self, ends: Sequence[Ended], runner: Runner, outcome: AttemptOutcome = AttemptOutcome.FAILED) -> None:
+    def fail(
+        self, ends: Sequence[Completion], runner: WorkerInfo, outcome: AttemptOutcome = AttemptOutcome.FAILED
+    ) -> None:
         """RUNNING → FAILED, with the error and the attempt (S0-18)."""
         errors = {end.task_id: end.error for end in ends if end.error}
         self.held(ends, TaskStatus.RUNNING, runner.worker_id)._move(
             lifecycle.FAIL,
-            result=FromMap({end.task_id: end.result for end in ends}, models.JSONField()),
+            result=ValueByPk({end.task_id: end.result for end in ends}, models.JSONField()),
             error_code=_codes(errors),
             failed_at=Now(),
             kept_until=kept_until(TaskStatus.FAILED, self.db),
@@ -228,8 +228,8 @@ class TaskQuerySet(Interventions["Task"]):
 
     def retry_later(
         self,
-        ends: Sequence[Ended],
-        runner: Runner,
+        ends: Sequence[Completion],
+        runner: WorkerInfo,
         outcome: AttemptOutcome = AttemptOutcome.FAILED,
         *,
         is_charged: bool = True,
@@ -270,16 +270,18 @@ class TaskQuerySet(Interventions["Task"]):
         if too_late := [end for end in ends if verdicts.get(end.task_id) is False]:
             self.fail(too_late, runner, outcome)
 
-    def snooze(self, ends: Sequence[Ended], worker_id: str) -> int:
+    def snooze(self, ends: Sequence[Completion], worker_id: str) -> int:
         """RUNNING → PENDING, due after ``again_in``, as if this run had not been: no attempt burnt."""
         return self._put_off(lifecycle.SNOOZE, ends, worker_id, unknown_to=None)
 
-    def hand_back(self, ends: Sequence[Ended], worker_id: str) -> int:
+    def hand_back(self, ends: Sequence[Completion], worker_id: str) -> int:
         """RUNNING → PENDING, due after ``again_in``, for a worker that may know what this one does not: no attempt."""
-        notes = FromMap({end.task_id: end.unknown_to or "null" for end in ends}, models.JSONField())
+        notes = ValueByPk({end.task_id: end.unknown_to or "null" for end in ends}, models.JSONField())
         return self._put_off(lifecycle.HAND_BACK, ends, worker_id, unknown_to=notes)
 
-    def _put_off(self, transition: Transition[TaskStatus], ends: Sequence[Ended], worker_id: str, **values: Any) -> int:
+    def _put_off(
+        self, transition: Transition[TaskStatus], ends: Sequence[Completion], worker_id: str, **values: Any
+    ) -> int:
         count = self.held(ends, TaskStatus.RUNNING, worker_id)._move(
             transition,
             attempt=Greatest(F("attempt") - 1, 0),
@@ -313,7 +315,7 @@ class TaskQuerySet(Interventions["Task"]):
                 return 0
             return found._move(
                 lifecycle.FAIL_UNREADABLE,
-                result=FromMap(results, models.JSONField()),
+                result=ValueByPk(results, models.JSONField()),
                 error_code=OperationalCode.WORKER_ROW_UNREADABLE.value,
                 failed_at=Now(),
                 kept_until=kept_until(TaskStatus.FAILED, self.db),
@@ -408,7 +410,7 @@ class TaskQuerySet(Interventions["Task"]):
             count += dead._revive_among_others(keys[start : start + BATCH])
         if count:
             wake_after_commit(self.db, ANY_QUEUE)
-            admit_after_commit(self.db, limited)
+            release_after_commit(self.db, limited)
         return count
 
     def _revive_among_others(self, keys: Sequence[UUID]) -> int:
@@ -455,11 +457,11 @@ class TaskQuerySet(Interventions["Task"]):
         """Let others in, after the commit, for those of these rows that end and have a place, or get one before."""
         limited = self.limit_keys()
         yield
-        admit_after_commit(self.db, limited)
+        release_after_commit(self.db, limited)
 
-    def held(self, claims: Collection[Held], status: TaskStatus, worker_id: str) -> TaskQuerySet:
+    def held(self, claims: Collection[ClaimRef], status: TaskStatus, worker_id: str) -> TaskQuerySet:
         """The rows that are in ``status`` under exactly these claims of this worker ("" for none): the fence."""
-        tokens = FromMap(integers({held.task_id: held.claim for held in claims}), models.IntegerField())
+        tokens = ValueByPk(integers({held.task_id: held.claim for held in claims}), models.IntegerField())
         keys = [held.task_id for held in claims]
         return self.rows().filter(pk__in=keys, status=status, claim=tokens, claimed_by_worker_id=worker_id or None)
 
@@ -488,7 +490,7 @@ class TaskQuerySet(Interventions["Task"]):
     def _expire(self, transition: Transition[TaskStatus]) -> int:
         """To EXPIRED past ``good_until``, with who and what in the result (S1-17), the claim kept (S1-18)."""
         late = list(self.filter(good_until__lte=Now()).values_list("pk", "claimed_by_worker_id", "limit_key"))
-        admit_after_commit(self.db, [limit_key for *_, limit_key in late])
+        release_after_commit(self.db, [limit_key for *_, limit_key in late])
         results = {
             key: error_result(
                 OutcomeCode.TASK_EXPIRED,
@@ -504,14 +506,14 @@ class TaskQuerySet(Interventions["Task"]):
             transition,
             expired_at=Now(),
             error_code=OutcomeCode.TASK_EXPIRED.value,
-            result=FromMap(results, models.JSONField()),
+            result=ValueByPk(results, models.JSONField()),
             kept_until=kept_until(TaskStatus.EXPIRED, self.db),
         )
 
 
-def _codes(errors: Mapping[UUID, AttemptError]) -> FromMap:
-    return FromMap(texts({key: error.code for key, error in errors.items()}), TextField())
+def _codes(errors: Mapping[UUID, AttemptError]) -> ValueByPk:
+    return ValueByPk(texts({key: error.code for key, error in errors.items()}), TextField())
 
 
-def _due_again(ends: Sequence[Ended]) -> FromNow:
-    return FromNow(FromMap({end.task_id: str(end.again_in) for end in ends}, models.FloatField()))
+def _due_again(ends: Sequence[Completion]) -> NowPlus:
+    return NowPlus(ValueByPk({end.task_id: str(end.again_in) for end in ends}, models.FloatField()))

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.operations import log_operation, names_of
-from ..db.expressions import FromNow
+from ..db.expressions import NowPlus
 from ..db.notifications import notify_stop_request_after_commit
 from .fields import DateTimeField, JSONField, texts_in
 
@@ -47,11 +47,11 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
 
     def alive(self, seconds: float) -> models.QuerySet[Worker]:
         """Those that have beaten within so many seconds."""
-        return self.filter(last_beat_at__gte=FromNow(-seconds))
+        return self.filter(last_beat_at__gte=NowPlus(-seconds))
 
     def silent(self, seconds: float) -> models.QuerySet[Worker]:
         """Those that have not beaten for so long."""
-        return self.filter(last_beat_at__lt=FromNow(-seconds))
+        return self.filter(last_beat_at__lt=NowPlus(-seconds))
 
     def request_stop(self) -> int:
         """Ask these workers to claim no more, to finish what they run, and to go; return how many were not asked yet.

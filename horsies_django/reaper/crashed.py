@@ -18,8 +18,8 @@ from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..enqueue import send_signals
 from ..models import Worker
 from ..models.attempt import AttemptError
-from ..models.claims import Ended, Runner, error_result
-from ..models.release_blocked import admit_after_commit
+from ..models.claims import Completion, WorkerInfo, error_result
+from ..models.release_blocked import release_after_commit
 from ..models.transitions import TaskQuerySet
 from ..workflows import gateway
 from .batches import Batch, Refused, all_batches, fail_unreadable, one_batch
@@ -123,7 +123,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
             tasks.rows().unstart(untouched, worker_id)
         running = [one for one in running if evidence.has_begun(one)]
     known = Worker.objects.using(tasks.db).in_bulk({one.worker_id or "" for one in lost})
-    groups: dict[tuple[str, AttemptOutcome, bool], list[Ended]] = defaultdict(list)
+    groups: dict[tuple[str, AttemptOutcome, bool], list[Completion]] = defaultdict(list)
     for one in running:
         outcome, ended = _ended(one, is_over_limit=bool(evidence and evidence.is_over_limit(one)))
         groups[one.worker_id or "", outcome, ended.again_in is not None].append(ended)
@@ -131,7 +131,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
         logger.warning("task lost id=%s worker=%s: it %s", one.task_id, one.worker_id, fate)
     for (worker_id, outcome, is_retried), ends in groups.items():
         worker = known.get(worker_id)
-        runner = Runner(worker_id, worker.hostname if worker else "", worker.pid if worker else None)
+        runner = WorkerInfo(worker_id, worker.hostname if worker else "", worker.pid if worker else None)
         if is_retried:
             is_charged = not (evidence and evidence.is_stopped) or outcome is AttemptOutcome.FAILED
             tasks.rows().retry_later(ends, runner, outcome, is_charged=is_charged)
@@ -139,7 +139,7 @@ def _recover(tasks: TaskQuerySet, evidence: Evidence | None) -> int:
             tasks.rows().fail(ends, runner, outcome)
     gateway.advance_locked(tasks.db, nodes)
     wake_after_commit(tasks.db, ANY_QUEUE)
-    admit_after_commit(tasks.db, [one.limit_key for one in lost])
+    release_after_commit(tasks.db, [one.limit_key for one in lost])
     send_signals.lost_after_commit(tasks.db, {one.task_id: one.attempt for one in running})
     return len(lost)
 
@@ -151,11 +151,11 @@ def _by_worker(lost: Iterable[Lost]) -> Iterable[tuple[str, list[Lost]]]:
     return grouped.items()
 
 
-def _ended(lost: Lost, *, is_over_limit: bool) -> tuple[AttemptOutcome, Ended]:
+def _ended(lost: Lost, *, is_over_limit: bool) -> tuple[AttemptOutcome, Completion]:
     code, message, outcome = OperationalCode.WORKER_CRASHED.value, _CRASHED, AttemptOutcome.WORKER_FAILURE
     if is_over_limit:
         code, message, outcome = OutcomeCode.TASK_TIMEOUT.value, _STUCK, AttemptOutcome.FAILED
     policy = RetryPolicy.read(lost.retry_policy, lost.task_id) if lost.retry_count < lost.max_retries else None
     again_in = policy.delay(lost.retry_count + 1) if policy and policy.covers(code) else None
     result = error_result(code, message, {"worker_id": lost.worker_id})
-    return outcome, Ended(lost.task_id, lost.claim, result, AttemptError(code, message), again_in)
+    return outcome, Completion(lost.task_id, lost.claim, result, AttemptError(code, message), again_in)

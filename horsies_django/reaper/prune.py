@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce
 
 from ..core.options import Options
 from ..core.status import TaskStatus
-from ..db.expressions import FromNow
+from ..db.expressions import NowPlus
 from ..models import Heartbeat
 from ..models.transitions import BATCH, TaskQuerySet
 from ..models.workflow import WorkflowQuerySet
@@ -52,7 +52,7 @@ def prune_older_than(
 
     No index leads to them, so each table is walked once, by primary key, a bounded step at a time.
     """
-    since = FromNow(-age.total_seconds())
+    since = NowPlus(-age.total_seconds())
     task_ended = Coalesce(*(F(f"{state.lower()}_at") for state in sorted(states)), "sent_at")
     workflow_ended = Coalesce("completed_at", "cancelled_at", "sent_at")
     old_tasks = tasks.alias(ended_at=task_ended).filter(ended_at__lt=since)
@@ -78,4 +78,4 @@ def _step(rows: QuerySet[Any], last: UUID | None) -> list[UUID]:
 def _old_beats(options: Options) -> int:
     seconds = beats_count_for(options)
     beats = Heartbeat.objects.using(options.database)
-    return 0 if seconds is None else beats.filter(sent_at__lt=FromNow(-seconds)).count()
+    return 0 if seconds is None else beats.filter(sent_at__lt=NowPlus(-seconds)).count()

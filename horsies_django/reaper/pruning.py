@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from ..core.options import Options
 from ..core.status import TASK_TERMINAL_STATES
 from ..core.unique import UniqueUntil
-from ..db.expressions import FromNow
+from ..db.expressions import NowPlus
 from ..models import Heartbeat, Task, Worker, Workflow, WorkflowEvent, WorkflowTask
 from ..models.transitions import BATCH, TaskQuerySet
 from ..models.workflow import WorkflowQuerySet
@@ -44,7 +44,7 @@ def prune_heartbeats(options: Options, _: Refused) -> Batch:
     if seconds is None:
         return Batch(0, 0)
     beats = Heartbeat.objects.using(options.database)
-    is_old = ExpressionWrapper(Q(sent_at__lt=FromNow(-seconds)), BooleanField())
+    is_old = ExpressionWrapper(Q(sent_at__lt=NowPlus(-seconds)), BooleanField())
     oldest = list(beats.order_by("pk").values_list("pk", is_old)[:BATCH])
     old = [key for key, is_old in oldest if is_old]
     return Batch(len(old), beats.filter(pk__in=old).delete()[0] if old else 0)
@@ -61,7 +61,7 @@ def beats_count_for(options: Options) -> float | None:
 
 def forget_workers(options: Options, _: Refused) -> Batch:
     """Rows of workers that have not beaten for a day go: their machines have died."""
-    silent = Worker.objects.using(options.database).filter(last_beat_at__lt=FromNow(-FORGOTTEN))
+    silent = Worker.objects.using(options.database).filter(last_beat_at__lt=NowPlus(-FORGOTTEN))
     keys = list(silent.values_list("pk", flat=True)[:BATCH])
     return Batch(len(keys), silent.filter(pk__in=keys).delete()[0] if keys else 0)
 

@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce, Now
 from ..core.bounds import beyond
 from ..core.histogram import bucket_in_sql
 from ..core.options import Options
-from ..db.expressions import FromNow, MinuteOf, SecondsBetween
+from ..db.expressions import MinuteOf, NowPlus, SecondsBetween
 from ..models import Mark, Rollup, Task, TaskAttempt
 from ..models.rollup import MINUTES, Span, start_of
 from ..models.transitions import BATCH
@@ -48,7 +48,7 @@ def roll_up(options: Options, _: Refused) -> Batch:
     attempts = _attempts(options.database)
     marks = Mark.objects.using(options.database)
     position = Subquery(marks.filter(name=MARK).values("position"))
-    settled = attempts.filter(pk__gt=Coalesce(position, Value(-1)), finished_at__lt=FromNow(-SETTLED))
+    settled = attempts.filter(pk__gt=Coalesce(position, Value(-1)), finished_at__lt=NowPlus(-SETTLED))
     if not settled.order_by("pk").values_list("pk").first():
         return Batch(0, 0)
     if not marks.filter(name=MARK).exists():
@@ -62,7 +62,7 @@ def forget_rollups(options: Options, _: Refused) -> Batch:
     rollups = Rollup.objects.using(options.database)
     old = rollups.none()
     for span, kept in KEPT.items():
-        old |= rollups.filter(span=span, start__lt=FromNow(-kept.total_seconds()))
+        old |= rollups.filter(span=span, start__lt=NowPlus(-kept.total_seconds()))
     keys = list(old.values_list("pk", flat=True)[:BATCH])
     return Batch(len(keys), rollups.filter(pk__in=keys).delete()[0] if keys else 0)
 
@@ -70,7 +70,7 @@ def forget_rollups(options: Options, _: Refused) -> Batch:
 def _attempts(database: str) -> QuerySet[TaskAttempt]:
     """Those of a time that can be counted: one that seems to end next year would keep all after it waiting."""
     readable = TaskAttempt.objects.using(database).exclude(beyond(["finished_at"]))
-    return readable.filter(finished_at__lt=FromNow(FUTURE))
+    return readable.filter(finished_at__lt=NowPlus(FUTURE))
 
 
 def _begin(database: str) -> None:
@@ -115,7 +115,7 @@ def _window(attempts: QuerySet[TaskAttempt], position: int, size: int) -> _Windo
     if first is None:
         return None
     found = attempts.filter(pk__gte=first, pk__lt=first + size)
-    young = found.filter(finished_at__gte=FromNow(-SETTLED)).order_by("pk").values_list("pk", flat=True).first()
+    young = found.filter(finished_at__gte=NowPlus(-SETTLED)).order_by("pk").values_list("pk", flat=True).first()
     if young is not None:
         found = found.filter(pk__lt=young)
     last = found.order_by("-pk").values_list("pk", flat=True).first()

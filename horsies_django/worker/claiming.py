@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from django.db import OperationalError, transaction
 
 from ..db import postgres
-from ..models import Queue
-from ..models.claim.complete_and_claim import Exchange
-from ..models.claims import ClaimedTask, Ended
-from ..models.queue_limiter import Admitted, spend
+from ..models.claim.complete_and_claim import CompleteAndClaim
+from ..models.claims import ClaimedTask, Completion
+from ..models.queue_limiter import Allowed, spend
 from ..models.transitions import TaskQuerySet
 from .queue_selector import QueueSelector
 from .slot_pool import SlotPool
@@ -21,7 +20,12 @@ TakeTasks = Callable[[int, Sequence[str], Mapping[str, int]], list[ClaimedTask]]
 
 
 def complete_and_claim(
-    selector: QueueSelector, tasks: TaskQuerySet, pool: SlotPool, statement: Exchange, ends: Sequence[Ended], room: int
+    selector: QueueSelector,
+    tasks: TaskQuerySet,
+    pool: SlotPool,
+    statement: CompleteAndClaim,
+    ends: Sequence[Completion],
+    room: int,
 ) -> list[ClaimedTask]:
     """Store successes, then claim and start tasks for a pool."""
     if ends:  # first: ends may make room for what starts, and no lock is waited for
@@ -48,12 +52,11 @@ def prefetch(
         taken += len(claims)
         return claims
 
-    paused = Queue.objects.using(tasks.db).filter(name__in=pool.queues, paused=True)
-    queues = set(selector.unblocked(pool.queues)).difference(paused.values_list("name", flat=True))
+    queues = sorted(selector.unblocked(pool.queues))
     if selector.is_plain:
-        claims = take(pool.room, sorted(queues), {})
+        claims = take(pool.room, queues, {})
     else:
-        claims = _claim_within_limits(selector, tasks, pool, sorted(queues), pool.room, take)
+        claims = _claim_within_limits(selector, tasks, pool, queues, pool.room, take)
     return claims[:free], claims[free:]
 
 
@@ -74,7 +77,7 @@ def _claim_within_limits(
                 admitted[name].take(count)
         return claims
 
-    admitted: dict[str, Admitted] = {}
+    admitted: dict[str, Allowed] = {}
     claims: list[ClaimedTask] = []
     try:
         with transaction.atomic(using=tasks.db):

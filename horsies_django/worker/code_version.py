@@ -16,7 +16,7 @@ from ..core.serialization import dumps
 from ..core.version import __version__
 from ..db.pause_on_outage import waiting_for_database
 from ..models import Task, Worker
-from ..models.claims import Ended
+from ..models.claims import Completion
 from ..workflows.conditions import conditions_of
 from ..workflows.registry import registry as workflows
 from .execution import Execution
@@ -92,7 +92,7 @@ def hand_back(execution: Execution, error: BaseException) -> ExecutionResult | N
     delay = min(FIRST_DELAY * 2.0 ** min(times, 30), MAX_DELAY)
     return ExecutionResult(
         execution,
-        Ended(execution.task_id, execution.claim.claim, "null", again_in=delay, unknown_to=note),
+        Completion(execution.task_id, execution.claim.claim, "null", again_in=delay, unknown_to=note),
         error.__cause__ or error,
     )
 

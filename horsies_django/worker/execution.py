@@ -17,7 +17,7 @@ from uuid import UUID
 from ..core.backends import reads_rich
 from ..core.exceptions import TaskInterrupt, TaskRevoked
 from ..core.options import Options
-from ..models.claims import ClaimedTask, Runner
+from ..models.claims import ClaimedTask, WorkerInfo
 from .started_registry import Slot
 
 #: Seconds that a function which takes the context has to check ``is_cancelled`` before it is interrupted.
@@ -42,7 +42,7 @@ class Execution:
 
     claim: ClaimedTask
     options: Options
-    runner: Runner
+    runner: WorkerInfo
     time_limit: float | None = None
     submitted_at: float = field(default_factory=time.monotonic)
     start_by: float = field(init=False)

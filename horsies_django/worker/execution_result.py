@@ -9,7 +9,7 @@ from typing import Final
 
 from ..core.exceptions import TaskRevoked
 from ..core.serialization import clean_text
-from ..models.claims import ClaimedTask, Ended
+from ..models.claims import ClaimedTask, Completion
 from . import console_logging
 from .execution import Execution
 
@@ -30,7 +30,7 @@ class ExecutionResult:
     """An execution that has ended: what to store, and what to log."""
 
     execution: Execution
-    completion: Ended
+    completion: Completion
     exception: BaseException | None = None
     is_stored: bool = False  # by the transaction of the function itself
     duration: float = field(init=False)

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from ..db.errors import is_of_the_row
-from ..models.concurrency_limiter import GATES, NO_ONE, Admitted
+from ..models.concurrency_limiter import GATES, NO_ONE, Released
 from .slot_pool import SlotPool
 from .store import WorkerStore
 
@@ -54,7 +54,7 @@ class LimitReleaser:
             self._keys |= new
             self.next_at = min(self.next_at, max(self._rests_until, time.monotonic()))
 
-    def release(self) -> Iterator[Admitted]:
+    def release(self) -> Iterator[Released]:
         """Release blocked tasks at limits for one time slice; yield what each transaction has released."""
         began = now = time.monotonic()
         busy = dict[str, None]()
@@ -71,7 +71,7 @@ class LimitReleaser:
         self._keys |= busy
         self.next_at = max(self._rests_until, now + LOCKED_PAUSE if busy else now) if self._keys else float("inf")
 
-    def _release_batch(self, keys: Sequence[str]) -> Admitted:
+    def _release_batch(self, keys: Sequence[str]) -> Released:
         """Release at these limits. One that fails because of a row does not hold up the others."""
         try:
             return self._store.release_blocked(keys)
@@ -86,4 +86,4 @@ class LimitReleaser:
         parts = [self._release_batch([key]) for key in keys]
         lanes = sum((part.lanes for part in parts), Counter[tuple[str, bool]]())
         again = [part.again_in for part in parts if part.again_in is not None]
-        return Admitted(lanes, frozenset().union(*(part.busy for part in parts)), min(again, default=None))
+        return Released(lanes, frozenset().union(*(part.busy for part in parts)), min(again, default=None))

@@ -21,8 +21,8 @@ from ..db.errors import lacks_privilege
 from ..db.notifications import ANY_QUEUE, SlotFreed, TaskReady, notify_slot_freed_after_commit
 from ..enqueue.send_signals import handing_over
 from ..models.check_migrated import MissingPrivilege, raise_if_forbidden
-from ..models.claims import ClaimedTask, Runner
-from ..models.concurrency_limiter import Admitted
+from ..models.claims import ClaimedTask, WorkerInfo
+from ..models.concurrency_limiter import Released
 from ..workflows.gateway import AdvanceFailed
 from . import console_logging
 from .claim_budget import ClaimBudget
@@ -68,7 +68,7 @@ class Producer:
     def __init__(
         self,
         config: WorkerConfig,
-        runner: Runner,
+        runner: WorkerInfo,
         inbox: Inbox,
         pools: Sequence[SlotPool],
         listener: Listener,
@@ -456,7 +456,7 @@ class Producer:
             self._apply_admitted(admitted)
         return True
 
-    def _apply_admitted(self, admitted: Admitted) -> None:
+    def _apply_admitted(self, admitted: Released) -> None:
         """Claim the released tasks soon, and notify other workers of those for which there is no room here."""
         if admitted.again_in is not None:
             self._poll_interval.poll_by(time.monotonic() + admitted.again_in)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..core.queue_policy import QueueRules
 from ..models.claims import ClaimedTask
-from ..models.queue_limiter import Admission, Admitted
+from ..models.queue_limiter import Allowed, QueueLimiter
 from ..models.queue_scan import Waiting
 from ..models.transitions import TaskQuerySet
 from .config import WorkerConfig
@@ -53,7 +53,7 @@ class QueueSelector:
         self._credits: dict[bool, dict[str, float]] = {False: {}, True: {}}
         self._aged: dict[bool, tuple[str, ...]] = {False: (), True: ()}
         self._claims = 0
-        self._admission: Admission | None = None
+        self._admission: QueueLimiter | None = None
         self._max_pause = MAX_PAUSE_UNNOTIFIED
         self.set_policies({})
 
@@ -95,10 +95,10 @@ class QueueSelector:
         counted = (name for name in self.limited(queues) if self._rules[name].max_concurrency is not None)
         return [name for name in counted if name not in self._half_free]
 
-    def admission(self, tasks: TaskQuerySet) -> Admission:
+    def admission(self, tasks: TaskQuerySet) -> QueueLimiter:
         """Return the limiter of queues."""
         if self._admission is None:
-            self._admission = Admission(tasks, self.policy_of)
+            self._admission = QueueLimiter(tasks, self.policy_of)
         return self._admission
 
     @property
@@ -129,7 +129,7 @@ class QueueSelector:
         """When the first paused queue may be asked again."""
         return min(self._blocked_until.values(), default=float("inf"))
 
-    def record_result(self, is_async: bool, asked: Iterable[str], admitted: Mapping[str, Admitted]) -> None:
+    def record_result(self, is_async: bool, asked: Iterable[str], admitted: Mapping[str, Allowed]) -> None:
         """Pause the queues that refused a claim: those that are locked, full, or out of tokens."""
         for name in asked:
             answer = admitted.get(name)

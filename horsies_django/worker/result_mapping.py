@@ -17,7 +17,7 @@ from ..core.type_check import return_problem
 from ..enqueue.masking import mask_of_task
 from ..enqueue.task import HorsiesTask
 from ..models.attempt import AttemptError
-from ..models.claims import ClaimedTask, Ended, error_result
+from ..models.claims import ClaimedTask, Completion, error_result
 from ..models.operator_actions import INTERNAL
 from .execution import Execution
 from .execution_result import ExecutionResult
@@ -45,7 +45,7 @@ def from_value(execution: Execution, task: FrameworkTask[..., Any], value: Any) 
         check_size(result, execution.options.max_payload_bytes, "the return value")
     except Exception as error:  # noqa: BLE001  # a value's own methods may raise anything
         return _failed(execution, task, OperationalCode.WORKER_SERIALIZATION_ERROR, error)
-    return ExecutionResult(execution, Ended(execution.task_id, execution.claim.claim, result))
+    return ExecutionResult(execution, Completion(execution.task_id, execution.claim.claim, result))
 
 
 def from_exception(
@@ -58,7 +58,7 @@ def from_exception(
         return _failed(execution, None, raised.code, raised.__cause__ or raised)
     if isinstance(raised, Snooze):
         return ExecutionResult(
-            execution, Ended(execution.task_id, execution.claim.claim, "null", again_in=raised.after)
+            execution, Completion(execution.task_id, execution.claim.claim, "null", again_in=raised.after)
         )
     if isinstance(raised, Discard):
         return _failed(execution, task, OutcomeCode.TASK_DISCARDED, raised)
@@ -143,7 +143,9 @@ def _error_result(
 ) -> ExecutionResult:
     result = dumps({"err": shown.as_json()})
     again_in = _again_in(execution.claim, task, error.code, raised, shown, execution.options.defaults)
-    return ExecutionResult(execution, Ended(execution.task_id, execution.claim.claim, result, error, again_in), raised)
+    return ExecutionResult(
+        execution, Completion(execution.task_id, execution.claim.claim, result, error, again_in), raised
+    )
 
 
 def _again_in(
@@ -216,5 +218,5 @@ def fallback(execution: Execution, error: BaseException) -> ExecutionResult:
     logger.error("result of a task could not be built id=%s", claim.task_id, exc_info=error)
     code = OperationalCode.UNHANDLED_EXCEPTION.value
     message = f"{type(error).__name__} while the result was being built."
-    ended = Ended(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message))
+    ended = Completion(claim.task_id, claim.claim, error_result(code, message), AttemptError(code, message))
     return ExecutionResult(execution, ended, error)

@@ -155,7 +155,7 @@ class _TaskFailed(Exception):
 def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
     """Run the function, its completion and its attempt as one transaction, fenced by the claim."""
     committed: list[bool] = []
-    has_begun = False
+    has_started = False
     database = execution.database
     tasks = Task.objects.using(database)
     try:
@@ -166,7 +166,7 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
                 # SQLite can't turn a reader into the writer once another connection has written: write first.
                 mine = tasks.held([execution.claim], TaskStatus.RUNNING, execution.runner.worker_id)
                 _require_claim(execution, mine.update(claim=F("claim")))
-            has_begun = True
+            has_started = True
             value = _value_in_transaction(execution, call)
             execution.has_returned = True
             outcome = result_mapping.from_value(execution, call.task, value)
@@ -184,7 +184,7 @@ def _run_atomic(execution: Execution, call: _Call) -> ExecutionResult:
     except _TaskFailed as error:
         return error.outcome
     except BaseException as error:
-        is_ours = not has_begun or execution.has_returned  # an error of the function itself is its result
+        is_ours = not has_started or execution.has_returned  # an error of the function itself is its result
         if is_ours and not committed and is_outage(error):
             raise Snooze(UNTIL_IT_IS_BACK) from error
         if not committed:

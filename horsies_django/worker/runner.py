@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from ..enqueue.django_result import own_logging
-from ..models.claims import Runner
+from ..models.claims import WorkerInfo
 from .config import HOSTNAME, WorkerConfig
 from .connection import is_visible_only_here, own_connection
 from .console_logging import log_and_print
@@ -38,7 +38,7 @@ def run(
     ``started_registry`` the supervisor sees which executions have started. Readiness is logged and, unless
     ``verbosity`` is 0, printed to stderr whatever LOGGING says.
     """
-    runner = Runner(worker_id, HOSTNAME, os.getpid())
+    runner = WorkerInfo(worker_id, HOSTNAME, os.getpid())
     with own_logging(), own_connection(config.database, worker_id, is_busy=True):
         inline = is_visible_only_here(config.database)
         pools = _inline_pools(config, inbox) if inline else _pools(config, inbox)

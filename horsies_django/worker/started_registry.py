@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
-from ..models.claims import Held
+from ..models.claims import ClaimRef
 from .exit_reason import ExitReason
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Slot:
     memory: mmap.mmap
     offset: int
 
-    def record_start(self, held: Held, began: float, limit: float) -> None:
+    def record_start(self, held: ClaimRef, began: float, limit: float) -> None:
         """Record that the execution of this claim has started, with a time limit in seconds, which may be infinite."""
         if self.offset:
             _SLOT.pack_into(self.memory, self.offset, held.task_id.bytes, held.claim, began, limit)

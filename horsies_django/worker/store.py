@@ -24,12 +24,12 @@ from ..db.errors import is_of_the_row, is_refusal, primary_message
 from ..db.notifications import ANY_QUEUE, wake_after_commit
 from ..models import Heartbeat, Limit, Queue, Task, Worker, retention
 from ..models.attempt import AttemptError
-from ..models.claim.complete_and_claim import Exchange, exchange_of
-from ..models.claims import ClaimedTask, Ended, Held, Runner
-from ..models.concurrency_limiter import NO_ONE, Admitted, admit, idle
+from ..models.claim.complete_and_claim import CompleteAndClaim, compile_for
+from ..models.claims import ClaimedTask, ClaimRef, Completion, WorkerInfo
+from ..models.concurrency_limiter import NO_ONE, Released, idle, release
 from ..models.queue import BOUNDS
 from ..models.queue_limiter import give_back
-from ..models.queue_scan import Survey
+from ..models.queue_scan import QueueScan
 from ..models.release_blocked import KEYS
 from ..models.release_blocked import isolate as isolate_gate
 from ..models.transitions import TaskQuerySet
@@ -90,11 +90,11 @@ C = TypeVar("C", ClaimedTask, HeldClaim)
 class WorkerStore:
     """Reads and writes for one runner, on the producer's connection. It keeps no tasks in memory and does not block."""
 
-    def __init__(self, config: WorkerConfig, runner: Runner) -> None:
+    def __init__(self, config: WorkerConfig, runner: WorkerInfo) -> None:
         self._config = config
         self._runner = runner
-        self._statements: dict[bool, Exchange] = {}
-        self._survey: Survey | None = None
+        self._statements: dict[bool, CompleteAndClaim] = {}
+        self._survey: QueueScan | None = None
         self._gateway = EngineGateway(config.database)
         self.selector = QueueSelector(config)
         self._policies_expire_at = float("-inf")
@@ -125,7 +125,7 @@ class WorkerStore:
         """Read, in one statement and without a lock, what there is to do."""
         if self._survey is None:
             kinds = [pool.is_async for pool in pools]
-            self._survey = Survey(self._tasks(), self._workers, self._runner.worker_id, kinds)
+            self._survey = QueueScan(self._tasks(), self._workers, self._runner.worker_id, kinds)
         while (surveyed := self._survey.make()) is None:
             self.register()  # the row was removed
         self._refresh_policies(is_ruled=surveyed.is_ruled)
@@ -219,7 +219,7 @@ class WorkerStore:
         )
         return {execution: note for execution, note in notes.items() if execution.task_id in written}
 
-    def save(self, ends: Sequence[Ended]) -> None:
+    def save(self, ends: Sequence[Completion]) -> None:
         """Store how tasks ended. A task whose claim was lost does not change."""
         if not ends:
             return
@@ -274,7 +274,7 @@ class WorkerStore:
             with self.transaction():
                 pruning.delete(pruning.past_keeping(self._tasks().filter(pk__in=[one.claim.task_id for one in ended])))
 
-    def save_one_by_one(self, ends: Sequence[Ended]) -> None:
+    def save_one_by_one(self, ends: Sequence[Completion]) -> None:
         """Store results one by one after they could not be stored together.
 
         A result that the database refuses fails its own task only. If a workflow can't advance, the result is stored
@@ -288,7 +288,7 @@ class WorkerStore:
                     raise  # the database is away: that says nothing of the result
                 self._save_refused(end, error)
 
-    def _save_refused(self, end: Ended, error: Error) -> None:
+    def _save_refused(self, end: Completion, error: Error) -> None:
         try:
             self._save_and_advance(_refused(end, error))
         except Error as again:
@@ -338,7 +338,7 @@ class WorkerStore:
             return row.fail_unreadable(f"The row can't be claimed: {error}")
         return 0
 
-    def _save_and_advance(self, end: Ended) -> None:
+    def _save_and_advance(self, end: Completion) -> None:
         with self.transaction(), gateway.lock_then_advance(self._tasks().filter(pk=end.task_id)):
             self.save([end])
 
@@ -347,10 +347,10 @@ class WorkerStore:
         due = Limit.objects.using(self._config.database).due()
         return set(due.order_by("next_at").values_list("pk", flat=True)[:KEYS])
 
-    def release_blocked(self, keys: Collection[str]) -> Admitted:
+    def release_blocked(self, keys: Collection[str]) -> Released:
         """Release tasks that these limits block, except where another worker is releasing."""
         waits = set(keys) - idle(self._config.database, keys)
-        return admit(self._config.database, waits) if waits else NO_ONE
+        return release(self._config.database, waits) if waits else NO_ONE
 
     def release_deferred(self) -> int:
         """Make tasks claimable that have become due; return their number."""
@@ -365,11 +365,11 @@ class WorkerStore:
         gateway.advance_unless_locked(self._config.database, nodes)
         return [claim for claim in latest if claim.task_id in may]
 
-    def complete_and_claim(self, pool: SlotPool, ends: Sequence[Ended], room: int) -> list[ClaimedTask]:
+    def complete_and_claim(self, pool: SlotPool, ends: Sequence[Completion], room: int) -> list[ClaimedTask]:
         """Store successes, then claim and start tasks for a pool: in one statement if the database supports it."""
         if pool.is_async not in self._statements:
             with self.transaction():
-                exchange = exchange_of(self._tasks(), self._runner, is_async=pool.is_async)
+                exchange = compile_for(self._tasks(), self._runner, is_async=pool.is_async)
             self._statements[pool.is_async] = exchange
         exchange = self._statements[pool.is_async]
         if self.selector.is_plain or not room:
@@ -409,7 +409,7 @@ class WorkerStore:
         wake_after_commit(self._config.database, ANY_QUEUE)
         return [] if at_last else [claim for claim in claims if claim.workflow_id in blocked]
 
-    def _return_tokens(self, claims: Collection[Held], status: TaskStatus) -> None:
+    def _return_tokens(self, claims: Collection[ClaimRef], status: TaskStatus) -> None:
         """Return the rate-limit tokens of tasks that have not started, and wake workers that wait for tokens."""
         if self.selector.has_rates and give_back(self._tasks().held(claims, status, self._runner.worker_id)):
             wake_after_commit(self._config.database, ANY_QUEUE)
@@ -451,13 +451,13 @@ class WorkerStore:
         return Worker.objects.using(self._config.database)
 
 
-def latest(ends: Sequence[Ended]) -> list[Ended]:
+def latest(ends: Sequence[Completion]) -> list[Completion]:
     """Return the latest end of each task: two executions of a task, one with a lost claim, may end in the same tick."""
     return list({end.task_id: end for end in sorted(ends, key=attrgetter("claim"))}.values())
 
 
-def _refused(end: Ended, error: Error) -> Ended:
+def _refused(end: Completion, error: Error) -> Completion:
     message = clean_text(f"The database refused the result: {primary_message(error)}")
     code = OperationalCode.WORKER_SERIALIZATION_ERROR
     result = dumps({"err": TaskError(error_code=code, message=message).as_json()})
-    return Ended(end.task_id, end.claim, result, AttemptError(code, message))
+    return Completion(end.task_id, end.claim, result, AttemptError(code, message))

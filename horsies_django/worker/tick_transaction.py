@@ -16,7 +16,7 @@ from uuid import UUID
 from django.db import Error
 
 from ..db.errors import is_refusal
-from ..models.claims import ClaimedTask, Ended
+from ..models.claims import ClaimedTask, Completion
 from ..workflows.gateway import AdvanceFailed
 from .claim_budget import ClaimBudget
 from .config import WorkerConfig
@@ -95,7 +95,7 @@ class TickTransaction:
         is_one_statement = not (
             is_in_doubt or nodes or noted or is_heartbeat_due or not are_successes or self._has_more_than_claims()
         )
-        ends: list[Ended] = []
+        ends: list[Completion] = []
         try:
             with nullcontext() if is_one_statement else self._store.transaction():
                 tick.postponed = self._store.lock_workflows(nodes) if nodes else []
@@ -145,7 +145,7 @@ class TickTransaction:
         """One pool at a time: what is claimed for it starts before the next pool's claim."""
         return [pool for pool in pools if pool.has_work and self._budget.room_in(pool)][:1]
 
-    def _store_successes(self, successes: Sequence[Ended]) -> None:
+    def _store_successes(self, successes: Sequence[Completion]) -> None:
         """Store successes without a claim."""
         if successes:
             self._store.complete_and_claim(self._pools[0], successes, 0)
@@ -155,7 +155,7 @@ class TickTransaction:
         mine = {claim.task_id for _, started in tick.started for claim in started}
         self._store.notify_others(kind for task_id, kind in new_tasks.items() if task_id not in mine)
 
-    def _fill(self, pool: SlotPool, tick: Tick, successes: Sequence[Ended]) -> bool:
+    def _fill(self, pool: SlotPool, tick: Tick, successes: Sequence[Completion]) -> bool:
         """Start and claim tasks for one pool, or release what it holds if nothing more may start.
 
         Return whether ``successes`` were stored by the claim.

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Task
 from horsies_django.models import depths as module
 from horsies_django.models.depths import Depth, depths
@@ -56,7 +56,7 @@ def test_beyond_the_bound_known_queues_are_looked_into_and_the_oldest_of_all_is_
         tasks.noop.with_options(queue_name=name).send()
     tasks.awrite.with_options(queue_name="known").send("x")
     tasks.noop.with_options(queue_name="z", priority=5).send()
-    Task.objects.filter(queue_name="z", priority=0).update(enqueued_at=FromNow(-600))
+    Task.objects.filter(queue_name="z", priority=0).update(enqueued_at=NowPlus(-600))
 
     with CaptureQueriesContext(connection) as captured:
         found = depths(Task.objects.all(), also=["known", "idle", "a"])
@@ -73,9 +73,9 @@ def test_beyond_the_bound_known_queues_are_looked_into_and_the_oldest_of_all_is_
 def test_of_made_up_names_a_thousand_are_searched_and_what_comes_of_that_is_a_lower_bound():
     names = [f"made-up-{number:04}" for number in range(1_500)]
     Task.objects.bulk_create(Task(task_name="t", queue_name=name) for name in [*names, "real"])
-    Task.objects.filter(queue_name="made-up-0900").update(enqueued_at=FromNow(-300))
-    Task.objects.filter(queue_name="made-up-1400").update(enqueued_at=FromNow(-9_000))
-    Task.objects.filter(queue_name="real").update(enqueued_at=FromNow(-600))
+    Task.objects.filter(queue_name="made-up-0900").update(enqueued_at=NowPlus(-300))
+    Task.objects.filter(queue_name="made-up-1400").update(enqueued_at=NowPlus(-9_000))
+    Task.objects.filter(queue_name="real").update(enqueued_at=NowPlus(-600))
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks" if connection.vendor == "postgresql" else "ANALYZE")
 

@@ -16,7 +16,7 @@ from django.utils.html import strip_tags
 
 from horsies_django import TaskStatus
 from horsies_django.admin.workers_queues import places
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Queue, Rollup, Task, Worker, depths
 from horsies_django.models.rollup import Span
 from tests.conftest import wait_until
@@ -125,8 +125,8 @@ def test_the_oldest_that_is_due_counts_whatever_its_priority_and_kind(staff):
     old = send("emails", priority=-10) + tasks.awrite.with_options(queue_name="emails", priority=3).send_many(
         [{"key": "a"}]
     )
-    Task.objects.filter(pk=old[0].id).update(enqueued_at=FromNow(-7_500))
-    Task.objects.filter(pk=old[1].id).update(enqueued_at=FromNow(-30))
+    Task.objects.filter(pk=old[0].id).update(enqueued_at=NowPlus(-7_500))
+    Task.objects.filter(pk=old[1].id).update(enqueued_at=NowPlus(-30))
 
     found = rows(staff("view_queue"))
 
@@ -169,7 +169,7 @@ def test_what_ended_in_the_last_hour_comes_from_the_roll_ups(staff):
     for row in (
         roll("COMPLETED", 40),
         roll("FAILED", 2),
-        roll("COMPLETED", 9, FromNow(-7_200)),
+        roll("COMPLETED", 9, NowPlus(-7_200)),
         roll("FAILED", 9, span="H"),
     ):
         row.save()
@@ -182,7 +182,7 @@ def test_the_workers_that_serve_a_queue_are_counted(staff):
     Worker.objects.register("emails", "", "h", 1, queues=["emails"])
     Worker.objects.register("not-emails", "", "h", 1, excluded_queues=["emails"])
     Worker.objects.register("silent", "", "h", 1)
-    Worker.objects.filter(pk="silent").update(last_beat_at=FromNow(-3_600))
+    Worker.objects.filter(pk="silent").update(last_beat_at=NowPlus(-3_600))
     Worker.objects.register("leaving", "", "h", 1)
     Worker.objects.filter(pk="leaving").request_stop()
     send("emails")

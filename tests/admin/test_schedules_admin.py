@@ -17,7 +17,7 @@ from horsies_django import Workflow as Definition
 from horsies_django.admin.schedules import words
 from horsies_django.admin.schedules.verbs import RUN_NOW
 from horsies_django.admin.schedules.words import words_of
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule, Task, Workflow
 from tests.jobs import tasks
 
@@ -117,7 +117,7 @@ def test_without_the_package_for_words_the_expression_itself_is_shown(monkeypatc
 
 def test_the_list_says_what_runs_when_and_how_it_went(staff):
     make(run_count=3, last_error="TypeError: odd")
-    Schedule.objects.update(next_run_at=FromNow(7_500), last_run_at=FromNow(-150))
+    Schedule.objects.update(next_run_at=NowPlus(7_500), last_run_at=NowPlus(-150))
     make("old", timing="every:300", source="shop")
     make("off", timing="every:300", source="shop", declared_enabled=False)
     Schedule.objects.filter(name__in=["old", "off"]).disable("CODE")
@@ -475,7 +475,7 @@ def test_what_can_not_be_run_keeps_its_error_to_itself_and_the_others_count():
 
 def test_one_that_is_late_and_one_with_an_error_say_so_on_their_pages(staff):
     schedule = make()
-    Schedule.objects.update(next_run_at=FromNow(-90), last_error="odd")
+    Schedule.objects.update(next_run_at=NowPlus(-90), last_error="odd")
 
     html = page(staff("view_schedule"), schedule)
 
@@ -595,7 +595,7 @@ def test_what_a_schedule_has_sent_is_found_by_its_index_with_no_sort(staff):
 def test_the_overview_names_the_five_that_are_due_next_in_one_more_statement(staff):
     for number in range(7):
         make(f"s{number}", timing="every:60")
-        Schedule.objects.filter(name=f"s{number}").update(next_run_at=FromNow(1_000 - 100 * number))
+        Schedule.objects.filter(name=f"s{number}").update(next_run_at=NowPlus(1_000 - 100 * number))
     broken = make("broken")
     Schedule.objects.filter(pk=broken.pk).update(enabled=False, disabled_by="TIMING")
     client = staff("view_task")
@@ -614,7 +614,7 @@ def test_the_overview_names_the_five_that_are_due_next_in_one_more_statement(sta
     assert "1 schedule is disabled, for its timing can" in html
     assert len(asked) == 1
     assert "nobody sends what they run" not in html
-    Schedule.objects.filter(name="s0").update(next_run_at=FromNow(-60))
+    Schedule.objects.filter(name="s0").update(next_run_at=NowPlus(-60))
     assert "nobody sends what they run" in overview()[0]
 
 

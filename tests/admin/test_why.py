@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from horsies_django import RetryPolicy, Workflow, sleep, wait_for_event
 from horsies_django.core.status import BeatRole
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Heartbeat, Queue, Task, Worker, WorkflowTask
 from horsies_django.ops.diagnosis import ReasonCode, reasons_of, reasons_of_node
 from horsies_django.ops.diagnosis.pending import COUNTED
@@ -56,7 +56,7 @@ def test_nothing_is_in_the_way_of_a_due_task_with_a_free_worker(client):
 def test_what_waits_long_for_nothing_is_said_to_be_strange():
     worker_row()
     handle = tasks.noop.send()
-    Task.objects.update(enqueued_at=FromNow(-100))
+    Task.objects.update(enqueued_at=NowPlus(-100))
 
     assert "what the workers log" in reasons_of(row_of(handle))[0].words
 
@@ -133,7 +133,7 @@ def test_the_rate_of_its_queue_is_used_up_until_a_moment_that_is_told():
 
 def test_nobody_is_alive():
     handle = tasks.noop.send()
-    worker_row(last_beat_at=FromNow(-3_600))
+    worker_row(last_beat_at=NowPlus(-3_600))
 
     assert codes(handle) == ["NO_WORKER"]
     assert "No worker is alive" in reasons_of(row_of(handle))[0].words
@@ -168,7 +168,7 @@ def test_every_slot_is_taken_and_others_come_first():
     handle = tasks.noop.send()
     assert codes(handle) == ["WORKERS_BUSY"]
 
-    Task.objects.filter(pk=handle.id).update(enqueued_at=FromNow(-5))
+    Task.objects.filter(pk=handle.id).update(enqueued_at=NowPlus(-5))
     handle = tasks.noop.send()
     tasks.noop.with_options(priority=9).send()
     tasks.noop.with_options(priority=-9).send()
@@ -225,7 +225,7 @@ def test_it_is_claimed_and_waits_for_a_slot(client):
 def test_its_worker_has_fallen_silent(status):
     handle = tasks.noop.send()
     claim("w", start=int(status == "RUNNING"), prefetch=int(status == "CLAIMED"))
-    Task.objects.update(claimed_at=FromNow(-90), **({"started_at": FromNow(-90)} if status == "RUNNING" else {}))
+    Task.objects.update(claimed_at=NowPlus(-90), **({"started_at": NowPlus(-90)} if status == "RUNNING" else {}))
     role = BeatRole.CLAIMER if status == "CLAIMED" else BeatRole.RUNNER
 
     *_, reason = reasons_of(row_of(handle))

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.html import strip_tags
 
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Task, Worker
 from tests.jobs import tasks
 from tests.worker.test_stopping import send_hold
@@ -50,7 +50,7 @@ def test_the_list_tells_where_each_is_what_it_serves_and_what_it_takes(staff):
 
 def test_a_worker_that_has_not_beaten_for_long_is_marked_as_silent(staff):
     register()
-    Worker.objects.update(last_beat_at=FromNow(-3_600))
+    Worker.objects.update(last_beat_at=NowPlus(-3_600))
     client = staff("view_worker")
 
     assert "silent" in words(client.get(LIST).content.decode())
@@ -63,7 +63,7 @@ def test_load_and_what_runs_now_stand_beside_each_worker_with_links(staff):
     register()
     register("w-2")
     handles = hold(5)
-    Task.objects.filter(pk=handles[0].id).update(started_at=FromNow(-7_500), claimed_at=FromNow(-7_500))
+    Task.objects.filter(pk=handles[0].id).update(started_at=NowPlus(-7_500), claimed_at=NowPlus(-7_500))
     client = staff("view_worker", "view_task")
 
     html = client.get(LIST).content.decode()
@@ -181,14 +181,14 @@ def test_who_asks_a_moment_after_somebody_else_has_not_asked(staff):
     def somebody_else_is_first(execute, sql, params, many, context):
         if sql.startswith("UPDATE") and "horsies_workers" in sql and not before:
             before.append(sql)
-            Worker.objects.update(stop_requested_at=FromNow(-3_600))
+            Worker.objects.update(stop_requested_at=NowPlus(-3_600))
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(somebody_else_is_first):
         client.post(reverse("admin:horsies_django_worker_do", args=["w-1", "stop"]), {"confirmed": "1"})
 
     assert before
-    assert Worker.objects.filter(stop_requested_at__lt=FromNow(-1_800)).exists()
+    assert Worker.objects.filter(stop_requested_at__lt=NowPlus(-1_800)).exists()
     assert not LogEntry.objects.exists()
 
 

@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.core.compat import task_backends
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Task, TaskAttempt, depths
 from horsies_django.reaper.duties import run_pass
 from tests.conftest import Process
@@ -49,7 +49,7 @@ def test_json_tells_what_has_been_rolled_up(manage, drain):
     tasks.add.send(1)
     tasks.fail.send()
     drain()
-    TaskAttempt.objects.update(finished_at=FromNow(-20))
+    TaskAttempt.objects.update(finished_at=NowPlus(-20))
     run_pass(task_backends["default"].config)
 
     process = manage("horsies_status", "--json")
@@ -64,7 +64,7 @@ def test_more_queues_than_are_looked_into_are_told_of(capsys, monkeypatch):
     monkeypatch.setattr(depths, "QUEUES", 1)
     tasks.noop.with_options(queue_name="a").send()
     late = tasks.noop.with_options(queue_name="z").send()
-    Task.objects.filter(pk=late.id).update(enqueued_at=FromNow(-7_200))
+    Task.objects.filter(pk=late.id).update(enqueued_at=NowPlus(-7_200))
 
     call_command("horsies_status")
 

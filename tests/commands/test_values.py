@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from horsies_django import TaskStatus
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Queue, Task
 from horsies_django.ops.inspector import State
 from tests.inspecting.makers import make
@@ -37,7 +37,7 @@ def test_a_worker_takes_lists_of_queues_and_timedeltas(drain):
 
 
 def test_tasks_are_found_sent_and_moved_by_values():
-    make("failed", sent_at=FromNow(-7_200))
+    make("failed", sent_at=NowPlus(-7_200))
     make("failed")
     wanted = {"status": [State.FAILED], "older_than": timedelta(hours=1), "limit": 5, "json": True}
     assert len(said("horsies_task", "list", **wanted).splitlines()) == 1
@@ -58,8 +58,8 @@ def test_queues_are_set_and_tasks_pruned_by_values():
     row = Queue.objects.get(name="emails")
     assert (row.max_concurrency, row.retention) == (5, timedelta(days=2))
 
-    make("failed", failed_at=FromNow(-7_200))
-    make("cancelled", cancelled_at=FromNow(-7_200))
+    make("failed", failed_at=NowPlus(-7_200))
+    make("cancelled", cancelled_at=NowPlus(-7_200))
     printed = said("horsies_prune", older_than=timedelta(hours=1), status=["failed"])
     assert "tasks deleted: 1\n" in printed
     assert said("horsies_reaper", once=True, interval=timedelta(seconds=1))

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 
 from horsies_django import TaskStatus
 from horsies_django.core.compat import task_backends
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Queue, Task, Worker
 from horsies_django.ops.metrics import Count, Exactness, counts, take
 from tests.inspecting.makers import COLUMNS
@@ -184,7 +184,7 @@ def test_each_queue_tells_its_tasks_by_state_and_the_sum_of_them_is_the_whole():
     for queue in ("a", "b"):
         for state in COLUMNS:
             made(state, queue_name=queue, group_key="k" if state == "aggregating" else None)
-    made("retrying", queue_name="b", enqueued_at=FromNow(-5), next_retry_at=FromNow(-5))
+    made("retrying", queue_name="b", enqueued_at=NowPlus(-5), next_retry_at=NowPlus(-5))
 
     found = snapshot()
     queues = {queue.name: queue.counts for queue in found.queues}

@@ -12,6 +12,7 @@ from horsies_django.models import Task
 from tests.conftest import wait_until
 from tests.framework import jobs
 from tests.jobs.models import Entry
+from tests.naming import stable
 
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
 
@@ -166,7 +167,7 @@ def test_a_task_runs_when_its_time_has_come(drain, run_after):
 # Bodies that go wrong.
 
 
-@pytest.mark.parametrize(("job", "kind"), [(jobs.leave, SystemExit), (jobs.interrupt, KeyboardInterrupt)], ids=str)
+@pytest.mark.parametrize(("job", "kind"), [(jobs.leave, SystemExit), (jobs.interrupt, KeyboardInterrupt)], ids=stable)
 def test_a_body_that_tries_to_end_the_process_fails_and_the_next_one_runs(drain, job, kind):
     result, following = job.enqueue(), jobs.add.enqueue(1, b=2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db.models.functions import Now
 
 from horsies_django.core.ids import uuid7s
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Task
 
 ENDS = {"COMPLETED": "completed_at", "FAILED": "failed_at", "CANCELLED": "cancelled_at", "EXPIRED": "expired_at"}
@@ -13,9 +13,9 @@ HELD = {"claimed_by_worker_id": "w", "claimed_at": Now(), "claim": 1}
 
 #: What makes a task of each state.
 COLUMNS = {
-    "scheduled": {"enqueued_at": FromNow(3_600), "deferred": True},
+    "scheduled": {"enqueued_at": NowPlus(3_600), "deferred": True},
     "aggregating": {
-        "enqueued_at": FromNow(3_600),
+        "enqueued_at": NowPlus(3_600),
         "deferred": True,
         "group_key": "customer-7",
         "item_count": 2,
@@ -23,8 +23,8 @@ COLUMNS = {
     },
     "pending": {},
     "retrying": {
-        "enqueued_at": FromNow(3_600),
-        "next_retry_at": FromNow(3_600),
+        "enqueued_at": NowPlus(3_600),
+        "next_retry_at": NowPlus(3_600),
         "deferred": True,
         "attempt": 1,
         "retry_count": 1,

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import Workflow
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.ops.inspector import State, tasks
 from horsies_django.ops.inspector.verbs import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, moving
@@ -129,8 +129,8 @@ def test_running_a_task_makes_it_due_and_a_retry_keeps_its_count(drain):
 
 
 def test_a_task_that_is_due_or_too_late_is_not_run():
-    due = make("retrying", enqueued_at=FromNow(-1))
-    late = make("scheduled", good_until=FromNow(-1))
+    due = make("retrying", enqueued_at=NowPlus(-1))
+    late = make("scheduled", good_until=NowPlus(-1))
 
     report = tasks().run(due.pk, late.pk)
 

@@ -7,7 +7,7 @@ from django.db import connection, connections
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.ops.inspector import tasks
 from tests.conftest import wait_until
@@ -80,7 +80,7 @@ def many(count, **columns):
 def test_a_hundred_thousand_are_done_in_bounded_batches(verb):
     count = 100_000 if connection.vendor == "postgresql" else 20_000
     many(10_000, status="COMPLETED", completed_at=Now())
-    many(count, enqueued_at=FromNow(3_600), deferred=True, queue_name="bulk")
+    many(count, enqueued_at=NowPlus(3_600), deferred=True, queue_name="bulk")
     many(10_000, status="COMPLETED", completed_at=Now())
 
     with CaptureQueriesContext(connection) as captured:

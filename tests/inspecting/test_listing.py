@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Heartbeat, Task
 from horsies_django.ops.inspector import State, tasks
 from horsies_django.ops.keyset import scan
@@ -33,8 +33,8 @@ def test_each_task_is_in_exactly_one_state(state):
 
 
 def test_a_retry_or_a_group_that_is_due_is_pending():
-    retry = make("retrying", enqueued_at=FromNow(-5), next_retry_at=FromNow(-5))
-    group = make("aggregating", enqueued_at=FromNow(-5))
+    retry = make("retrying", enqueued_at=NowPlus(-5), next_retry_at=NowPlus(-5))
+    group = make("aggregating", enqueued_at=NowPlus(-5))
 
     assert ids(tasks().list(status="pending")) == [group.pk, retry.pk]
     assert tasks().list(status=["retrying", "aggregating", "scheduled"]) == []
@@ -63,7 +63,7 @@ def test_a_group_can_be_looked_into_and_what_is_sensitive_in_its_calls_is_masked
 
 
 def test_what_is_due_and_not_in_line_yet_is_pending():
-    late = make("scheduled", enqueued_at=FromNow(-5))
+    late = make("scheduled", enqueued_at=NowPlus(-5))
 
     assert ids(tasks().list(status="pending")) == [late.pk]
 
@@ -93,10 +93,10 @@ def test_a3_100_a_page_has_thirty_and_the_next_begins_after_its_last():
 
 
 def test_queue_task_and_age_narrow_it_together():
-    old = make("pending", queue_name="emails", sent_at=FromNow(-7_200))
+    old = make("pending", queue_name="emails", sent_at=NowPlus(-7_200))
     make("pending", queue_name="emails")
-    make("pending", queue_name="emails", sent_at=FromNow(-7_200), task_name="other.task")
-    make("pending", sent_at=FromNow(-7_200))
+    make("pending", queue_name="emails", sent_at=NowPlus(-7_200), task_name="other.task")
+    make("pending", sent_at=NowPlus(-7_200))
     wanted = {"queue": "emails", "task": "tests.jobs.tasks.noop"}
 
     assert ids(tasks().list(**wanted, older_than="1h")) == [old.pk]
@@ -105,7 +105,7 @@ def test_queue_task_and_age_narrow_it_together():
 
 
 def test_an_old_task_with_an_id_of_its_own_is_found_by_its_age():
-    old = make("failed", id=uuid4(), sent_at=FromNow(-7_200))
+    old = make("failed", id=uuid4(), sent_at=NowPlus(-7_200))
 
     assert ids(tasks().list(older_than=3_600)) == [old.pk]
 
@@ -123,10 +123,10 @@ def test_few_rows_are_found_far_down_a_table(monkeypatch):
 
 
 def test_a3_107_what_a_silent_worker_holds_is_orphaned():
-    silent = make("running", started_at=FromNow(-9_000))
-    heard = make("running", started_at=FromNow(-9_000))
+    silent = make("running", started_at=NowPlus(-9_000))
+    heard = make("running", started_at=NowPlus(-9_000))
     Heartbeat.objects.create(task_id=heard.pk, role="runner", sender_id="w", hostname="h", pid=1)
-    ahead = make("claimed", claimed_at=FromNow(-9_000))
+    ahead = make("claimed", claimed_at=NowPlus(-9_000))
     make("failed")
 
     assert {task.id for task in tasks().list() if task.is_orphaned} == {silent.pk, ahead.pk}

@@ -12,7 +12,7 @@ from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.core.compat import default_task_backend
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.attempt import AttemptError
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.reaper.duties import run_pass
 from tests.jobs import tasks
 
@@ -33,15 +33,15 @@ def stale_runs(count):
 
 def schedule_retries(claims):
     result = '{"err":{"error_code":"BROKEN","message":"","data":null}}'
-    ends = [Ended(one.task_id, one.claim, result, AttemptError("BROKEN", ""), 60.0) for one in claims]
+    ends = [Completion(one.task_id, one.claim, result, AttemptError("BROKEN", ""), 60.0) for one in claims]
     with transaction.atomic():
-        Task.objects.retry_later(ends, Runner("silent", "host", 1))
+        Task.objects.retry_later(ends, WorkerInfo("silent", "host", 1))
 
 
 def complete(claims):
     with transaction.atomic():
         Task.objects.complete(
-            [Ended(one.task_id, one.claim, '{"ok":1}') for one in claims], Runner("silent", "host", 1)
+            [Completion(one.task_id, one.claim, '{"ok":1}') for one in claims], WorkerInfo("silent", "host", 1)
         )
 
 

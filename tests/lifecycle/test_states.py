@@ -11,7 +11,7 @@ from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.core.compat import default_task_backend
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.models.attempt import AttemptError
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.reaper.duties import run_pass
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -20,7 +20,7 @@ from tests.lifecycle import jobs
 
 pytestmark = pytest.mark.django_db
 
-RUNNER = Runner("w", "host", 4711)
+RUNNER = WorkerInfo("w", "host", 4711)
 ERROR = AttemptError("BROKEN", "broken")
 ERR = '{"err":{"error_code":"BROKEN","message":"broken","data":null}}'
 LONG_AGO = timedelta(hours=1)
@@ -171,7 +171,7 @@ def test_s0_16_s0_31_s1_09_s1_10_s1_24c_completion_writes_the_result_and_when(dr
     handle = tasks.add.send(1, b=2)
     claimed = claim()
 
-    written = changes(handle, lambda: Task.objects.complete([Ended(handle.id, claimed.claim, '{"ok":3}')], RUNNER))
+    written = changes(handle, lambda: Task.objects.complete([Completion(handle.id, claimed.claim, '{"ok":3}')], RUNNER))
 
     assert written.keys() == {"status", "result", "completed_at", "kept_until"}
     assert (written["status"], written["result"]) == (TaskStatus.COMPLETED, {"ok": 3})
@@ -186,7 +186,7 @@ def test_s0_18_s0_32_s1_12_s1_24d_failure_writes_the_error_the_code_and_when():
     handle = tasks.noop.send()
     claimed = claim()
 
-    written = changes(handle, lambda: Task.objects.fail([Ended(handle.id, claimed.claim, ERR, ERROR)], RUNNER))
+    written = changes(handle, lambda: Task.objects.fail([Completion(handle.id, claimed.claim, ERR, ERROR)], RUNNER))
 
     assert written.keys() == {"status", "result", "error_code", "failed_at", "kept_until"}
     assert (written["status"], written["error_code"]) == (TaskStatus.FAILED, "BROKEN")
@@ -217,7 +217,7 @@ def test_s1_13_s1_23_s1_24e_a_retry_writes_its_count_and_its_time_and_lets_go_of
     handle = tasks.noop.send()
     claimed = claim()
     started_at = row_of(handle)["started_at"]
-    end = Ended(handle.id, claimed.claim, ERR, ERROR, again_in=60.0)
+    end = Completion(handle.id, claimed.claim, ERR, ERROR, again_in=60.0)
 
     written = changes(handle, lambda: Task.objects.retry_later([end], RUNNER))
 
@@ -256,7 +256,7 @@ def test_s2_15_s2_17_a_task_without_retries_goes_from_active_straight_to_the_arc
     claimed = claim()
     assert Task.objects.active().get().pk == handle.id
 
-    Task.objects.fail([Ended(handle.id, claimed.claim, ERR, ERROR)], RUNNER)
+    Task.objects.fail([Completion(handle.id, claimed.claim, ERR, ERROR)], RUNNER)
 
     assert Task.objects.archived().get().pk == handle.id
     assert not Task.objects.active().exists()

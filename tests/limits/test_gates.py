@@ -12,7 +12,7 @@ from horsies_django import Unique, models
 from horsies_django.core.options import Options
 from horsies_django.core.status import TaskStatus
 from horsies_django.models import Limit, Task, release_blocked
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.reaper.duties import run_pass
 from tests.conftest import wait_until
 from tests.jobs import limited, tasks
@@ -20,7 +20,7 @@ from tests.jobs import limited, tasks
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TWO = "tests.jobs.limited.two_of:"
-RUNNER = Runner("w", "host", 1)
+RUNNER = WorkerInfo("w", "host", 1)
 
 
 def gated(key=None):
@@ -29,7 +29,7 @@ def gated(key=None):
 
 
 def admitted(key):
-    return Task.objects.admitted().filter(limit_key=TWO + key).count()
+    return Task.objects.released().filter(limit_key=TWO + key).count()
 
 
 def claim(count=10):
@@ -38,10 +38,10 @@ def claim(count=10):
 
 
 def complete(claims):
-    ends = [Ended(one.task_id, one.claim, '{"ok":null}') for one in claims]
+    ends = [Completion(one.task_id, one.claim, '{"ok":null}') for one in claims]
     with transaction.atomic():
         Task.objects.complete(ends, RUNNER)
-    release_blocked.admit_all("default", {one.limit_key for one in claims})
+    release_blocked.release_all("default", {one.limit_key for one in claims})
 
 
 def test_as_many_are_let_in_as_the_limit_has_places_for_each_key_its_own():
@@ -73,7 +73,7 @@ def test_the_gate_of_one_that_is_cancelled_is_looked_at_for_it_may_be_let_in_mea
 
     second.cancel()
 
-    assert Task.objects.admitted().get().pk == third.id
+    assert Task.objects.released().get().pk == third.id
 
 
 def test_a_call_with_no_key_waits_for_nobody():
@@ -99,7 +99,7 @@ def test_many_keys_at_once_are_left_to_workers_to_look_at():
     limited.two_of.send_many({"who": key} for key in keys * 3)
     assert gated() == len(keys) * 3
 
-    release_blocked.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+    release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
 
     assert gated() == len(keys)
     assert not Limit.objects.due().exists()
@@ -108,7 +108,7 @@ def test_many_keys_at_once_are_left_to_workers_to_look_at():
 def test_many_keys_that_come_to_their_gates_at_once_are_left_to_workers_too():
     keys = [f"{number:03}" for number in range(release_blocked.ON_THE_SPOT + 10)]
     limited.two_of.send_many({"who": key} for key in keys)
-    release_blocked.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+    release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
     Task.objects.update(deferred=True, enqueued_at=timezone.now() - timedelta(seconds=1))
 
     with transaction.atomic():
@@ -130,8 +130,8 @@ def test_many_keys_that_nobody_knows_come_to_their_gates_and_workers_look_at_onc
         assert (Task.objects.retry() if is_retried else Task.objects.undefer()) == len(keys) * 3
 
     assert Limit.objects.due().filter(max_concurrency=2, rate=None).count() == len(keys)
-    release_blocked.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
-    assert (gated(), Task.objects.admitted().count()) == (len(keys), len(keys) * 2)
+    release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
+    assert (gated(), Task.objects.released().count()) == (len(keys), len(keys) * 2)
 
 
 def test_a_sender_in_a_long_transaction_holds_up_nobody_of_its_key(other_connection):
@@ -227,8 +227,8 @@ def test_what_is_past_its_deadline_keeps_nobody_out_until_the_reaper_comes(other
     Limit.objects.update(next_at=timezone.now())
     with transaction.atomic():
         list(rows.filter(pk=late[0].id).select_for_update())  # somebody has begun it at the last moment, say
-        assert other_connection(lambda: release_blocked.admit_all("default", [TWO + "a"])) == 1
-    assert release_blocked.admit_all("default", [TWO + "a"]) == 1
+        assert other_connection(lambda: release_blocked.release_all("default", [TWO + "a"])) == 1
+    assert release_blocked.release_all("default", [TWO + "a"]) == 1
 
     assert len(claim()) == 2
     assert not Limit.objects.filter(next_at__isnull=False).exists()
@@ -303,7 +303,7 @@ def test_a_task_that_is_replaced_by_a_call_without_a_key_is_of_no_limit_any_more
 
     row = Task.objects.get(args=[""])
     assert (row.limit_key, row.gated, row.deferred) == (None, False, False)
-    assert Task.objects.admitted().count() == 1
+    assert Task.objects.released().count() == 1
     assert len(claim()) == 2
 
     job.send("a")
@@ -320,7 +320,7 @@ def test_a_rate_lets_in_its_burst_and_then_one_by_one():
     assert limit.tokens < 1
 
     def look():
-        release_blocked.admit_all("default", Limit.objects.due().values_list("pk", flat=True))
+        release_blocked.release_all("default", Limit.objects.due().values_list("pk", flat=True))
         return not Task.objects.gated().exists()
 
     wait_until(look)
@@ -333,9 +333,9 @@ def test_what_a_rate_let_in_while_no_worker_was_there_does_not_pile_up():
     limited.often.send_many([{"who": "a"}] * 12)
     Limit.objects.update(refilled_at=timezone.now() - timedelta(hours=1))
 
-    release_blocked.admit_all("default", ["tests.jobs.limited.often:a"])
+    release_blocked.release_all("default", ["tests.jobs.limited.often:a"])
 
-    assert Task.objects.admitted().count() == 4
+    assert Task.objects.released().count() == 4
 
 
 def test_a_limit_that_is_idle_for_a_day_is_forgotten_and_one_in_use_is_not():
@@ -389,7 +389,7 @@ def test_a_deep_gate_is_read_by_its_index():
     Task.objects.filter(pk=claim(1)[0].task_id).update(status="COMPLETED", completed_at=timezone.now())
 
     with CaptureQueriesContext(connection) as captured:
-        assert release_blocked.admit("default", [TWO + "a"]).lanes.total() == 1
+        assert release_blocked.release("default", [TWO + "a"]).lanes.total() == 1
 
     if connection.vendor == "postgresql":
         chosen = [
@@ -409,7 +409,7 @@ def test_many_gates_are_opened_with_the_statements_of_one():
 
     def statements(some):
         with CaptureQueriesContext(connection) as captured:
-            assert release_blocked.admit("default", some).lanes.total() == 2 * len(some)
+            assert release_blocked.release("default", some).lanes.total() == 2 * len(some)
         return len(captured)
 
     assert statements(keys[1:]) == statements(keys[:1])

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_a_worker_asks_once_of_keys_for_which_nobody_waits():
     keys = [TWO + f"{number:03}" for number in range(release_blocked.GATES)]
     limited.two_of.send_many({"who": key.removeprefix(TWO)} for key in keys)
-    release_blocked.admit_all("default", keys)
+    release_blocked.release_all("default", keys)
     store = WorkerStore(WorkerConfig.of("default"), RUNNER)
     complete(claim(len(keys)))
 

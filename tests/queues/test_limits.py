@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from horsies_django.models import Queue, Task, TaskAttempt
-from horsies_django.models.claims import Runner
+from horsies_django.models.claims import WorkerInfo
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.executors import InlineExecutor
 from horsies_django.worker.inbox import Inbox
@@ -207,7 +207,7 @@ def test_the_tokens_of_prefetched_tasks_that_never_began_come_back(worker, tmp_p
 def test_the_tokens_of_tasks_that_were_started_and_never_began_come_back():
     row = Queue.objects.named("default")
     row.set(rate_limit="10/h")
-    store = WorkerStore(WorkerConfig.of("default"), Runner("me", "host", 1))
+    store = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
     pool = SlotPool(False, 10, 0, InlineExecutor(Inbox().put), StartAheadTuner(10, 0))
     tasks.noop.send_many({} for _ in range(12))
     pool.set_queues(*store.poll([pool]).queues)

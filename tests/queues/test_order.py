@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from django.db.models import Max, Min
 
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Queue, Task, TaskAttempt
 from tests.jobs import tasks
 
@@ -92,7 +92,7 @@ def test_strictly_a_lower_queue_begins_once_a_higher_one_is_empty_a3_42(manage):
 def old_ones_among_busy_ones():
     send({"busy": 400}, priority=50)
     send({"old": 5})
-    Task.objects.filter(queue_name="old").update(enqueued_at=FromNow(-60))
+    Task.objects.filter(queue_name="old").update(enqueued_at=NowPlus(-60))
 
 
 def test_what_has_waited_long_has_a_part_with_aging_and_strict_has_none(manage):

@@ -13,7 +13,7 @@ from horsies_django import RetryPolicy, TaskStatus
 from horsies_django.core.status import BeatRole
 from horsies_django.models import Heartbeat, Task, Worker
 from horsies_django.models.attempt import AttemptError
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.reaper.duties import DUTIES
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -152,7 +152,7 @@ def test_17_a_completion_that_comes_after_the_reaper_changes_nothing():
     reap()
 
     with transaction.atomic():
-        Task.objects.complete([Ended(handle.id, claim, '{"ok":1}')], Runner("dead", "host", 1))
+        Task.objects.complete([Completion(handle.id, claim, '{"ok":1}')], WorkerInfo("dead", "host", 1))
 
     row = Task.objects.get(pk=handle.id)
     assert (row.status, row.error_code, row.attempts.count()) == (TaskStatus.FAILED, "WORKER_CRASHED", 1)
@@ -162,7 +162,7 @@ def test_17_a_reaper_that_comes_after_the_completion_changes_nothing():
     handle = hold(TaskStatus.RUNNING)
     claim = Task.objects.get(pk=handle.id).claim
     with transaction.atomic():
-        Task.objects.complete([Ended(handle.id, claim, '{"ok":1}')], Runner("dead", "host", 1))
+        Task.objects.complete([Completion(handle.id, claim, '{"ok":1}')], WorkerInfo("dead", "host", 1))
 
     reap()
 
@@ -244,10 +244,10 @@ def test_an_error_in_one_batch_is_reported_and_the_others_are_done(capsys):
 def test_the_error_of_a_crash_is_stored_once():
     handle = hold(TaskStatus.RUNNING)
     claim = Task.objects.get(pk=handle.id).claim
-    end = Ended(handle.id, claim, '{"err":{"error_code":"X"}}', AttemptError("X", "x"))
+    end = Completion(handle.id, claim, '{"err":{"error_code":"X"}}', AttemptError("X", "x"))
 
     reap()
     with transaction.atomic():
-        Task.objects.fail([end], Runner("dead", "host", 1))
+        Task.objects.fail([end], WorkerInfo("dead", "host", 1))
 
     assert Task.objects.get(pk=handle.id).attempts.get().error_code == "WORKER_CRASHED"

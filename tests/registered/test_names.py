@@ -19,6 +19,7 @@ from horsies_django.exceptions import NotRegistered
 from horsies_django.models import Schedule, Task, WorkflowTask
 from horsies_django.ops.inspector import tasks
 from tests.conftest import ROOT, Process
+from tests.naming import stable
 from tests.registered import jobs
 from tests.registered.jobs import Box, Conditional, Parcel, Shelf
 from tests.workflows.running import codes, ran
@@ -218,7 +219,7 @@ def test_a_dataclass_that_is_not_registered_is_refused_as_it_is_sent(settings):
     assert not Task.objects.exists()
 
 
-@pytest.mark.parametrize("kind", [int, "text", jobs.plain, Parcel(1.0)], ids=repr)
+@pytest.mark.parametrize("kind", [int, "text", jobs.plain, Parcel(1.0)], ids=stable)
 def test_only_dataclasses_can_be_registered_as_types(kind):
     with pytest.raises(TypeError, match="allowed: a dataclass"):
         register_type(kind)

@@ -13,7 +13,7 @@ from django.urls import reverse
 from horsies_django import Every, TaskStatus, register_task, task
 from horsies_django.core.compat import InvalidTask, default_task_backend
 from horsies_django.core.registry import registry
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.exceptions import PayloadMismatch
 from horsies_django.models import Schedule, Task, WorkflowTask
 from horsies_django.ops.inspector import tasks
@@ -28,7 +28,7 @@ OLD = ["tests.registered.old.send_mail", "mail.send_old", "tests.registered.rena
 def test_rows_and_schedules_from_before_a_rename_run_the_renamed_function(drain):
     rows = [Task.objects.create(task_name=name, kwargs={"number": 1}) for name in OLD]
     made = Schedule.objects.create(name="s", timing="every:3600", task_name=OLD[0], kwargs={"number": 2})
-    Schedule.objects.filter(pk=made.pk).update(next_run_at=FromNow(-1))
+    Schedule.objects.filter(pk=made.pk).update(next_run_at=NowPlus(-1))
     key = uuid4()
     Task.objects.create(pk=key, task_name=OLD[0], kwargs={"number": 4})
 

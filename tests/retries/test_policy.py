@@ -13,6 +13,7 @@ from horsies_django import OperationalCode, OutcomeCode, RetryPolicy, task
 from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt
 from tests.jobs import tasks
+from tests.naming import stable
 from tests.running.jobs import succeeds_at_last
 from tests.sending import jobs
 
@@ -390,7 +391,7 @@ def test_s4_30_a_task_that_has_had_its_attempts_is_failed(drain):
         ({"max_attempts": 1, "backoff": 5}, 0),
         ({"retry_policy": RetryPolicy.fixed([1], auto_retry_for=["X"])}, 1),
     ],
-    ids=repr,
+    ids=stable,
 )
 def test_s4_17_the_row_knows_how_often_its_task_may_be_tried_again(options, retries):
     job = task(**options)(tasks.noop.func)

@@ -17,7 +17,7 @@ from django.db import connection, models
 
 from horsies_django import OperationalCode, RetryPolicy, TaskStatus, Workflow, WorkflowStatus, sleep
 from horsies_django.core.bounds import beyond
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import (
     Heartbeat,
     Limit,
@@ -65,24 +65,24 @@ Make = Callable[[int], list[Any]]
 def _running(count: int) -> list[Any]:
     ids = [tasks.noop.send().id for _ in range(count)]
     live = {"status": TaskStatus.RUNNING, "claim": 2, "attempt": 2, "claimed_by_worker_id": "another"}
-    Task.objects.filter(pk__in=ids).update(**live, claimed_at=FromNow(-1), started_at=FromNow(-1))
+    Task.objects.filter(pk__in=ids).update(**live, claimed_at=NowPlus(-1), started_at=NowPlus(-1))
     return ids
 
 
 def _stale(count: int) -> list[Any]:
     ids = [tasks.noop.with_options(retry_policy=AGAIN).send().id for _ in range(count)]
     gone = {"status": TaskStatus.RUNNING, "claim": 1, "attempt": 1, "claimed_by_worker_id": "gone"}
-    Task.objects.filter(pk__in=ids).update(**gone, claimed_at=FromNow(-4_000), started_at=FromNow(-4_000))
+    Task.objects.filter(pk__in=ids).update(**gone, claimed_at=NowPlus(-4_000), started_at=NowPlus(-4_000))
     return ids
 
 
 def _attempts(count: int) -> list[Any]:
-    times = {"started_at": FromNow(-20), "finished_at": FromNow(-15)}
+    times = {"started_at": NowPlus(-20), "finished_at": NowPlus(-15)}
     return [TaskAttempt.objects.create(task_id=key, attempt=1, outcome="FAILED", **times).pk for key in _running(count)]
 
 
 def _heartbeats(count: int) -> list[Any]:
-    beat = {"role": "RUNNER", "sender_id": "another", "sent_at": FromNow(-5), "hostname": "h", "pid": 1}
+    beat = {"role": "RUNNER", "sender_id": "another", "sent_at": NowPlus(-5), "hostname": "h", "pid": 1}
     return [Heartbeat.objects.create(task_id=key, **beat).pk for key in _running(count)]
 
 
@@ -122,7 +122,7 @@ def _queues(count: int) -> list[Any]:
     keys = []
     for number in range(count):
         tasks.noop.with_options(queue_name=f"q{number}").send()
-        keys.append(Queue.objects.create(name=f"q{number}", rate_limit="100/s", tokens=5, refilled_at=FromNow(-5)).pk)
+        keys.append(Queue.objects.create(name=f"q{number}", rate_limit="100/s", tokens=5, refilled_at=NowPlus(-5)).pk)
     return keys
 
 
@@ -133,13 +133,13 @@ def _limits(count: int) -> list[Any]:
 
 def _items(count: int) -> list[Any]:
     ids = [mail.send(customer_id=number).id for number in range(count)]
-    Task.objects.filter(pk__in=ids).update(enqueued_at=FromNow(-1))
+    Task.objects.filter(pk__in=ids).update(enqueued_at=NowPlus(-1))
     return list(TaskItem.objects.filter(task_id__in=ids).values_list("pk", flat=True))
 
 
 def _rollups(count: int) -> list[Any]:
     kind = {"span": "M", "queue_name": "default", "task_name": "t", "outcome": "FAILED", "count": 1}
-    return [Rollup.objects.create(start=FromNow(-60 * (number + 1)), **kind).pk for number in range(count)]
+    return [Rollup.objects.create(start=NowPlus(-60 * (number + 1)), **kind).pk for number in range(count)]
 
 
 #: The tables by model, and how their rows come about.

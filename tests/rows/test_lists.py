@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from horsies_django import OperationalCode, TaskStatus
 from horsies_django.core.backends import config_of
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Rollup, Schedule, Task, TaskAttempt, Worker
 from horsies_django.models.rollup import Span
 from horsies_django.reaper.duties import run_pass
@@ -66,8 +66,8 @@ def test_a_run_since_the_beginning_of_time_does_not_stop_the_count_of_attempts(t
             task_id=tasks.noop.send().id,
             attempt=1,
             outcome="COMPLETED",
-            started_at=FromNow(-3_601),
-            finished_at=FromNow(-3_600),
+            started_at=NowPlus(-3_601),
+            finished_at=NowPlus(-3_600),
         )
         for _ in range(2)
     ]

@@ -11,7 +11,7 @@ from horsies_django import TaskStatus
 from horsies_django.core.ids import uuid7s
 from horsies_django.db.notifications import MAX_REMEMBERED, _limiter, wake_after_commit
 from horsies_django.models import Task, Worker
-from horsies_django.models.queue_scan import MOST, Survey
+from horsies_django.models.queue_scan import MOST, QueueScan
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,7 +33,7 @@ def _make_up(count: int) -> set[str]:
 def test_a_survey_sees_so_many_queues_and_the_next_those_that_come_after():
     names = _make_up(MADE_UP)
     Worker.objects.register("me", "me", "host", 1)
-    survey = Survey(Task.objects.all(), Worker.objects.all(), "me", [False, True])
+    survey = QueueScan(Task.objects.all(), Worker.objects.all(), "me", [False, True])
 
     seen = Counter[str]()
     for _ in range(1 + MADE_UP // MOST):

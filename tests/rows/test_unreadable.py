@@ -15,7 +15,7 @@ from horsies_django import OperationalCode, TaskStatus
 from horsies_django.core.backends import config_of
 from horsies_django.core.bounds import beyond
 from horsies_django.core.compat import InvalidTask
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Limit, Task
 from horsies_django.models.unreadable import DATES, NUMBERS
 from horsies_django.reaper.duties import run_pass
@@ -106,7 +106,7 @@ def test_the_reaper_fails_a_run_that_it_can_not_recover_and_recovers_its_neighbo
     hostile, good = (tasks.noop.send().id for _ in range(2))
     with transaction.atomic():
         Task.objects.all().claim("gone", start=2)
-    Task.objects.update(started_at=FromNow(-3_600))
+    Task.objects.update(started_at=NowPlus(-3_600))
     write(Task, hostile, retention="'-178000000 years'")
 
     run_pass(config_of("default"))
@@ -172,7 +172,7 @@ def test_a_migration_brings_old_rows_into_range(write):
 
 def test_a_hostile_row_that_was_sent_for_later_fails_when_it_is_due_and_its_neighbours_run(write, drain):
     hostile, good = tasks.noop.schedule(3_600).id, tasks.noop.schedule(3_600).id
-    Task.objects.filter(pk=good).update(enqueued_at=FromNow(-1))
+    Task.objects.filter(pk=good).update(enqueued_at=NowPlus(-1))
     assert write(Task, hostile, **_columns("enqueued_at -infinity")) == 1
 
     drain(processes=1, no_reaper=False)
@@ -183,7 +183,7 @@ def test_a_hostile_row_that_was_sent_for_later_fails_when_it_is_due_and_its_neig
 def test_a_hostile_row_at_a_gate_keeps_no_neighbour_out(write, drain):
     hostile, *good = [limited.alone.send().id for _ in range(3)]
     Task.objects.update(gated=True, deferred=True)
-    Limit.objects.update(next_at=FromNow(-1))
+    Limit.objects.update(next_at=NowPlus(-1))
     assert write(Task, hostile, **_columns("timeout 1e300")) == 1
 
     drain(processes=1)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from horsies_django.core.backends import config_of
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule
 from horsies_django.schedules.declaring import declarations
 from horsies_django.schedules.scheduler import Beat
@@ -37,7 +37,7 @@ def make(name="s", timing="every:3600", task="tests.jobs.tasks.noop", **columns)
 
 def put_back(seconds, **which):
     """Let a next run have been due for so many seconds, by the database's clock."""
-    assert Schedule.objects.filter(**which).update(next_run_at=FromNow(-seconds))
+    assert Schedule.objects.filter(**which).update(next_run_at=NowPlus(-seconds))
 
 
 def utc(*parts):

@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 
 from horsies_django import Every, schedule
 from horsies_django.db.clock import database_now
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule, Task
 from horsies_django.schedules import fire_due, scheduler
 from tests.conftest import wait_until
@@ -50,7 +50,7 @@ def test_once_sends_all_that_is_due_however_much_it_is_s4_54(capsys, monkeypatch
 
     assert f"{slots + 1 + rows} sent" in capsys.readouterr().out
     assert Task.objects.count() == slots + 1 + rows
-    assert not Schedule.objects.filter(next_run_at__lte=FromNow(0)).exists()
+    assert not Schedule.objects.filter(next_run_at__lte=NowPlus(0)).exists()
 
 
 def test_a_scheduler_sends_and_runs_nothing_and_a_worker_without_one_runs_what_it_sent(drain):

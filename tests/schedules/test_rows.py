@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 
 from horsies_django import TaskHandle, WorkflowHandle
 from horsies_django.db.clock import database_now
-from horsies_django.db.expressions import FromNow
+from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule, Task
 from tests.schedules.conftest import make, utc
 
@@ -77,7 +77,7 @@ def test_saving_another_timing_works_the_next_run_out_anew_and_nothing_else_does
 
 def test_saving_leaves_what_the_beat_has_written_in_between():
     stale = Schedule.objects.get(pk=make().pk)
-    Schedule.objects.update(next_run_at=FromNow(500), run_count=7)
+    Schedule.objects.update(next_run_at=NowPlus(500), run_count=7)
     planned = Schedule.objects.get().next_run_at
 
     stale.max_catch_up_runs = 5

@@ -18,6 +18,7 @@ from horsies_django import TaskError, TaskResult
 from horsies_django.core.type_check import mismatches, return_problem, return_rule
 from horsies_django.models import Task
 from tests.jobs import tasks
+from tests.naming import stable
 from tests.sending import jobs
 
 T = TypeVar("T")
@@ -97,7 +98,7 @@ def problem(hint, value, default=...):
         ([int], 1),
         ({"a": 1}, 1),
     ],
-    ids=repr,
+    ids=stable,
 )
 def test_what_may_be_right_passes(hint, value):
     assert problem(hint, value) == []

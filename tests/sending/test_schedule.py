@@ -65,7 +65,9 @@ def test_s4_18_without_a_time_a_call_is_due_at_once():
     assert list(Task.objects.due()) == [row]
 
 
-@pytest.mark.parametrize("delay", [0, 0.0, datetime.timedelta(0), timezone.now() - HOUR], ids=str)
+@pytest.mark.parametrize(
+    "delay", [0, 0.0, datetime.timedelta(0), timezone.now() - HOUR], ids=["0", "0.0", "timedelta", "past"]
+)
 def test_s4_19_what_is_due_at_once_is_run(drain, delay):
     handle = jobs.triple.schedule(delay, 1)
 

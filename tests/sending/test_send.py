@@ -13,6 +13,7 @@ from horsies_django import RetryPolicy, TaskHandle, TaskStatus, task
 from horsies_django.core.compat import InvalidTask
 from horsies_django.models import Task, TaskAttempt
 from tests.jobs.models import Entry
+from tests.naming import stable
 from tests.sending import jobs
 
 FIXED = RetryPolicy.fixed([7, 8], auto_retry_for=["X"], jitter=False)
@@ -366,7 +367,7 @@ def test_a_bad_option_of_a_call_is_an_invalid_task_that_names_it_and_leaves_no_r
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("metadata", [{"x": float("nan")}, {"x": "\0"}, {"x": object()}], ids=repr)
+@pytest.mark.parametrize("metadata", [{"x": float("nan")}, {"x": "\0"}, {"x": object()}], ids=stable)
 def test_metadata_that_cannot_be_stored_is_named_and_leaves_no_row(metadata):
     with pytest.raises((TypeError, ValueError, InvalidTask), match="metadata"):
         jobs.triple.with_options(metadata=metadata).send(1)

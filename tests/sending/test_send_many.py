@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from horsies_django import RetryPolicy
 from horsies_django.models import Task
+from tests.naming import stable
 from tests.sending import jobs
 
 
@@ -280,7 +281,7 @@ def test_the_row_that_send_many_writes_is_the_row_that_send_writes(kwargs, optio
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("job", [jobs.triple, jobs.with_every_option, jobs.with_attempts, jobs.acoroutine], ids=str)
+@pytest.mark.parametrize("job", [jobs.triple, jobs.with_every_option, jobs.with_attempts, jobs.acoroutine], ids=stable)
 def test_the_row_is_the_same_for_each_kind_of_task(job):
     kwargs = {} if job is jobs.with_attempts else {"a": 1}
 

@@ -14,6 +14,7 @@ from horsies_django import TaskHandle, TaskStatus
 from horsies_django.core.compat import default_task_backend
 from horsies_django.core.serialization import clean_text, decode, dumps, encode
 from horsies_django.models import Task, TaskAttempt
+from tests.naming import stable
 from tests.sending import jobs
 from tests.sending.jobs import Address, Person
 
@@ -188,7 +189,7 @@ def test_a_row_is_rich_where_its_column_and_the_backend_both_say_so(drain, setti
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("value", [*RICH_VALUES[:10], {1, 2}, object(), 5j], ids=repr)
+@pytest.mark.parametrize("value", [*RICH_VALUES[:10], {1, 2}, object(), 5j], ids=stable)
 def test_the_plain_form_refuses_what_json_has_no_word_for_and_names_the_rich_one(value):
     with pytest.raises(TypeError) as caught:
         jobs.identity.send(value)
@@ -198,7 +199,7 @@ def test_the_plain_form_refuses_what_json_has_no_word_for_and_names_the_rich_one
     assert not Task.objects.exists()
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), 5j, jobs.Outer, jobs.Outer.Inner(), Address], ids=repr)
+@pytest.mark.parametrize("value", [{1, 2}, object(), 5j, jobs.Outer, jobs.Outer.Inner(), Address], ids=stable)
 def test_the_rich_form_refuses_what_a_worker_could_not_make_again(value):
     with pytest.raises(TypeError) as caught:
         encode([value], rich=True, where="it")

@@ -18,7 +18,7 @@ from horsies_django.core.compat import TaskResultStatus, default_task_backend
 from horsies_django.enqueue.send_signals import handing_over
 from horsies_django.models import Task, transitions
 from horsies_django.models.attempt import AttemptError
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.worker.execution import Execution
 from horsies_django.worker.execution_result import ExecutionResult
 from horsies_django.worker.signal_dispatcher import SignalDispatcher
@@ -237,7 +237,7 @@ def announce(claim, ended):
     """Have a worker tell what it takes for the end of its claim."""
     dispatcher = SignalDispatcher("default")
     dispatcher.enqueue_results(
-        [ExecutionResult(Execution(claim, default_task_backend.config, Runner("w", "host", 1)), ended)]
+        [ExecutionResult(Execution(claim, default_task_backend.config, WorkerInfo("w", "host", 1)), ended)]
     )
     dispatcher.close(5.0)
 
@@ -283,7 +283,7 @@ def test_a_retry_by_a_worker_that_was_taken_for_dead_meanwhile_is_not_told(heard
         (claim,) = Task.objects.claim("w", start=1)
     Task.objects.update(started_at=past())
     reap()
-    late = Ended(claim.task_id, claim.claim, "null", AttemptError("BROKEN", "no luck"), again_in=1.0)
+    late = Completion(claim.task_id, claim.claim, "null", AttemptError("BROKEN", "no luck"), again_in=1.0)
 
     announce(claim, late)
 
@@ -301,7 +301,7 @@ def test_an_end_that_nobody_wants_any_more_is_told_by_whoever_made_another_of_it
     else:
         handle.cancel(include_running=True)
 
-    announce(claim, Ended(claim.task_id, claim.claim, '{"ok":null}'))
+    announce(claim, Completion(claim.task_id, claim.claim, '{"ok":null}'))
 
     assert names(heard) == {"crashed": ["task_crashed", "task_finished"], "cancelled": ["task_cancelled"]}[how]
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from horsies_django import RetryPolicy
 from horsies_django.enqueue.task import HorsiesTask
 from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
-from horsies_django.models.claims import ClaimedTask, Ended, Runner
+from horsies_django.models.claims import ClaimedTask, Completion, WorkerInfo
 from horsies_django.worker import run_task
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.execution import Execution
@@ -102,8 +102,8 @@ class Base(RuleBasedStateMachine):
         """New ones each time, for they remember for a second which queues are paused."""
         return WorkerStore(self.config, self.runner(worker))
 
-    def runner(self, worker: str) -> Runner:
-        return Runner(worker, "host", 1)
+    def runner(self, worker: str) -> WorkerInfo:
+        return WorkerInfo(worker, "host", 1)
 
     def pool(self, slots: int, prefetch: int) -> SlotPool:
         return SlotPool(
@@ -113,7 +113,7 @@ class Base(RuleBasedStateMachine):
     def run_of(self, taken: Taken) -> Execution:
         return Execution(taken.claim, self.config.options, self.runner(taken.worker))
 
-    def run_body(self, taken: Taken, how: str) -> Ended:
+    def run_body(self, taken: Taken, how: str) -> Completion:
         jobs.outcome[0] = how
         return run_task.run_task(self.run_of(taken)).completion
 
@@ -134,7 +134,7 @@ class Base(RuleBasedStateMachine):
             retention=send.kept,
         )
 
-    def write(self, worker: str, ends: list[Ended]) -> None:
+    def write(self, worker: str, ends: list[Completion]) -> None:
         store = self.store_of(worker)
         ends = latest(ends)
         with store.transaction():

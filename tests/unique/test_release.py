@@ -7,12 +7,12 @@ from django.db.models import F
 
 from horsies_django import TaskStatus, Unique
 from horsies_django.models import Task
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claims import Completion, WorkerInfo
 from tests.unique import jobs
 
 pytestmark = pytest.mark.django_db
 
-RUNNER = Runner("w", "host", 1)
+RUNNER = WorkerInfo("w", "host", 1)
 UNTIL = ("started", "done", "success")
 
 
@@ -27,7 +27,7 @@ def taken(*, start=1, prefetch=0):
 
 
 def end(claim, again_in=None):
-    return Ended(claim.task_id, claim.claim, '{"err": null}', None, again_in)
+    return Completion(claim.task_id, claim.claim, '{"err": null}', None, again_in)
 
 
 #: A way to each state, from one that waits.

@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from horsies_django import TaskStatus
 from horsies_django.models import Queue, Task
-from horsies_django.models.claim.complete_and_claim import exchange_of
-from horsies_django.models.claims import Runner
+from horsies_django.models.claim.complete_and_claim import compile_for
+from horsies_django.models.claims import WorkerInfo
 from horsies_django.worker.slot_pool import MAX_QUEUES
 from tests.conftest import wait_until
 from tests.jobs import tasks
@@ -76,7 +76,7 @@ def test_1_two_claims_at_once_share_no_row_and_do_not_wait_for_each_other():
     if connection.vendor == "sqlite":
         return  # one writer at a time: chaos has many processes
     handles = tasks.noop.send_many({} for _ in range(15))
-    ids, runner = [handle.id for handle in handles], Runner("b", "host", 1)
+    ids, runner = [handle.id for handle in handles], WorkerInfo("b", "host", 1)
     other = connection.copy()
     try:
         with transaction.atomic():
@@ -86,7 +86,7 @@ def test_1_two_claims_at_once_share_no_row_and_do_not_wait_for_each_other():
                 cursor.execute("SELECT id FROM horsies_tasks WHERE id = ANY(%s) FOR UPDATE", [ids[5:10]])
                 connection.cursor().execute("SET LOCAL lock_timeout = '5s'")
                 more = [claimed.task_id for claimed in Task.objects.claim("a", start=3)]
-                busy = exchange_of(Task.objects.all(), runner, is_async=False).run([], 10, ["default"])
+                busy = compile_for(Task.objects.all(), runner, is_async=False).run([], 10, ["default"])
     finally:
         other.close()
 

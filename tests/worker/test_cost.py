@@ -10,7 +10,7 @@ from django.db.models import Max, Min
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claims import Completion, WorkerInfo
 from tests.conftest import wait_until
 from tests.jobs import tasks
 from tests.worker.tries import best_of
@@ -98,8 +98,8 @@ def deep_queue():
 def test_the_hot_path_reads_its_own_indexes_only(deep_queue):
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
         claims = Task.objects.claim("w", start=64, prefetch=16, queues=["default"])
-        ends = [Ended(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims[:64]]
-        Task.objects.complete(ends, Runner("w", "host", 1))
+        ends = [Completion(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims[:64]]
+        Task.objects.complete(ends, WorkerInfo("w", "host", 1))
         Task.objects.start(claims[64:], "w")
 
     hot = [query["sql"] for query in captured if "horsies_tasks" in query["sql"]]
@@ -111,8 +111,10 @@ def test_the_hot_path_reads_its_own_indexes_only(deep_queue):
         return
     for number, sql in enumerate(hot):
         nodes = list(plan_nodes(_postgres_plan(sql)))
-        assert not [node for node in nodes if node["Node Type"] == "Seq Scan"], sql
-        indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
+        scans = {node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"}
+        assert scans <= {"horsies_queues"}, sql  # which has a few rows
+        names = {node["Index Name"] for node in nodes if "Index Name" in node}
+        indexes = {name for name in names if not name.startswith("horsies_queue")}
         if number == 0:
             assert indexes == {"horsies_task_claim"}
             assert not [node for node in nodes if "Sort" in node["Node Type"]], "the index gives the order"

@@ -20,7 +20,7 @@ from django.utils import timezone
 from horsies_django import TaskStatus
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.models.claim import complete_and_claim
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.worker.connection import own_connection
 from tests.jobs import tasks
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 BATCH = 50
 
 #: The exchange is another's in each test.
-RUNNERS = [Runner(f"depth-{number}", "host", number) for number in range(1, 4)]
+RUNNERS = [WorkerInfo(f"depth-{number}", "host", number) for number in range(1, 4)]
 
 AGES_AGO = timezone.now() - timedelta(days=30)
 
@@ -41,11 +41,11 @@ def is_postgres():
 
 def exchange_of(runner=RUNNERS[0], *, is_async=False):
     with transaction.atomic():  # else Django writes no SELECT … FOR UPDATE
-        return complete_and_claim.exchange_of(Task.objects.all(), runner, is_async=is_async)
+        return complete_and_claim.compile_for(Task.objects.all(), runner, is_async=is_async)
 
 
 def ends_of(claims):
-    return [Ended(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims]
+    return [Completion(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims]
 
 
 @pytest.fixture(autouse=True)

@@ -6,15 +6,15 @@ from django.db import transaction
 from horsies_django import TaskStatus
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.attempt import AttemptError
-from horsies_django.models.claim.complete_and_claim import exchange_of
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claim.complete_and_claim import compile_for
+from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.store import WorkerStore
 from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-RUNNER = Runner("w", "host", 1)
+RUNNER = WorkerInfo("w", "host", 1)
 ERROR = AttemptError("BROKEN", "broken")
 
 
@@ -26,7 +26,7 @@ def claim_one():
 
 def ended(claimed, error=None, again_in=None):
     result = '{"err":{"error_code":"BROKEN"}}' if error else '{"ok":1}'
-    return Ended(claimed.task_id, claimed.claim, result, error, again_in)
+    return Completion(claimed.task_id, claimed.claim, result, error, again_in)
 
 
 def store(end):
@@ -159,12 +159,12 @@ def test_22_an_end_of_another_worker_that_holds_the_same_number_changes_nothing(
     assert not TaskAttempt.objects.exists()
 
 
-@pytest.mark.parametrize("runner", [RUNNER, Runner("other", "host", 2)], ids=["its own", "another's"])
+@pytest.mark.parametrize("runner", [RUNNER, WorkerInfo("other", "host", 2)], ids=["its own", "another's"])
 def test_22_the_exchange_of_a_worker_stores_no_end_of_anothers_claim(runner):
     handle = tasks.noop.send()
     claimed = claim_one()
     with transaction.atomic():
-        exchange = exchange_of(Task.objects.all(), runner, is_async=False)
+        exchange = compile_for(Task.objects.all(), runner, is_async=False)
 
     exchange.run([ended(claimed)], 0, ())
 
@@ -178,4 +178,4 @@ def test_22_a_body_whose_number_another_worker_holds_is_not_this_workers_any_mor
     claimed = claim_one()
 
     assert WorkerStore(WorkerConfig.of("default"), RUNNER).still_held([claimed]) == {(claimed.task_id, claimed.claim)}
-    assert WorkerStore(WorkerConfig.of("default"), Runner("other", "host", 2)).still_held([claimed]) == set()
+    assert WorkerStore(WorkerConfig.of("default"), WorkerInfo("other", "host", 2)).still_held([claimed]) == set()

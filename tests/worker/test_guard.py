@@ -16,7 +16,7 @@ from horsies_django import TaskStatus
 from horsies_django.enqueue.django_result import own_logging
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.claim import complete_and_claim
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.worker import run_task
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.connection import own_connection
@@ -30,7 +30,7 @@ from tests.jobs import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-RUNNER = Runner("guard", "host", 1)
+RUNNER = WorkerInfo("guard", "host", 1)
 
 #: Tasks in one exchange.
 BATCH = 50
@@ -42,11 +42,11 @@ def is_postgres():
 
 def exchange_of():
     with transaction.atomic():  # else Django writes no SELECT … FOR UPDATE
-        return complete_and_claim.exchange_of(Task.objects.all(), RUNNER, is_async=False)
+        return complete_and_claim.compile_for(Task.objects.all(), RUNNER, is_async=False)
 
 
 def ends_of(claims):
-    return [Ended(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims]
+    return [Completion(claimed.task_id, claimed.claim, '{"ok":null}') for claimed in claims]
 
 
 # What a real worker says.

@@ -8,7 +8,7 @@ from django.db import connection, connections, transaction
 
 from horsies_django import TaskStatus
 from horsies_django.models import Heartbeat, Task
-from horsies_django.models.claims import Ended, Runner
+from horsies_django.models.claims import Completion, WorkerInfo
 from horsies_django.worker.config import WorkerConfig
 from horsies_django.worker.store import WorkerStore
 from tests.conftest import wait_until
@@ -76,7 +76,7 @@ def test_a_row_that_is_deleted_while_it_runs_costs_its_neighbours_nothing(worker
 
 
 def test_what_a_lost_commit_has_claimed_is_given_back_with_no_attempt_burnt():
-    store = WorkerStore(WorkerConfig.of("default"), Runner("me", "host", 1))
+    store = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
     tasks.noop.send_many({} for _ in range(3))
     with transaction.atomic():
         known, *_ = Task.objects.claim("me", start=2, prefetch=1)
@@ -165,7 +165,7 @@ def test_the_name_of_a_keyword_is_never_taken_for_a_tag(drain, settings):
 
 
 def test_two_ends_of_one_task_in_one_tick_count_once_and_the_newer_one():
-    store = WorkerStore(WorkerConfig.of("default"), Runner("me", "host", 1))
+    store = WorkerStore(WorkerConfig.of("default"), WorkerInfo("me", "host", 1))
     handle = tasks.noop.send()
     with transaction.atomic():
         (older,) = Task.objects.claim("me", start=0, prefetch=1)
@@ -174,6 +174,8 @@ def test_two_ends_of_one_task_in_one_tick_count_once_and_the_newer_one():
         (newer,) = Task.objects.claim("me", start=1)
 
     with transaction.atomic():
-        store.save([Ended(handle.id, newer.claim, '{"ok":"newer"}'), Ended(handle.id, older.claim, '{"ok":"older"}')])
+        store.save(
+            [Completion(handle.id, newer.claim, '{"ok":"newer"}'), Completion(handle.id, older.claim, '{"ok":"older"}')]
+        )
 
     assert handle.get(0).ok == "newer"

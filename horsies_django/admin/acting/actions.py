@@ -21,8 +21,8 @@ from django.utils.translation import ngettext
 from ...core.operations import acting_as
 from ...ops.keyset.estimate import COUNTED
 from ...ops.keyset.scan import BATCH
-from ...templatetags.horsies_figures import grouped
 from ..base import ReadOnlyAdmin
+from ..formatting import grouped
 from ..lists.changelist import WalkingList
 from .bulk_action import act_on_matching, log_act
 from .verbs import Verb

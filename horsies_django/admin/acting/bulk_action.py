@@ -35,7 +35,7 @@ from django.utils.translation import gettext as _
 from ...ops.keyset.estimate import Extent, edge_of, extent_of
 from ...ops.keyset.keys import as_cursor
 from ...ops.keyset.scan import Walk
-from ...templatetags.horsies_figures import grouped
+from ..formatting import grouped
 from ..lists.changelist import WalkingList
 from .verbs import Verb
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from ...core.workflow_status import NodeKind
-from ...templatetags.horsies_figures import grouped
+from ..formatting import grouped
 from .ranking import Edge
 
 #: More nodes than this that are alike are one box: the same task, the same before them, the same after them.

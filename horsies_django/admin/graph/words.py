@@ -9,7 +9,7 @@ from unicodedata import east_asian_width
 from django.utils.translation import gettext_lazy
 
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
-from ...templatetags.horsies_figures import grouped
+from ..formatting import grouped
 
 #: The mark before the word of a state, as in the lists: a state is never told by colour alone.
 MARKS: Final[Mapping[str, str]] = {

@@ -14,9 +14,9 @@ from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.registry import registry
 from ...core.results import ContractCode, OperationalCode, OutcomeCode
 from ...core.status import TaskStatus
-from ...db.expressions import FromNow
+from ...db.expressions import NowPlus
 from ...models import Queue, Worker
-from ...models.filters import not_past_deadline
+from ...models.claim.query import not_past_deadline
 from ...models.operator_actions import INTERNAL
 from ...ops.keyset import scope
 from ...ops.keyset.scan import Bounds
@@ -295,7 +295,7 @@ class TroubleFilter(Filter):
         """Return what is true of the rows."""
         if chosen == "retried":
             return Q(attempt__gt=1) | Q(retry_count__gt=0)
-        return Q(not_past_deadline(), status=TaskStatus.PENDING, enqueued_at__lt=FromNow(-LONG))
+        return Q(not_past_deadline(), status=TaskStatus.PENDING, enqueued_at__lt=NowPlus(-LONG))
 
     @property
     def ground(self) -> Ground:

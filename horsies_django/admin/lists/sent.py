@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext_lazy as _
 
-from ...db.expressions import FromNow
+from ...db.expressions import NowPlus
 from ...ops.keyset import scope
 from ...ops.keyset.keys import SKEW, id_at
 from ...ops.keyset.scan import Bounds
@@ -73,7 +73,7 @@ class SentFilter(admin.ListFilter):
             return queryset.none()
         rows = Q()
         if self.window:
-            rows &= Q(sent_at__gte=FromNow(-WINDOWS[self.window][1].total_seconds()))
+            rows &= Q(sent_at__gte=NowPlus(-WINDOWS[self.window][1].total_seconds()))
         if self.start:
             rows &= Q(sent_at__gte=self.start)
         if self.end:

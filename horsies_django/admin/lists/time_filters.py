@@ -10,7 +10,7 @@ from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ...db.expressions import FromNow
+from ...db.expressions import NowPlus
 from ...ops.keyset import scope
 from ...ops.keyset.scope import Ground
 from .filters import FoldedFilter
@@ -80,7 +80,7 @@ class DueFilter(FoldedFilter):
     def condition(self, chosen: str) -> Q:
         """Between two moments."""
         since, until, _words = self._TIMES[chosen]
-        return Q(enqueued_at__gte=FromNow(since), enqueued_at__lt=FromNow(until))
+        return Q(enqueued_at__gte=NowPlus(since), enqueued_at__lt=NowPlus(until))
 
     @property
     def ground(self) -> Ground:

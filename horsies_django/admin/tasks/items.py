@@ -12,8 +12,7 @@ from django.utils.translation import gettext
 
 from ...models import Task, TaskItem
 from ...ops.payload_view.contents import contents_of, read
-from ...templatetags.horsies_figures import grouped
-from ..formatting import as_json
+from ..formatting import as_json, grouped
 
 #: Calls that a page shows.
 ITEMS: Final = 50

@@ -40,7 +40,7 @@ class LimitAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Count the places that are taken, of which there are few."""
         rows: QuerySet[Any] = super().get_queryset(request)
-        inside = Task.objects.using(rows.db).admitted().filter(limit_key=OuterRef("pk")).order_by()
+        inside = Task.objects.using(rows.db).released().filter(limit_key=OuterRef("pk")).order_by()
         count = inside.values("limit_key").annotate(count=Count("pk")).values("count")
         held = Coalesce(Subquery(count), 0, output_field=IntegerField())
         return rows.annotate(count_of_held=held)  # type: ignore[no-any-return]
@@ -69,7 +69,7 @@ class LimitAdmin(ReadOnlyAdmin):
     @admin.display(description=_("has a place"))
     def inside(self, limit: Any) -> SafeString | str:
         """The tasks that are in."""
-        keys = _tasks(limit).admitted().filter(limit_key=limit.pk).values_list("pk", flat=True)[:LISTED]
+        keys = _tasks(limit).released().filter(limit_key=limit.pk).values_list("pk", flat=True)[:LISTED]
         links: Links = limit.page_links
         return format_html_join(", ", "{}", ((links.to(Task, key),) for key in keys)) or "-"
 

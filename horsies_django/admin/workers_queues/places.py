@@ -15,7 +15,7 @@ from django.utils.translation import gettext, ngettext
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.options import RecoveryOptions
 from ...core.status import AttemptOutcome, TaskStatus
-from ...db.expressions import FromNow, SecondsUntil
+from ...db.expressions import NowPlus, SecondsUntil
 from ...enqueue.backend import HorsiesBackend
 from ...models import Queue, Rollup, Task, Worker
 from ...models.depths import Depth, Depths, depths
@@ -200,7 +200,7 @@ def _tally(names: Iterable[str]) -> dict[str, int]:
 
 def _last_hour(rollups: QuerySet[Rollup]) -> dict[str, tuple[int, int]]:
     """Return how many attempts ended in each queue in the last hour, and how many of them for good without success."""
-    rows = rollups.filter(span=Span.MINUTE, start__gte=FromNow(-3_600))
+    rows = rollups.filter(span=Span.MINUTE, start__gte=NowPlus(-3_600))
     lost = Q(will_retry=False) & ~Q(outcome=AttemptOutcome.COMPLETED)
     sums = rows.values_list("queue_name").annotate(ended=Sum("count"), lost=Sum("count", filter=lost))
     return {name: (ended or 0, failed or 0) for name, ended, failed in sums}
@@ -209,7 +209,7 @@ def _last_hour(rollups: QuerySet[Rollup]) -> dict[str, tuple[int, int]]:
 def _serving(names: Iterable[str], database: str | None) -> dict[str, list[str]]:
     """Return for each queue the ids of the workers that serve it: alive, and not on their way out."""
     workers = Worker.objects.using(database).filter(stop_requested_at__isnull=True)
-    alive = workers.filter(last_beat_at__gte=FromNow(-soonest_silent()))
+    alive = workers.filter(last_beat_at__gte=NowPlus(-soonest_silent()))
     serving: dict[str, list[str]] = defaultdict(list)
     for worker in alive.order_by("pk").only("queues", "excluded_queues")[:HELD]:
         for name in filter(worker.serves, names):

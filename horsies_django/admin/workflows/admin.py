@@ -23,11 +23,10 @@ from ...core.durations import lasting
 from ...core.workflow_status import NodeKind
 from ...models import Task, Workflow, WorkflowTask
 from ...ops.payload_view.contents import as_texts, give_values
-from ...templatetags.horsies_figures import grouped
 from ...workflows import control
 from ..acting.actions import ActingAdmin
 from ..acting.verbs import Verb
-from ..formatting import as_json, moment
+from ..formatting import as_json, grouped, moment
 from ..links import Links
 from ..lists.schedule_filter import ScheduleFilter
 from ..lists.search import is_unreadable

@@ -15,9 +15,8 @@ from django.utils.translation import ngettext
 from ...core.durations import lasting
 from ...core.workflow_status import NodeKind, WorkflowStatus
 from ...models import Workflow, WorkflowEvent, WorkflowTask
-from ...templatetags.horsies_figures import grouped
 from ...workflows.engine.retry_nodes import RETRYABLE
-from ..formatting import as_json, at
+from ..formatting import as_json, at, grouped
 from ..graph.critical import critical_path
 from ..graph.drawing import Style, draw
 from ..graph.folding import Box, Node, edges_of, in_groups

@@ -10,8 +10,8 @@ from django.utils.translation import ngettext
 
 from ...core.workflow_status import WorkflowStatus
 from ...models import Workflow
-from ...templatetags.horsies_figures import grouped
 from ...workflows.error_codes import WorkflowCode
+from ..formatting import grouped
 from ..graph.folding import Node
 from .nodes import Nodes
 

@@ -6,7 +6,6 @@ ORM once. PostgreSQL carries them out as one statement, its own transaction, in 
 
 from __future__ import annotations
 
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,31 +14,36 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import connections, models, transaction
-from django.db.models import F
 
 from ...core import lifecycle
 from ...core.status import AttemptOutcome, TaskStatus
 from ...db import postgres
-from ...db.expressions import Blank, FromMap, IsAmong, json_array, json_object, spelled
-from ...db.statements import Selection, Statement
+from ...db.claim_expressions import (
+    CANDIDATES,
+    CAPS,
+    QUEUE,
+    QUEUES,
+    ROOM,
+    IsPicked,
+    IsStored,
+    completed_rows,
+    one_statement,
+)
+from ...db.expressions import AnyOf, Param, ValueByPk, encode_pk, json_array, json_object
+from ...db.statements import CompiledSelect, Statement
 from ..attempt import TaskAttempt, attempt_columns
-from ..claims import ClaimedTask, ClaimLost, Ended, Runner, claims_of
+from ..claims import ClaimedTask, ClaimLost, Completion, WorkerInfo, claims_of
 from ..transitions import CLAIMED_COLUMNS, STARTED, completed_with, taken_by
-from .cursor import Course
-from .query import CANDIDATES, MOST, QUEUE, QUEUES, RANK, ROOM, Pick, among, in_order, of_one_queue, of_queues
+from .cursor import ClaimCursor
+from .query import RANK, first_of
 
 if TYPE_CHECKING:
     from ..transitions import TaskQuerySet
 
-_ENDED: Final = Blank("ended")
-_CLAIMS: Final = Blank("claims")
-_RESULTS: Final = Blank("results")
-_PICKED: Final = Blank("picked")
-_TABLE: Final = '"horsies_tasks"'
-
-#: The name that a SELECT of the ORM's gives a column.
-_NAME: Final = re.compile(r' AS "\w+"')
-
+_ENDED: Final = Param("ended")
+_CLAIMS: Final = Param("claims")
+_RESULTS: Final = Param("results")
+_PICKED: Final = Param("picked")
 _NOTHING: Final = {_ENDED.name: "{}", _CLAIMS.name: "{}", _RESULTS.name: "{}"}
 
 #: How many times as many as there is room for are candidates, when there are several queues: others may be quicker.
@@ -48,7 +52,7 @@ _CHOICE: Final = 2
 _NO_CAPS: Final[Mapping[str, int]] = {}
 
 
-def exchange_of(tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> Exchange:
+def compile_for(tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> CompleteAndClaim:
     """Return what stores successes and claims what is next up of ``tasks`` for one runner.
 
     To be called inside a transaction: elsewhere Django writes no SELECT … FOR UPDATE.
@@ -57,15 +61,15 @@ def exchange_of(tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> Excha
     return (_OneStatement if is_postgres else _FourStatements)(tasks, runner, is_async=is_async)
 
 
-class Exchange(ABC):
+class CompleteAndClaim(ABC):
     """Stores successes and claims what is next up of ``tasks`` for one runner."""
 
-    def __init__(self, tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> None:
+    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         self._alias = tasks.db
         self._connection = connections[tasks.db]
         rows = tasks.rows()
-        token = FromMap(_CLAIMS, models.IntegerField())
-        self._held = rows.filter(IsAmong(_ENDED), claim=token, claimed_by_worker_id=runner.worker_id)
+        token = ValueByPk(_CLAIMS, models.IntegerField())
+        self._held = rows.filter(AnyOf(_ENDED), claim=token, claimed_by_worker_id=runner.worker_id)
         self._complete = Statement.update(
             self._held.filter(lifecycle.COMPLETE.is_possible),
             status=lifecycle.COMPLETE.target,
@@ -76,14 +80,14 @@ class Exchange(ABC):
         self._started = {"status": lifecycle.CLAIM_AND_START.target, **taken_by(runner.worker_id), **STARTED}
 
     def run(
-        self, ends: Sequence[Ended], room: int, queues: Sequence[str], most: Mapping[str, int] = _NO_CAPS
+        self, ends: Sequence[Completion], room: int, queues: Sequence[str], most: Mapping[str, int] = _NO_CAPS
     ) -> list[ClaimedTask]:
         """Store ``ends``, all of them successes, start at most ``room`` tasks of ``queues`` and return those.
 
         ``most`` is how many of a queue at most. What lost its claim meanwhile changes nothing. Raises
         :class:`ClaimLost`.
         """
-        keys = spelled([end.task_id for end in ends], self._connection)
+        keys = encode_pk([end.task_id for end in ends], self._connection)
         given = {
             _ENDED.name: json_array(keys, self._connection),
             _CLAIMS.name: json_object(keys, [str(end.claim) for end in ends]),
@@ -96,20 +100,21 @@ class Exchange(ABC):
     def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]: ...
 
 
-class _OneStatement(Exchange):
+class _OneStatement(CompleteAndClaim):
     """PostgreSQL's."""
 
-    def __init__(self, tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> None:
+    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
         # Inside that INSERT the table's name stands for the rows that were completed just now.
-        just_completed = f'WITH "{tasks.model._meta.db_table}" AS (SELECT * FROM completed) '  # noqa: S608  # our own
+        just_completed = completed_rows(tasks.model._meta.db_table)
         self._record = Statement.insert(TaskAttempt, tasks.rows(), self._attempt, prefix=just_completed)
-        self._take = Statement.update(self._startable.filter(_IsPicked()), **self._started)
+        self._take = Statement.update(self._startable.filter(IsPicked()), **self._started)
         self._is_async = is_async
-        self._stored = tasks = tasks.filter(_IsStored())
-        one, several = of_one_queue(tasks, is_async=is_async), of_queues(tasks, is_async=is_async)
-        self._reader = Selection(one.first.lock(), CLAIMED_COLUMNS, ROOM)
-        self._one, self._several = self._course(one), self._course(several)
+        self._stored = stored = tasks.filter(IsStored())
+        one = stored.claimable(None, is_async=is_async)
+        self._reader = CompiledSelect(one, CLAIMED_COLUMNS, ROOM)
+        self._one = self._cursor(one, stored.claimable_after_mark(is_async=is_async))
+        self._several = self._cursor(stored.claimable_of_queues(tasks.rows(), is_async=is_async))
         self._was_short = False
 
     def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
@@ -117,23 +122,25 @@ class _OneStatement(Exchange):
         if len(queues) < 2 or not room:
             given[QUEUE.name] = queues[0] if queues else ""
             given[ROOM.name] = min(room, most.get(given[QUEUE.name], room))
-            return self._one.claim(self._say, given, _NOTHING)
+            return self._one.claim(self._execute, given, _NOTHING)
         if self._was_short:
             claims = self._one_by_one(given, queues, most)
         else:
             given |= {QUEUES.name: list(queues), CANDIDATES.name: room * _CHOICE}
             if most:
-                given[MOST.name] = [min(room * _CHOICE, most.get(queue, room * _CHOICE)) for queue in queues]
-            claims = (self._capped if most else self._several).claim(self._say, given, _NOTHING)
+                given[CAPS.name] = [min(room * _CHOICE, most.get(queue, room * _CHOICE)) for queue in queues]
+            claims = (self._capped if most else self._several).claim(self._execute, given, _NOTHING)
         possible = min(room, sum(most.get(queue, room) for queue in queues)) if most else room
         self._was_short = len(claims) < possible and not self._was_short
         return claims
 
     @cached_property
-    def _capped(self) -> Course:
+    def _capped(self) -> ClaimCursor:
         """For queues with a limit: few have one, so it is compiled when it is first needed."""
         with transaction.atomic(using=self._alias):
-            return self._course(of_queues(self._stored, is_async=self._is_async, is_capped=True))
+            stored = self._stored
+            rows = stored.claimable_of_queues(stored.rows(), is_async=self._is_async, is_capped=True)
+            return self._cursor(rows)
 
     def _one_by_one(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         """Claim from one queue after the other, which passes over whatever others have locked."""
@@ -142,69 +149,47 @@ class _OneStatement(Exchange):
         for queue in queues:
             left = room - len(claims)
             given |= {QUEUE.name: queue, ROOM.name: min(left, most.get(queue, left))}
-            claims += self._one.claim(self._say, given, _NOTHING)
+            claims += self._one.claim(self._execute, given, _NOTHING)
             if len(claims) == room:
                 break
             given |= _NOTHING
         return claims
 
-    def _say(self, statement: Statement, given: dict[str, Any]) -> list[ClaimedTask]:
+    def _execute(self, statement: Statement, given: dict[str, Any]) -> list[ClaimedTask]:
         asked_at = time.monotonic()
         with postgres.preparing_cursor(self._connection) as cursor:
-            cursor.execute(statement.sql, statement.filled(given))
+            cursor.execute(statement.sql, statement.bind(given))
             # What only stores has no rows to be waited for: in a pipeline it goes with what comes next.
-            rows = self._reader.fetched(cursor) if given[ROOM.name] else []
+            rows = self._reader.fetch(cursor) if given[ROOM.name] else []
         if rows and rows[0][-1] != len(rows):
             raise ClaimLost
         return claims_of((row[:-1] for row in rows), asked_at)
 
-    def _course(self, pick: Pick) -> Course:
-        parts = [Selection(rows.lock(), CLAIMED_COLUMNS, ROOM).statement for rows in pick if rows is not None]
-        return Course(*map(self._as_one, parts))
+    def _cursor(self, first: TaskQuerySet, after_mark: TaskQuerySet | None = None) -> ClaimCursor:
+        return ClaimCursor(self._as_one(first), None if after_mark is None else self._as_one(after_mark))
 
-    def _as_one(self, pick: Statement) -> Statement:
-        """All four as one statement.
-
-        Each part sees the table as it was when the statement began, and no two of them touch the same row. What is
-        picked must not be looked up anew for each row that is taken, so it is materialized; that its rows are locked,
-        and so can't be lost, is looked at all the same.
-        """
-        columns = ", ".join(f"c{number}" for number, _ in enumerate(CLAIMED_COLUMNS))
-        parts = [
-            f"completed AS ({self._complete.sql} RETURNING *)",
-            f"recorded AS ({_shortened(self._record.sql)})",
-            f"picked ({columns}) AS MATERIALIZED ({_shortened(pick.sql)})",
-            f"taken AS ({self._take.sql} RETURNING id)",
-        ]
-        whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # the ORM's
-        params = (*self._complete.params, *self._record.params, *pick.params, *self._take.params)
-        return Statement(whole, params).settled()
+    def _as_one(self, rows: TaskQuerySet) -> Statement:
+        return one_statement(
+            complete=self._complete,
+            record=self._record,
+            pick=CompiledSelect(rows, CLAIMED_COLUMNS, ROOM).statement,
+            take=self._take,
+            table=rows.model._meta.db_table,
+            columns=len(CLAIMED_COLUMNS),
+        )
 
 
-def _shortened(select: str) -> str:
-    """Leave out what a SELECT from one table need not say: the names of its columns, and whose columns they are.
-
-    The driver takes a statement of more than 4,096 characters apart anew each time it runs, which takes as long as the
-    rest of a claim does on this side. In ORDER BY a bare name could be that of a result.
-    """
-    head, found, rest = _NAME.sub("", select).partition(f" FROM {_TABLE} ")
-    before, select, columns = head.rpartition("SELECT ")
-    condition, order, last = rest.rpartition(" ORDER BY ")
-    columns, condition = (part.replace(f"{_TABLE}.", "") for part in (columns, condition))
-    return before + select + columns + found + condition + order + last
-
-
-class _FourStatements(Exchange):
+class _FourStatements(CompleteAndClaim):
     """That of others, in one transaction."""
 
-    def __init__(self, tasks: TaskQuerySet, runner: Runner, *, is_async: bool) -> None:
+    def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
         self._record = Statement.insert(TaskAttempt, self._held.filter(status=TaskStatus.COMPLETED), self._attempt)
-        self._take = Statement.update(self._startable.filter(IsAmong(_PICKED)), **self._started)
-        first = of_one_queue(tasks, is_async=is_async).first
-        self._pick = Selection(first.lock(), CLAIMED_COLUMNS, ROOM)
-        self._firsts = Selection(first, RANK, ROOM)
-        self._among = Selection(among(tasks, IsAmong(_PICKED)).lock(), CLAIMED_COLUMNS, ROOM)
+        self._take = Statement.update(self._startable.filter(AnyOf(_PICKED)), **self._started)
+        self._pick = CompiledSelect(tasks.claimable(None, is_async=is_async), CLAIMED_COLUMNS, ROOM)
+        # Without a lock: where there are row locks, another worker may be quicker to lock some.
+        self._firsts = CompiledSelect(tasks.in_open_queue(None, is_async=is_async), RANK, ROOM)
+        self._among = CompiledSelect(tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, ROOM)
 
     def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         with transaction.atomic(using=self._alias):
@@ -224,35 +209,12 @@ class _FourStatements(Exchange):
             given[QUEUE.name] = queues[0]
             given[ROOM.name] = min(given[ROOM.name], most.get(queues[0], given[ROOM.name]))
         else:
-            # Without a lock: where there are row locks, who was quicker may have some of them.
             choice = given[ROOM.name] * _CHOICE
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
             firsts = [self._firsts.run(given | {QUEUE.name: queue, ROOM.name: rooms[queue]}) for queue in queues]
-            pick, given[_PICKED.name] = self._among, self._listed(in_order(*firsts)[:choice])
+            pick, given[_PICKED.name] = self._among, self._listed(first_of(*firsts)[:choice])
         asked_at = time.monotonic()
         return claims_of(pick.run(given), asked_at)
 
     def _listed(self, keys: Iterable[UUID]) -> str:
-        return json_array(spelled(keys, self._connection), self._connection)
-
-
-class _IsStored(models.Func):
-    """True once the same statement has stored the ends: what waits for a row's lock must not hold locks of others."""
-
-    template = "(SELECT count(*) FROM completed) >= 0"
-    conditional = True
-    output_field = models.BooleanField()
-
-
-class _IsPicked(models.Func):
-    """Whether the primary key is one of those that the same statement has picked.
-
-    As an array: a join might be planned for good the other way round, while the table is empty.
-    """
-
-    template = "%(expressions)s = ANY(ARRAY(SELECT c0 FROM picked))"
-    conditional = True
-    output_field = models.BooleanField()
-
-    def __init__(self) -> None:
-        super().__init__(F("pk"))
+        return json_array(encode_pk(keys, self._connection), self._connection)

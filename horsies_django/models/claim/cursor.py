@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from ...db.claim_expressions import MARK_ID, MARK_PRIORITY, MARK_TIME, QUEUE, ROOM
 from ...db.statements import Statement
 from ..claims import ClaimedTask
-from .query import MARK_ID, MARK_PRIORITY, MARK_TIME, QUEUE, ROOM
 
 #: How many times as long as a claim from the first row takes the claims after it go on from the mark.
 _WORTH: Final = 10
@@ -16,10 +16,10 @@ _WORTH: Final = 10
 #: Seconds for which they do at most.
 _LONGEST: Final = 1.0
 
-Say = Callable[[Statement, dict[str, Any]], list[ClaimedTask]]
+Execute = Callable[[Statement, dict[str, Any]], list[ClaimedTask]]
 
 
-class Course:
+class ClaimCursor:
     """Says ``first``, or ``onward`` from the mark as long as that is worth it.
 
     A claim that begins with the first row walks over the index entries of all that was claimed before, as long as some
@@ -34,7 +34,7 @@ class Course:
         self._mark: ClaimedTask | None = None
         self._onward_until = float("-inf")
 
-    def claim(self, say: Say, given: dict[str, Any], done: dict[str, Any]) -> list[ClaimedTask]:
+    def claim(self, say: Execute, given: dict[str, Any], done: dict[str, Any]) -> list[ClaimedTask]:
         """Claim as many as there is room for. ``done`` is given to a second statement, if there is one."""
         claims: list[ClaimedTask] = []
         room = given[ROOM.name]

@@ -1,155 +1,106 @@
-"""Picks: which tasks are next."""
+"""The claim: which tasks are next up, in which order, and which of them a worker may take.
+
+:class:`ClaimQuerySet` is the only description of that. On PostgreSQL, ``complete_and_claim`` compiles it into one
+statement (see ``tests/worker/golden/claim_postgresql.sql``); other databases run it as it stands.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
-from django.db import models
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F
-from django.db.models.sql.compiler import SQLCompiler
+from django.db import connections, models
+from django.db.models import F, Q
+from django.db.models.functions import Now
 
-from ...db.expressions import Blank, Given
-from ...db.statements import Statement
+from ...core.status import TaskStatus
+from ...db.claim_expressions import MARK_PRIORITY, AfterMark, AmongFirstOfQueues, OpenQueue, QueueAtHand
+from ...db.expressions import BoundParam
 from ..queue import Queue
 
-if TYPE_CHECKING:
-    from ..transitions import TaskQuerySet
+#: The row of a task: a queryset does not know its model.
+RowT = TypeVar("RowT", bound=models.Model)
 
-ROOM: Final = Blank("room")
-QUEUE: Final = Blank("queue")
-QUEUES: Final = Blank("queues")
-CANDIDATES: Final = Blank("candidates")
-MOST: Final = Blank("most")
-MARK_PRIORITY: Final = Blank("mark_priority")
-MARK_TIME: Final = Blank("mark_time")
-MARK_ID: Final = Blank("mark_id")
+#: The order of claims: the higher priority, then the earlier time, then the lower id.
+ORDER: Final = ("-priority", "enqueued_at", "pk")
 
-
-#: What says which is next of two.
+#: The columns by which two tasks are compared.
 RANK: Final = ("priority", "enqueued_at", "pk")
 
 
-class Pick(NamedTuple):
-    """What is next from the first row on, and, where one can go on from a mark, what comes after that."""
+class ClaimQuerySet(models.QuerySet[RowT]):
+    """Tasks that can be claimed."""
 
-    first: TaskQuerySet
-    onward: TaskQuerySet | None = None
+    def pending(self) -> Self:
+        """Tasks that wait, due or not."""
+        return self.filter(status=TaskStatus.PENDING)
 
+    def due(self) -> Self:
+        """Pending tasks whose time has come and whose deadline has not passed."""
+        return self.pending().filter(not_past_deadline(), enqueued_at__lte=Now())
 
-def of_one_queue(tasks: TaskQuerySet, *, is_async: bool) -> Pick:
-    """What is next in a queue that each run names; nothing if it is paused."""
-    next_up = tasks.next_up(is_async=is_async).filter(queue_name=_IfItIsOpen(tasks.db))
-    onward = next_up.filter(_IsAfter(), priority=Given(MARK_PRIORITY, models.SmallIntegerField()))
-    return Pick(next_up, onward)
+    def waiting(self, *, is_async: bool) -> Self:
+        """Pending tasks of one kind that are in the index of claims: not scheduled for later, and not blocked."""
+        # As a list: a bare NOT is no equality to SQLite, and then the index gives it no order.
+        return self.pending().filter(deferred=False, is_async__in=[is_async])
 
+    def next_up(self, *, is_async: bool = False) -> Self:
+        """Tasks that can be claimed, in the order of claims.
 
-def of_queues(tasks: TaskQuerySet, *, is_async: bool, is_capped: bool = False) -> Pick:
-    """What is next in several queues that each run names, without those that are paused; ``MOST`` of each if capped.
+        The index has them in this order for one queue; those of several queues have to be sorted.
+        """
+        return self.waiting(is_async=is_async).due().order_by(*ORDER)
 
-    Only PostgreSQL can join what is next in each of them. Of the ``CANDIDATES``, which are not locked, others may be
-    quicker to lock some.
-    """
-    firsts = tasks.rows().next_up(is_async=is_async).filter(queue_name=_QueueName())
-    return Pick(among(tasks, (_IsAmongTheCapped if is_capped else _IsAmongTheFirsts)(firsts)))
+    def lock(self, *, skip: bool = True) -> Self:
+        """Lock the rows and skip locked ones, without blocking inserts that refer to them.
 
+        SQLite has no such clause: there one transaction writes at a time.
+        """
+        features = connections[self.db].features
+        no_key = features.has_select_for_no_key_update
+        return self.select_for_update(skip_locked=skip and features.has_select_for_update_skip_locked, no_key=no_key)
 
-def among(tasks: TaskQuerySet, candidates: models.Q | models.expressions.BaseExpression) -> TaskQuerySet:
-    """What is next of some candidates.
+    def in_open_queue(self, queue: str | None, *, is_async: bool = False) -> Self:
+        """The next tasks of one queue; none if it is paused. Without a name, each run of the statement binds it."""
+        return self.next_up(is_async=is_async).filter(queue_name=OpenQueue(queue, self._paused))
 
-    They are few, and get sorted: in an order that an index has, the planner would rather walk over all that is there.
-    """
-    return tasks.due().filter(candidates).order_by(F("priority") * -1, "enqueued_at", "pk")
+    def claimable(self, queue: str | None, *, is_async: bool = False) -> Self:
+        """The next tasks of one queue that no other worker has locked, locked: what a claim takes."""
+        return self.in_open_queue(queue, is_async=is_async).lock()
 
+    def claimable_after_mark(self, *, is_async: bool) -> Self:
+        """The same from the mark on: the position of the last task that this worker has claimed."""
+        priority = BoundParam(MARK_PRIORITY, models.SmallIntegerField())
+        return self.in_open_queue(None, is_async=is_async).filter(AfterMark(), priority=priority).lock()
 
-def in_order(*firsts: Iterable[tuple[Any, ...]]) -> list[UUID]:
-    """Return the keys of what is next in several queues, given the rank of each."""
-    return [key for *_, key in sorted(chain(*firsts), key=lambda rank: (-rank[0], *rank[1:]))]
+    def claimable_among(self, candidates: Q | models.expressions.BaseExpression) -> Self:
+        """The next of some candidates that no other worker has locked, locked.
 
+        Candidates are few and get sorted: in an order that an index has, the planner would rather walk over the index.
+        """
+        return self.due().filter(candidates).order_by(F("priority") * -1, "enqueued_at", "pk").lock()
 
-class _IsAfter(models.Func):
-    """Whether a row comes after the mark, among those of the mark's priority."""
+    def claimable_of_queues(self, firsts: Self, *, is_async: bool, is_capped: bool = False) -> Self:
+        """The next tasks of several open queues that no other worker has locked; with caps, a few of each at most.
 
-    template = "(%(expressions)s)"
-    arg_joiner = ", "
-    conditional = True
-    output_field = models.BooleanField()
+        PostgreSQL only. ``firsts`` are the rows of which the candidates are chosen. They are not locked, so another
+        worker may be quicker to lock some: there are more candidates than room.
+        """
+        next_up = firsts.next_up(is_async=is_async).filter(queue_name=QueueAtHand())
+        return self.claimable_among(AmongFirstOfQueues(next_up, self._paused, is_capped=is_capped))
 
-    def __init__(self) -> None:
-        super().__init__(F("enqueued_at"), F("pk"))
-
-    def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
-        sql, params = super().as_sql(*args, **kwargs)
-        return f"{sql} > (%s::timestamptz, %s::uuid)", (*params, MARK_TIME, MARK_ID)
-
-
-class _IfItIsOpen(models.Expression):
-    """The queue that a run names; no queue if it is paused, so that its rows are not even looked at."""
-
-    output_field = models.TextField()
-
-    def __init__(self, database: str) -> None:
-        super().__init__()
-        name = Given(QUEUE, self.output_field)
-        self._name = name
-        self._paused = Statement.select(Queue.objects.using(database).filter(name=name, paused=True).values_list("pk"))
-
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        name, params = compiler.compile(self._name)
-        sql = f"(SELECT {name} WHERE NOT EXISTS ({self._paused.sql}))"  # the ORM's
-        return sql, (*params, *self._paused.params)
+    @property
+    def _paused(self) -> models.QuerySet[Queue]:
+        return Queue.objects.using(self.db).filter(paused=True)
 
 
-class _QueueName(models.Expression):
-    """The queue at hand."""
-
-    output_field = models.CharField()
-
-    def as_sql(self, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:
-        return "waiting.name", ()
+def first_of(*ranked: Iterable[tuple[Any, ...]]) -> list[UUID]:
+    """Return the ids of tasks of several queues in the order of claims; each is given as its :data:`RANK`."""
+    return [key for *_, key in sorted(chain(*ranked), key=lambda rank: (-rank[0], *rank[1:]))]
 
 
-class _IsAmongTheFirsts(models.Func):
-    """Whether the primary key is one of the first of the firsts of each queue.
-
-    As an array: a join might be planned for good the other way round, while the table is empty.
-    """
-
-    template = "%(expressions)s"
-    conditional = True
-    output_field = models.BooleanField()
-
-    def __init__(self, firsts: TaskQuerySet) -> None:
-        super().__init__(F("pk"))
-        paused = Queue.objects.using(firsts.db).filter(paused=True).values_list("name")
-        self._paused = Statement.select(paused)
-        self._firsts = Statement.select(firsts.values_list("pk", "priority", "enqueued_at"), limit=CANDIDATES)
-
-    def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
-        key, params = super().as_sql(*args, **kwargs)
-        sql = (
-            f"{key} = ANY(ARRAY(SELECT first.id FROM"  # noqa: S608  # the ORM's
-            f" (SELECT unnest(%s::text[]) EXCEPT {self._paused.sql}) AS waiting (name)"
-            f" CROSS JOIN LATERAL ({self._firsts.sql}) AS first (id, priority, enqueued_at)"
-            " ORDER BY first.priority DESC, first.enqueued_at, first.id LIMIT %s))"
-        )
-        return sql, (*params, QUEUES, *self._paused.params, *self._firsts.params, CANDIDATES)
-
-
-class _IsAmongTheCapped(_IsAmongTheFirsts):
-    """The same with no more of each queue than may be claimed from it."""
-
-    def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
-        key, params = models.Func.as_sql(self, *args, **kwargs)
-        head, *_ = self._firsts.sql.rpartition("%s")
-        sql = (
-            f"{key} = ANY(ARRAY(SELECT first.id FROM"  # noqa: S608  # the ORM's
-            " (SELECT * FROM unnest(%s::text[], %s::integer[]) AS named (name, most)"
-            f" WHERE name NOT IN ({self._paused.sql})) AS waiting (name, most)"
-            f" CROSS JOIN LATERAL ({head}waiting.most) AS first (id, priority, enqueued_at)"
-            " ORDER BY first.priority DESC, first.enqueued_at, first.id LIMIT %s))"
-        )
-        return sql, (*params, QUEUES, MOST, *self._paused.params, *self._firsts.params[:-1], CANDIDATES)
+def not_past_deadline() -> Q:
+    """Rows whose ``good_until`` has not passed."""
+    return Q(good_until__isnull=True) | Q(good_until__gt=Now())

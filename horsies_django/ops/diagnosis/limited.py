@@ -12,7 +12,7 @@ from .reason import LISTED, About, Reason, ReasonCode, database_of, rows_of
 def of_gated(task: Task) -> Reason:
     """Return what its limit lacks: a place, or a start that its rate allows."""
     key = str(task.limit_key)
-    inside = rows_of(task).admitted().filter(limit_key=key).order_by("enqueued_at")
+    inside = rows_of(task).released().filter(limit_key=key).order_by("enqueued_at")
     limits = Limit.objects.using(database_of(task)).annotate(clock=Now())
     limit = limits.filter(pk=key).first()
     most = None if limit is None else limit.max_concurrency

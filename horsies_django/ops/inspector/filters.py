@@ -9,7 +9,7 @@ from typing import Self
 
 from ...core.option_parsers import parse_duration
 from ...core.registry import registry
-from ...db.expressions import FromNow
+from ...db.expressions import NowPlus
 from ...models.transitions import TaskQuerySet
 from ..keyset import scope
 from ..keyset.scan import Walk
@@ -57,7 +57,7 @@ class Which:
         if self.task is not None:
             rows = rows.filter(task_name__in=registry.names_of(self.task))
         if self.older_than is not None:
-            rows = rows.filter(sent_at__lte=FromNow(-self.older_than.total_seconds()))
+            rows = rows.filter(sent_at__lte=NowPlus(-self.older_than.total_seconds()))
         return Walk(rows, ground)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from django.db import connections
 from django.db.models import F, Q, QuerySet, Subquery
 
-from ...db.expressions import IsAmong, json_array, spelled
+from ...db.expressions import AnyOf, encode_pk, json_array
 from .is_next import IsNext
 from .keys import Key, beside, made_at
 from .scope import SHELF, WHOLE, Ground
@@ -302,7 +302,7 @@ class Walk:
 
     def _among(self, keys: list[Key]) -> Q:
         connection = connections[self.rows.db]
-        return Q(IsAmong(json_array(spelled(keys, connection), connection)))
+        return Q(AnyOf(json_array(encode_pk(keys, connection), connection)))
 
     @property
     def _every(self) -> QuerySet[Any]:

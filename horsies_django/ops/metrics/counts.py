@@ -15,8 +15,9 @@ from ...core.status import TaskStatus
 from ...db import postgres
 from ...db.statements import Statement
 from ...models import Task
+from ...models.claim.query import not_past_deadline
 from ...models.depths import Depths
-from ...models.filters import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED, not_past_deadline
+from ...models.filters import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED
 from .multi_query import counting_by, read
 from .workers import Held
 

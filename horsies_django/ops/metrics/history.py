@@ -12,7 +12,7 @@ from django.db.models import Q, Sum
 
 from ...core.histogram import merged, percentile
 from ...core.status import AttemptOutcome
-from ...db.expressions import FromNow
+from ...db.expressions import NowPlus
 from ...models import Rollup
 from ...models.rollup import MINUTES, Span, start_of
 
@@ -119,7 +119,7 @@ def _middle_and_late(histograms: list[Any]) -> tuple[float | None, float | None]
 def _since(database: str, span: Span, number: int) -> Any:
     """The roll-ups of the last ``number`` minutes or hours; of the oldest of them all, for it may have begun before."""
     seconds = number * MINUTES[span] * 60
-    return Rollup.objects.using(database).filter(span=span, start__gt=FromNow(-seconds))
+    return Rollup.objects.using(database).filter(span=span, start__gt=NowPlus(-seconds))
 
 
 def _bars(span: Span, number: int, minute: int) -> dict[datetime, Bar]:

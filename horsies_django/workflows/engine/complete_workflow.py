@@ -18,7 +18,7 @@ from ...core.retry import RetryPolicy
 from ...core.serialization import dumps
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus, WorkflowTaskStatus
 from ...db.completions import notify_after_commit
-from ...db.expressions import FromMap
+from ...db.expressions import ValueByPk
 from ...db.on_commit import on_commit_robust
 from ...models import Workflow, WorkflowTask
 from .. import lifecycle
@@ -228,13 +228,13 @@ def _rebuild(context: EngineContext, failed: Sequence[tuple[ParentNode, Workflow
     due = [(parent, policy) for parent, _, policy in failed if not is_paused[parent.pk]]
     routes = {parent.pk: (parent.queue_name, False) for parent, _ in due}
     task_ids = dict(zip(routes, uuid7s(len(routes)), strict=True))
-    retries = FromMap({parent.pk: str(parent.rebuilds + 1) for parent, _ in due}, models.IntegerField())
+    retries = ValueByPk({parent.pk: str(parent.rebuilds + 1) for parent, _ in due}, models.IntegerField())
     delays = {parent.pk: str(policy.delay(parent.rebuilds + 1)) for parent, policy in due}
     if due:
         changes = {
             "task_name": Value(BUILD_TASK),
             "retry_count": retries,
-            **due_in(FromMap(delays, models.FloatField())),
+            **due_in(ValueByPk(delays, models.FloatField())),
         }
         context.queries.enqueue(None, task_ids, changes)
         notify_workers(context, {task_ids[key]: route for key, route in routes.items()}, is_later=True)

@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce, Now
 from ...core.ids import uuid7s
 from ...core.retry import RetryPolicy
 from ...core.status import TaskStatus
-from ...db.expressions import FromMap, FromNow
+from ...db.expressions import NowPlus, ValueByPk
 from ...db.notifications import wake_after_commit
 from ...db.statements import Statement
 from ...models import Task
@@ -87,7 +87,7 @@ def notify_workers(context: EngineContext, tasks: Mapping[UUID, TaskRoute], *, i
             wake_after_commit(context.database, queue, later=is_later, is_async=is_async)
 
 
-def insert_statement(nodes: NodeRows, task_ids: FromMap | F, changes: Mapping[str, Any]) -> Statement:
+def insert_statement(nodes: NodeRows, task_ids: ValueByPk | F, changes: Mapping[str, Any]) -> Statement:
     """Return the INSERT of the tasks of these nodes."""
     has_inputs = ~(Q(args_from={}) & Q(values_from={}) & Q(ctx_from__isnull=True))
     columns = {
@@ -115,7 +115,7 @@ def engine_task(path: str, **kwargs: Any) -> Mapping[str, Any]:
     }
 
 
-def due_in(seconds: FromMap) -> Mapping[str, Any]:
+def due_in(seconds: ValueByPk) -> Mapping[str, Any]:
     """Return the columns that make a task due after this many seconds."""
-    due = FromNow(seconds)
+    due = NowPlus(seconds)
     return {"enqueued_at": due, "run_after": due, "deferred": Value(True)}

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from django.db import connections, models
 
 from ...db import postgres
-from ...db.inserts import Insert, Piece
+from ...db.inserts import Insert, SqlFragment
 from ...models import WorkflowTask
 
 #: Nodes in one statement.
@@ -35,13 +35,13 @@ def insert(database: str, rows: Sequence[Mapping[str, Any]]) -> None:
         Insert(WorkflowTask, {**first, **pieces}, database, source=source).run(database)
 
 
-_Source: TypeAlias = tuple[Mapping[str, Piece], Piece]
+_Source: TypeAlias = tuple[Mapping[str, SqlFragment], SqlFragment]
 
 
 def _of_postgres(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], database: str) -> _Source:
     types = {name: _type(field, database) for name, field in fields.items()}
     text = json.dumps([{name: row[name] for name in fields} for row in rows], default=_plain)
-    return {name: Piece(f'sent."{name}"') for name in fields}, postgres.records(types, text)
+    return {name: SqlFragment(f'sent."{name}"') for name in fields}, postgres.records(types, text)
 
 
 def _of_sqlite(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], database: str) -> _Source:
@@ -53,7 +53,9 @@ def _of_sqlite(fields: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], dat
         return value if is_json else fields[name].get_db_prep_save(value, connection)
 
     text = json.dumps([{name: stored(name, row[name]) for name in fields} for row in rows])
-    return {name: Piece(f"json_extract(value, '$.{name}')") for name in fields}, Piece("json_each(%s)", (text,))
+    return {name: SqlFragment(f"json_extract(value, '$.{name}')") for name in fields}, SqlFragment(
+        "json_each(%s)", (text,)
+    )
 
 
 _SOURCES: Final = {"postgresql": _of_postgres, "sqlite": _of_sqlite}

@@ -52,4 +52,4 @@ def release_after_commit(database: str, limits_of: Iterable[tuple[str | None, st
             by_terms[declared(path)].append(limit_key)
     for terms, limit_keys in by_terms.items():
         # Without a declared limit, or without the code, the stored limit stays.
-        release_blocked.admit_after_commit(database, limit_keys, terms or None)
+        release_blocked.release_after_commit(database, limit_keys, terms or None)

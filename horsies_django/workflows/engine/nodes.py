@@ -14,7 +14,7 @@ from django.db.models.functions import Cast
 from django.db.models.sql.compiler import SQLCompiler
 
 from ...core.workflow_status import Join, NodeKind, WorkflowTaskStatus
-from ...db.expressions import Blank, IsAmong, json_array, spelled
+from ...db.expressions import AnyOf, Param, encode_pk, json_array
 from ...models import Workflow, WorkflowTask
 from ..error_codes import WorkflowCode
 
@@ -195,7 +195,7 @@ def where_in(database: str, keys: Collection[UUID] | Collection[int], column: st
     if not keys:
         return Q(pk__in=())
     connection = connections[database]
-    return Q(IsAmong(json_array(spelled(keys, connection), connection), column))
+    return Q(AnyOf(json_array(encode_pk(keys, connection), connection), column))
 
 
 def blocks_dependents(end: NodeEnd) -> bool:
@@ -214,7 +214,7 @@ class _InRecursive(models.Func):
     conditional = True
     output_field = models.BooleanField()
 
-    def __init__(self, start: Blank, *columns: str) -> None:
+    def __init__(self, start: Param, *columns: str) -> None:
         super().__init__(*map(F, columns))
         self._start = start
 
@@ -236,7 +236,7 @@ class IsAtOrBelow(_InRecursive):
         ") SELECT workflow_id, task_index FROM below"
     )
 
-    def __init__(self, positions: Blank) -> None:
+    def __init__(self, positions: Param) -> None:
         super().__init__(positions, "workflow_id", "task_index")
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
@@ -272,7 +272,7 @@ class IsAtOrAbove(_InRecursive):
         " SELECT id FROM above"
     )
 
-    def __init__(self, keys: Blank) -> None:
+    def __init__(self, keys: Param) -> None:
         super().__init__(keys, "pk")
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:

@@ -21,8 +21,18 @@ from ...core.serialization import dumps
 from ...core.transition import Transition, in_sources
 from ...core.workflow_status import WorkflowStatus
 from ...db import postgres
-from ...db.expressions import Blank, FromMap, FromNow, IsAmong, IsOneOf, json_array, json_object, json_pairs, spelled
-from ...db.statements import Selection, Statement
+from ...db.expressions import (
+    AnyOf,
+    AnyPairOf,
+    NowPlus,
+    Param,
+    ValueByPk,
+    encode_pk,
+    json_array,
+    json_object,
+    json_pairs,
+)
+from ...db.statements import CompiledSelect, Statement
 from ...models import Workflow, WorkflowTask
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
@@ -42,16 +52,16 @@ from .nodes import (
     Position,
 )
 
-_KEYS: Final = Blank("keys")
-_POSITIONS: Final = Blank("positions")
-_WORKFLOWS: Final = Blank("workflows")
-_INDEXES: Final = Blank("indexes")
-_TASK_IDS: Final = Blank("task_ids")
-_STATUSES: Final = Blank("statuses")
-_RESULTS: Final = Blank("results")
-_CODES: Final = Blank("codes")
-_COUNTS: Final = Blank("counts")
-_FAILED: Final = Blank("failed")
+_KEYS: Final = Param("keys")
+_POSITIONS: Final = Param("positions")
+_WORKFLOWS: Final = Param("workflows")
+_INDEXES: Final = Param("indexes")
+_TASK_IDS: Final = Param("task_ids")
+_STATUSES: Final = Param("statuses")
+_RESULTS: Final = Param("results")
+_CODES: Final = Param("codes")
+_COUNTS: Final = Param("counts")
+_FAILED: Final = Param("failed")
 _WORKFLOW_COLUMNS: Final = (
     "id",
     "status",
@@ -71,7 +81,7 @@ _COUNTERS: Final = ("open_deps", "ok_deps", "failed_deps", "open_ctx")
 class Query(NamedTuple):
     """A SELECT and the values of its parameters; None for a query that is too rare to be prepared."""
 
-    select: Selection
+    select: CompiledSelect
     values: Mapping[str, Any] | None
 
 
@@ -96,8 +106,8 @@ class EngineQueries:
         return {key for (key,) in self._select(self._lock, self._keys(roots))}
 
     @cached_property
-    def _lock(self) -> Selection:
-        workflows = Workflow.objects.using(self.database).filter(IsAmong(_KEYS))
+    def _lock(self) -> CompiledSelect:
+        workflows = Workflow.objects.using(self.database).filter(AnyOf(_KEYS))
         return self._compile_select(workflows.locked(skip=True), ["pk"])
 
     # Ends.
@@ -107,9 +117,9 @@ class EngineQueries:
         return Query(self._task_ends, self._keys(task_ids))
 
     @cached_property
-    def _task_ends(self) -> Selection:
+    def _task_ends(self) -> CompiledSelect:
         return self._compile_select(
-            node_end.with_ended_tasks(self.nodes.filter(IsAmong(_KEYS, "task_id"))), node_end.TASK_END_COLUMNS
+            node_end.with_ended_tasks(self.nodes.filter(AnyOf(_KEYS, "task_id"))), node_end.TASK_END_COLUMNS
         )
 
     def complete(self, keys: Collection[int]) -> None:
@@ -118,7 +128,7 @@ class EngineQueries:
 
     @cached_property
     def _complete(self) -> Statement:
-        rows = self.nodes.filter(lifecycle.COMPLETE_NODE.is_possible, IsAmong(_KEYS))
+        rows = self.nodes.filter(lifecycle.COMPLETE_NODE.is_possible, AnyOf(_KEYS))
         return self._inlined(Statement.update(rows, **node_end.completed_values(self.database)))
 
     def start(self, keys: Collection[int]) -> None:
@@ -128,7 +138,7 @@ class EngineQueries:
     @cached_property
     def _start(self) -> Statement:
         # A node that waits for an event with a time-out is ENQUEUED by now, since its time-out has a task.
-        rows = self.nodes.filter(in_sources(lifecycle.START_NODE, lifecycle.MARK_RUNNING), IsAmong(_KEYS))
+        rows = self.nodes.filter(in_sources(lifecycle.START_NODE, lifecycle.MARK_RUNNING), AnyOf(_KEYS))
         return self._inlined(Statement.update(rows, status=lifecycle.START_NODE.target, started_at=Now()))
 
     def end(self, endings: Sequence[NodeResult]) -> None:
@@ -143,14 +153,14 @@ class EngineQueries:
 
     @cached_property
     def _end(self) -> Statement:
-        rows = self.nodes.filter(in_sources(*lifecycle.NODE_ENDS), IsAmong(_KEYS))
+        rows = self.nodes.filter(in_sources(*lifecycle.NODE_ENDS), AnyOf(_KEYS))
         return self._inlined(
             Statement.update(
                 rows,
-                status=FromMap(_STATUSES, models.TextField()),
+                status=ValueByPk(_STATUSES, models.TextField()),
                 completed_at=Now(),
-                result=FromMap(_RESULTS, models.JSONField()),
-                error_code=FromMap(_CODES, models.TextField()),
+                result=ValueByPk(_RESULTS, models.JSONField()),
+                error_code=ValueByPk(_CODES, models.TextField()),
             )
         )
 
@@ -158,7 +168,7 @@ class EngineQueries:
         """RUNNING → COMPLETED or FAILED, with these results or errors as JSON texts."""
         rows = self._workflow_rows.filter(transition.is_possible, open_count=0)
         column = "result" if transition is lifecycle.COMPLETE_WORKFLOW else "error"
-        written = {"result": None, "error": None, column: FromMap(_RESULTS, models.JSONField())}
+        written = {"result": None, "error": None, column: ValueByPk(_RESULTS, models.JSONField())}
         kept_until = workflow_kept_until(transition.target, self.database)
         statement = Statement.update(
             rows, status=transition.target, completed_at=Now(), **written, kept_until=kept_until
@@ -185,26 +195,26 @@ class EngineQueries:
 
     @cached_property
     def _count_ended(self) -> Statement:
-        closed, failed = FromMap(_COUNTS, models.IntegerField()), FromMap(_FAILED, models.IntegerField())
+        closed, failed = ValueByPk(_COUNTS, models.IntegerField()), ValueByPk(_FAILED, models.IntegerField())
         first = Least(Coalesce("failed_index", failed), Coalesce(failed, "failed_index"))
         return self._inlined(
             Statement.update(self._workflow_rows, open_count=F("open_count") - closed, failed_index=first)
         )
 
     @cached_property
-    def _count_ended_returning(self) -> Selection:
-        selection, update = Selection(self._workflow_rows, _WORKFLOW_COLUMNS), self._count_ended
+    def _count_ended_returning(self) -> CompiledSelect:
+        selection, update = CompiledSelect(self._workflow_rows, _WORKFLOW_COLUMNS), self._count_ended
         returning = ", ".join(map(self._connection.ops.quote_name, _WORKFLOW_COLUMNS))
         selection.statement = Statement(f"{update.sql} RETURNING {returning}", update.params)
         return selection
 
     @cached_property
-    def _workflows(self) -> Selection:
+    def _workflows(self) -> CompiledSelect:
         return self._compile_select(self._workflow_rows, _WORKFLOW_COLUMNS)
 
     @property
     def _workflow_rows(self) -> models.QuerySet[Workflow]:
-        return Workflow.objects.using(self.database).filter(IsAmong(_KEYS))
+        return Workflow.objects.using(self.database).filter(AnyOf(_KEYS))
 
     # Waiting nodes.
 
@@ -213,7 +223,7 @@ class EngineQueries:
         return Query(self._waiting_at, self._position_values(positions))
 
     @cached_property
-    def _waiting_at(self) -> Selection:
+    def _waiting_at(self) -> CompiledSelect:
         return self._compile_select(self._at_positions.filter(IS_WAITING), NODE_COLUMNS)
 
     def waiting_below(self, positions: Collection[Position]) -> Query:
@@ -221,11 +231,11 @@ class EngineQueries:
         return Query(self._waiting_below, {_POSITIONS.name: json_pairs(positions, self._connection)})
 
     @cached_property
-    def _waiting_below(self) -> Selection:
+    def _waiting_below(self) -> CompiledSelect:
         return self._compile_select(self.nodes.filter(IS_WAITING, IsAtOrBelow(_POSITIONS)), NODE_COLUMNS)
 
     def _position_values(self, positions: Collection[Position]) -> dict[str, Any]:
-        workflows = spelled({workflow_id for workflow_id, _ in positions}, self._connection)
+        workflows = encode_pk({workflow_id for workflow_id, _ in positions}, self._connection)
         return {
             _POSITIONS.name: json_pairs(positions, self._connection),
             _WORKFLOWS.name: json_array(workflows, self._connection),
@@ -235,15 +245,15 @@ class EngineQueries:
     @property
     def _at_positions(self) -> NodeRows:
         # The two other filters give the index its columns: a plan made while the table is small would scan it.
-        near = self.nodes.filter(IsAmong(_WORKFLOWS, "workflow_id"), IsAmong(_INDEXES, "task_index"))
-        return near.filter(IsOneOf("workflow_id", "task_index", _POSITIONS))
+        near = self.nodes.filter(AnyOf(_WORKFLOWS, "workflow_id"), AnyOf(_INDEXES, "task_index"))
+        return near.filter(AnyPairOf("workflow_id", "task_index", _POSITIONS))
 
     def source_results(self, positions: Collection[Position]) -> Query:
         """Query the results of the nodes at these positions, and whether their own conditions have skipped them."""
         return Query(self._source_results, self._position_values(positions))
 
     @cached_property
-    def _source_results(self) -> Selection:
+    def _source_results(self) -> CompiledSelect:
         return self._compile_select(
             self._at_positions, ("workflow_id", "task_index", Cast("result", TextField()), IS_NEUTRAL)
         )
@@ -253,7 +263,7 @@ class EngineQueries:
         return Query(self._item_results, self._position_values(maps))
 
     @cached_property
-    def _item_results(self) -> Selection:
+    def _item_results(self) -> CompiledSelect:
         return self._compile_select(self._items, ("workflow_id", "map_index", Cast("result", TextField())))
 
     def item_statuses(self, maps: Collection[Position]) -> Query:
@@ -261,17 +271,17 @@ class EngineQueries:
         return Query(self._item_statuses, self._position_values(maps))
 
     @cached_property
-    def _item_statuses(self) -> Selection:
+    def _item_statuses(self) -> CompiledSelect:
         return self._compile_select(self._items, ("workflow_id", "map_index", "status"))
 
     @property
     def _items(self) -> NodeRows:
-        items = self.nodes.filter(IsAmong(_WORKFLOWS, "workflow_id"), IsOneOf("workflow_id", "map_index", _POSITIONS))
+        items = self.nodes.filter(AnyOf(_WORKFLOWS, "workflow_id"), AnyPairOf("workflow_id", "map_index", _POSITIONS))
         return items.order_by("workflow_id", "task_index")
 
     def query(self, rows: models.QuerySet[Any], *columns: Any) -> Query:
         """Return a query for columns of these rows."""
-        return Query(Selection(rows, columns), None)
+        return Query(CompiledSelect(rows, columns), None)
 
     # The ends of workflows.
 
@@ -280,7 +290,7 @@ class EngineQueries:
         return Query(self._outcomes, self._position_values(positions))
 
     @cached_property
-    def _outcomes(self) -> Selection:
+    def _outcomes(self) -> CompiledSelect:
         return self._compile_select(self._at_positions, OUTCOME_COLUMNS)
 
     def leaves(self, keys: Collection[UUID]) -> Query:
@@ -288,8 +298,8 @@ class EngineQueries:
         return Query(self._leaves, self._keys(keys))
 
     @cached_property
-    def _leaves(self) -> Selection:
-        rows = self.nodes.filter(IsAmong(_KEYS, "workflow_id"), map_index__isnull=True, dependents=[])
+    def _leaves(self) -> CompiledSelect:
+        rows = self.nodes.filter(AnyOf(_KEYS, "workflow_id"), map_index__isnull=True, dependents=[])
         return self._compile_select(rows.order_by("workflow_id", "task_index"), OUTCOME_COLUMNS)
 
     def status_counts(self, keys: Collection[UUID]) -> Query:
@@ -297,8 +307,8 @@ class EngineQueries:
         return Query(self._status_counts, self._keys(keys))
 
     @cached_property
-    def _status_counts(self) -> Selection:
-        rows = self.nodes.filter(IsAmong(_KEYS, "workflow_id"), map_index__isnull=True)
+    def _status_counts(self) -> CompiledSelect:
+        rows = self.nodes.filter(AnyOf(_KEYS, "workflow_id"), map_index__isnull=True)
         grouped = rows.order_by().values("workflow_id", "status").annotate(count=Count("pk"))
         return self._compile_select(grouped, ("workflow_id", "status", "count"))
 
@@ -310,7 +320,7 @@ class EngineQueries:
         return Query(self._parents, self._keys(keys))
 
     @cached_property
-    def _parents(self) -> Selection:
+    def _parents(self) -> CompiledSelect:
         workflow = [f"workflow__{name}" for name in _WORKFLOW_COLUMNS]
         return self._compile_select(
             self.nodes.filter(IsAtOrAbove(_KEYS), status__in=IN_PROGRESS), (*PARENT_COLUMNS, *workflow)
@@ -324,8 +334,8 @@ class EngineQueries:
 
     @cached_property
     def _store_counters(self) -> Statement:
-        counters = {name: FromMap(Blank(name), models.IntegerField()) for name in _COUNTERS}
-        return self._inlined(Statement.update(self.nodes.filter(IsAmong(_KEYS)), **counters))
+        counters = {name: ValueByPk(Param(name), models.IntegerField()) for name in _COUNTERS}
+        return self._inlined(Statement.update(self.nodes.filter(AnyOf(_KEYS)), **counters))
 
     # Starting nodes.
 
@@ -335,7 +345,7 @@ class EngineQueries:
         A task has the columns of its node, except for ``changes``, which are always the same for a ``kind``. Without a
         kind the statement is not kept.
         """
-        texts = [f'"{text}"' for text in spelled(task_ids.values(), self._connection)]
+        texts = [f'"{text}"' for text in encode_pk(task_ids.values(), self._connection)]
         given = {**self._keys(task_ids), _TASK_IDS.name: self._map(dict(zip(task_ids, texts, strict=True)))}
         if kind is None:
             self._insert(changes).run(self.database, given)
@@ -351,7 +361,7 @@ class EngineQueries:
         if not self._is_postgres:
             return [insertion, update]
         both = Statement(f"WITH made AS ({insertion.sql}) {update.sql}", (*insertion.params, *update.params))
-        return [both.settled()]
+        return [both.inline_constants()]
 
     def set_due_times(self, keys: Collection[int]) -> None:
         """Set when the waits of these nodes end, counted from now, unless they have a fixed time."""
@@ -360,57 +370,57 @@ class EngineQueries:
     @cached_property
     def _set_due_times(self) -> Statement:
         seconds = Coalesce("seconds", "event_timeout", Value(0.0))
-        rows = self.nodes.filter(IsAmong(_KEYS), until__isnull=True)
-        return self._inlined(Statement.update(rows, until=FromNow(seconds)))
+        rows = self.nodes.filter(AnyOf(_KEYS), until__isnull=True)
+        return self._inlined(Statement.update(rows, until=NowPlus(seconds)))
 
     def insert_tasks(self, changes: Mapping[str, Any], task_ids: Collection[UUID]) -> None:
         """Insert the tasks of nodes that were inserted with these task ids."""
-        nodes = self.nodes.filter(IsAmong(_KEYS, "task_id"))
+        nodes = self.nodes.filter(AnyOf(_KEYS, "task_id"))
         enqueue_nodes.insert_statement(nodes, F("task_id"), changes).run(self.database, self._keys(task_ids))
 
     def _insert(self, changes: Mapping[str, Any]) -> Statement:
-        task_ids = FromMap(_TASK_IDS, models.UUIDField())
-        return enqueue_nodes.insert_statement(self.nodes.filter(IsAmong(_KEYS)), task_ids, changes)
+        task_ids = ValueByPk(_TASK_IDS, models.UUIDField())
+        return enqueue_nodes.insert_statement(self.nodes.filter(AnyOf(_KEYS)), task_ids, changes)
 
     @cached_property
     def _update(self) -> Statement:
-        task_ids = FromMap(_TASK_IDS, models.UUIDField())
-        rows = self.nodes.filter(in_sources(lifecycle.ENQUEUE_NODE, lifecycle.REBUILD), IsAmong(_KEYS))
+        task_ids = ValueByPk(_TASK_IDS, models.UUIDField())
+        rows = self.nodes.filter(in_sources(lifecycle.ENQUEUE_NODE, lifecycle.REBUILD), AnyOf(_KEYS))
         return Statement.update(rows, status=lifecycle.ENQUEUE_NODE.target, task_id=task_ids, started_at=Now())
 
     # Running statements.
 
     def _keys(self, keys: Iterable[UUID] | Iterable[int]) -> dict[str, Any]:
-        return {_KEYS.name: json_array(spelled(keys, self._connection), self._connection)}
+        return {_KEYS.name: json_array(encode_pk(keys, self._connection), self._connection)}
 
     def _map(self, entries: Mapping[Any, Any]) -> str:
-        return json_object(spelled(entries, self._connection), map(str, entries.values()))
+        return json_object(encode_pk(entries, self._connection), map(str, entries.values()))
 
-    def _compile_select(self, rows: models.QuerySet[Any], columns: Iterable[Any]) -> Selection:
-        selection = Selection(rows, columns)
+    def _compile_select(self, rows: models.QuerySet[Any], columns: Iterable[Any]) -> CompiledSelect:
+        selection = CompiledSelect(rows, columns)
         selection.statement = self._inlined(selection.statement)
         return selection
 
     def _inlined(self, statement: Statement) -> Statement:
         """Inline the constants on PostgreSQL, so that a worker's connection can prepare the statement."""
-        return statement.settled() if self._is_postgres else statement
+        return statement.inline_constants() if self._is_postgres else statement
 
     def fetch(self, *questions: Query) -> list[list[Any]]:
         """Return the rows of each query, in one round trip: the queries form a pipeline."""
         with ExitStack() as stack:
             cursors = [stack.enter_context(self._cursor(question)) for question in questions]
             for (selection, given), cursor in zip(questions, cursors, strict=True):
-                selection.ask(cursor, given or {})
-            return [question.select.fetched(cursor) for question, cursor in zip(questions, cursors, strict=True)]
+                selection.execute(cursor, given or {})
+            return [question.select.fetch(cursor) for question, cursor in zip(questions, cursors, strict=True)]
 
     def _cursor(self, question: Query) -> CursorWrapper:
         is_kept = question.values is not None
         return postgres.preparing_cursor(self._connection) if is_kept else self._connection.cursor()
 
-    def _select(self, selection: Selection, given: Mapping[str, Any]) -> list[Any]:
+    def _select(self, selection: CompiledSelect, given: Mapping[str, Any]) -> list[Any]:
         with postgres.preparing_cursor(self._connection) as cursor:
             return selection.read(cursor, selection.statement, given)
 
     def _execute(self, statement: Statement, given: Mapping[str, Any]) -> None:
         with postgres.preparing_cursor(self._connection) as cursor:
-            cursor.execute(statement.sql, statement.filled(given))
+            cursor.execute(statement.sql, statement.bind(given))

@@ -26,7 +26,7 @@ from ...core.workflow_status import (
 )
 from ...db.completions import notify_after_commit
 from ...db.errors import LOCK_TAKEN, NO_PRIVILEGE, READ_ONLY, is_of_the_row, primary_message, sqlstate
-from ...db.expressions import FromNow, SecondsUntil
+from ...db.expressions import NowPlus, SecondsUntil
 from ...models import Task, Workflow, WorkflowTask, workflow, workflow_task
 from ...models.retention import workflow_kept_until
 from .. import lifecycle
@@ -144,7 +144,7 @@ def expire_paused(database: str, after: timedelta, most: int = MAX_TREES) -> int
     stale = Workflow.objects.using(database).filter(
         lifecycle.EXPIRE_PAUSED.is_possible,
         Q(parent__isnull=True) | ~Q(parent__workflow__status=WorkflowStatus.PAUSED),
-        paused_at__lte=FromNow(-after.total_seconds()),
+        paused_at__lte=NowPlus(-after.total_seconds()),
     )
     rows = list(stale.order_by("pk").values_list("pk", "root_id", SecondsUntil("paused_at"))[:most])
     return sum(_expire_or_fail(stale, key, root, _paused_too_long(after, -seconds)) for key, root, seconds in rows)

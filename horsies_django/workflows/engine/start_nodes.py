@@ -15,7 +15,7 @@ from django.db.models.functions import Cast, Now
 from ...core.ids import uuid7s
 from ...core.serialization import dumps
 from ...core.workflow_status import NodeKind, WorkflowTaskStatus
-from ...db.expressions import FromMap
+from ...db.expressions import ValueByPk
 from ...models import Workflow, WorkflowEvent
 from .. import lifecycle
 from ..blueprint import CALL_COLUMNS
@@ -198,11 +198,11 @@ def _insert_items(context: EngineContext, maps: Sequence[tuple[Node, Sequence[An
     insert_rows.insert(database, rows)
     insert_tasks(context, free)
     limits.insert_limited_tasks(context, limited)
-    new = FromMap({key: str(count) for key, count in more.items()}, models.IntegerField())
+    new = ValueByPk({key: str(count) for key, count in more.items()}, models.IntegerField())
     Workflow.objects.using(database).filter(where_in(database, more)).update(
         node_count=F("node_count") + new, open_count=F("open_count") + new
     )
-    open_deps = FromMap({key: str(count) for key, count in counts.items()}, models.IntegerField())
+    open_deps = ValueByPk({key: str(count) for key, count in counts.items()}, models.IntegerField())
     lifecycle.START_NODE.apply(
         nodes.filter(where_in(database, counts)), started_at=Now(), open_deps=open_deps, ok_deps=0, failed_deps=0
     )

@@ -1,0 +1,178 @@
+"""The parts of the claim that the ORM has no words for.
+
+A claim is compiled once and run thousands of times a second; what differs from run to run is a parameter that each run
+binds. Everything here takes querysets and knows no table.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F
+from django.db.models.sql.compiler import SQLCompiler
+
+from .expressions import BoundParam, Param
+from .statements import Statement
+
+#: The most tasks that a run claims, and the queue, or queues, that it claims from.
+ROOM: Final = Param("room")
+QUEUE: Final = Param("queue")
+QUEUES: Final = Param("queues")
+
+#: The most tasks of each of several queues, and of all of them, that are compared before any is locked.
+CAPS: Final = Param("most")
+CANDIDATES: Final = Param("candidates")
+
+#: The position of the last task that was claimed: its priority, time and id.
+MARK_PRIORITY: Final = Param("mark_priority")
+MARK_TIME: Final = Param("mark_time")
+MARK_ID: Final = Param("mark_id")
+
+#: The name that a SELECT of the ORM gives a column.
+_NAME: Final = re.compile(r' AS "\w+"')
+
+
+class AfterMark(models.Func):
+    """Whether a row comes after the mark, among the rows of the mark's priority."""
+
+    template = "(%(expressions)s)"
+    arg_joiner = ", "
+    conditional = True
+    output_field = models.BooleanField()
+
+    def __init__(self) -> None:
+        super().__init__(F("enqueued_at"), F("pk"))
+
+    def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
+        """Compare both columns as one value, as the index has them."""
+        sql, params = super().as_sql(*args, **kwargs)
+        return f"{sql} > (%s::timestamptz, %s::uuid)", (*params, MARK_TIME, MARK_ID)
+
+
+class OpenQueue(models.Expression):
+    """The name of a queue; NULL if that is in ``paused``, so that no row of a paused queue is even read."""
+
+    output_field = models.TextField()
+
+    def __init__(self, name: str | None, paused: models.QuerySet[Any]) -> None:
+        super().__init__()
+        self._name = BoundParam(QUEUE, self.output_field) if name is None else models.Value(name, self.output_field)
+        self._paused = Statement.select(paused.filter(name=self._name).values_list("pk"))
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        """A subquery without a table, which both databases evaluate once."""
+        name, params = compiler.compile(self._name)
+        sql = f"(SELECT {name} WHERE NOT EXISTS ({self._paused.sql}))"  # the ORM's
+        return sql, (*params, *self._paused.params)
+
+
+class QueueAtHand(models.Expression):
+    """The queue of one round of :class:`AmongFirstOfQueues`."""
+
+    output_field = models.CharField()
+
+    def as_sql(self, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:
+        """The name that the join below gives it."""
+        return "waiting.name", ()
+
+
+class AmongFirstOfQueues(models.Func):
+    """Whether the primary key is among the ``CANDIDATES`` that come first of the first ones of each of the ``QUEUES``.
+
+    PostgreSQL alone can join the first rows of each queue. The keys are an array: a join might be planned for good the
+    other way round, while the table is empty.
+    """
+
+    template = "%(expressions)s"
+    conditional = True
+    output_field = models.BooleanField()
+
+    def __init__(self, firsts: models.QuerySet[Any], paused: models.QuerySet[Any], *, is_capped: bool = False) -> None:
+        super().__init__(F("pk"))
+        self._is_capped = is_capped
+        self._paused = Statement.select(paused.values_list("name"))
+        self._firsts = Statement.select(firsts.values_list("pk", "priority", "enqueued_at"), limit=CANDIDATES)
+
+    def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
+        """Without a cap, the limit of each queue is that of all; with one, it comes with the queue's name."""
+        key, params = super().as_sql(*args, **kwargs)
+        firsts, limits = self._firsts.sql, self._firsts.params
+        if self._is_capped:
+            queues = (
+                " (SELECT * FROM unnest(%s::text[], %s::integer[]) AS named (name, most)"  # noqa: S608  # the ORM's
+                f" WHERE name NOT IN ({self._paused.sql})) AS waiting (name, most)"  # the ORM's
+            )
+            firsts, limits = f"{firsts.rpartition('%s')[0]}waiting.most", limits[:-1]
+            given: tuple[Param, ...] = (QUEUES, CAPS)
+        else:
+            queues = f" (SELECT unnest(%s::text[]) EXCEPT {self._paused.sql}) AS waiting (name)"
+            given = (QUEUES,)
+        sql = (
+            f"{key} = ANY(ARRAY(SELECT first.id FROM{queues}"  # the ORM's
+            f" CROSS JOIN LATERAL ({firsts}) AS first (id, priority, enqueued_at)"
+            " ORDER BY first.priority DESC, first.enqueued_at, first.id LIMIT %s))"
+        )
+        return sql, (*params, *given, *self._paused.params, *limits, CANDIDATES)
+
+
+class IsStored(models.Func):
+    """True once the same statement has stored the results: a wait for a row's lock must not hold locks of others."""
+
+    template = "(SELECT count(*) FROM completed) >= 0"
+    conditional = True
+    output_field = models.BooleanField()
+
+
+class IsPicked(models.Func):
+    """Whether the primary key is one of those that the same statement has picked.
+
+    As an array: a join might be planned for good the other way round, while the table is empty.
+    """
+
+    template = "%(expressions)s = ANY(ARRAY(SELECT c0 FROM picked))"
+    conditional = True
+    output_field = models.BooleanField()
+
+    def __init__(self) -> None:
+        super().__init__(F("pk"))
+
+
+def completed_rows(table: str) -> str:
+    """Return the prefix of an INSERT inside :func:`one_statement`: ``table`` stands for the rows completed just now."""
+    return f'WITH "{table}" AS (SELECT * FROM completed) '  # noqa: S608  # our own
+
+
+def one_statement(
+    *, complete: Statement, record: Statement, pick: Statement, take: Statement, table: str, columns: int
+) -> Statement:
+    """Return PostgreSQL's statement that stores results, records attempts, picks tasks and takes them.
+
+    Each part sees the table as it was when the statement began, and no two of them touch the same row. ``picked`` is
+    materialized: it must not be evaluated again for each row that is taken. Its rows are locked and so can't be lost;
+    the count of ``taken`` checks that all the same.
+    """
+    names = ", ".join(f"c{number}" for number in range(columns))
+    parts = [
+        f"completed AS ({complete.sql} RETURNING *)",
+        f"recorded AS ({_shortened(record.sql, table)})",
+        f"picked ({names}) AS MATERIALIZED ({_shortened(pick.sql, table)})",
+        f"taken AS ({take.sql} RETURNING id)",
+    ]
+    whole = f"WITH {', '.join(parts)} SELECT *, (SELECT count(*) FROM taken) FROM picked"  # noqa: S608  # the ORM's
+    return Statement(whole, (*complete.params, *record.params, *pick.params, *take.params)).inline_constants()
+
+
+def _shortened(select: str, table: str) -> str:
+    """Leave out what a SELECT from one table need not say: the names of its columns, and their table.
+
+    psycopg parses a statement of more than 4,096 characters anew each time it runs, which takes as long as the rest of
+    the client's work. In ORDER BY a bare name could be that of a result, so the table stays there.
+    """
+    head, found, rest = _NAME.sub("", select).partition(f' FROM "{table}" ')
+    before, select, columns = head.rpartition("SELECT ")
+    condition, order, last = rest.rpartition(" ORDER BY ")
+    columns, condition = (part.replace(f'"{table}".', "") for part in (columns, condition))
+    return before + select + columns + found + condition + order + last

@@ -1,0 +1,291 @@
+-- of one queue
+WITH completed AS (UPDATE "horsies_tasks"
+  SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
+      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+      NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
+      '36500 days'))
+  WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])
+    AND "horsies_tasks"."claim" = (:claims::jsonb ->> ("horsies_tasks"."id")::text)::bigint
+    AND "horsies_tasks"."claimed_by_worker_id" = 'a-worker'
+    AND "horsies_tasks"."status" = 'RUNNING')
+  RETURNING *),
+recorded AS (WITH "horsies_tasks" AS (
+    SELECT *
+    FROM completed)
+  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at",
+      "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
+  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
+      STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
+  FROM "horsies_tasks"
+  ON CONFLICT DO NOTHING),
+picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
+    MATERIALIZED (
+  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "rich", ("claim" +
+      1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async", ("metadata")::text, CASE
+      WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
+    AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
+        CASE WHEN ("retention" >= '0:00:00'::interval
+    AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
+        "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
+    AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
+    AND coalesce("claim" BETWEEN 0 AND 4611686018427387904, true)
+    AND coalesce("attempt" BETWEEN 0 AND 1000000000, true)
+    AND coalesce("timeout" BETWEEN 0.0 AND 3153600000.0, true)
+    AND coalesce("retention" BETWEEN '0:00:00'::interval AND '36500 days 0:00:00'::interval, true)), (EXTRACT(EPOCH
+        FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
+  FROM "horsies_tasks"
+  WHERE ((
+      SELECT count(*)
+      FROM completed) >= 0
+    AND "status" = 'PENDING'
+    AND NOT "deferred"
+    AND "is_async" IN (false)
+    AND "status" = 'PENDING'
+    AND ("good_until" IS NULL
+      OR "good_until" > (STATEMENT_TIMESTAMP()))
+    AND "enqueued_at" <= (STATEMENT_TIMESTAMP())
+    AND "queue_name" = (
+      SELECT :queue::text
+      WHERE NOT EXISTS (
+        SELECT "horsies_queues"."id"
+        FROM "horsies_queues"
+        WHERE ("horsies_queues"."paused"
+          AND "horsies_queues"."name" = (:queue::text)))))
+  ORDER BY 5 DESC, "horsies_tasks"."enqueued_at" ASC, 1 ASC
+  LIMIT :room
+  FOR NO KEY UPDATE SKIP LOCKED),
+taken AS (UPDATE "horsies_tasks"
+  SET "status" = 'RUNNING', "claimed_at" = STATEMENT_TIMESTAMP(), "claimed_by_worker_id" = 'a-worker', "claim" =
+      ("horsies_tasks"."claim" + 1), "started_at" = STATEMENT_TIMESTAMP(), "attempt" = ("horsies_tasks"."attempt" + 1)
+  WHERE ("horsies_tasks"."status" = 'PENDING'
+    AND "horsies_tasks"."id" = ANY(ARRAY(SELECT c0 FROM picked)))
+  RETURNING id)
+SELECT *, (
+  SELECT count(*)
+  FROM taken)
+FROM picked;
+
+-- of one queue, from the mark on
+WITH completed AS (UPDATE "horsies_tasks"
+  SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
+      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+      NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
+      '36500 days'))
+  WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])
+    AND "horsies_tasks"."claim" = (:claims::jsonb ->> ("horsies_tasks"."id")::text)::bigint
+    AND "horsies_tasks"."claimed_by_worker_id" = 'a-worker'
+    AND "horsies_tasks"."status" = 'RUNNING')
+  RETURNING *),
+recorded AS (WITH "horsies_tasks" AS (
+    SELECT *
+    FROM completed)
+  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at",
+      "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
+  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
+      STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
+  FROM "horsies_tasks"
+  ON CONFLICT DO NOTHING),
+picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
+    MATERIALIZED (
+  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "rich", ("claim" +
+      1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async", ("metadata")::text, CASE
+      WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
+    AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
+        CASE WHEN ("retention" >= '0:00:00'::interval
+    AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
+        "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
+    AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
+    AND coalesce("claim" BETWEEN 0 AND 4611686018427387904, true)
+    AND coalesce("attempt" BETWEEN 0 AND 1000000000, true)
+    AND coalesce("timeout" BETWEEN 0.0 AND 3153600000.0, true)
+    AND coalesce("retention" BETWEEN '0:00:00'::interval AND '36500 days 0:00:00'::interval, true)), (EXTRACT(EPOCH
+        FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
+  FROM "horsies_tasks"
+  WHERE ((
+      SELECT count(*)
+      FROM completed) >= 0
+    AND "status" = 'PENDING'
+    AND NOT "deferred"
+    AND "is_async" IN (false)
+    AND "status" = 'PENDING'
+    AND ("good_until" IS NULL
+      OR "good_until" > (STATEMENT_TIMESTAMP()))
+    AND "enqueued_at" <= (STATEMENT_TIMESTAMP())
+    AND "queue_name" = (
+      SELECT :queue::text
+      WHERE NOT EXISTS (
+        SELECT "horsies_queues"."id"
+        FROM "horsies_queues"
+        WHERE ("horsies_queues"."paused"
+          AND "horsies_queues"."name" = (:queue::text))))
+    AND ("enqueued_at", "id") > (:mark_time::timestamptz, :mark_id::uuid)
+    AND "priority" = (:mark_priority::smallint))
+  ORDER BY 5 DESC, "horsies_tasks"."enqueued_at" ASC, 1 ASC
+  LIMIT :room
+  FOR NO KEY UPDATE SKIP LOCKED),
+taken AS (UPDATE "horsies_tasks"
+  SET "status" = 'RUNNING', "claimed_at" = STATEMENT_TIMESTAMP(), "claimed_by_worker_id" = 'a-worker', "claim" =
+      ("horsies_tasks"."claim" + 1), "started_at" = STATEMENT_TIMESTAMP(), "attempt" = ("horsies_tasks"."attempt" + 1)
+  WHERE ("horsies_tasks"."status" = 'PENDING'
+    AND "horsies_tasks"."id" = ANY(ARRAY(SELECT c0 FROM picked)))
+  RETURNING id)
+SELECT *, (
+  SELECT count(*)
+  FROM taken)
+FROM picked;
+
+-- of several queues
+WITH completed AS (UPDATE "horsies_tasks"
+  SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
+      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+      NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
+      '36500 days'))
+  WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])
+    AND "horsies_tasks"."claim" = (:claims::jsonb ->> ("horsies_tasks"."id")::text)::bigint
+    AND "horsies_tasks"."claimed_by_worker_id" = 'a-worker'
+    AND "horsies_tasks"."status" = 'RUNNING')
+  RETURNING *),
+recorded AS (WITH "horsies_tasks" AS (
+    SELECT *
+    FROM completed)
+  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at",
+      "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
+  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
+      STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
+  FROM "horsies_tasks"
+  ON CONFLICT DO NOTHING),
+picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
+    MATERIALIZED (
+  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "rich", ("claim" +
+      1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async", ("metadata")::text, CASE
+      WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
+    AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
+        CASE WHEN ("retention" >= '0:00:00'::interval
+    AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
+        "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
+    AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
+    AND coalesce("claim" BETWEEN 0 AND 4611686018427387904, true)
+    AND coalesce("attempt" BETWEEN 0 AND 1000000000, true)
+    AND coalesce("timeout" BETWEEN 0.0 AND 3153600000.0, true)
+    AND coalesce("retention" BETWEEN '0:00:00'::interval AND '36500 days 0:00:00'::interval, true)), (EXTRACT(EPOCH
+        FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
+  FROM "horsies_tasks"
+  WHERE ((
+      SELECT count(*)
+      FROM completed) >= 0
+    AND "status" = 'PENDING'
+    AND ("good_until" IS NULL
+      OR "good_until" > (STATEMENT_TIMESTAMP()))
+    AND "enqueued_at" <= (STATEMENT_TIMESTAMP())
+    AND "id" = ANY(ARRAY(SELECT first.id FROM (
+          SELECT unnest(:queues::text[]) EXCEPT
+          SELECT "horsies_queues"."name"
+          FROM "horsies_queues"
+          WHERE "horsies_queues"."paused") AS waiting (name)
+        CROSS JOIN LATERAL (
+          SELECT "id", "priority", "enqueued_at"
+          FROM "horsies_tasks"
+          WHERE ("status" = 'PENDING'
+            AND NOT "deferred"
+            AND "is_async" IN (false)
+            AND "status" = 'PENDING'
+            AND ("good_until" IS NULL
+              OR "good_until" > (STATEMENT_TIMESTAMP()))
+            AND "enqueued_at" <= (STATEMENT_TIMESTAMP())
+            AND "queue_name" = (waiting.name))
+          ORDER BY 2 DESC, 3 ASC, 1 ASC
+          LIMIT :candidates) AS first (id, priority, enqueued_at)
+        ORDER BY first.priority DESC, first.enqueued_at, first.id
+        LIMIT :candidates)))
+  ORDER BY ("horsies_tasks"."priority" *  -1) ASC, "horsies_tasks"."enqueued_at" ASC, 1 ASC
+  LIMIT :room
+  FOR NO KEY UPDATE SKIP LOCKED),
+taken AS (UPDATE "horsies_tasks"
+  SET "status" = 'RUNNING', "claimed_at" = STATEMENT_TIMESTAMP(), "claimed_by_worker_id" = 'a-worker', "claim" =
+      ("horsies_tasks"."claim" + 1), "started_at" = STATEMENT_TIMESTAMP(), "attempt" = ("horsies_tasks"."attempt" + 1)
+  WHERE ("horsies_tasks"."status" = 'PENDING'
+    AND "horsies_tasks"."id" = ANY(ARRAY(SELECT c0 FROM picked)))
+  RETURNING id)
+SELECT *, (
+  SELECT count(*)
+  FROM taken)
+FROM picked;
+
+-- of several queues, a few of each at most
+WITH completed AS (UPDATE "horsies_tasks"
+  SET "status" = 'COMPLETED', "result" = (:results::jsonb -> ("horsies_tasks"."id")::text), "error_code" = NULL,
+      "completed_at" = STATEMENT_TIMESTAMP(), "kept_until" = (STATEMENT_TIMESTAMP() +
+      NULLIF(LEAST(COALESCE("horsies_tasks"."retention", '7 days 0:00:00'::interval), INTERVAL '36500 days'), INTERVAL
+      '36500 days'))
+  WHERE ("horsies_tasks"."id" = ANY(:ended::uuid[])
+    AND "horsies_tasks"."claim" = (:claims::jsonb ->> ("horsies_tasks"."id")::text)::bigint
+    AND "horsies_tasks"."claimed_by_worker_id" = 'a-worker'
+    AND "horsies_tasks"."status" = 'RUNNING')
+  RETURNING *),
+recorded AS (WITH "horsies_tasks" AS (
+    SELECT *
+    FROM completed)
+  INSERT INTO "horsies_task_attempts" ("task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at",
+      "worker_id", "hostname", "pid", "error_code", "error_message", "traceback", "exception_class")
+  SELECT "id", GREATEST("attempt", 1), 'COMPLETED', false, COALESCE("started_at", STATEMENT_TIMESTAMP()),
+      STATEMENT_TIMESTAMP(), COALESCE("claimed_by_worker_id", ''), 'a-host', 7, '', '', '', ''
+  FROM "horsies_tasks"
+  ON CONFLICT DO NOTHING),
+picked (c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) AS
+    MATERIALIZED (
+  SELECT "id", "task_name", "queue_name", "backend", "priority", ("args")::text, ("kwargs")::text, "rich", ("claim" +
+      1), ("attempt" + 1), "retry_count", "max_retries", ("retry_policy")::text, "is_async", ("metadata")::text, CASE
+      WHEN ("enqueued_at" >= '1899-01-01 00:00:00+00:00'::timestamptz
+    AND "enqueued_at" <= '9998-12-31 23:59:59.999999+00:00'::timestamptz) THEN "enqueued_at" ELSE NULL END, "timeout",
+        CASE WHEN ("retention" >= '0:00:00'::interval
+    AND "retention" <= '36500 days 0:00:00'::interval) THEN "retention" ELSE NULL END, "workflow_id", "has_inputs",
+        "limit_key", (least("enqueued_at", "run_after", "good_until") >= '1899-01-01 00:00:00+00:00'::timestamptz
+    AND greatest("enqueued_at", "run_after", "good_until") < '9999-01-01 00:00:00+00:00'::timestamptz
+    AND coalesce("claim" BETWEEN 0 AND 4611686018427387904, true)
+    AND coalesce("attempt" BETWEEN 0 AND 1000000000, true)
+    AND coalesce("timeout" BETWEEN 0.0 AND 3153600000.0, true)
+    AND coalesce("retention" BETWEEN '0:00:00'::interval AND '36500 days 0:00:00'::interval, true)), (EXTRACT(EPOCH
+        FROM "good_until") - EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()))::double precision
+  FROM "horsies_tasks"
+  WHERE ((
+      SELECT count(*)
+      FROM completed) >= 0
+    AND "status" = 'PENDING'
+    AND ("good_until" IS NULL
+      OR "good_until" > (STATEMENT_TIMESTAMP()))
+    AND "enqueued_at" <= (STATEMENT_TIMESTAMP())
+    AND "id" = ANY(ARRAY(SELECT first.id FROM (
+          SELECT *
+          FROM unnest(:queues::text[], :most::integer[]) AS named (name, most)
+          WHERE name NOT IN (
+            SELECT "horsies_queues"."name"
+            FROM "horsies_queues"
+            WHERE "horsies_queues"."paused")) AS waiting (name, most)
+        CROSS JOIN LATERAL (
+          SELECT "id", "priority", "enqueued_at"
+          FROM "horsies_tasks"
+          WHERE ("status" = 'PENDING'
+            AND NOT "deferred"
+            AND "is_async" IN (false)
+            AND "status" = 'PENDING'
+            AND ("good_until" IS NULL
+              OR "good_until" > (STATEMENT_TIMESTAMP()))
+            AND "enqueued_at" <= (STATEMENT_TIMESTAMP())
+            AND "queue_name" = (waiting.name))
+          ORDER BY 2 DESC, 3 ASC, 1 ASC
+          LIMIT waiting.most) AS first (id, priority, enqueued_at)
+        ORDER BY first.priority DESC, first.enqueued_at, first.id
+        LIMIT :candidates)))
+  ORDER BY ("horsies_tasks"."priority" *  -1) ASC, "horsies_tasks"."enqueued_at" ASC, 1 ASC
+  LIMIT :room
+  FOR NO KEY UPDATE SKIP LOCKED),
+taken AS (UPDATE "horsies_tasks"
+  SET "status" = 'RUNNING', "claimed_at" = STATEMENT_TIMESTAMP(), "claimed_by_worker_id" = 'a-worker', "claim" =
+      ("horsies_tasks"."claim" + 1), "started_at" = STATEMENT_TIMESTAMP(), "attempt" = ("horsies_tasks"."attempt" + 1)
+  WHERE ("horsies_tasks"."status" = 'PENDING'
+    AND "horsies_tasks"."id" = ANY(ARRAY(SELECT c0 FROM picked)))
+  RETURNING id)
+SELECT *, (
+  SELECT count(*)
+  FROM taken)
+FROM picked;
