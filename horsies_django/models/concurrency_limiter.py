@@ -1,6 +1,7 @@
-"""How tasks are let in: at any number of gates in one transaction, with as many statements as at one.
+"""The concurrency limiter: releases blocked tasks as their limits have room.
 
-How many are in is counted each time, of the rows themselves: no place can leak, whoever dies when.
+Any number of limit keys takes one transaction and as many statements as one key. The limiter counts the rows each time,
+so no place leaks when a process dies.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from .limit import Limit
 if TYPE_CHECKING:
     from .transitions import TaskQuerySet
 
-#: Gates in one transaction, and tasks that come in at one of them.
+#: Limit keys in one transaction, and tasks that are released of one key.
 GATES: Final = 50
 AT_ONCE: Final = 500
 
-#: Seconds after which one looks again at rows that somebody has locked, and at a bucket that is all but full, at least.
+#: Seconds until the next look at locked rows, and the least until the next look at a bucket of tokens.
 AGAIN: Final = 1.0
 SOONEST: Final = 0.01
 
 _KEY: Final = Param("key")
 _PLACES: Final = Param("places")
 
-#: The queue of a task, and whether it is a coroutine's.
+#: The queue of a task, and whether it is async.
 Lane = tuple[str, bool]
 
 
 class Released(NamedTuple):
-    """How many were let in of which lane.
+    """How many tasks were released, by lane.
 
-    ``busy`` are the keys at which somebody else was letting in; ``again_in`` are the seconds until time makes room.
+    ``busy`` are the keys whose limits another transaction has locked. ``again_in``: time makes room in so many seconds.
     """
 
     lanes: Counter[Lane]
@@ -57,9 +58,9 @@ NO_ONE: Final = Released(Counter())
 
 
 class Occupancy(NamedTuple):
-    """How many have a place of a limit, and how many of these have not begun; how many of those never will.
+    """How many tasks have a place of a limit, and how many of these have not begun.
 
-    ``late`` are past their deadline, so that they keep nobody out; ``expires_at`` is when the next one will be.
+    ``late`` are past their deadline, so they keep no other task out; ``expires_at`` is the next deadline.
     """
 
     held: int = 0
@@ -76,16 +77,16 @@ NOBODY: Final = Occupancy()
 
 
 class _Room(NamedTuple):
-    """For how many there is room, and what tokens there are if there is a rate."""
+    """How many tasks there is room for, and the tokens if the limit has a rate."""
 
     places: int
     tokens: float
 
 
 def release(database: str, keys: Collection[str], terms: Terms | None = None) -> Released:
-    """Let in the first of those that wait at some gates, as many as there is room for. Waits for nobody.
+    """Release the first blocked tasks of some keys, as many as there is room for. Never waits for a lock.
 
-    ``terms`` are what the task of them all says now; without them, what is known.
+    ``terms`` are the limits that the task of these keys declares now; without them, the stored ones hold.
     """
     with transaction.atomic(using=database):
         rows = Limit.objects.using(database)
@@ -101,14 +102,14 @@ def release(database: str, keys: Collection[str], terms: Terms | None = None) ->
 
 
 def declared(database: str, keys: Collection[str]) -> dict[str, Terms]:
-    """What the tasks say that wait there, whose limits nobody has written or somebody has forgotten."""
+    """Return the limits that the blocked tasks of these keys declare, for keys without a stored limit."""
     waiting = _tasks(database).gated().filter(limit_key__in=keys).order_by().values_list("limit_key")
     paths = dict(waiting.annotate(path=Min("task_name"))) if keys else {}
     return {key: limit_terms.declared(paths[key]) if key in paths else Terms(None, None) for key in keys}
 
 
 def idle(database: str, keys: Collection[str]) -> set[str]:
-    """Those of these keys at whose gates nobody waits, and at which none is to look. Locks nothing."""
+    """Return those of these keys that have no blocked task and need no look. Locks nothing."""
     limit_rows = Limit.objects.using(database).filter(pk__in=keys, next_at__isnull=True)
     gates = limit_rows.annotate(first=_first_of_each(database))
     return set(gates.filter(first__isnull=True).values_list("pk", flat=True)) if keys else set()
@@ -120,13 +121,13 @@ def _with_blocked(database: str, keys: Collection[str]) -> set[str]:
 
 
 def _first_of_each(database: str) -> Subquery:
-    """The first that waits at a limit's gate: one look into the index of gates, however many there are."""
+    """The first blocked task of a limit: one look into the index of blocked tasks, however many there are."""
     gate = _tasks(database).gated().filter(not_past_deadline(), limit_key=models.OuterRef("pk"))
     return Subquery(gate.order_by(*ORDER).values("pk")[:1])
 
 
 def occupancy_of(inside: TaskQuerySet) -> dict[str, Occupancy]:
-    """How many have a place of each limit."""
+    """Count the tasks that have a place of each limit."""
     is_open = Q(status=TaskStatus.PENDING)
     counts: Iterable[tuple[Any, ...]] = (
         inside.order_by()
@@ -142,7 +143,7 @@ def occupancy_of(inside: TaskQuerySet) -> dict[str, Occupancy]:
 
 
 def _occupancy(database: str, keys: Collection[str]) -> dict[str, Occupancy]:
-    """The same, but only those count as late that nobody is about to begin: the others are locked."""
+    """Count them; as late count only tasks that no worker is about to start: the others are locked."""
     inside = _tasks(database).released()
     found = occupancy_of(inside.filter(limit_key__in=keys)) if keys else {}
     if not (late := [key for key, counted in found.items() if counted.late]):
@@ -156,7 +157,7 @@ def _room(limit: Limit, inside: Occupancy) -> _Room:
     if (rate := limit.bucket) is None:
         return _Room(free, 0.0)
     tokens = limit.tokens_now(rate)
-    # What is let in and has not begun must not pile up while no worker is there, to begin all at once.
+    # Released tasks that have not begun must not pile up while there is no worker, to begin all at once.
     return _Room(min(free, int(min(tokens, rate.burst - inside.waiting + inside.late))), tokens)
 
 

@@ -1,7 +1,7 @@
-"""Gates: which tasks of a limit have a place, and so may be claimed; who lets them in, and when.
+"""Releases blocked tasks: decides when the concurrency limiter looks at which limit keys.
 
-A task with a limit key waits at the gate of its key: deferred and gated, so that it is in no index of the claim. Who
-locks the key's :class:`~.limit.Limit` lets in the first of them, as many as there is room for: see :mod:`.admitting`.
+A task with a limit key is blocked until its limit has room: then no index of the claim has it. Whoever locks the key's
+:class:`~.limit.Limit` releases the first of them, as many as there is room for (see :mod:`.concurrency_limiter`).
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("horsies_django")
 
-#: Whether a row has a limit key: what was let out of line goes back to the gate then.
+#: Whether a row has a limit key: then a task that waits again is blocked again.
 IS_LIMITED: Final = Case(
     When(limit_key__isnull=False, then=Value(True)), default=Value(False), output_field=models.BooleanField()
 )
 
-#: Seconds between two tries at a limit that somebody holds, and how many there are.
+#: Seconds between two tries at a locked limit, and the number of tries.
 PAUSE: Final = 0.02
 TRIES: Final = 50
 
-#: A task that nobody begins once its deadline has passed.
+#: A task that does not start once its deadline has passed.
 PENDING_UNTIL: Final = Q(status=TaskStatus.PENDING, good_until__isnull=False)
 
-#: Keys of one change that are looked at on the spot; the gates of others are left to workers.
+#: The keys of one change that are handled at once; workers handle the others.
 ON_THE_SPOT: Final = 20
 
-#: Keys that are looked at in one statement.
+#: Keys in one statement.
 KEYS: Final = 500
 
 
 def release_all(database: str, keys: Iterable[str], terms: Terms | None = None) -> int:
-    """Let in at each of these gates, wake workers for that, and return how many were let in.
+    """Release blocked tasks of each of these keys, wake workers for them, and return how many there were.
 
-    A gate at which somebody else stays too long is left to the reaper.
+    A key whose limit stays locked too long is left to the reaper.
     """
     lanes, is_timed, ordered = Counter[Lane](), False, sorted(keys)
     for start in range(0, len(ordered), GATES):

@@ -132,7 +132,7 @@ class TaskQuerySet(OperatorActions["Task"]):
     ) -> list[ClaimedTask]:
         """PENDING → RUNNING for the first ``start`` due tasks, PENDING → CLAIMED for ``prefetch`` more.
 
-        In the order priority ↓, enqueued_at ↑, id ↑ (S4-22, S4-23). A task whose body starts as soon as the transaction
+        In the order of claims. A task whose body starts as soon as the transaction
         commits needs no second update on its way. Without ``queues``, of any. ``most`` is how many of a queue at most.
         Raises :class:`ClaimLost`.
         """

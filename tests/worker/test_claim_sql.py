@@ -64,7 +64,7 @@ def statements() -> dict[str, Statement]:
         if connection.vendor == "postgresql":
             return {
                 "of one queue": compiled._one._first,
-                "of one queue, from the mark on": compiled._one._onward,
+                "of one queue, from the mark on": compiled._one._after_mark,
                 "of several queues": compiled._several._first,
                 "of several queues, a few of each at most": compiled._capped._first,
             }

@@ -185,7 +185,7 @@ def exchanges(queues=("default",)):
         with undone():
             exchange.run(ends_of(held), BATCH, queues)
         if is_postgres() and len(queues) == 1:
-            exchange._one._mark, exchange._one._onward_until = held[-1], float("inf")
+            exchange._one._mark, exchange._one._mark_until = held[-1], float("inf")
             with undone():
                 exchange.run(ends_of(held), BATCH, queues)
     return [(sql, params) for sql, params in said if "horsies_task" in sql]

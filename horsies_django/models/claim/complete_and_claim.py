@@ -1,7 +1,7 @@
-"""The exchange: ends of bodies for new claims, which is what a busy worker says to the database all day.
+"""Stores results and claims tasks: what a busy worker does all day.
 
-The same changes as :meth:`TaskQuerySet.complete` and :meth:`TaskQuerySet.claim`, out of the same parts, written by the
-ORM once. PostgreSQL carries them out as one statement, its own transaction, in one round trip.
+It makes the same changes as :meth:`TaskQuerySet.complete` and :meth:`TaskQuerySet.claim`, from the same parts, compiled
+by the ORM once. On PostgreSQL they are one statement, one transaction and one round trip.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def compile_for(tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> C
 
 
 class CompleteAndClaim(ABC):
-    """Stores successes and claims what is next up of ``tasks`` for one runner."""
+    """Stores results of successes and claims the next of ``tasks`` for one runner."""
 
     def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         self._alias = tasks.db
@@ -82,30 +82,29 @@ class CompleteAndClaim(ABC):
     def run(
         self, ends: Sequence[Completion], room: int, queues: Sequence[str], most: Mapping[str, int] = _NO_CAPS
     ) -> list[ClaimedTask]:
-        """Store ``ends``, all of them successes, start at most ``room`` tasks of ``queues`` and return those.
+        """Store ``ends``, all of them successes; claim and start at most ``room`` tasks of ``queues``, and return them.
 
-        ``most`` is how many of a queue at most. What lost its claim meanwhile changes nothing. Raises
-        :class:`ClaimLost`.
+        ``most`` caps the tasks of single queues. An end whose claim was lost changes nothing. Raises
+        :class:`ClaimLost` if a task was locked and yet could not be claimed; the transaction has to roll back.
         """
         keys = encode_pk([end.task_id for end in ends], self._connection)
-        given = {
+        bound = {
             _ENDED.name: json_array(keys, self._connection),
             _CLAIMS.name: json_object(keys, [str(end.claim) for end in ends]),
             _RESULTS.name: json_object(keys, [end.result for end in ends]),
             ROOM.name: room,
         }
-        return self._run(given, queues, most)
+        return self._run(bound, queues, most)
 
     @abstractmethod
-    def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]: ...
+    def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]: ...
 
 
 class _OneStatement(CompleteAndClaim):
-    """PostgreSQL's."""
+    """All of it in one statement, on PostgreSQL."""
 
     def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
-        # Inside that INSERT the table's name stands for the rows that were completed just now.
         just_completed = completed_rows(tasks.model._meta.db_table)
         self._record = Statement.insert(TaskAttempt, tasks.rows(), self._attempt, prefix=just_completed)
         self._take = Statement.update(self._startable.filter(IsPicked()), **self._started)
@@ -117,19 +116,19 @@ class _OneStatement(CompleteAndClaim):
         self._several = self._cursor(stored.claimable_of_queues(tasks.rows(), is_async=is_async))
         self._was_short = False
 
-    def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
-        room = given[ROOM.name]
+    def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
+        room = bound[ROOM.name]
         if len(queues) < 2 or not room:
-            given[QUEUE.name] = queues[0] if queues else ""
-            given[ROOM.name] = min(room, most.get(given[QUEUE.name], room))
-            return self._one.claim(self._execute, given, _NOTHING)
+            bound[QUEUE.name] = queues[0] if queues else ""
+            bound[ROOM.name] = min(room, most.get(bound[QUEUE.name], room))
+            return self._one.claim(self._execute, bound, _NOTHING)
         if self._was_short:
-            claims = self._one_by_one(given, queues, most)
+            claims = self._one_by_one(bound, queues, most)
         else:
-            given |= {QUEUES.name: list(queues), CANDIDATES.name: room * _CHOICE}
+            bound |= {QUEUES.name: list(queues), CANDIDATES.name: room * _CHOICE}
             if most:
-                given[CAPS.name] = [min(room * _CHOICE, most.get(queue, room * _CHOICE)) for queue in queues]
-            claims = (self._capped if most else self._several).claim(self._execute, given, _NOTHING)
+                bound[CAPS.name] = [min(room * _CHOICE, most.get(queue, room * _CHOICE)) for queue in queues]
+            claims = (self._capped if most else self._several).claim(self._execute, bound, _NOTHING)
         possible = min(room, sum(most.get(queue, room) for queue in queues)) if most else room
         self._was_short = len(claims) < possible and not self._was_short
         return claims
@@ -142,25 +141,25 @@ class _OneStatement(CompleteAndClaim):
             rows = stored.claimable_of_queues(stored.rows(), is_async=self._is_async, is_capped=True)
             return self._cursor(rows)
 
-    def _one_by_one(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
+    def _one_by_one(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         """Claim from one queue after the other, which passes over whatever others have locked."""
         claims: list[ClaimedTask] = []
-        room = given[ROOM.name]
+        room = bound[ROOM.name]
         for queue in queues:
             left = room - len(claims)
-            given |= {QUEUE.name: queue, ROOM.name: min(left, most.get(queue, left))}
-            claims += self._one.claim(self._execute, given, _NOTHING)
+            bound |= {QUEUE.name: queue, ROOM.name: min(left, most.get(queue, left))}
+            claims += self._one.claim(self._execute, bound, _NOTHING)
             if len(claims) == room:
                 break
-            given |= _NOTHING
+            bound |= _NOTHING
         return claims
 
-    def _execute(self, statement: Statement, given: dict[str, Any]) -> list[ClaimedTask]:
+    def _execute(self, statement: Statement, bound: dict[str, Any]) -> list[ClaimedTask]:
         asked_at = time.monotonic()
         with postgres.preparing_cursor(self._connection) as cursor:
-            cursor.execute(statement.sql, statement.bind(given))
+            cursor.execute(statement.sql, statement.bind(bound))
             # What only stores has no rows to be waited for: in a pipeline it goes with what comes next.
-            rows = self._reader.fetch(cursor) if given[ROOM.name] else []
+            rows = self._reader.fetch(cursor) if bound[ROOM.name] else []
         if rows and rows[0][-1] != len(rows):
             raise ClaimLost
         return claims_of((row[:-1] for row in rows), asked_at)
@@ -180,7 +179,7 @@ class _OneStatement(CompleteAndClaim):
 
 
 class _FourStatements(CompleteAndClaim):
-    """That of others, in one transaction."""
+    """Four statements in one transaction, on a database that has no such statement."""
 
     def __init__(self, tasks: TaskQuerySet, runner: WorkerInfo, *, is_async: bool) -> None:
         super().__init__(tasks, runner, is_async=is_async)
@@ -191,30 +190,30 @@ class _FourStatements(CompleteAndClaim):
         self._firsts = CompiledSelect(tasks.in_open_queue(None, is_async=is_async), RANK, ROOM)
         self._among = CompiledSelect(tasks.claimable_among(AnyOf(_PICKED)), CLAIMED_COLUMNS, ROOM)
 
-    def _run(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
+    def _run(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         with transaction.atomic(using=self._alias):
-            if given[_CLAIMS.name] != "{}":
-                self._complete.run(self._alias, given)
-                self._record.run(self._alias, given)
-            claims = self._next_up(given, queues, most) if given[ROOM.name] and queues else []
+            if bound[_CLAIMS.name] != "{}":
+                self._complete.run(self._alias, bound)
+                self._record.run(self._alias, bound)
+            claims = self._next_up(bound, queues, most) if bound[ROOM.name] and queues else []
             if claims:
-                given[_PICKED.name] = self._listed(claim.task_id for claim in claims)
-                if self._take.run(self._alias, given) != len(claims):
+                bound[_PICKED.name] = self._listed(claim.task_id for claim in claims)
+                if self._take.run(self._alias, bound) != len(claims):
                     raise ClaimLost
         return claims
 
-    def _next_up(self, given: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
+    def _next_up(self, bound: dict[str, Any], queues: Sequence[str], most: Mapping[str, int]) -> list[ClaimedTask]:
         pick = self._pick
         if len(queues) == 1:
-            given[QUEUE.name] = queues[0]
-            given[ROOM.name] = min(given[ROOM.name], most.get(queues[0], given[ROOM.name]))
+            bound[QUEUE.name] = queues[0]
+            bound[ROOM.name] = min(bound[ROOM.name], most.get(queues[0], bound[ROOM.name]))
         else:
-            choice = given[ROOM.name] * _CHOICE
+            choice = bound[ROOM.name] * _CHOICE
             rooms = {queue: min(choice, most.get(queue, choice)) for queue in queues}
-            firsts = [self._firsts.run(given | {QUEUE.name: queue, ROOM.name: rooms[queue]}) for queue in queues]
-            pick, given[_PICKED.name] = self._among, self._listed(first_of(*firsts)[:choice])
+            firsts = [self._firsts.run(bound | {QUEUE.name: queue, ROOM.name: rooms[queue]}) for queue in queues]
+            pick, bound[_PICKED.name] = self._among, self._listed(first_of(*firsts)[:choice])
         asked_at = time.monotonic()
-        return claims_of(pick.run(given), asked_at)
+        return claims_of(pick.run(bound), asked_at)
 
     def _listed(self, keys: Iterable[UUID]) -> str:
         return json_array(encode_pk(keys, self._connection), self._connection)
