@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..core.workflow_status import NodeKind
 from ..enqueue.node_factories import check_names, node_fields
 from ..enqueue.node_option_types import SubWorkflowNodeOptions
 from ..enqueue.nodes import CallNode
-
-if TYPE_CHECKING:
-    from .definition import WorkflowDefinition
+from .definition_meta import Definition
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -21,7 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 class SubWorkflowNode(CallNode[T_co]):
     """A workflow as a node of another one, from ``Import.node(**options)(**params)``; its value is the output."""
 
-    definition: type[WorkflowDefinition[Any]]
+    definition: type[Definition]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     kind = NodeKind.SUBWORKFLOW
@@ -36,7 +34,7 @@ class SubWorkflowNode(CallNode[T_co]):
 class SubWorkflowNodeFactory(Generic[T_co]):
     """Makes nodes of a subworkflow with the same options; call it with the parameters of ``build_with``."""
 
-    definition: type[WorkflowDefinition[Any]]
+    definition: type[Definition]
     options: Mapping[str, Any]
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> SubWorkflowNode[T_co]:
