@@ -13,12 +13,12 @@ from django.db.models.functions import Now
 
 from ...core.status import TaskStatus
 from ...db import postgres
+from ...db.multi_query import counting_by, read
 from ...db.statements import Statement
 from ...models import Task
 from ...models.claim.query import not_past_deadline
 from ...models.depths import Depths
 from ...models.filters import IS_AGGREGATING, IS_RETRYING, IS_SCHEDULED
-from .multi_query import counting_by, read
 from .workers import Held
 
 #: Rows that are counted one by one at most.

@@ -10,8 +10,8 @@ from django.db.models import F
 
 from ...core.schedule_enums import DisabledBy
 from ...db.expressions import SecondsUntil
+from ...db.multi_query import ask, counting, listing, read
 from ...models import Schedule
-from .multi_query import ask, counting, listing, read
 
 #: Schedules that are told of, and of those that can't be read so many are counted.
 SHOWN: Final = 5

@@ -15,6 +15,7 @@ from django.db.models.functions import Now
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.options import Options
 from ...db.expressions import MinuteOf, SecondsUntil
+from ...db.multi_query import ask, listing, read, scalar
 from ...db.statements import Statement
 from ...enqueue.backend import HorsiesBackend
 from ...models import Queue, Task, Turn
@@ -25,7 +26,6 @@ from ..queue_status import Standing, standing_of
 from . import counts, workflows
 from .counts import Count
 from .history import Bar, Pace, last_hour, paces
-from .multi_query import ask, listing, read, saying
 from .workers import Held, Member, crew, held
 
 #: Due tasks that no worker has let into the index of claims yet: so many are assigned to their queues.
@@ -178,7 +178,7 @@ def _parts(database: str) -> dict[str, Statement]:
         **workflows.parts(database),
         "latecomers": listing(latecomers, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
         "queues": listing(queues, {"name": F("name"), **columns}, database),
-        "minute": saying(MinuteOf(Now()), database),
+        "minute": scalar(MinuteOf(Now()), Task.objects.using(database)),
         "reaper": Statement.select(reaper.values_list(SecondsUntil("taken_at"))[:1]),
     }
 

@@ -11,10 +11,10 @@ from django.db.models import F
 
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...db.expressions import SecondsUntil
+from ...db.multi_query import counting, listing, read
 from ...db.statements import Statement
 from ...models import Workflow
 from .counts import COUNTED, Count, Exactness
-from .multi_query import counting, listing, read
 
 #: Workflows that are told of, and rows of each state, parts of them, by which they are found.
 SHOWN: Final = 10

@@ -1,4 +1,4 @@
-"""Asking many small things in one statement."""
+"""Many small questions in one statement."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import BooleanField, Expression, ExpressionWrapper, FloatField, Q, QuerySet
 
-from ...db.statements import JSON, Statement
-from ...models import Task
+from .statements import JSON, Statement
 
 
 def ask(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
@@ -46,9 +45,9 @@ def counting_by(rows: QuerySet[Any], column: str, limit: int, **conditions: Q) -
     )
 
 
-def saying(expression: Expression, database: str) -> Statement:
-    """Say what an expression is that needs no row."""
-    sql, params = Task.objects.using(database).query.get_compiler(database).compile(expression)
+def scalar(expression: Expression, rows: QuerySet[Any]) -> Statement:
+    """Return a statement for the value of an expression that needs no row; ``rows`` are of any table there."""
+    sql, params = rows.query.get_compiler(rows.db).compile(expression)
     return Statement(f"SELECT {sql}", tuple(params))
 
 
