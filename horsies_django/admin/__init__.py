@@ -6,10 +6,10 @@ from ..models import Heartbeat, Limit, Overview, Queue, Schedule, Task, Worker, 
 from .overview import OverviewAdmin
 from .schedules.admin import ScheduleAdmin
 from .tasks.admin import TaskAdmin
-from .workers_queues.heartbeats import HeartbeatAdmin
-from .workers_queues.limits import LimitAdmin
-from .workers_queues.queues import QueueAdmin
-from .workers_queues.workers import WorkerAdmin
+from .workers_queues.heartbeat_admin import HeartbeatAdmin
+from .workers_queues.limit_admin import LimitAdmin
+from .workers_queues.queue_admin import QueueAdmin
+from .workers_queues.worker_admin import WorkerAdmin
 from .workflows.admin import WorkflowAdmin
 
 

@@ -27,7 +27,7 @@ from .base import ReadOnlyAdmin, own_backend, own_backends
 from .charts import Chart
 from .links import may_look
 from .schedules.columns import dotted
-from .schedules.words import words_of
+from .schedules.timing_text import words_of
 
 #: The tiles: what is counted, what it is called, what else that is called, and the filter of the list that shows it.
 TILES: Final[tuple[tuple[str, Any, Any, Mapping[str, str]], ...]] = (

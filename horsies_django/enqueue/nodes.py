@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar, cast
 
 from ..core.results import TaskError, TaskResult
-from ..core.workflow_errors import NodeError
+from ..core.serialization import clean_text
+from ..core.workflow_errors import NodeError, shown
 from ..core.workflow_status import Join, NodeKind
 from .flow import FlowPart
 from .node_option_types import Condition
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+#: How many characters the name of an event may have.
+EVENT_NAME_LENGTH: Final = 100
 
 #: The node, or the nodes, whose values fill a parameter.
 Source: TypeAlias = "Node[Any] | tuple[Node[Any], ...]"
@@ -159,3 +163,10 @@ class EventNode(Node[Any]):
 def nodes_in(source: Source) -> Sequence[Node[Any]]:
     """Return the nodes of a source."""
     return source if isinstance(source, tuple) else (source,)
+
+
+def event_name_error(name: object) -> str | None:
+    """Return why this can't be the name of an event; None if it can."""
+    if isinstance(name, str) and 0 < len(name) <= EVENT_NAME_LENGTH and name == clean_text(name):
+        return None
+    return f"{shown(name)}; allowed: a text of 1 to {EVENT_NAME_LENGTH} characters."

@@ -13,7 +13,7 @@ from horsies_django.core.backends import horsies_backend
 from horsies_django.core.options import Options
 from horsies_django.enqueue.django_result import own_logging
 from horsies_django.management.base import QueueCommand
-from horsies_django.management.variables import flag_or_variable, positive_seconds
+from horsies_django.management.environment import flag_or_variable, positive_seconds
 from horsies_django.models.check_migrated import MissingPrivilege, check_tables
 from horsies_django.worker.connection import own_connection
 from horsies_django.worker.console_logging import log_to_console

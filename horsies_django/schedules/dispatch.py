@@ -82,7 +82,7 @@ def workflow_of(row: Schedule, now: datetime) -> Workflow[Any]:
     if row.args:
         raise TypeError(f"args is {row.args!r}; allowed: none, for the parameters of a workflow go by name.")
     _, kwargs = decode_call([], row.kwargs, rich=config_of(row.backend).serializer == "rich")
-    workflow = definition_at(row.workflow_name).build_with(**kwargs)
+    workflow: Workflow[Any] = definition_at(row.workflow_name).build_with(**kwargs)
     options = _options(row, WORKFLOW_OPTIONS, now)
     return workflow.with_options(**options) if options else workflow
 

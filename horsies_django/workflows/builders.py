@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
 from ..core.registry import registry as names
-from .registry import registry
+from .registry import Builder, registry
 from .workflow import Workflow
 
 P = ParamSpec("P")
 W = TypeVar("W", bound=Workflow[Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Builder:
-    """A function that returns a workflow, and the arguments with which ``manage.py check`` calls it."""
-
-    func: Callable[..., Any]
-    cases: Sequence[Mapping[str, Any]]
-
-    @property
-    def path(self) -> str:
-        """The dotted path of the function."""
-        return f"{self.func.__module__}.{self.func.__qualname__}"
 
 
 @overload

@@ -11,11 +11,10 @@ from django.utils import timezone
 
 from ..core.bounds import DATES_ALLOWED, is_in_range
 from ..core.option_parsers import LONGEST_DURATION
-from ..core.serialization import clean_text
 from ..core.workflow_errors import DefinitionErrorCode, NodeError, shown
 from ..core.workflow_status import Join
 from ..enqueue.call_builder import Callee
-from ..enqueue.nodes import CallNode, EventNode, MapNode, Node, SleepNode, Source
+from ..enqueue.nodes import CallNode, EventNode, MapNode, Node, SleepNode, Source, event_name_error
 from . import recursion_check
 from .blueprint import NodeBlueprint, SourceIndex
 from .conditions import path_of
@@ -26,7 +25,6 @@ from .subworkflow_node import SubWorkflowNode
 from .topology import Topology
 from .type_compat import are_disjoint, describe
 
-EVENT_NAME_LENGTH: Final = 100
 _JOINS: Final = frozenset(Join.values)
 #: The columns of a node with invalid options, whose blueprint is never used.
 _NO_COLUMNS: Final = {"backend": "", "queue_name": "", "priority": 0, "rich": False}
@@ -186,13 +184,6 @@ def _event(node: EventNode, node_errors: list[NodeError]) -> dict[str, Any]:
         problem = f"timeout is {shown(node.timeout)}; allowed: more than 0 seconds, a timedelta, or None for no limit."
         node_errors.append((DefinitionErrorCode.INVALID_EVENT, problem))
     return {"event_name": name, "event_timeout": timeout}
-
-
-def event_name_error(name: object) -> str | None:
-    """Return why this can't be the name of an event; None if it can."""
-    if isinstance(name, str) and 0 < len(name) <= EVENT_NAME_LENGTH and name == clean_text(name):
-        return None
-    return f"{shown(name)}; allowed: a text of 1 to {EVENT_NAME_LENGTH} characters."
 
 
 def _seconds(value: object) -> float | None:

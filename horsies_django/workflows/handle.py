@@ -18,9 +18,8 @@ from ..core.results import RetrievalCode, TaskError, TaskResult
 from ..core.workflow_errors import shown
 from ..core.workflow_status import WorkflowStatus, WorkflowTaskStatus
 from ..enqueue import result_reader, wait
-from ..enqueue.nodes import Node, NodeKey, NodeRef
+from ..enqueue.nodes import Node, NodeKey, NodeRef, event_name_error
 from . import snapshot
-from .compile import event_name_error
 
 if TYPE_CHECKING:
     from ..models.workflow import WorkflowQuerySet

@@ -9,25 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Final
 from weakref import WeakSet
 
 from ..core.dry_run import sends_nothing
 from ..core.exceptions import InvalidWorkflow
 from ..core.workflow_errors import DefinitionErrorCode
-
-#: A WorkflowDefinition, whose module imports this one.
-Definition = type[Any]
+from .definition_meta import Definition
 
 #: The definitions that are being built, from the outermost; None stands for one with arguments.
-_building: Final[ContextVar[tuple[Definition | None, ...]]] = ContextVar("horsies_building", default=())
+_building: Final[ContextVar[tuple[type[Definition] | None, ...]]] = ContextVar("horsies_building", default=())
 
 #: Definitions known not to contain themselves.
-_without_recursion: Final[WeakSet[Definition]] = WeakSet()
+_without_recursion: Final[WeakSet[type[Definition]]] = WeakSet()
 
 
 @contextmanager
-def building(definition: Definition, *, has_arguments: bool) -> Iterator[None]:
+def building(definition: type[Definition], *, has_arguments: bool) -> Iterator[None]:
     """Mark a definition as being built in the block."""
     token = _building.set((*_building.get(), None if has_arguments else definition))
     try:
@@ -36,7 +34,7 @@ def building(definition: Definition, *, has_arguments: bool) -> Iterator[None]:
         _building.reset(token)
 
 
-def find_recursion(definition: Definition) -> str | None:
+def find_recursion(definition: type[Definition]) -> str | None:
     """Return the error if this subworkflow, without arguments, makes a definition contain itself; None if not."""
     above = _building.get()
     if definition in above:
@@ -51,7 +49,7 @@ def find_recursion(definition: Definition) -> str | None:
     return problem
 
 
-def _find_recursion_within(definition: Definition) -> str | None:
+def _find_recursion_within(definition: type[Definition]) -> str | None:
     try:
         with sends_nothing():
             definition.build_with()

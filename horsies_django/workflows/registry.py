@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.exceptions import NotRegistered
 from ..core.registry import registry as names
+from .definition_meta import Definition
 
-if TYPE_CHECKING:
-    from .builders import Builder
-    from .definition import WorkflowDefinition
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """A function that returns a workflow, and the arguments with which ``manage.py check`` calls it."""
+
+    func: Callable[..., Any]
+    cases: Sequence[Mapping[str, Any]]
+
+    @property
+    def path(self) -> str:
+        """The dotted path of the function."""
+        return f"{self.func.__module__}.{self.func.__qualname__}"
 
 
 @dataclass(slots=True)
 class Registry:
     """Definitions and builders by their paths, so that a module that is imported again replaces its own."""
 
-    definitions: dict[str, type[WorkflowDefinition[Any]]] = field(default_factory=dict)
+    definitions: dict[str, type[Definition]] = field(default_factory=dict)
     builders: dict[str, Builder] = field(default_factory=dict)
 
-    def add(self, definition: type[WorkflowDefinition[Any]]) -> None:
+    def add(self, definition: type[Definition]) -> None:
         """Add a definition. A duplicate key is reported when one of the two is built."""
         path = definition._meta.path
         names.note(path, is_new=path not in self.definitions)
         self.definitions[path] = definition
 
-    def with_key(self, definition_key: str) -> Iterator[type[WorkflowDefinition[Any]]]:
+    def with_key(self, definition_key: str) -> Iterator[type[Definition]]:
         """Yield the definitions with this key."""
         for definition in self.definitions.values():
             if definition._meta.options.definition_key == definition_key:
@@ -37,7 +47,7 @@ class Registry:
 registry = Registry()
 
 
-def definition_at(definition_key: str) -> type[WorkflowDefinition[Any]]:
+def definition_at(definition_key: str) -> type[Definition]:
     """Return the definition with this key. Raises NotRegistered unless there is exactly one."""
     found = list(registry.with_key(definition_key))
     if len(found) != 1:

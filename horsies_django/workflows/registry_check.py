@@ -14,9 +14,8 @@ from ..core.dry_run import sends_nothing
 from ..core.exceptions import InvalidWorkflow
 from ..core.type_check import hints_of
 from ..core.workflow_errors import DefinitionError, DefinitionErrorCode, shown
-from .builders import Builder
-from .definition import WorkflowDefinition
-from .registry import registry
+from .definition_meta import Definition
+from .registry import Builder, registry
 from .workflow import Workflow
 
 
@@ -30,7 +29,7 @@ def find_errors() -> Iterator[DefinitionError]:
     yield from _undecorated_builders()
 
 
-def _of_definition(definition: type[WorkflowDefinition[Any]]) -> Iterator[DefinitionError]:
+def _of_definition(definition: type[Definition]) -> Iterator[DefinitionError]:
     """Yield the errors of a definition in each of its cases; those of the class alone if it needs arguments."""
     meta = definition._meta
     cases = meta.options.cases

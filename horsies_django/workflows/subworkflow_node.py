@@ -10,6 +10,7 @@ from ..core.workflow_status import NodeKind
 from ..enqueue.node_factories import check_names, node_fields
 from ..enqueue.node_option_types import SubWorkflowNodeOptions
 from ..enqueue.nodes import CallNode
+from .definition_meta import Definition
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -18,7 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 class SubWorkflowNode(CallNode[T_co]):
     """A workflow as a node of another one, from ``Import.node(**options)(**params)``; its value is the output."""
 
-    definition: type[Any]  # a WorkflowDefinition, whose module imports this one
+    definition: type[Definition]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     kind = NodeKind.SUBWORKFLOW
@@ -26,14 +27,14 @@ class SubWorkflowNode(CallNode[T_co]):
     @property
     def label(self) -> str:
         """The dotted path of the definition."""
-        return str(self.definition._meta.path)
+        return self.definition._meta.path
 
 
 @dataclass(frozen=True, slots=True)
 class SubWorkflowNodeFactory(Generic[T_co]):
     """Makes nodes of a subworkflow with the same options; call it with the parameters of ``build_with``."""
 
-    definition: type[Any]  # a WorkflowDefinition, whose module imports this one
+    definition: type[Definition]
     options: Mapping[str, Any]
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> SubWorkflowNode[T_co]:

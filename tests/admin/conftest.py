@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 
-from horsies_django.admin.acting import bulk_action
+from horsies_django.admin.actions import bulk_action
 
 
 @pytest.fixture(autouse=True)

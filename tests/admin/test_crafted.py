@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from horsies_django import Workflow as Definition
 from horsies_django import wait_for_event
-from horsies_django.admin.acting import actions as acting
-from horsies_django.admin.acting.verbs import Verb
+from horsies_django.admin.actions import action_admin as acting
+from horsies_django.admin.actions.admin_action import Verb
 from horsies_django.models import Queue, Task, Workflow, WorkflowTask
 from tests.admin import page_jobs
 from tests.jobs import tasks

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horsies_django.admin.graph.critical import critical_path
+from horsies_django.admin.graph.boxes import ALIKE, Node, edges_of, folded
+from horsies_django.admin.graph.critical_path import critical_path
 from horsies_django.admin.graph.drawing import Style, draw, path_of
-from horsies_django.admin.graph.folding import ALIKE, Node, edges_of, folded
+from horsies_django.admin.graph.labels import cut
 from horsies_django.admin.graph.layout import HEIGHT, MOST_EDGES, WIDTH, lay_out
+from horsies_django.admin.graph.node_timeline import draw_timeline
 from horsies_django.admin.graph.ranking import ranked, reduced
-from horsies_django.admin.graph.timeline import draw_timeline
-from horsies_django.admin.graph.words import cut
 
 pytestmark = pytest.mark.once
 

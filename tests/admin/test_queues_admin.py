@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils.html import strip_tags
 
 from horsies_django import TaskStatus
-from horsies_django.admin.workers_queues import places
+from horsies_django.admin.workers_queues import load
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Queue, Rollup, Task, Worker, depths
 from horsies_django.models.rollup import Span
@@ -141,7 +141,7 @@ def test_no_more_than_a_thousand_are_counted(staff):
 
 
 def test_behind_more_that_waits_in_other_queues_it_is_said_that_none_of_it_is_its_own(staff, monkeypatch):
-    monkeypatch.setattr(places, "COUNTED", 3)
+    monkeypatch.setattr(load, "COUNTED", 3)
     tasks.noop.with_options(queue_name="reports").schedule(9_000)
     for _ in range(3):
         tasks.noop.with_options(queue_name="emails").schedule(60)

@@ -14,9 +14,9 @@ from django.utils import translation
 from django.utils.html import strip_tags
 
 from horsies_django import Workflow as Definition
-from horsies_django.admin.schedules import words
-from horsies_django.admin.schedules.verbs import RUN_NOW
-from horsies_django.admin.schedules.words import words_of
+from horsies_django.admin.schedules import timing_text
+from horsies_django.admin.schedules.schedule_actions import RUN_NOW
+from horsies_django.admin.schedules.timing_text import words_of
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Schedule, Task, Workflow
 from tests.jobs import tasks
@@ -107,7 +107,7 @@ def test_words_are_the_readers_own():
 
 @pytest.mark.once
 def test_without_the_package_for_words_the_expression_itself_is_shown(monkeypatch):
-    monkeypatch.setattr(words, "find_spec", lambda name: None)
+    monkeypatch.setattr(timing_text, "find_spec", lambda name: None)
 
     assert words_of("cron:0 9 * * MON-FRI", "UTC") == "0 9 * * MON-FRI (UTC)"
 

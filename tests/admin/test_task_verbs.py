@@ -15,7 +15,7 @@ from django.utils import timezone
 
 import horsies_django
 from horsies_django import RetryPolicy, SuccessCase, SuccessPolicy, TaskHandle
-from horsies_django.admin.acting import bulk_action
+from horsies_django.admin.actions import bulk_action
 from horsies_django.core.ids import uuid7s
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Workflow, WorkflowTask
 from horsies_django.ops.keyset import scan

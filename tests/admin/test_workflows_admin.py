@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Join, OnError, SuccessCase, SuccessPolicy, Workflow, sleep, wait_for_event
-from horsies_django.admin.acting import bulk_action
-from horsies_django.admin.workflows import nodes
+from horsies_django.admin.actions import bulk_action
+from horsies_django.admin.workflows import node_rows
 from horsies_django.admin.workflows.admin import WorkflowAdmin
 from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as Row
@@ -289,7 +289,7 @@ def test_above_a_limit_the_page_says_that_it_draws_nothing(staff):
 
 
 def test_of_too_many_edges_none_is_read_and_the_page_says_so(staff, monkeypatch):
-    monkeypatch.setattr(nodes, "EDGES", 1_000)
+    monkeypatch.setattr(node_rows, "EDGES", 1_000)
     handle = row("tangle", *({"waits_for": list(range(index))} for index in range(30)))
     client = staff("view_workflow")
 

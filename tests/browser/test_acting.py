@@ -6,7 +6,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from horsies_django import TaskStatus, Workflow
-from horsies_django.admin.acting import bulk_action
+from horsies_django.admin.actions import bulk_action
 from horsies_django.models import Queue, Task, Worker
 from tests.conftest import wait_until
 from tests.jobs import tasks

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from selenium.webdriver.common.by import By
 
-from horsies_django.admin.acting import bulk_action
+from horsies_django.admin.actions import bulk_action
 from horsies_django.ops.keyset import scan
 
 from .places import HOSTILE, furnish

@@ -10,7 +10,7 @@ from horsies_django import Workflow
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.ops.inspector import State, tasks
-from horsies_django.ops.inspector.verbs import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, moving
+from horsies_django.ops.inspector.actions import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, moving
 from tests.gathering import jobs as gathering
 from tests.inspecting.makers import COLUMNS, make, one_of_each, some
 from tests.jobs import tasks as jobs

@@ -117,7 +117,7 @@ def test_an_act_that_breaks_off_is_logged_with_what_it_did(said):
 
 
 def _cancel():
-    from horsies_django.ops.inspector.verbs import CANCEL
+    from horsies_django.ops.inspector.actions import CANCEL
 
     return CANCEL
 

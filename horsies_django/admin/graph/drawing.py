@@ -14,9 +14,9 @@ from django.utils.translation import gettext as _
 
 from ...core.durations import lasting
 from ...core.workflow_status import NodeKind
-from .folding import Box
+from .boxes import Box
+from .labels import KINDS, MARKS, STATES, counted, cut, marked, word_of
 from .layout import HEIGHT, WIDTH, Layout, Route
-from .words import KINDS, MARKS, STATES, counted, cut, marked, word_of
 
 #: Letters of a name that fit into a box, and of the line below.
 _NAME: Final = 21

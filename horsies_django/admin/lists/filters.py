@@ -18,11 +18,11 @@ from ...db.expressions import NowPlus
 from ...models import Queue, Worker
 from ...models.claim.query import not_past_deadline
 from ...models.operator_actions import INTERNAL
-from ...ops.keyset import scope
+from ...ops.keyset import scopes
 from ...ops.keyset.scan import Bounds
-from ...ops.keyset.scope import Ground
+from ...ops.keyset.scopes import Ground
 from ..base import queue_database
-from .registered import error_codes, task_names
+from .registered_tasks import error_codes, task_names
 from .search import is_id
 
 #: Choices that a filter offers at most; there is the search for others.
@@ -87,7 +87,7 @@ class Filter(admin.SimpleListFilter):
     @property
     def ground(self) -> Ground:
         """Where the rows are."""
-        return scope.WHOLE
+        return scopes.WHOLE
 
     @property
     def bounds(self) -> Bounds:
@@ -123,7 +123,7 @@ class StatusFilter(Filter):
     @property
     def ground(self) -> Ground:
         """Failed ones and those that live have an index."""
-        return scope.of_status(self.chosen) if self.chosen else scope.WHOLE
+        return scopes.of_status(self.chosen) if self.chosen else scopes.WHOLE
 
 
 class StateFilter(Filter):
@@ -132,13 +132,13 @@ class StateFilter(Filter):
     title = _("state")
     parameter_name = "state"
     _GROUNDS: Final = {
-        "scheduled": scope.DEFERRED,
-        "aggregating": scope.DEFERRED,
-        "retrying": scope.DEFERRED,
-        "due": scope.DUE,
-        "active": scope.HELD,
-        "archived": scope.of_status(TaskStatus.FAILED),
-        "completed": scope.WHOLE,
+        "scheduled": scopes.DEFERRED,
+        "aggregating": scopes.DEFERRED,
+        "retrying": scopes.DEFERRED,
+        "due": scopes.DUE,
+        "active": scopes.HELD,
+        "archived": scopes.of_status(TaskStatus.FAILED),
+        "completed": scopes.WHOLE,
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -163,7 +163,7 @@ class StateFilter(Filter):
     @property
     def ground(self) -> Ground:
         """Where tasks in that state are."""
-        return self._GROUNDS.get(self.chosen or "", scope.WHOLE)
+        return self._GROUNDS.get(self.chosen or "", scopes.WHOLE)
 
 
 class KindFilter(Filter):
@@ -267,7 +267,7 @@ class ErrorFilter(FoldedFilter):
     @property
     def ground(self) -> Ground:
         """What has a code has an index."""
-        return scope.WITH_ERROR if self.chosen else scope.WHOLE
+        return scopes.WITH_ERROR if self.chosen else scopes.WHOLE
 
 
 class TroubleFilter(Filter):
@@ -300,4 +300,4 @@ class TroubleFilter(Filter):
     @property
     def ground(self) -> Ground:
         """What has not begun is pending."""
-        return {"late": scope.DUE, "overdue": scope.OVERDUE}.get(self.chosen or "", scope.WHOLE)
+        return {"late": scopes.DUE, "overdue": scopes.OVERDUE}.get(self.chosen or "", scopes.WHOLE)

@@ -9,8 +9,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...models import Schedule
-from ...ops.keyset import scope
-from ...ops.keyset.scope import Ground
+from ...ops.keyset import scopes
+from ...ops.keyset.scopes import Ground
 from ..base import queue_database
 from ..links import may_look
 from .filters import FoldedFilter
@@ -39,4 +39,4 @@ class ScheduleFilter(FoldedFilter):
     @property
     def ground(self) -> Ground:
         """They have an index."""
-        return Ground(lanes=(Q(schedule_id=self.chosen),)) if self.chosen else scope.WHOLE
+        return Ground(lanes=(Q(schedule_id=self.chosen),)) if self.chosen else scopes.WHOLE

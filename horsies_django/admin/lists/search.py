@@ -20,10 +20,10 @@ from django.utils.translation import gettext_lazy as _
 from ...core.status import TASK_LIVE_STATES
 from ...enqueue.masking import Mask, mask_of
 from ...models import TaskAttempt
-from ...ops.keyset import scope
+from ...ops.keyset import scopes
 from ...ops.keyset.keys import Key
 from ...ops.keyset.scan import PAGE, Bounds, Sift
-from ...ops.keyset.scope import Ground
+from ...ops.keyset.scopes import Ground
 from ...ops.payload_view.contents import contents_of
 from ...ops.payload_view.excerpt import with_small_calls
 
@@ -45,7 +45,7 @@ class Search:
     """
 
     rows: Q = field(default_factory=Q)
-    ground: Ground = scope.WHOLE
+    ground: Ground = scopes.WHOLE
     bounds: Bounds = field(default_factory=Bounds)
     sift: Sift | None = None
     is_slow: bool = False
@@ -114,11 +114,11 @@ def _in_error(text: str) -> Search:
     for column in ("error_message", "exception_class"):
         of_last = Subquery(attempts.values(column)[:1])
         rows |= Q(_contains(of_last, text), status__in=sorted(TASK_LIVE_STATES))
-    return Search(Q(error_code__isnull=False) & rows, scope.WITH_ERROR)
+    return Search(Q(error_code__isnull=False) & rows, scopes.WITH_ERROR)
 
 
 def _in_status(text: str) -> Search:
-    return Search(Q(status=text.upper()), scope.of_status(text.upper()))
+    return Search(Q(status=text.upper()), scopes.of_status(text.upper()))
 
 
 _QUALIFIERS: Final = {"args": _in_args, "error": _in_error, "status": _in_status}

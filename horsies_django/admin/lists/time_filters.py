@@ -11,8 +11,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...db.expressions import NowPlus
-from ...ops.keyset import scope
-from ...ops.keyset.scope import Ground
+from ...ops.keyset import scopes
+from ...ops.keyset.scopes import Ground
 from .filters import FoldedFilter
 
 _ENDS: Final = ("completed_at", "failed_at", "cancelled_at", "expired_at")
@@ -85,7 +85,7 @@ class DueFilter(FoldedFilter):
     @property
     def ground(self) -> Ground:
         """What is due later is pending."""
-        return scope.DEFERRED if (self.chosen or "").startswith("next") else scope.WHOLE
+        return scopes.DEFERRED if (self.chosen or "").startswith("next") else scopes.WHOLE
 
 
 class AttemptsFilter(FoldedFilter):

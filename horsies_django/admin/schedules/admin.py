@@ -21,8 +21,8 @@ from ..lists.search import is_unreadable
 from ..workflows.event_form import PayloadField
 from .filters import SourceFilter, StateFilter, TroubleFilter
 from .form import JSON_BOX, ScheduleForm, backends
-from .page import SchedulePage
-from .verbs import ENABLE, SCHEDULE_VERBS
+from .schedule_actions import ENABLE, SCHEDULE_VERBS
+from .schedule_page import SchedulePage
 
 #: What may hold something that not everybody is to see.
 _VALUES: Final = ("args", "kwargs", "options")

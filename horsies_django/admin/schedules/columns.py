@@ -14,10 +14,10 @@ from django.utils.translation import gettext_lazy as _
 from ...core.schedule_enums import DisabledBy
 from ...models import Schedule
 from ..formatting import at
-from ..moments import when
-from ..workers_queues.live import LiveAdmin, live
-from .states import state_of
-from .words import words_of
+from ..live_columns import LiveAdmin, live
+from ..times import when
+from .state_badge import state_of
+from .timing_text import words_of
 
 #: Characters of an error that a row shows.
 ERROR: Final = 60

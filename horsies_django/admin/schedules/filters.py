@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ..lists.filters import Filter
-from .states import DISABLED
+from .state_badge import DISABLED
 
 
 class StateFilter(Filter):

@@ -18,8 +18,8 @@ from ...models import Schedule
 from ...models.operator_actions import INTERNAL
 from ...workflows.registry import registry
 from ..base import queue_database
-from ..lists.registered import task_names
-from ..moments import validate_date
+from ..lists.registered_tasks import task_names
+from ..times import validate_date
 from ..workflows.event_form import OfferingInput
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from django.utils.translation import gettext as _
 from ...core.durations import lasting
 from ...models import Task, Workflow
 from ..links import Links
-from ..moments import when
-from ..state_words import status_badge
+from ..status_text import status_badge
+from ..times import when
 
 #: Runs that a page lists.
 SHOWN: Final = 20

@@ -16,8 +16,8 @@ from django.utils.safestring import SafeString
 
 from ...core.schedule_patterns import with_kind
 from ...models import Schedule
-from ..moments import validate_date, when
-from .words import words_of
+from ..times import validate_date, when
+from .timing_text import words_of
 
 #: Runs that are shown.
 SHOWN: Final = 5

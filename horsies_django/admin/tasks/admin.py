@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from ...ops.keyset.scan import Walk
 from ...ops.payload_view.contents import PARTS
-from ..acting.verbs import Verb
+from ..actions.admin_action import Verb
 from ..lists import search
 from ..lists.filters import (
     ErrorFilter,
@@ -24,13 +24,13 @@ from ..lists.filters import (
     WorkerFilter,
 )
 from ..lists.schedule_filter import ScheduleFilter
-from ..lists.sent import SentFilter
+from ..lists.sent_filter import SentFilter
 from ..lists.time_filters import AttemptsFilter, DueFilter, RanFilter, WaitedFilter
 from .changelist import TaskList
 from .columns import TaskColumns
-from .move import MoveForm
-from .page import TaskPage
-from .verbs import TASK_VERBS
+from .move_form import MoveForm
+from .task_actions import TASK_VERBS
+from .task_page import TaskPage
 
 
 class TaskAdmin(TaskColumns, TaskPage):
@@ -55,7 +55,7 @@ class TaskAdmin(TaskColumns, TaskPage):
         "shown_id",
     )
     list_display_links = ("shown_name",)
-    change_list_template = "admin/horsies_django/walking_change_list.html"
+    change_list_template = "admin/horsies_django/keyset_change_list.html"
     list_filter = (
         StatusFilter,
         StateFilter,

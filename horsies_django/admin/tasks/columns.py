@@ -18,8 +18,8 @@ from ...core.durations import lasting
 from ...models import Task
 from ...ops.payload_view.excerpt import excerpt_of
 from ..formatting import progress_bar
-from ..moments import when
-from ..state_words import is_overdue, state_by_asynq, status_badge
+from ..status_text import is_overdue, state_by_asynq, status_badge
+from ..times import when
 
 #: Characters of an id that a column shows.
 SHORT = 13

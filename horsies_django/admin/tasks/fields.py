@@ -17,12 +17,12 @@ from ...core.retention import LONGEST, retention_of
 from ...core.status import TASK_LIVE_STATES, TaskStatus
 from ...models import Limit, Task, Worker
 from ...ops.payload_view.contents import contents_of
-from ...ops.payload_view.policy import policy_in_words
-from ..acting.actions import ActingAdmin
+from ...ops.payload_view.retry_policy import policy_in_words
+from ..actions.action_admin import ActingAdmin
 from ..formatting import as_json, at, block, masked_json, moment, progress_bar
 from ..links import Links
 from ..schedules.link import schedule_link
-from ..state_words import is_overdue, state_by_asynq, status_badge
+from ..status_text import is_overdue, state_by_asynq, status_badge
 from .attempts import MESSAGE, error_of
 from .items import shown_items
 from .unique_words import unique_words

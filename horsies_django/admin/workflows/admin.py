@@ -24,21 +24,21 @@ from ...core.workflow_status import NodeKind
 from ...models import Task, Workflow, WorkflowTask
 from ...ops.payload_view.contents import as_texts, give_values
 from ...workflows import control
-from ..acting.actions import ActingAdmin
-from ..acting.verbs import Verb
+from ..actions.action_admin import ActingAdmin
+from ..actions.admin_action import Verb
 from ..formatting import as_json, grouped, moment
 from ..links import Links
 from ..lists.schedule_filter import ScheduleFilter
 from ..lists.search import is_unreadable
-from ..lists.sent import SentFilter
+from ..lists.sent_filter import SentFilter
 from ..schedules.link import schedule_link
-from ..state_words import status_badge
+from ..status_text import status_badge
 from .changelist import WorkflowList, parse
-from .contents import mask_of_workflow
 from .event_form import EventForm
 from .filters import NameFilter, StatusFilter, TreeFilter
-from .page import WorkflowPage
-from .verbs import RETRY, WORKFLOW_VERBS
+from .masking import mask_of_workflow
+from .workflow_actions import RETRY, WORKFLOW_VERBS
+from .workflow_page import WorkflowPage
 
 #: What only a page of one shows.
 _LARGE = ("success_policy", "result", "error")
@@ -59,7 +59,7 @@ class WorkflowAdmin(ActingAdmin):
         "unique_key",
     )
     list_display_links = ("shown_name",)
-    change_list_template = "admin/horsies_django/walking_change_list.html"
+    change_list_template = "admin/horsies_django/keyset_change_list.html"
     list_filter = (StatusFilter, TreeFilter, SentFilter, NameFilter, ScheduleFilter)
     ordering = ("-id",)
     sortable_by = ()

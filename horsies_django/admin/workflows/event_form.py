@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ...core.compat import task_backends
 from ...core.serialization import check_size, dumps, encode
 from ...enqueue.backend import HorsiesBackend
-from ...workflows.compile import EVENT_NAME_LENGTH, event_name_error
+from ...enqueue.nodes import EVENT_NAME_LENGTH, event_name_error
 
 
 class OfferingInput(forms.TextInput):

@@ -9,8 +9,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...core.workflow_status import WorkflowStatus
-from ...ops.keyset import scope
-from ...ops.keyset.scope import Ground
+from ...ops.keyset import scopes
+from ...ops.keyset.scopes import Ground
 from ...workflows.registry import registry
 from ..lists.filters import Filter, FoldedFilter
 from ..lists.search import is_id
@@ -30,7 +30,7 @@ class StatusFilter(Filter):
     def ground(self) -> Ground:
         """Where those are."""
         is_whole = self.chosen in (None, WorkflowStatus.COMPLETED)
-        return scope.WHOLE if is_whole else Ground(lanes=(Q(status=self.chosen),))
+        return scopes.WHOLE if is_whole else Ground(lanes=(Q(status=self.chosen),))
 
 
 class TreeFilter(Filter):
@@ -67,4 +67,4 @@ class NameFilter(FoldedFilter):
     @property
     def ground(self) -> Ground:
         """They have an index."""
-        return Ground(lanes=(Q(name=self.chosen),)) if self.chosen else scope.WHOLE
+        return Ground(lanes=(Q(name=self.chosen),)) if self.chosen else scopes.WHOLE

@@ -11,9 +11,9 @@ from django.db.models import Case, JSONField, Q, Value, When
 from ...core.workflow_status import NodeKind
 from ...models import Workflow, WorkflowTask
 from ...ops.payload_view.contents import as_texts, give_values
-from ..graph.folding import Node
-from ..graph.words import STATES
-from .nodes import AS_TEXT, LIGHT, rows_of
+from ..graph.boxes import Node
+from ..graph.labels import STATES
+from .node_rows import AS_TEXT, LIGHT, rows_of
 
 #: Nodes in one page of the table.
 LISTED: Final = 200

@@ -17,8 +17,8 @@ from horsies_django.core.option_parsers import INHERIT
 from horsies_django.core.printable import one_line
 from horsies_django.core.queue_policy import parse_rules
 from horsies_django.management.base import QueueCommand
+from horsies_django.management.environment import flag_or_variable
 from horsies_django.management.tasks.flags import retention_of
-from horsies_django.management.variables import flag_or_variable
 from horsies_django.models import Queue
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.queue import QueueQuerySet

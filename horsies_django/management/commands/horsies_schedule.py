@@ -21,8 +21,8 @@ from horsies_django.core.printable import one_line
 from horsies_django.core.schedule_enums import DisabledBy
 from horsies_django.db.clock import database_now
 from horsies_django.management.base import QueueCommand
-from horsies_django.management.layout import table
-from horsies_django.management.variables import flag_or_variable
+from horsies_django.management.environment import flag_or_variable
+from horsies_django.management.text_table import table
 from horsies_django.models import Schedule
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.models.schedule import ScheduleQuerySet

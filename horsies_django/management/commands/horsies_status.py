@@ -14,8 +14,8 @@ from horsies_django.core.backends import horsies_backend
 from horsies_django.core.durations import brief
 from horsies_django.core.printable import one_line
 from horsies_django.management.base import QueueCommand
-from horsies_django.management.layout import table
-from horsies_django.management.variables import flag_or_variable
+from horsies_django.management.environment import flag_or_variable
+from horsies_django.management.text_table import table
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.metrics import Snapshot, take
 from horsies_django.ops.metrics.snapshot import QueueFigures

@@ -14,9 +14,9 @@ from django.db import DatabaseError
 from horsies_django.core.compat import InvalidTask
 from horsies_django.core.exceptions import PayloadMismatch
 from horsies_django.management.base import QueueCommand
-from horsies_django.management.tasks import act, sending, show
+from horsies_django.management.environment import flag_or_variable
+from horsies_django.management.tasks import act, enqueue, show
 from horsies_django.management.tasks.flags import add_acting, add_common, add_listing
-from horsies_django.management.variables import flag_or_variable
 from horsies_django.models.check_migrated import check_tables
 from horsies_django.ops.inspector import Inspector, tasks
 from horsies_django.worker.connection import own_connection
@@ -70,7 +70,7 @@ class Command(QueueCommand):
             if name == "move":
                 acting_parser.add_argument("--to-queue", metavar="NAME", help="The queue that they go to.")
                 acting_parser.add_argument("--priority", metavar="N", help="Their new priority, from -100 to 100.")
-        sending.add_sending(_action(actions, "enqueue", "Send a call of a task of an installed app."))
+        enqueue.add_sending(_action(actions, "enqueue", "Send a call of a task of an installed app."))
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -96,7 +96,7 @@ class Command(QueueCommand):
             case "show":
                 show.print_tasks(inspector, options, self.stdout, self.stderr)
             case "enqueue":
-                sending.send(inspector, options, self.stdout)
+                enqueue.send(inspector, options, self.stdout)
             case action:
                 act.act(inspector, action, options, self.stdout, self.stderr)
 

@@ -13,7 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from horsies_django.core.options import WorkerOptions, worker_option
 from horsies_django.management.base import QueueCommand
-from horsies_django.management.variables import boolean, flag_or_variable, names_in
+from horsies_django.management.environment import boolean, flag_or_variable, names_in
 from horsies_django.worker.config import Until, WorkerConfig
 from horsies_django.worker.console_logging import log_to_console
 from horsies_django.worker.run_worker import run_worker

@@ -13,8 +13,8 @@ from django.db import DatabaseError
 
 from horsies_django.core.printable import one_line
 from horsies_django.ops.inspector import Chosen, Inspector, Matching, Report
+from horsies_django.ops.inspector.actions import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, Verb, moving
 from horsies_django.ops.inspector.selection import narrowed
-from horsies_django.ops.inspector.verbs import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, Verb, moving
 from horsies_django.ops.keyset.estimate import Extent, edge_of, extent_of
 
 from .flags import count_of, ids_of, which_of

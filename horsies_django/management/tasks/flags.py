@@ -13,10 +13,10 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
 from horsies_django.core.ids import as_uuid
-from horsies_django.management.variables import duration_of
+from horsies_django.management.environment import duration_of
 from horsies_django.ops.inspector.filters import Which
 from horsies_django.ops.inspector.inspector import PAGE
-from horsies_django.ops.inspector.states import ALLOWED
+from horsies_django.ops.inspector.task_states import ALLOWED
 
 #: Stands for the ids on standard input.
 STDIN: Final = "-"

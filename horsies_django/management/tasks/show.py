@@ -11,10 +11,10 @@ from django.core.management.base import CommandError, OutputWrapper
 
 from horsies_django.core.durations import brief, from_now
 from horsies_django.core.printable import one_line
-from horsies_django.management.layout import table
+from horsies_django.management.text_table import table
 from horsies_django.ops.inspector import Inspector, ListedTask, ShownTask
 from horsies_django.ops.inspector.inspector import PAGE
-from horsies_django.ops.inspector.states import WAITING
+from horsies_django.ops.inspector.task_states import WAITING
 
 from .flags import count_of, ids_of, which_of
 

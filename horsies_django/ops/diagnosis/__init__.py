@@ -9,10 +9,10 @@ from datetime import datetime
 
 from ...core.status import TaskStatus
 from ...models import Task, WorkflowTask
-from .held import of_held
-from .node import of_node
+from .claimed import of_held
 from .pending import of_pending
 from .reason import About, Reason, ReasonCode, now_of
+from .workflow_node import of_node
 
 __all__ = ["About", "Reason", "ReasonCode", "reasons_of", "reasons_of_node"]
 

@@ -12,13 +12,13 @@ Report(verb='run', done=4012, left=0, reasons={}, left_alone=(), is_dry=False)
 
 from __future__ import annotations
 
+from .delete_queue import DeletedQueue, QueueNotEmpty, delete_queue
 from .detail import ShownTask
 from .inspector import Inspector, tasks
-from .queues import DeletedQueue, QueueNotEmpty, delete_queue
 from .report import LeftAlone, Report
 from .selection import ByIds, Chosen, Matching
-from .states import State
 from .summary import ListedTask
+from .task_states import State
 
 __all__ = [
     "ByIds",

@@ -17,7 +17,7 @@ from ..diagnosis import reasons_of
 from ..payload_view.contents import Contents, as_texts, contents_of, give_values, read, with_texts
 from ..payload_view.excerpt import LENGTH
 from ..payload_view.json_text import head, pieces
-from ..payload_view.policy import policy_in_words
+from ..payload_view.retry_policy import policy_in_words
 from .summary import ListedTask, as_text, facts_by_name, orphans_among
 
 #: What is told of an attempt.

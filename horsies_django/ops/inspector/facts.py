@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from ...models.operator_actions import INTERNAL
 from ...models.transitions import TaskQuerySet
-from .states import State, state_of
+from .task_states import State, state_of
 
 
 class Facts(NamedTuple):

@@ -11,9 +11,9 @@ from ...core.option_parsers import parse_duration
 from ...core.registry import registry
 from ...db.expressions import NowPlus
 from ...models.transitions import TaskQuerySet
-from ..keyset import scope
+from ..keyset import scopes
 from ..keyset.scan import Walk
-from .states import ALLOWED, State, ground_of, in_states, states_of
+from .task_states import ALLOWED, State, ground_of, in_states, states_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Which:
 
         Ids tell when they were made, and yet are not asked how old a task is: a sender may have given one of its own.
         """
-        ground = ground_of(self.states) if self.states else scope.WHOLE
+        ground = ground_of(self.states) if self.states else scopes.WHOLE
         if self.states:
             rows = in_states(rows, self.states)
         if self.queue is not None:

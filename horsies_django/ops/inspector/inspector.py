@@ -21,8 +21,8 @@ from .filters import Which
 from .report import LeftAlone, Report
 from .selection import MISSING, ByIds, Matching
 from .send_by_name import rewriting, send_by_path, task_at
-from .states import State
 from .summary import ListedTask, as_listed, listed
+from .task_states import State
 
 #: Tasks of one page (A3-100).
 PAGE: Final = 30

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 from uuid import UUID
 
-from .states import State
+from .task_states import State
 
 #: Tasks left alone that a report names; beyond that it only counts.
 NAMED: Final = 1_000

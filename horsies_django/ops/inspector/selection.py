@@ -11,11 +11,11 @@ from uuid import UUID
 from ...core.operations import log_operation
 from ...models.transitions import TaskQuerySet
 from ..keyset.estimate import edge_of
-from . import verbs
+from . import actions
+from .actions import Verb
 from .facts import Facts, facts_of
 from .filters import Which
 from .report import LeftAlone, Report
-from .verbs import Verb
 
 #: What is said of an id that no task has.
 MISSING: Final = "there is no such task"
@@ -32,26 +32,26 @@ class Chosen(ABC):
 
     def run(self, *, dry_run: bool = False) -> Report:
         """Let scheduled and retrying tasks be due now (A3-101)."""
-        return self.do(verbs.RUN, dry_run=dry_run)
+        return self.do(actions.RUN, dry_run=dry_run)
 
     def cancel(self, *, include_running: bool = False, dry_run: bool = False) -> Report:
         """Cancel tasks that have not begun and, when asked, tell those that run to stop."""
-        return self.do(verbs.CANCEL_RUNNING if include_running else verbs.CANCEL, dry_run=dry_run)
+        return self.do(actions.CANCEL_RUNNING if include_running else actions.CANCEL, dry_run=dry_run)
 
     def retry(self, *, dry_run: bool = False) -> Report:
         """Run failed, cancelled and expired tasks again, with a fresh budget."""
-        return self.do(verbs.RETRY, dry_run=dry_run)
+        return self.do(actions.RETRY, dry_run=dry_run)
 
     def move(self, *, queue: str | None = None, priority: int | None = None, dry_run: bool = False) -> Report:
         """Give tasks that have not begun another queue, another priority or both. Raises ValueError."""
-        return self.do(verbs.moving(queue, priority), dry_run=dry_run)
+        return self.do(actions.moving(queue, priority), dry_run=dry_run)
 
     def delete(self, *, dry_run: bool = False) -> Report:
         """Delete tasks that have ended and, by id or if their states were named, such that have not begun.
 
         Those that a worker holds stay (A3-101), and so do those that a workflow waits for.
         """
-        return self.do(verbs.DELETE, dry_run=dry_run)
+        return self.do(actions.DELETE, dry_run=dry_run)
 
     def do(self, verb: Verb, *, dry_run: bool = False, limit: int | None = None) -> Report:
         """Do it to all of them, to ``limit`` at most."""

@@ -14,8 +14,8 @@ from ...enqueue.handle import TaskHandle
 from ...enqueue.task import HorsiesTask
 from ...models.operator_actions import INTERNAL
 from ...models.transitions import TaskQuerySet
-from .states import State
-from .verbs import Verb
+from .actions import Verb
+from .task_states import State
 
 
 def send_by_path(

@@ -16,7 +16,7 @@ from ...models.transitions import TaskQuerySet
 from ..diagnosis.reason import options_of
 from ..payload_view.contents import PARTS
 from ..payload_view.excerpt import excerpt_of, with_small_calls
-from .states import State, state_of
+from .task_states import State, state_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from django.db.models import F, Q, QuerySet, Subquery
 from ...db.expressions import AnyOf, encode_pk, json_array
 from .is_next import IsNext
 from .keys import Key, beside, made_at
-from .scope import SHELF, WHOLE, Ground
+from .scopes import SHELF, WHOLE, Ground
 
 #: Takes rows that meet the condition, and returns the ids of those that may be found by it.
 Sift: TypeAlias = Callable[[QuerySet[Any]], Iterable[Key]]

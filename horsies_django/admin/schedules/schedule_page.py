@@ -26,7 +26,7 @@ from ..links import Links
 from .columns import ScheduleColumns, moment_of
 from .history import history_of
 from .preview import NAMES, Preview, preview_of, preview_of_typed
-from .states import is_gone, is_late, state_of
+from .state_badge import is_gone, is_late, state_of
 
 #: The place of the fields that say when, among the fieldsets: the next runs stand below them.
 WHEN_AT: Final = 1

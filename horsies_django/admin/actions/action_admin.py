@@ -24,8 +24,8 @@ from ...ops.keyset.scan import BATCH
 from ..base import ReadOnlyAdmin
 from ..formatting import grouped
 from ..lists.changelist import WalkingList
+from .admin_action import Verb
 from .bulk_action import act_on_matching, log_act
-from .verbs import Verb
 
 #: Posted by the page that asks first.
 CONFIRMED = "confirmed"
@@ -44,7 +44,7 @@ class ActingAdmin(ReadOnlyAdmin):
     verbs: ClassVar[tuple[Verb, ...]] = ()
     #: Of all that match, so many are done between two looks at the clock.
     batch: ClassVar[int] = BATCH
-    change_form_template = "admin/horsies_django/acting_change_form.html"
+    change_form_template = "admin/horsies_django/action_change_form.html"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make actions of the verbs."""
@@ -153,7 +153,7 @@ class ActingAdmin(ReadOnlyAdmin):
             "keep": verb.keep(count),
         }
         request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/horsies_django/ask.html", context)
+        return TemplateResponse(request, "admin/horsies_django/action_confirmation.html", context)
 
     def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Say that there is no such row, as every page of the admin does."""

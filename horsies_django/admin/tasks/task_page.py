@@ -16,10 +16,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ...core.status import TaskStatus
 from ...models import Heartbeat, Task, TaskAttempt, Worker, Workflow, WorkflowTask
-from ...ops.inspector.states import State, state_of
+from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, with_texts
 from ..links import Links
-from ..moments import zone
+from ..times import zone
 from .attempts import latest_attempts, latest_beats, own_traceback, shown_attempts, shown_beats
 from .fields import TaskFields
 from .timeline import FEW, WIDTH, bars_of, steps_of

@@ -37,7 +37,7 @@ from ...ops.keyset.keys import as_cursor
 from ...ops.keyset.scan import Walk
 from ..formatting import grouped
 from ..lists.changelist import WalkingList
-from .verbs import Verb
+from .admin_action import Verb
 
 logger = logging.getLogger("horsies_django.admin")
 
@@ -300,7 +300,7 @@ def _page(
         "back": request.path + listed.get_query_string(),
     }
     request.current_app = admin.admin_site.name
-    return TemplateResponse(request, "admin/horsies_django/matching.html", context)
+    return TemplateResponse(request, "admin/horsies_django/bulk_progress.html", context)
 
 
 def _hidden(request: HttpRequest, verb: Verb) -> list[tuple[str, str]]:

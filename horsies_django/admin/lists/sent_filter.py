@@ -17,11 +17,11 @@ from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext_lazy as _
 
 from ...db.expressions import NowPlus
-from ...ops.keyset import scope
+from ...ops.keyset import scopes
 from ...ops.keyset.keys import SKEW, id_at
 from ...ops.keyset.scan import Bounds
-from ...ops.keyset.scope import Ground
-from ..moments import zone
+from ...ops.keyset.scopes import Ground
+from ..times import zone
 
 WINDOWS: Final = {
     "hour": (_("last hour"), timedelta(hours=1)),
@@ -94,7 +94,7 @@ class SentFilter(admin.ListFilter):
     @property
     def ground(self) -> Ground:
         """Anywhere."""
-        return scope.WHOLE
+        return scopes.WHOLE
 
     @property
     def bounds(self) -> Bounds:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from ...core.status import TaskStatus
 from ...models.transitions import TaskQuerySet
-from ..keyset import scope
-from ..keyset.scope import Ground
+from ..keyset import scopes
+from ..keyset.scopes import Ground
 
 
 class State(StrEnum):
@@ -50,10 +50,10 @@ ASYNQ: Final = {
 ALLOWED: Final = ", ".join([*State, *ASYNQ])
 
 _GROUNDS: Final = {
-    State.SCHEDULED: scope.DEFERRED,
-    State.AGGREGATING: scope.DEFERRED,
-    State.PENDING: scope.DUE,
-    State.RETRYING: scope.DEFERRED,
+    State.SCHEDULED: scopes.DEFERRED,
+    State.AGGREGATING: scopes.DEFERRED,
+    State.PENDING: scopes.DUE,
+    State.RETRYING: scopes.DEFERRED,
 }
 
 
@@ -72,14 +72,14 @@ def in_states(rows: TaskQuerySet, states: Iterable[State]) -> TaskQuerySet:
 
 def ground_of(states: Iterable[State]) -> Ground:
     """Return where to look for tasks in these states."""
-    found = {_GROUNDS.get(state) or scope.of_status(state.upper()) for state in states}
+    found = {_GROUNDS.get(state) or scopes.of_status(state.upper()) for state in states}
     if len(found) == 1:
         return found.pop()
     if all(ground.shelves for ground in found):
         return Ground(shelves=tuple(dict.fromkeys(shelf for ground in found for shelf in ground.shelves)))
     if all(ground.lanes for ground in found):
         return Ground(lanes=tuple(lane for ground in found for lane in ground.lanes))
-    return scope.WHOLE
+    return scopes.WHOLE
 
 
 def state_of(row: Any, now: datetime) -> State | str:

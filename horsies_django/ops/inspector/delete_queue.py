@@ -9,7 +9,7 @@ from ...core.operations import log_operation
 from ...models import Queue, Task
 from .filters import Which
 from .selection import Matching
-from .states import ENDED, HELD, WAITING, State
+from .task_states import ENDED, HELD, WAITING, State
 
 #: States in which a task is live.
 _LIVE: Final = WAITING | HELD

@@ -21,12 +21,12 @@ from ...db.expressions import SecondsUntil
 from ...models import Task, Worker
 from ...models.fields import texts_in
 from ...models.worker import WorkerQuerySet
-from ..acting.verbs import Verb
+from ..actions.admin_action import Verb
 from ..base import queue_database
 from ..formatting import moment
 from ..links import may_look
-from .live import LiveAdmin, live
-from .places import NAMED, Holding, Load, loads, soonest_silent
+from ..live_columns import LiveAdmin, live
+from .load import NAMED, Holding, Load, loads, soonest_silent
 
 STOP: Final = Verb(
     name="stop",

@@ -13,9 +13,9 @@ from ...core.status import TASK_LIVE_STATES, TASK_RETRYABLE_STATES, TASK_TERMINA
 from ...core.workflow_status import WorkflowStatus
 from ...models import Task, WorkflowTask
 from ...models.transitions import TaskQuerySet
-from ...ops.inspector.deleting import delete_ended
-from ..acting.verbs import Verb, keep
-from .move import MoveForm
+from ...ops.inspector.delete_tasks import delete_ended
+from ..actions.admin_action import Verb, keep
+from .move_form import MoveForm
 
 
 def _due(count: int) -> str:

@@ -11,9 +11,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ...core.durations import lasting
+from .boxes import Box
 from .drawing import Style
-from .folding import Box
-from .words import cut, word_of
+from .labels import cut, word_of
 
 #: Bars that are drawn: those on the critical path, and of the others those that took longest.
 BARS: Final = 40

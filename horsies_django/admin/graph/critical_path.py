@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .folding import Node
+from .boxes import Node
 
 
 def critical_path(nodes: Sequence[Node]) -> list[Node]:

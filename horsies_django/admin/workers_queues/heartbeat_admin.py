@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import lasting
 from ...models import Heartbeat, Task, Worker
 from ...ops.keyset.scan import Page
-from ...ops.keyset.scope import Ground
+from ...ops.keyset.scopes import Ground
 from ..base import ReadOnlyAdmin, queue_database
 from ..formatting import moment
 from ..links import Links

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from ...models.operator_actions import backends_with, checked_priority
 from ...models.transitions import TaskQuerySet
-from .deleting import delete_waiting_or_ended
+from .delete_tasks import delete_waiting_or_ended
 from .facts import Facts
-from .states import ENDED, WAITING, State
+from .task_states import ENDED, WAITING, State
 
 #: Says why something can't be done to a task whose state would allow it; None if it can.
 Objection = Callable[[Facts], str | None]

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandParser, OutputWrapper
 
 from horsies_django.core.retry import ANY_CODE, RetryPolicy
-from horsies_django.management.variables import duration_of
+from horsies_django.management.environment import duration_of
 from horsies_django.ops.inspector import Inspector
 
 from .flags import moment_of, retention_of

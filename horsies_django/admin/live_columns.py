@@ -9,7 +9,7 @@ from django.forms.widgets import Media
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ..acting.actions import ActingAdmin
+from .actions.action_admin import ActingAdmin
 
 
 class LiveAdmin(ActingAdmin):

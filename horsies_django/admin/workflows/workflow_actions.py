@@ -16,7 +16,7 @@ from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...enqueue.backend import HorsiesBackend
 from ...workflows import control
 from ...workflows.engine.retry_nodes import has_failed
-from ..acting.verbs import Verb, keep
+from ..actions.admin_action import Verb, keep
 from .event_form import EventForm
 
 

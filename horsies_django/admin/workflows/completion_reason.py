@@ -12,8 +12,8 @@ from ...core.workflow_status import WorkflowStatus
 from ...models import Workflow
 from ...workflows.error_codes import WorkflowCode
 from ..formatting import grouped
-from ..graph.folding import Node
-from .nodes import Nodes
+from ..graph.boxes import Node
+from .node_rows import Nodes
 
 #: Nodes of a case that are named.
 _NAMED: Final = 5

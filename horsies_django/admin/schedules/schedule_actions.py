@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 from ...core.schedule_enums import DisabledBy
 from ...models.schedule import ScheduleQuerySet
 from ...schedules.dispatch import try_run
-from ..acting.verbs import Verb
+from ..actions.admin_action import Verb
 
 #: Errors that are told at once.
 _TOLD: Final = 3

@@ -17,18 +17,18 @@ from ...core.workflow_status import NodeKind, WorkflowStatus
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...workflows.engine.retry_nodes import RETRYABLE
 from ..formatting import as_json, at, grouped
-from ..graph.critical import critical_path
+from ..graph.boxes import Box, Node, edges_of, in_groups
+from ..graph.critical_path import critical_path
 from ..graph.drawing import Style, draw
-from ..graph.folding import Box, Node, edges_of, in_groups
+from ..graph.labels import MARKS, STATES, word_of
 from ..graph.layout import lay_out
-from ..graph.timeline import draw_timeline
-from ..graph.words import MARKS, STATES, word_of
-from .contents import mask_of_workflow
-from .lines import Line, Teller, between
-from .node_facts import Facts, facts_of
+from ..graph.node_timeline import draw_timeline
+from .completion_reason import why_completed
+from .masking import mask_of_workflow
+from .node_detail import Facts, facts_of
 from .node_paging import LISTED, Choice, Cursor, listed, one, one_listed
-from .nodes import READ, Nodes, nodes_of
-from .verdict import why_completed
+from .node_rows import READ, Nodes, nodes_of
+from .node_table import Line, Teller, between
 
 #: Boxes that are drawn. A picture of more would help nobody.
 DRAWN: Final = 600

@@ -12,8 +12,8 @@ from django.db.models.functions import Cast, Length
 
 from ...models import Workflow, WorkflowTask
 from ...ops.payload_view.contents import read
-from ..graph.folding import Node
-from ..graph.words import STATES
+from ..graph.boxes import Node
+from ..graph.labels import STATES
 
 #: Nodes that are read for the picture, without the items of maps.
 READ: Final = 5_000

@@ -14,10 +14,10 @@ from ...models import Workflow
 from ...ops.payload_view.contents import read
 from ...workflows.error_codes import WorkflowCode
 from ..formatting import at
-from ..graph.folding import Node
-from ..graph.words import KINDS, word_of
-from .node_waits import why
-from .nodes import places_in
+from ..graph.boxes import Node
+from ..graph.labels import KINDS, word_of
+from .node_rows import places_in
+from .node_state_text import why
 
 #: Names of what a node waits for.
 _NAMED: Final = 5

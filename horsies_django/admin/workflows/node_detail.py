@@ -15,8 +15,8 @@ from django.utils.translation import ngettext
 from ...core.workflow_status import Join
 from ...models import WorkflowTask
 from ..formatting import as_json, at
-from .contents import mask_of_node
-from .lines import Line
+from .masking import mask_of_node
+from .node_table import Line
 
 #: What the page says of it in words, and so not again of its row.
 _SAID: Final = frozenset({"workflow", "node_id", "kwargs", "result"})

@@ -23,13 +23,13 @@ from ...core.operations import acting_as
 from ...core.queue_policy import COLUMNS
 from ...models import Queue, Task
 from ...models.queue import QueueQuerySet
-from ..acting.verbs import Verb
+from ..actions.admin_action import Verb
 from ..base import is_read_only, queue_database
 from ..links import Links
+from ..live_columns import LiveAdmin, live
 from ..schedules.form import JSON_BOX
 from ..workflows.event_form import PayloadField
-from .live import LiveAdmin, live
-from .places import figures_of, give_figures, known_queues, unsaved
+from .load import figures_of, give_figures, known_queues, unsaved
 
 if TYPE_CHECKING:
     AnyModelForm = ModelForm[Queue]
