@@ -200,7 +200,7 @@ def test_each_node_has_the_headers_of_who_started_its_workflow(drain, sender):
 
     drain()
 
-    rows = Task.objects.filter(workflow_id=handle.id).exclude(task_name__contains=".internal.")
+    rows = Task.objects.filter(workflow_id=handle.id).exclude(task_name__contains=".engine_tasks.")
     here = AWAY | {"language": "tr"}
     by_name = {(row.task_name.rpartition(".")[2], tuple(sorted(row.metadata.items()))) for row in rows}
     own = tuple(sorted((here | {"own": 1}).items()))
