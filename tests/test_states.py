@@ -13,13 +13,13 @@ LIVE = ["PENDING", "CLAIMED", "RUNNING"]
 ENDED = ["COMPLETED", "FAILED", "CANCELLED", "EXPIRED"]
 
 
-def test_s0_01_s1_01_there_are_seven_states_and_the_stored_text_is_the_name():
+def test_there_are_seven_states_and_the_stored_text_is_the_name():
     pairs = [(state.name, state.value) for state in TaskStatus]
 
     assert pairs == [(name, name) for name in LIVE + ENDED]
 
 
-def test_s0_10_the_states_are_text_choices_that_can_be_imported_from_the_package():
+def test_the_states_are_text_choices_that_can_be_imported_from_the_package():
     names = horsies_django.__all__
 
     assert {"TaskStatus", "TASK_TERMINAL_STATES"} <= set(names)
@@ -36,13 +36,13 @@ def test_a_state_is_its_text_wherever_a_text_is_wanted():
 
 
 @pytest.mark.parametrize("name", LIVE + ENDED)
-def test_s1_03_s1_04_the_first_three_states_live_and_the_last_four_are_terminal(name):
+def test_the_first_three_states_live_and_the_last_four_are_terminal(name):
     state = TaskStatus[name]
 
     assert state.is_terminal is (name in ENDED)
 
 
-def test_s0_09_s1_05_the_terminal_states_are_a_frozenset_of_four():
+def test_the_terminal_states_are_a_frozenset_of_four():
     states = TASK_TERMINAL_STATES
 
     assert isinstance(states, frozenset)
@@ -52,7 +52,7 @@ def test_s0_09_s1_05_the_terminal_states_are_a_frozenset_of_four():
 
 
 @pytest.mark.django_db
-def test_s1_05_the_terminal_states_can_stand_in_a_filter():
+def test_the_terminal_states_can_stand_in_a_filter():
     for name in LIVE:
         Task.objects.create(task_name=name, status=name)
     for name in ENDED:
@@ -68,7 +68,7 @@ def test_s1_05_the_terminal_states_can_stand_in_a_filter():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", LIVE + ENDED)
-def test_s0_02_s0_03_a_task_is_claimed_while_a_worker_holds_it(name):
+def test_a_task_is_claimed_while_a_worker_holds_it(name):
     at = {f"{name.lower()}_at": "2026-01-01T00:00Z"} if name in ENDED else {}
 
     row = Task.objects.create(task_name="x", status=name, **at)

@@ -123,7 +123,7 @@ def _with_lookups(field: Any) -> Container[str]:
 
 
 class ReadOnlyAdmin(QueueModelAdmin):
-    """Rows that only the queue itself writes (S4-69)."""
+    """Rows that only the queue itself writes."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody adds a row by hand."""

@@ -1,4 +1,4 @@
-"""Cron expressions: what is wrong with one, and in which field (Q-02). croniter reads them."""
+"""Cron expressions: what is wrong with one, and in which field. croniter reads them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ LARGEST: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """How calls of a task are gathered: one run is handed all calls with the same key, as a list (A3-70 … A3-74).
+    """How calls of a task are gathered: one run is handed all calls with the same key, as a list.
 
     ``by`` is a format string over a call's keyword arguments, or a callable that takes them by name and returns a text,
     a number or a UUID. A group is closed, and due, as soon as it has ``max_size`` calls; it is due ``max_delay`` after

@@ -60,7 +60,7 @@ def _option(default: object, rule: Rule) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
-    """When a silent worker's tasks are taken from it (rows S3-20 … S3-27)."""
+    """When a silent worker's tasks are taken from it."""
 
     auto_requeue_stale_claimed: bool = _option(True, BOOLEAN)
     claimed_stale_threshold_ms: int = _option(120_000, milliseconds(1_000, 3_600_000))
@@ -84,7 +84,7 @@ class RecoveryOptions:
         return min(self.claimer_heartbeat_interval_ms, self.runner_heartbeat_interval_ms) / 1_000
 
     def rules_between_keys(self, path: str) -> Iterator[Problem]:
-        """Yield a problem for each threshold under twice its heartbeat interval (S3-27)."""
+        """Yield a problem for each threshold under twice its heartbeat interval."""
         for state, role in (("claimed", "claimer"), ("running", "runner")):
             threshold = getattr(self, f"{state}_stale_threshold_ms")
             interval = getattr(self, f"{role}_heartbeat_interval_ms")

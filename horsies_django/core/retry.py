@@ -24,7 +24,7 @@ NO_RETRIES: Final[Mapping[str, Any]] = {}
 #: Retries that ``raise Retry()`` gets where nobody has said how many there are to be.
 RETRIES_ON_DEMAND: Final = 2
 
-#: In ``auto_retry_for``: every code, but for those that another attempt can't mend (S4-29).
+#: In ``auto_retry_for``: every code, but for those that another attempt can't mend.
 ANY_CODE: Final = "*"
 _HOPELESS: Final = frozenset(
     {OperationalCode.WORKER_RESOLUTION_ERROR, OperationalCode.WORKER_SERIALIZATION_ERROR, *ContractCode}
@@ -33,7 +33,7 @@ _HOPELESS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Which failures are retried, how often, and after how many seconds (S4-26 … S4-31).
+    """Which failures are retried, how often, and after how many seconds.
 
     ``auto_retry_for`` has error codes and exception classes, which stand for what inherits from them too. A class is
     kept as its dotted path.
@@ -118,7 +118,7 @@ class RetryPolicy:
         auto_retry_for: Iterable[str | type[BaseException]],
         jitter: bool = True,
     ) -> RetryPolicy:
-        """Retry after ``base_seconds``, twice that, four times that …, at most ``max_delay_seconds`` (S4-26, S4-27)."""
+        """Retry after ``base_seconds``, twice that, four times that …, at most ``max_delay_seconds``."""
         return cls(
             max_retries=max_retries,
             intervals=(base_seconds,),

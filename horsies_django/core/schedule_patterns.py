@@ -1,4 +1,4 @@
-"""Patterns: when a schedule is due, as code says it, and as one text that a row keeps (S4-49 … S4-51).
+"""Patterns: when a schedule is due, as code says it, and as one text that a row keeps.
 
 A pattern with a mistake can be made, so that ``manage.py check`` tells every mistake of a project at once;
 ``problems()`` has them, and whoever asks for its timing gets a ValueError.

@@ -1,7 +1,7 @@
 """Slots: the moments at which a schedule is due. All of them are aware and in UTC.
 
 A time on the wall that does not exist is run at the first instant after the gap, or left out; one that exists twice is
-run once, at the earlier instant (Q-03, C-06). Intervals count from the slot before: no drift, and no summer time.
+run once, at the earlier instant. Intervals count from the slot before: no drift, and no summer time.
 """
 
 from __future__ import annotations

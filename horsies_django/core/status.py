@@ -1,4 +1,4 @@
-"""The states of a task (rows S1-01 … S1-05)."""
+"""The states of a task."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class TaskStatus(TextChoices):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a task in this state has ended (S1-04)."""
+        """Whether a task in this state has ended."""
         return self in TASK_TERMINAL_STATES
 
 
-#: The four states in which a task has ended (S1-05).
+#: The four states in which a task has ended.
 TASK_TERMINAL_STATES: frozenset[TaskStatus] = frozenset(
     {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED}
 )
@@ -44,7 +44,7 @@ class AttemptOutcome(TextChoices):
 
 
 class BeatRole(TextChoices):
-    """For which state of a task a worker beats (S0-34)."""
+    """For which state of a task a worker beats."""
 
     CLAIMER = "claimer", _("Claimer")
     RUNNER = "runner", _("Runner")

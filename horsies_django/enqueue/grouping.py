@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: Nothing of a call has run before it has joined, so that is no double if a worker dies over it.
 _AGAIN: Final = RetryPolicy.fixed([1.0] * 10, auto_retry_for=["*"])
 
-#: The columns of a call that is sent for later (A3-16): until it joins, a task with its own arguments and no items.
+#: The columns of a call that is sent for later: until it joins, a task with its own arguments and no items.
 WAITING: Final[Mapping[str, Any]] = {
     "has_inputs": True,
     "is_async": False,

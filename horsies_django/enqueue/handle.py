@@ -37,7 +37,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
-    """What a row said when it was read (S4-59).
+    """What a row said when it was read.
 
     ``error_code`` is that of the task's error and, while it is tried again, that of its last attempt.
     """
@@ -94,7 +94,7 @@ class TaskHandle(Generic[T]):
         return TaskStatus(status) if status else None
 
     def info(self) -> TaskInfo | None:
-        """Return a snapshot of the task (S4-58), None if there is no such task."""
+        """Return a snapshot of the task, None if there is no such task."""
         stored = Cast("result", TextField())
         row: Any = self._rows().defer("result").annotate(stored_result=stored).first()
         if row is None:
@@ -161,7 +161,7 @@ class TaskHandle(Generic[T]):
         return self._logged("task.cancel", self._rows().cancel(include_running=include_running))
 
     def retry(self) -> bool:
-        """Run a failed, cancelled or expired task again with a fresh budget; return whether it was one (S4-72)."""
+        """Run a failed, cancelled or expired task again with a fresh budget; return whether it was one."""
         self._final = None
         return self._logged("task.retry", self._rows().retry())
 

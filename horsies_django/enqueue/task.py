@@ -45,7 +45,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 V = TypeVar("V")
 
-#: Attempts of a task that says how to back off but not how often (S4-17).
+#: Attempts of a task that says how to back off but not how often.
 DEFAULT_ATTEMPTS: Final = 3
 
 if TYPE_CHECKING:

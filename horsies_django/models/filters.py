@@ -79,7 +79,7 @@ class TaskFilters(ClaimQuerySet[RowT]):
         return [key for key in limited.values_list("limit_key", flat=True).distinct() if key is not None]
 
     def scheduled(self) -> Self:
-        """Tasks that wait for the time they were sent for (S2-02)."""
+        """Tasks that wait for the time they were sent for."""
         return self.pending().filter(IS_SCHEDULED)
 
     def aggregating(self) -> Self:
@@ -87,23 +87,23 @@ class TaskFilters(ClaimQuerySet[RowT]):
         return self.pending().filter(IS_AGGREGATING)
 
     def retrying(self) -> Self:
-        """Tasks that wait for the time of another attempt (S2-05); once that has come they are in line."""
+        """Tasks that wait for the time of another attempt; once that has come they are in line."""
         return self.pending().filter(IS_RETRYING)
 
     def in_line(self) -> Self:
-        """Tasks that wait for nothing but a worker: what asynq calls pending (S2-03). Retries that are due, too."""
+        """Tasks that wait for nothing but a worker: what asynq calls pending. Retries that are due, too."""
         return self.pending().filter(enqueued_at__lte=Now())
 
     def active(self) -> Self:
-        """Tasks that a worker holds (S2-04)."""
+        """Tasks that a worker holds."""
         return self.filter(IS_HELD)
 
     def archived(self) -> Self:
-        """Tasks that failed for good and are kept (S2-06)."""
+        """Tasks that failed for good and are kept."""
         return self.filter(status=TaskStatus.FAILED)
 
     def completed(self) -> Self:
-        """Tasks that succeeded and are kept (S2-07)."""
+        """Tasks that succeeded and are kept."""
         return self.filter(status=TaskStatus.COMPLETED)
 
     def held_by(self, worker_id: str) -> Self:
@@ -140,11 +140,11 @@ class TaskFilters(ClaimQuerySet[RowT]):
         return self.pending().filter(good_until__lte=Now())
 
     def stale_claimed(self, threshold: float) -> Self:
-        """CLAIMED tasks for which no claimer has beaten for ``threshold`` seconds (S3-06)."""
+        """CLAIMED tasks for which no claimer has beaten for ``threshold`` seconds."""
         return self._stale(TaskStatus.CLAIMED, "claimed_at", BeatRole.CLAIMER, threshold)
 
     def stale_running(self, threshold: float) -> Self:
-        """RUNNING tasks for which no runner has beaten for ``threshold`` seconds (S3-07)."""
+        """RUNNING tasks for which no runner has beaten for ``threshold`` seconds."""
         return self._stale(TaskStatus.RUNNING, "started_at", BeatRole.RUNNER, threshold)
 
     def _stale(self, status: TaskStatus, since: str, role: BeatRole, threshold: float) -> Self:

@@ -18,7 +18,7 @@ class HeartbeatQuerySet(models.QuerySet["Heartbeat"]):
     """Beats are written in bulk and never changed."""
 
     def beat(self, tasks: models.QuerySet[Any], role: BeatRole, sender_id: str, hostname: str, pid: int) -> None:
-        """Write one beat for each of ``tasks`` (S3-04, S3-05), as far as they are still there."""
+        """Write one beat for each of ``tasks``, as far as they are still there."""
         columns = {
             "task_id": F("pk"),
             "role": Value(role.value),

@@ -67,7 +67,7 @@ class OperatorActions(TaskFilters[RowT]):
         return count
 
     def rewrite(self, args: list[Any], kwargs: dict[str, Any], *, rich: bool) -> int:
-        """Give scheduled tasks other arguments, in JSON already; return how many (A3-101).
+        """Give scheduled tasks other arguments, in JSON already; return how many.
 
         A node of a workflow, and a group that gathers calls, have them from elsewhere: they are left alone.
         """

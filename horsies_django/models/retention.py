@@ -50,7 +50,7 @@ def workflow_kept_until(status: str, database: str) -> Expression:
 
 
 def may_go_at_once(ends: Iterable[tuple[ClaimedTask, TaskStatus]], database: str) -> bool:
-    """Whether any of these tasks may have to be deleted by the worker that ended it, for its retention is 0 (S2-10).
+    """Whether any of these tasks may have to be deleted by the worker that ended it, for its retention is 0.
 
     What its row, or its queue's, says of failures was not read: the reaper goes by that.
     """

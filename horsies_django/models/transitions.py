@@ -159,7 +159,7 @@ class TaskQuerySet(OperatorActions["Task"]):
     def start(self, claims: Sequence[ClaimRef], worker_id: str) -> set[UUID]:
         """CLAIMED → RUNNING, and return the ids of those that may start.
 
-        One whose ``good_until`` has passed becomes EXPIRED instead, with no attempt and its claim kept (S1-16 … S1-19).
+        One whose ``good_until`` has passed becomes EXPIRED instead, with no attempt and its claim kept.
         """
         mine = self.held(claims, TaskStatus.CLAIMED, worker_id)
         if mine.filter(not_past_deadline())._move(lifecycle.START, **STARTED) == len(claims):
@@ -194,7 +194,7 @@ class TaskQuerySet(OperatorActions["Task"]):
     # The end of a run.
 
     def complete(self, ends: Sequence[Completion], runner: WorkerInfo) -> int:
-        """RUNNING → COMPLETED, with the result and the attempt (S0-16); return how many there were."""
+        """RUNNING → COMPLETED, with the result and the attempt; return how many there were."""
         results = {end.task_id: end.result for end in ends}
         mine = self.held(ends, TaskStatus.RUNNING, runner.worker_id)
         count = mine._move(lifecycle.COMPLETE, **completed_with(results, self.db))
@@ -209,7 +209,7 @@ class TaskQuerySet(OperatorActions["Task"]):
     def fail(
         self, ends: Sequence[Completion], runner: WorkerInfo, outcome: AttemptOutcome = AttemptOutcome.FAILED
     ) -> None:
-        """RUNNING → FAILED, with the error and the attempt (S0-18)."""
+        """RUNNING → FAILED, with the error and the attempt."""
         errors = {end.task_id: end.error for end in ends if end.error}
         self.held(ends, TaskStatus.RUNNING, runner.worker_id)._move(
             lifecycle.FAIL,
@@ -234,7 +234,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         *,
         is_charged: bool = True,
     ) -> None:
-        """RUNNING → PENDING, due after ``again_in`` (S0-20); FAILED where that is past ``good_until`` (S1-29).
+        """RUNNING → PENDING, due after ``again_in``; FAILED where that is past ``good_until``.
 
         It costs one of the task's retries if ``is_charged``.
 
@@ -298,7 +298,7 @@ class TaskQuerySet(OperatorActions["Task"]):
     # What a reaper may do.
 
     def requeue(self) -> int:
-        """CLAIMED → PENDING, for no claimer has beaten long enough (S3-08)."""
+        """CLAIMED → PENDING, for no claimer has beaten long enough."""
         return self._move(lifecycle.REQUEUE, **_UNCLAIMED)
 
     def fail_unreadable(self, why: str = "The row can't be read.") -> int:
@@ -322,13 +322,13 @@ class TaskQuerySet(OperatorActions["Task"]):
             )
 
     def expire(self) -> int:
-        """PENDING → EXPIRED where ``good_until`` has passed (S0-36), no attempt."""
+        """PENDING → EXPIRED where ``good_until`` has passed, no attempt."""
         return self._expire(lifecycle.EXPIRE)
 
     # What the end, or the pause, of a workflow does.
 
     def expire_claimed(self) -> int:
-        """CLAIMED → EXPIRED where ``good_until`` has passed: that wins over a paused or cancelled workflow (S1-20)."""
+        """CLAIMED → EXPIRED where ``good_until`` has passed: that wins over a paused or cancelled workflow."""
         return self._expire(lifecycle.EXPIRE_CLAIMED)
 
     def hold(self) -> int:
@@ -396,7 +396,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         }
 
     def retry(self) -> int:
-        """FAILED, CANCELLED, EXPIRED → PENDING with a fresh budget; return how many (S4-70, S4-71).
+        """FAILED, CANCELLED, EXPIRED → PENDING with a fresh budget; return how many.
 
         Attempts are kept and their numbering goes on. A task whose unique key another live task holds stays as it is.
         """
@@ -488,7 +488,7 @@ class TaskQuerySet(OperatorActions["Task"]):
         return TaskAttempt.objects.using(self.db)
 
     def _expire(self, transition: Transition[TaskStatus]) -> int:
-        """To EXPIRED past ``good_until``, with who and what in the result (S1-17), the claim kept (S1-18)."""
+        """To EXPIRED past ``good_until``, with who and what in the result, the claim kept."""
         late = list(self.filter(good_until__lte=Now()).values_list("pk", "claimed_by_worker_id", "limit_key"))
         release_after_commit(self.db, [limit_key for *_, limit_key in late])
         results = {

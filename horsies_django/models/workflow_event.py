@@ -10,7 +10,7 @@ from .fields import DateTimeField, JSONField
 
 
 class WorkflowEvent(models.Model):
-    """An event: one that is sent before its node waits is kept for it (P-08). Of two with one name the later counts."""
+    """An event: one that is sent before its node waits is kept for it. Of two with one name the later counts."""
 
     id = models.BigAutoField(primary_key=True)
     workflow = models.ForeignKey(

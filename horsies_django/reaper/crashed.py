@@ -90,9 +90,9 @@ def recover_batch(
 ) -> Batch:
     """Recover one batch of ``tasks``.
 
-    What was CLAIMED goes back to PENDING, for its body never began (S3-08). What was RUNNING is retried if its policy
-    lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` for one over its limit) and has retries left (S3-09), with the policy's
-    delay (S4-31), else it is FAILED (S3-10). That costs a retry, unless the worker was told to stop.
+    What was CLAIMED goes back to PENDING, for its body never began. What was RUNNING is retried if its policy
+    lists ``WORKER_CRASHED`` (``TASK_TIMEOUT`` for one over its limit) and has retries left, with the policy's
+    delay, else it is FAILED. That costs a retry, unless the worker was told to stop.
 
     Without ``evidence`` every body may have begun, and none was over its limit.
     """

@@ -44,7 +44,7 @@ class DutyReport:
 
 
 def requeue_stale_claimed(options: Options, refused: Refused, may_judge: Callable[[], bool] = lambda: True) -> Batch:
-    """CLAIMED tasks whose claimer fell silent go back to PENDING (S0-25)."""
+    """CLAIMED tasks whose claimer fell silent go back to PENDING."""
     recovery = options.recovery
     if not recovery.auto_requeue_stale_claimed:
         return NOTHING
@@ -53,7 +53,7 @@ def requeue_stale_claimed(options: Options, refused: Refused, may_judge: Callabl
 
 
 def recover_stale_running(options: Options, refused: Refused, may_judge: Callable[[], bool] = lambda: True) -> Batch:
-    """RUNNING tasks whose runner fell silent are retried or FAILED (S3-09, S3-10)."""
+    """RUNNING tasks whose runner fell silent are retried or FAILED."""
     recovery = options.recovery
     if not recovery.auto_fail_stale_running:
         return NOTHING
@@ -62,7 +62,7 @@ def recover_stale_running(options: Options, refused: Refused, may_judge: Callabl
 
 
 def expire_overdue(options: Options, refused: Refused) -> Batch:
-    """PENDING tasks whose ``good_until`` has passed become EXPIRED (S0-36)."""
+    """PENDING tasks whose ``good_until`` has passed become EXPIRED."""
     overdue = _tasks(options).overdue().order_by("good_until")
     return one_batch(overdue, _expire, refused, give_up=fail_unreadable)
 

@@ -27,7 +27,7 @@ FORGOTTEN: Final = 86_400
 
 
 def prune_tasks(options: Options, refused: Refused) -> Batch:
-    """Ended tasks past their ``kept_until`` go, with their attempts and beats (S2-11, S2-16)."""
+    """Ended tasks past their ``kept_until`` go, with their attempts and beats."""
     past = past_keeping(Task.objects.using(options.database).all())
     return one_batch(past.order_by("kept_until"), delete, refused)
 
@@ -39,7 +39,7 @@ def prune_workflows(options: Options, refused: Refused) -> Batch:
 
 
 def prune_heartbeats(options: Options, _: Refused) -> Batch:
-    """Beats older than ``heartbeat_retention_hours`` go (S3-32). Their keys grow with time: no index is needed."""
+    """Beats older than ``heartbeat_retention_hours`` go. Their keys grow with time: no index is needed."""
     seconds = beats_count_for(options)
     if seconds is None:
         return Batch(0, 0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def recover_stuck_workflows(*, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> list[Repaired]:
-    """Bring workflows up to date in which something has ended and nothing has followed (S3-19); return what was done.
+    """Bring workflows up to date in which something has ended and nothing has followed; return what was done.
 
     A reaper does so in each pass. Each tree of workflows is repaired in a transaction of its own: one that can't be has
     an ``error`` in what is returned, and keeps no other from it. Raises ValueError for an unknown backend.
@@ -28,7 +28,7 @@ def recover_stuck_workflows(*, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> lis
 
 
 def reclaim(older_than: timedelta | float | str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> int:
-    """Take back every task whose worker gave no sign of life for ``older_than``; return how many (S4-43).
+    """Take back every task whose worker gave no sign of life for ``older_than``; return how many.
 
     CLAIMED ones go back to PENDING, RUNNING ones are retried or failed by their own policy, as a reaper does after its
     thresholds. Takes seconds, a timedelta or a text like ``"90s"``. Too short a time takes tasks from workers that

@@ -7,7 +7,7 @@ from .batches import Batch, Refused
 
 
 def repair_workflows(options: Options, refused: Refused) -> Batch:
-    """Workflows in which something has ended and nothing has followed are brought up to date (S3-12 … S3-17, W-73)."""
+    """Workflows in which something has ended and nothing has followed are brought up to date."""
     from ..workflows.engine import repair
 
     done = repair.repair(options.database)
@@ -15,7 +15,7 @@ def repair_workflows(options: Options, refused: Refused) -> Batch:
 
 
 def expire_workflows(options: Options, refused: Refused) -> Batch:
-    """Workflows whose ``good_until`` has passed become EXPIRED (P-09)."""
+    """Workflows whose ``good_until`` has passed become EXPIRED."""
     from ..workflows.engine import repair
 
     count = repair.expire(options.database)
@@ -23,7 +23,7 @@ def expire_workflows(options: Options, refused: Refused) -> Batch:
 
 
 def expire_paused_workflows(options: Options, refused: Refused) -> Batch:
-    """Workflows that were PAUSED longer than ``paused_workflow_auto_cancel_after`` become EXPIRED (W-46)."""
+    """Workflows that were PAUSED longer than ``paused_workflow_auto_cancel_after`` become EXPIRED."""
     from ..workflows.engine import repair
 
     after = options.recovery.paused_workflow_auto_cancel_after

@@ -1,4 +1,4 @@
-"""Firing: what a schedule sends, as an ordinary send of its task or start of its workflow (Q-04)."""
+"""Firing: what a schedule sends, as an ordinary send of its task or start of its workflow."""
 
 from __future__ import annotations
 

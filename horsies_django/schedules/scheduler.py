@@ -1,7 +1,7 @@
 """The beat: what is due is sent, each slot once.
 
 Any number of them may run. None leads, and no lock is held between two looks: whoever passes a slot first does so by a
-guarded update, in one transaction with what is sent (Q-01, S4-56).
+guarded update, in one transaction with what is sent.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Beat:
         self._stopped.set()
 
     def sync(self) -> SyncReport:
-        """Write what code declares into rows (S4-55)."""
+        """Write what code declares into rows."""
         self._disable_unreadable()
         report = sync(self._options, self._backend)
         self._is_synced = True

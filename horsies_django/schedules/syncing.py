@@ -1,4 +1,4 @@
-"""Syncing: the schedules of code become rows (S4-46 … S4-48, Q-05).
+"""Syncing: the schedules of code become rows.
 
 Rows are known by their names. Those made by hand and those of other projects are left alone.
 """

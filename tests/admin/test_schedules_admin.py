@@ -216,7 +216,7 @@ def test_one_added_without_the_right_to_enable_waits_for_somebody_who_has_it(sta
     assert (row.enabled, row.disabled_by, row.next_run_at) == (False, "OPERATOR", None)
 
 
-def test_q02_a_bad_expression_is_quoted_beside_its_field_and_names_the_field_of_cron(staff):
+def test_a_bad_expression_is_quoted_beside_its_field_and_names_the_field_of_cron(staff):
     client = staff(*RIGHTS)
 
     told = errors(client.post(f"{LIST}add/", posted(name="x", timing="cron:0 9 * * MON-FRX", timezone="Mars")))
@@ -283,7 +283,7 @@ def test_saving_does_not_enable_what_was_disabled_meanwhile(staff):
     assert not Schedule.objects.get().enabled
 
 
-def test_q05_a_schedule_of_the_code_is_not_edited_and_says_where_it_stands(staff):
+def test_a_schedule_of_the_code_is_not_edited_and_says_where_it_stands(staff):
     schedule = make(source="shop", declared_enabled=True, kwargs={"password": "hunter2"})
     client = staff(*RIGHTS, *VERBS)
 
@@ -337,7 +337,7 @@ def test_the_preview_has_the_words_and_the_next_five_times_in_the_zone(staff):
     ]
 
 
-def test_q03_the_preview_leaves_out_what_does_not_exist_if_that_is_ticked(staff):
+def test_the_preview_leaves_out_what_does_not_exist_if_that_is_ticked(staff):
     client = staff("view_schedule", "add_schedule")
 
     response = preview(client, start_at_0="2126-03-31", start_at_1="00:00:00", skip_nonexistent="on")
@@ -495,7 +495,7 @@ def test_a_page_whose_timing_can_not_be_read_opens_and_says_why(staff):
 # What it has sent.
 
 
-def test_q06_the_page_lists_what_it_has_sent_with_links_and_the_lists_show_all_of_it(staff):
+def test_the_page_lists_what_it_has_sent_with_links_and_the_lists_show_all_of_it(staff):
     schedule = make()
     Task.objects.create(task_name="shop.other")
     sent = [Task.objects.create(task_name=f"shop.t{number}", schedule_id=schedule.pk) for number in range(25)]

@@ -24,7 +24,7 @@ def page(client, handle):
     return client.get(reverse("admin:horsies_django_task_change", args=[handle.id])).content.decode()
 
 
-def test_s4_66_the_list_shows_each_task_with_its_state(staff, drain):
+def test_the_list_shows_each_task_with_its_state(staff, drain):
     tasks.add.send(1)
     tasks.fail.send()
     drain()
@@ -54,7 +54,7 @@ def test_the_detail_shows_call_result_traceback_and_every_attempt(staff, drain):
     assert "UNHANDLED_EXCEPTION" in html
 
 
-def test_s4_69_nobody_adds_edits_or_deletes_a_task(staff):
+def test_nobody_adds_edits_or_deletes_a_task(staff):
     handle = tasks.noop.send()
     client = staff("view_task", "add_task", "change_task", "delete_task")
 
@@ -66,7 +66,7 @@ def test_s4_69_nobody_adds_edits_or_deletes_a_task(staff):
     assert handle.status() == TaskStatus.PENDING
 
 
-def test_s4_70_s4_71_retry_touches_only_what_ended_without_success(staff, drain):
+def test_retry_touches_only_what_ended_without_success(staff, drain):
     failed, done = tasks.fail.send(), tasks.add.send(1)
     drain()
     waiting = tasks.noop.send()

@@ -1,4 +1,4 @@
-"""Scenario 24: a clock that is ten minutes off, on a worker's machine or a sender's, changes nothing."""
+"""A clock that is ten minutes off, on a worker's machine or a sender's, changes nothing."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def times(model):
     return [time for row in model.objects.values_list(*names) for time in row if time is not None]
 
 
-def test_24_every_time_in_the_tables_is_the_databases(skewed, tmp_path):
+def test_every_time_in_the_tables_is_the_databases(skewed, tmp_path):
     before, gate = timezone.now(), tmp_path / "gate"
     process = skewed("--prefetch", "1", "--threads", "1", **OFTEN)
     handles = tasks.hold.send_many({"key": str(number), "gate": str(gate)} for number in range(2))
@@ -78,7 +78,7 @@ def test_24_every_time_in_the_tables_is_the_databases(skewed, tmp_path):
 
 
 @pytest.mark.slow
-def test_24_a_retry_comes_when_its_policy_says(skewed):
+def test_a_retry_comes_when_its_policy_says(skewed):
     skewed()
     handle = tasks.fixed.send("fixed")
 
@@ -91,7 +91,7 @@ def test_24_a_retry_comes_when_its_policy_says(skewed):
     assert 2.0 <= waits[1] < 2.0 + SLACK
 
 
-def test_24_a_delayed_task_starts_when_it_is_due(skewed):
+def test_a_delayed_task_starts_when_it_is_due(skewed):
     skewed()
     handle = tasks.noop.schedule(1.5)
 
@@ -101,7 +101,7 @@ def test_24_a_delayed_task_starts_when_it_is_due(skewed):
     assert timedelta() <= row.started_at - row.enqueued_at < timedelta(seconds=SLACK)
 
 
-def test_24_good_until_is_judged_by_the_databases_clock(skewed):
+def test_good_until_is_judged_by_the_databases_clock(skewed):
     late = tasks.noop.with_options(good_until=timezone.now() + timedelta(seconds=0.2), run_after=timedelta(seconds=1))
     in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(minutes=5), run_after=timedelta(seconds=1))
     handles = [late.send(), in_time.send()]
@@ -113,7 +113,7 @@ def test_24_good_until_is_judged_by_the_databases_clock(skewed):
 
 
 @pytest.mark.slow
-def test_24_no_worker_looks_dead_to_one_whose_clock_differs(worker, skewed, tmp_path):
+def test_no_worker_looks_dead_to_one_whose_clock_differs(worker, skewed, tmp_path):
     worker("--threads", "2", **OFTEN)
     skewed("--threads", "2", **OFTEN)
     gate = tmp_path / "gate"
@@ -130,7 +130,7 @@ def test_24_no_worker_looks_dead_to_one_whose_clock_differs(worker, skewed, tmp_
 
 
 @pytest.mark.slow
-def test_24_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed, tmp_path):
+def test_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed, tmp_path):
     doomed, gate = worker("--no-reaper", **OFTEN), tmp_path / "gate"
     handle = jobs.hold_again.send("recovered", str(gate))
     wait_until(lambda: Entry.objects.exists())
@@ -147,7 +147,7 @@ def test_24_a_reaper_whose_clock_is_off_recovers_the_dead_in_time(worker, skewed
     ]
 
 
-def test_24_a_delay_counts_from_the_databases_now_whatever_the_senders_clock_says(worker, skew, monkeypatch):
+def test_a_delay_counts_from_the_databases_now_whatever_the_senders_clock_says(worker, skew, monkeypatch):
     worker()
     true_now = timezone.now
     with monkeypatch.context() as patch:
@@ -161,7 +161,7 @@ def test_24_a_delay_counts_from_the_databases_now_whatever_the_senders_clock_say
 
 
 @pytest.mark.slow
-def test_24_a_time_is_kept_whatever_the_senders_clock_says(worker, skew, monkeypatch):
+def test_a_time_is_kept_whatever_the_senders_clock_says(worker, skew, monkeypatch):
     worker()
     true_now = timezone.now
     due = true_now() + timedelta(seconds=2)

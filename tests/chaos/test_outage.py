@@ -37,7 +37,7 @@ def when_reachable(look: Callable[[], Any]) -> Callable[[], Any]:
     [(1_000, 20.0, {}), (100, 8.0, SHORT)],
     ids=["20 s among 1000 bodies", "longer than every threshold"],
 )
-def test_20_an_outage_costs_no_task_while_its_worker_lives(own_cluster, start, count, outage, thresholds):
+def test_an_outage_costs_no_task_while_its_worker_lives(own_cluster, start, count, outage, thresholds):
     worker = start("horsies_worker", "--async-slots", str(count), "--threads", "1", **thresholds)
     start("horsies_worker", "--async-slots", "1", "--threads", "1", "--queues", "other", **thresholds)
     jobs.nap.send_many({"seconds": 4 + (outage + 4) * number / count} for number in range(count))
@@ -70,7 +70,7 @@ def test_a_body_that_outlasts_every_threshold_is_left_alone_while_its_beats_go_o
     assert Counter(TaskAttempt.objects.values_list("attempt", "outcome")) == {(1, "COMPLETED"): 16}
 
 
-def test_20_no_body_meets_a_connection_that_died_while_its_thread_was_idle(worker):
+def test_no_body_meets_a_connection_that_died_while_its_thread_was_idle(worker):
     if connection.vendor != "postgresql":
         pytest.skip("has no connections that a server could end")
     worker("--threads", "1", DJANGO_SETTINGS_MODULE="tests.chaos.unchecked_settings")

@@ -56,7 +56,7 @@ def kill_and_wait(pid, keys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2], ids=["the only runner", "one of two runners"])
-def test_3_the_tasks_of_a_killed_runner_run_again_within_three_seconds(worker, tmp_path, processes):
+def test_the_tasks_of_a_killed_runner_run_again_within_three_seconds(worker, tmp_path, processes):
     def trial(name):
         gate = tmp_path / name
         process = worker("--processes", str(processes), "--threads", str(COUNT // processes), runners=processes)
@@ -77,7 +77,7 @@ def test_3_the_tasks_of_a_killed_runner_run_again_within_three_seconds(worker, t
 
 
 @pytest.mark.slow
-def test_3_6_the_tasks_of_a_killed_worker_run_elsewhere_once_the_threshold_has_passed(worker, tmp_path):
+def test_the_tasks_of_a_killed_worker_run_elsewhere_once_the_threshold_has_passed(worker, tmp_path):
     threshold, check = 3.0, 0.5  # so long that no worker looks dead that only stands still for a moment
     thresholds = {"TEST_STALE_MS": "3000", "TEST_BEAT_MS": "400", "TEST_CHECK_MS": "500"}
 

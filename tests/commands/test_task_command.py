@@ -58,7 +58,7 @@ def test_a_list_has_the_tasks_of_a_state(task, state):
 
 
 @pytest.mark.once
-def test_a3_100_a_list_has_thirty_and_says_how_to_have_the_next(task):
+def test_a_list_has_thirty_and_says_how_to_have_the_next(task):
     made = [str(key) for key in some(40, "failed")[::-1]]
 
     _, out, err = task("list")

@@ -75,7 +75,7 @@ def test_a_send_is_one_insert(django_assert_num_queries):
 
 
 @pytest.mark.django_db
-def test_s0_27_s0_28_the_row_holds_the_call_and_the_databases_time():
+def test_the_row_holds_the_call_and_the_databases_time():
     handle = two.with_options(priority=7, queue_name="q").send(1, c=[5])
 
     row = Task.objects.get(pk=handle.id)
@@ -88,7 +88,7 @@ def test_s0_27_s0_28_the_row_holds_the_call_and_the_databases_time():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("delay", [3600, datetime.timedelta(hours=1)])
-def test_s4_20_schedule_takes_a_delay(delay):
+def test_schedule_takes_a_delay(delay):
     row = Task.objects.get(pk=two.schedule(delay, 1).id)
 
     assert abs(row.enqueued_at - row.sent_at - datetime.timedelta(hours=1)) < datetime.timedelta(seconds=1)
@@ -97,7 +97,7 @@ def test_s4_20_schedule_takes_a_delay(delay):
 
 
 @pytest.mark.django_db
-def test_s4_21_schedule_takes_a_time():
+def test_schedule_takes_a_time():
     eta = timezone.now() + datetime.timedelta(days=1)
 
     assert Task.objects.get(pk=two.schedule(eta, 1).id).enqueued_at == eta
@@ -200,7 +200,7 @@ def test_a_result_is_one_of_two_things():
     assert TaskResult(ok=None).unwrap() is None
 
 
-def test_s4_63_none_is_stored_and_read_back_as_none(drain):
+def test_none_is_stored_and_read_back_as_none(drain):
     handle = give_back.send(None)
 
     drain()
@@ -290,7 +290,7 @@ def test_a_tag_that_names_no_dataclass_of_ours_fails_the_task_and_calls_nothing(
 # States and ids.
 
 
-def test_s1_01_to_s1_05_states():
+def test_states():
     assert [state.value for state in TaskStatus] == [state.name for state in TaskStatus]
     assert [state for state in TaskStatus if not state.is_terminal] == ["PENDING", "CLAIMED", "RUNNING"]
     assert isinstance(TASK_TERMINAL_STATES, frozenset)

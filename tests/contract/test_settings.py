@@ -44,7 +44,7 @@ def test_a_wrong_option_is_one_problem_with_path_value_allowed_and_hint(options,
     assert problem.hint
 
 
-def test_s3_27_a_threshold_is_at_least_twice_its_interval():
+def test_a_threshold_is_at_least_twice_its_interval():
     def problems(interval, threshold):
         recovery = {"runner_heartbeat_interval_ms": interval, "running_stale_threshold_ms": threshold}
         return parse("default", {"recovery": recovery}, set()).problems
@@ -53,7 +53,7 @@ def test_s3_27_a_threshold_is_at_least_twice_its_interval():
     assert problems(30_000, 60_000) == ()
 
 
-def test_s3_20_to_s3_26_defaults():
+def test_defaults():
     recovery = Options().recovery
 
     assert (recovery.auto_requeue_stale_claimed, recovery.auto_fail_stale_running) == (True, True)
@@ -156,14 +156,14 @@ def test_an_unknown_option_is_named_with_what_is_allowed():
         tasks.noop.with_options(eta=3)
 
 
-def test_a_131_a_fixed_policy_has_one_interval_for_each_retry():
+def test_a_fixed_policy_has_one_interval_for_each_retry():
     policy = RetryPolicy.fixed([1, 5, 9], auto_retry_for=["X"], jitter=False)
 
     assert [policy.delay(retry) for retry in (1, 2, 3)] == [1, 5, 9]
     assert policy.max_retries == 3
 
 
-def test_s4_26_s4_27_an_exponential_policy_doubles_up_to_its_limit():
+def test_an_exponential_policy_doubles_up_to_its_limit():
     policy = RetryPolicy.exponential(max_retries=10, auto_retry_for=["X"], jitter=False)
 
     assert [policy.delay(retry) for retry in range(1, 11)] == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
@@ -177,7 +177,7 @@ def test_jitter_goes_both_ways_and_stays_within_a_quarter():
     assert 110 < max(delays) <= 125
 
 
-def test_a_130_every_bad_field_of_a_policy_is_named_at_once():
+def test_every_bad_field_of_a_policy_is_named_at_once():
     with pytest.raises(ValueError, match=r"max_retries is 0.*backoff_strategy is 'slow'.*0\.5.*auto_retry_for"):
         RetryPolicy(max_retries=0, intervals=(0.5,), backoff_strategy="slow", auto_retry_for=())
 
@@ -189,7 +189,7 @@ def test_a_policy_comes_back_from_its_row():
     assert RetryPolicy.read({"no": "policy"}, "id") is None
 
 
-def test_s4_29_any_code_leaves_out_what_another_attempt_cannot_mend():
+def test_any_code_leaves_out_what_another_attempt_cannot_mend():
     policy = tasks.flaky.stored_policy()
 
     assert policy.covers("WORKER_CRASHED")

@@ -39,7 +39,7 @@ def options(on_postgres):
     settings["OPTIONS"] = before
 
 
-def test_17_own_connections_have_times_and_the_projects_options_win(options):
+def test_own_connections_have_times_and_the_projects_options_win(options):
     options |= {"tcp_user_timeout": 60_000, "options": "-c lock_timeout=3s"}
 
     with own_connection("default", "test"):
@@ -54,7 +54,7 @@ def test_17_own_connections_have_times_and_the_projects_options_win(options):
     assert lock_timeout == "3s"
 
 
-def test_17_a_lock_that_is_held_for_long_is_not_waited_for_and_a_loop_of_the_reaper_waits(on_postgres):
+def test_a_lock_that_is_held_for_long_is_not_waited_for_and_a_loop_of_the_reaper_waits(on_postgres):
     with own_connection("default", "test"):
         assert shown("lock_timeout") == "10s"
     with own_connection("default", "test", waits=True):
@@ -62,7 +62,7 @@ def test_17_a_lock_that_is_held_for_long_is_not_waited_for_and_a_loop_of_the_rea
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
-def test_23_own_connections_are_read_committed_whatever_the_project_asks_for(options, level):
+def test_own_connections_are_read_committed_whatever_the_project_asks_for(options, level):
     options["isolation_level"] = psycopg.IsolationLevel[level]
     options["options"] = f"-c default_transaction_isolation={level.replace('_', chr(92) + ' ').lower()}"
 
@@ -78,7 +78,7 @@ def test_23_own_connections_are_read_committed_whatever_the_project_asks_for(opt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
-def test_23_a_project_with_another_isolation_level_loses_and_fails_nothing(own_cluster, start, level):
+def test_a_project_with_another_isolation_level_loses_and_fails_nothing(own_cluster, start, level):
     tasks.noop.send_many({} for _ in range(200))
     flows = [Workflow("flow", [tasks.noop.node()(), tasks.noop.node()()]).start() for _ in range(50)]
     workers = [
@@ -94,7 +94,7 @@ def test_23_a_project_with_another_isolation_level_loses_and_fails_nothing(own_c
 
 
 @pytest.mark.slow
-def test_17_a_worker_notices_within_seconds_that_its_servers_host_has_vanished(own_cluster, host, start):
+def test_a_worker_notices_within_seconds_that_its_servers_host_has_vanished(own_cluster, host, start):
     worker = start("horsies_worker", "--no-reaper", "--no-scheduler", DATABASE_URL=host.url)
     wait_until(Worker.objects.exists, 60, "the worker is registered")
     wait_until(lambda: tasks.noop.send().get(20).is_ok(), 60, "a task is run")
@@ -110,7 +110,7 @@ def test_17_a_worker_notices_within_seconds_that_its_servers_host_has_vanished(o
 
 
 @pytest.mark.slow
-def test_23_a_server_that_takes_no_writes_fails_no_task(own_cluster, start):
+def test_a_server_that_takes_no_writes_fails_no_task(own_cluster, start):
     handles = [tasks.noop.send() for _ in range(3)]
     with psycopg.connect(own_cluster.url, autocommit=True) as admin:
         admin.execute("ALTER SYSTEM SET default_transaction_read_only = on")
@@ -125,19 +125,19 @@ def test_23_a_server_that_takes_no_writes_fails_no_task(own_cluster, start):
 
 
 @pytest.mark.parametrize("code", ["25006", "40001", "40P01", "57P01", "57P03", "55P03"])
-def test_23_what_a_server_says_that_is_no_ones_fault_is_an_outage(on_postgres, code):
+def test_what_a_server_says_that_is_no_ones_fault_is_an_outage(on_postgres, code):
     """A node whose steps meet it waits, and does not fail."""
     with pytest.raises(Snooze), waiting_for_database(), connections["default"].cursor() as cursor:
         cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END $$")
 
 
-def test_23_what_would_be_refused_again_is_no_outage(on_postgres):
+def test_what_would_be_refused_again_is_no_outage(on_postgres):
     with pytest.raises(DataError), waiting_for_database(), connections["default"].cursor() as cursor:
         cursor.execute("SELECT 1 / 0")
 
 
 @pytest.mark.slow
-def test_17_a_worker_whose_table_is_locked_for_long_goes_on_listening_to_others_in_between(own_cluster, start):
+def test_a_worker_whose_table_is_locked_for_long_goes_on_listening_to_others_in_between(own_cluster, start):
     worker = start("horsies_worker", "--no-reaper", "--no-scheduler", DATABASE_URL=own_cluster.url)
     wait_until(Worker.objects.exists, 60, "the worker is registered")
 

@@ -23,7 +23,7 @@ def pid_of(key):
     return wait_until(lambda: Entry.objects.filter(key=key).first(), limit=40, what=f"{key} has begun").pid
 
 
-def test_23_a_body_that_ends_its_process_with_any_status_has_crashed_and_its_runner_is_replaced(worker):
+def test_a_body_that_ends_its_process_with_any_status_has_crashed_and_its_runner_is_replaced(worker):
     """Among them those by which runners once told that they were spent, done, stuck, or asked to go."""
     process = worker("--threads", "1")
 
@@ -40,7 +40,7 @@ def test_23_a_body_that_ends_its_process_with_any_status_has_crashed_and_its_run
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [("--max-tasks-per-child", "5"), ("--max-memory-mb", "16")], ids=["count", "memory"])
-def test_21_a_replacement_works_beside_the_runner_that_still_has_a_long_body(worker, tmp_path, flags):
+def test_a_replacement_works_beside_the_runner_that_still_has_a_long_body(worker, tmp_path, flags):
     process = worker("--threads", "4", *flags)
     gate = tmp_path / "gate"
     long = jobs.hold.send("long", str(gate))
@@ -59,7 +59,7 @@ def test_21_a_replacement_works_beside_the_runner_that_still_has_a_long_body(wor
 
 
 @pytest.mark.slow
-def test_21_long_bodies_do_not_end_up_with_a_process_each(worker, tmp_path):
+def test_long_bodies_do_not_end_up_with_a_process_each(worker, tmp_path):
     worker("--threads", "3", "--max-tasks-per-child", "2")
     gate = tmp_path / "gate"
     for number in range(12):
@@ -73,7 +73,7 @@ def test_21_long_bodies_do_not_end_up_with_a_process_each(worker, tmp_path):
 
 
 @pytest.mark.slow
-def test_21_with_one_thread_there_is_one_body_at_a_time(worker, tmp_path):
+def test_with_one_thread_there_is_one_body_at_a_time(worker, tmp_path):
     process = worker("--threads", "1", "--max-tasks-per-child", "1")
     gates = [tmp_path / str(number) for number in range(2)]
     handles = [jobs.hold.send(f"held {number}", str(gate)) for number, gate in enumerate(gates)]

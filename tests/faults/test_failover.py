@@ -32,7 +32,7 @@ def replica(own_cluster):
 
 
 @pytest.mark.slow
-def test_22_a_failover_to_a_replica_that_lags_costs_what_the_documentation_says(replica, proxy, start, tmp_path):
+def test_a_failover_to_a_replica_that_lags_costs_what_the_documentation_says(replica, proxy, start, tmp_path):
     late = Queue.objects.create(name="late", paused=True)
     first = start("horsies_worker", "--threads", "2", DATABASE_URL=proxy.url, **BEATS)
     ended = jobs.hold.send("ended", str(tmp_path / "ended"))

@@ -14,7 +14,7 @@ from tests.jobs.models import Entry
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
-def test_19_a_body_can_terminate_the_process_that_it_has_forked(worker):
+def test_a_body_can_terminate_the_process_that_it_has_forked(worker):
     worker("--threads", "2")
 
     assert jobs.terminate_a_child.send().value(timeout=60) == -signal.SIGTERM
@@ -28,7 +28,7 @@ def test_19_a_body_can_terminate_the_process_that_it_has_forked(worker):
     ],
     ids=["the command", "called from Python"],
 )
-def test_19_so_can_one_in_a_worker_without_a_supervisor(manage, command):
+def test_so_can_one_in_a_worker_without_a_supervisor(manage, command):
     # Python loses a signal that comes before it has set up the new process, unless a worker has blocked it.
     handle = jobs.terminate_a_child.send(at_once=command[0] == "horsies_worker")
     process = manage(*command)
@@ -37,7 +37,7 @@ def test_19_so_can_one_in_a_worker_without_a_supervisor(manage, command):
     assert handle.value(timeout=0) == -signal.SIGTERM
 
 
-def test_19_signals_are_the_defaults_after_a_fork_in_a_body(worker):
+def test_signals_are_the_defaults_after_a_fork_in_a_body(worker):
     worker("--threads", "2")
 
     assert jobs.handlers_in_a_child.send().value(timeout=40) == ["SIG_DFL", "default_int_handler"]
@@ -49,7 +49,7 @@ def test_19_signals_are_the_defaults_after_a_fork_in_a_body(worker):
     [("supervisor", signal.SIGTERM), ("supervisor", signal.SIGKILL), ("runner", signal.SIGKILL)],
     ids=["the worker is stopped", "the supervisor is killed", "the runner is killed"],
 )
-def test_19_processes_that_a_body_left_behind_end_with_its_runner(worker, tmp_path, victim, number):
+def test_processes_that_a_body_left_behind_end_with_its_runner(worker, tmp_path, victim, number):
     gate = tmp_path / "gate"
     process = worker("--threads", "2", "--shutdown-timeout", "0.5")
     handle = jobs.leave_processes_behind.send(str(gate))

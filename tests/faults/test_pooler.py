@@ -36,9 +36,7 @@ def pooler(own_cluster):
     [("session", ENOUGH, [PLAIN, PLAIN]), ("transaction", FEW, [PLAIN, POOLED])],
     ids=["session", "transaction"],
 )
-def test_23_workers_behind_pgbouncer_lose_nothing_and_listen_to_nothing(
-    own_cluster, pooler, start, mode, size, settings
-):
+def test_workers_behind_pgbouncer_lose_nothing_and_listen_to_nothing(own_cluster, pooler, start, mode, size, settings):
     url = pooler(mode, size)
     workers = [
         start("horsies_worker", "--threads", "2", DATABASE_URL=url, DJANGO_SETTINGS_MODULE=one) for one in settings

@@ -30,9 +30,7 @@ def attempts_of(handle):
 
 
 @pytest.mark.parametrize("is_group", [False, True], ids=["the supervisor", "the whole group"])
-def test_16_a_shutdown_that_is_outlasted_runs_no_task_twice_at_once_and_keeps_max_concurrency(
-    worker, tmp_path, is_group
-):
+def test_a_shutdown_that_is_outlasted_runs_no_task_twice_at_once_and_keeps_max_concurrency(worker, tmp_path, is_group):
     Queue.objects.create(name="narrow", max_concurrency=3)
     first = worker("--threads", "4", "--shutdown-timeout", "0.5")
     handles = [jobs.take_a_place.send(str(tmp_path), 3, f"task {number}") for number in range(6)]
@@ -54,7 +52,7 @@ def test_16_a_shutdown_that_is_outlasted_runs_no_task_twice_at_once_and_keeps_ma
 
 
 @pytest.mark.parametrize("body", [jobs.clean_up, jobs.aclean_up])
-def test_16_a_drain_with_no_supervisor_ends_its_bodies_first(manage, body):
+def test_a_drain_with_no_supervisor_ends_its_bodies_first(manage, body):
     handle = body.send("body")
     process = manage("horsies_worker", "--drain", "--threads", "2", "--shutdown-timeout", "0.5")
     began("body began")
@@ -68,7 +66,7 @@ def test_16_a_drain_with_no_supervisor_ends_its_bodies_first(manage, body):
     assert attempts_of(handle) == [CRASHED]
 
 
-def test_16_a_drain_with_no_supervisor_keeps_the_task_of_a_body_that_does_not_stop(manage):
+def test_a_drain_with_no_supervisor_keeps_the_task_of_a_body_that_does_not_stop(manage):
     handle = jobs.be_stuck.send("stuck", 30)
     process = manage("horsies_worker", "--drain", "--shutdown-timeout", "0.5", "--timeout-grace", "1")
     began("stuck")
@@ -85,7 +83,7 @@ def is_registered():
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_17_a_stop_ends_within_its_bound_whatever_the_database_does(own_cluster, start, tmp_path, signals):
+def test_a_stop_ends_within_its_bound_whatever_the_database_does(own_cluster, start, tmp_path, signals):
     """The server is frozen: it takes what is said and answers nothing."""
     process = start("horsies_worker", "--shutdown-timeout", "1" if signals == 1 else "600")
     wait_until(is_registered, limit=60)
@@ -108,7 +106,7 @@ def test_17_a_stop_ends_within_its_bound_whatever_the_database_does(own_cluster,
     assert handle.status() == TaskStatus.RUNNING
 
 
-def test_17_a_runner_that_dies_while_the_database_is_silent_does_not_make_the_supervisor_deaf(own_cluster, start):
+def test_a_runner_that_dies_while_the_database_is_silent_does_not_make_the_supervisor_deaf(own_cluster, start):
     process = start("horsies_worker", "--threads", "1")
     wait_until(is_registered, limit=60)
     runner = Worker.objects.get().pid
@@ -124,7 +122,7 @@ def test_17_a_runner_that_dies_while_the_database_is_silent_does_not_make_the_su
     assert "left to a reaper" in process.output
 
 
-def test_17_what_a_dead_runner_held_is_recovered_once_the_database_is_back(own_cluster, start, tmp_path):
+def test_what_a_dead_runner_held_is_recovered_once_the_database_is_back(own_cluster, start, tmp_path):
     start("horsies_worker", "--threads", "1")
     handle = jobs.hold.send("held", str(tmp_path / "gate"))
     runner = began("held").pid

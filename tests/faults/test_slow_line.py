@@ -49,7 +49,7 @@ def mix():
 
 
 @pytest.mark.slow
-def test_24_workflows_of_384_tasks_end_over_a_line_of_half_a_second(own_cluster, proxy, start):
+def test_workflows_of_384_tasks_end_over_a_line_of_half_a_second(own_cluster, proxy, start):
     for workflow in mix():
         workflow.start()
     proxy.delay = 0.25  # each way

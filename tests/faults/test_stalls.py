@@ -50,7 +50,7 @@ def pass_time(seconds):
 
 
 @pytest.mark.parametrize("body", [jobs.hog, jobs.backtrack])
-def test_14_a_body_that_holds_the_interpreter_fails_with_task_timeout_and_other_tasks_go_on(worker, body):
+def test_a_body_that_holds_the_interpreter_fails_with_task_timeout_and_other_tasks_go_on(worker, body):
     process = worker("--timeout-grace", "1", "--threads", "2")
     hog = body.send("hog")
 
@@ -64,7 +64,7 @@ def test_14_a_body_that_holds_the_interpreter_fails_with_task_timeout_and_other_
     assert process.process.poll() is None
 
 
-def test_14_begun_neighbours_of_such_a_body_are_crashed_by_their_policy(worker, gate):
+def test_begun_neighbours_of_such_a_body_are_crashed_by_their_policy(worker, gate):
     worker("--timeout-grace", "1", "--threads", "3")
     with transaction.atomic():  # one claim takes them all
         again, once = jobs.hold_again.send("again", str(gate)), jobs.hold.send("once", str(gate))
@@ -80,7 +80,7 @@ def test_14_begun_neighbours_of_such_a_body_are_crashed_by_their_policy(worker, 
     assert attempts_of(again) == [(*CRASHED, True), *COMPLETED]
 
 
-def test_14_tasks_started_ahead_behind_such_a_body_go_back_uncharged(worker, gate):
+def test_tasks_started_ahead_behind_such_a_body_go_back_uncharged(worker, gate):
     tasks.noop.send_many({} for _ in range(MANY))
     hog = jobs.hog_once.send("hog")
     behind = [handle.id for handle in tasks.noop.send_many({} for _ in range(MANY))]
@@ -92,7 +92,7 @@ def test_14_tasks_started_ahead_behind_such_a_body_go_back_uncharged(worker, gat
     assert not TaskAttempt.objects.filter(task__in=behind).exclude(attempt=1, outcome="COMPLETED").exists()
 
 
-def test_14_a_stopped_runner_is_killed_and_its_unbegun_tasks_go_back_uncharged(worker, gate):
+def test_a_stopped_runner_is_killed_and_its_unbegun_tasks_go_back_uncharged(worker, gate):
     process = worker("--stall-timeout", "3", "--threads", "1", "--prefetch", "3")
     again = jobs.hold_again.send("again", str(gate))
     runner = pid_of("again")
@@ -111,7 +111,7 @@ def test_14_a_stopped_runner_is_killed_and_its_unbegun_tasks_go_back_uncharged(w
     assert "it has not responded" in process.output
 
 
-def test_14_a_supervisor_beats_for_its_runner_so_nobody_judges_its_tasks(worker, manage, gate):
+def test_a_supervisor_beats_for_its_runner_so_nobody_judges_its_tasks(worker, manage, gate):
     """Here a body holds the interpreter's lock for longer than the threshold, and other processes reap."""
     reap = {"TEST_BEAT_MS": "200", "TEST_STALE_MS": "3000", "TEST_CHECK_MS": "200"}
     worker("--no-reaper", "--threads", "2", "--stall-timeout", "600", **reap)
@@ -167,7 +167,7 @@ def test_tasks_that_never_began_behind_such_a_body_are_not_crashed_and_do_not_be
     assert Entry.objects.count() == len(behind)
 
 
-def test_14_a_runner_that_was_frozen_with_its_supervisor_goes_on(worker, gate):
+def test_a_runner_that_was_frozen_with_its_supervisor_goes_on(worker, gate):
     """As if the container had been paused, or the machine suspended, for longer than a runner may stand still."""
     process = worker("--stall-timeout", "6", "--timeout-grace", "1", "--threads", "1")
     held = jobs.hold.send("held", str(gate))
@@ -185,7 +185,7 @@ def test_14_a_runner_that_was_frozen_with_its_supervisor_goes_on(worker, gate):
     assert "killed" not in process.output
 
 
-def test_14_a_runner_that_waits_for_the_database_is_not_taken_for_one_that_stands_still(worker, gate):
+def test_a_runner_that_waits_for_the_database_is_not_taken_for_one_that_stands_still(worker, gate):
     process = worker("--stall-timeout", "3", "--threads", "1")
     held = jobs.hold.send("held", str(gate))
     pid_of("held")

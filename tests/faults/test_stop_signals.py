@@ -35,7 +35,7 @@ def waiting(table="horsies_tasks"):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_17_commands_that_are_inside_a_statement_end_while_its_lock_is_still_held(on_postgres, manage, number):
+def test_commands_that_are_inside_a_statement_end_while_its_lock_is_still_held(on_postgres, manage, number):
     """After one signal within 10 s and a bit, after two within 3 s at most."""
     with locked(database_url(), "horsies_tasks"), locked(database_url(), "horsies_schedules"):
         once = "--shutdown-timeout", ("0" if number == 1 else "600"), "--timeout-grace", "0.1", "--no-reaper"
@@ -52,9 +52,7 @@ def test_17_commands_that_are_inside_a_statement_end_while_its_lock_is_still_hel
     assert all("Traceback" not in process.output for process in processes)
 
 
-def test_17_what_a_drain_held_that_was_stopped_at_once_is_recovered_as_for_a_killed_process(
-    on_postgres, manage, tmp_path
-):
+def test_what_a_drain_held_that_was_stopped_at_once_is_recovered_as_for_a_killed_process(on_postgres, manage, tmp_path):
     gate = tmp_path / "gate"
     handle, later = jobs.hold_again.send("held", str(gate)), tasks.add.send(1)
     process = manage("horsies_worker", "--drain", "--threads", "1", "--no-reaper", **FAST)
@@ -74,9 +72,7 @@ def test_17_what_a_drain_held_that_was_stopped_at_once_is_recovered_as_for_a_kil
     assert other.process.poll() is None
 
 
-def test_17_a_drain_ends_in_bounded_time_after_one_signal_on_a_server_that_answers_nothing(
-    own_cluster, start, tmp_path
-):
+def test_a_drain_ends_in_bounded_time_after_one_signal_on_a_server_that_answers_nothing(own_cluster, start, tmp_path):
     handle = jobs.hold.send("held", str(tmp_path / "gate"))
     process = start(
         "horsies_worker", "--drain", "--no-reaper", "--shutdown-timeout", "0", "--timeout-grace", "0.1", **FAST
@@ -104,9 +100,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_17_a_drain_that_is_called_from_python_raises_keyboard_interrupt_and_does_not_end_its_process(
-    on_postgres, manage
-):
+def test_a_drain_that_is_called_from_python_raises_keyboard_interrupt_and_does_not_end_its_process(on_postgres, manage):
     with locked(database_url(), "horsies_tasks"):
         process = manage("shell", "-c", CALL)
         wait_until(waiting, 60, "the producer waits")
@@ -118,7 +112,7 @@ def test_17_a_drain_that_is_called_from_python_raises_keyboard_interrupt_and_doe
     assert "interrupted True False" in process.output
 
 
-def test_17_a_drain_ends_at_a_second_signal_while_it_waits_in_c_code_for_the_writer_of_sqlite(manage):
+def test_a_drain_ends_at_a_second_signal_while_it_waits_in_c_code_for_the_writer_of_sqlite(manage):
     if connection.vendor != "sqlite":
         pytest.skip("runs with the tests on SQLite")
     process = manage("horsies_worker", "--drain", "--no-reaper")

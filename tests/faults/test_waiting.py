@@ -40,7 +40,7 @@ def get_codes(handle, timeouts):
 
 
 @pytest.mark.parametrize("is_connected", [True, False], ids=["connected", "not connected"])
-def test_23_get_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster, is_connected):
+def test_get_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster, is_connected):
     handle = tasks.noop.send()
     if not is_connected:
         connection.close()
@@ -55,7 +55,7 @@ def test_23_get_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster, is_
     assert handle.status() == TaskStatus.PENDING  # on a connection that answers
 
 
-def test_23_aget_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster):
+def test_aget_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster):
     handle = tasks.noop.send()
 
     with frozen(own_cluster):
@@ -67,7 +67,7 @@ def test_23_aget_returns_wait_timeout_in_time_on_a_frozen_server(own_cluster):
     assert 2 <= took < 10
 
 
-def test_23_who_waits_longer_keeps_nobody_beyond_their_time_on_a_frozen_server(own_cluster):
+def test_who_waits_longer_keeps_nobody_beyond_their_time_on_a_frozen_server(own_cluster):
     handle = tasks.noop.send()
 
     with frozen(own_cluster):
@@ -78,7 +78,7 @@ def test_23_who_waits_longer_keeps_nobody_beyond_their_time_on_a_frozen_server(o
     assert got[2][1] < 7
 
 
-def test_23_a_transaction_outlives_a_get_that_the_server_does_not_answer(own_cluster):
+def test_a_transaction_outlives_a_get_that_the_server_does_not_answer(own_cluster):
     with transaction.atomic():
         handle = tasks.noop.send()
         with frozen(own_cluster):

@@ -71,13 +71,13 @@ def test_a_priority_that_is_no_number_is_a_type_error_that_says_what_is_allowed(
 
 
 @pytest.mark.parametrize("func", [jobs.yields, jobs.ayields], ids=["generator", "async generator"])
-def test_s4_11_a_generator_is_no_task_for_a_call_of_it_runs_nothing(func):
+def test_a_generator_is_no_task_for_a_call_of_it_runs_nothing(func):
     for make in (task, functools.partial(register_task, name="a name")):
         with pytest.raises(InvalidTask, match=rf"{func.__name__} \(.*\) is a generator, .* allowed: def or async def"):
             make(func)
 
 
-def test_s4_11_a_task_is_not_decorated_once_more():
+def test_a_task_is_not_decorated_once_more():
     with pytest.raises(InvalidTask, match=r"jobs\.add \(.*\) is a task already; allowed: one @task with all options"):
         task(priority=5)(jobs.add)
 

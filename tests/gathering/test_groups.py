@@ -30,7 +30,7 @@ def calls_of(handle):
     return list(TaskItem.objects.filter(task=handle.id).order_by("position").values_list("kwargs", flat=True))
 
 
-def test_a3_71_calls_with_one_key_are_one_task_that_runs_when_it_is_full(drain):
+def test_calls_with_one_key_are_one_task_that_runs_when_it_is_full(drain):
     handles = [jobs.three.send(key="a", value=value) for value in range(2)]
     drain()
     assert {handle.status() for handle in handles} == {TaskStatus.PENDING}
@@ -52,7 +52,7 @@ def group_of(handle):
     return Task.objects.get(pk=handle.value(timeout=0))
 
 
-def test_a3_16_a_call_for_later_joins_the_group_of_its_key_once_its_time_has_come(drain):
+def test_a_call_for_later_joins_the_group_of_its_key_once_its_time_has_come(drain):
     late = jobs.three.schedule(LATER, key="a", value=9)
     first = jobs.three.send(key="a", value=1)
     drain()
@@ -67,7 +67,7 @@ def test_a3_16_a_call_for_later_joins_the_group_of_its_key_once_its_time_has_com
     assert first.value(timeout=0) == [1, 9, 3]
 
 
-def test_a3_16_many_calls_for_later_open_a_group_and_one_of_a_coroutine_does_too(drain):
+def test_many_calls_for_later_open_a_group_and_one_of_a_coroutine_does_too(drain):
     many = jobs.three.with_options(run_after=LATER).send_many({"key": "a", "value": value} for value in range(4))
     two = [jobs.coroutine.with_options(run_after=LATER).send(value=value) for value in (5, 6)]
     assert (Task.objects.scheduled().count(), TaskItem.objects.count()) == (6, 0)
@@ -82,7 +82,7 @@ def test_a3_16_many_calls_for_later_open_a_group_and_one_of_a_coroutine_does_too
     assert sorted(Task.objects.get(pk=group_of(two[0]).pk).result["ok"]) == [1, 5, 6]
 
 
-def test_a3_73_a_call_for_later_takes_its_queue_and_its_options_along(drain):
+def test_a_call_for_later_takes_its_queue_and_its_options_along(drain):
     sent = jobs.three.with_options(
         queue_name="emails", priority=7, timeout=9, retention=60, metadata={"tenant": "acme"}
     )
@@ -111,7 +111,7 @@ def calls_of_group(handle):
     return list(TaskItem.objects.filter(task=handle.value(timeout=0)).values_list("kwargs", flat=True))
 
 
-def test_a3_73_a_call_for_later_takes_its_backend_along(drain, settings):
+def test_a_call_for_later_takes_its_backend_along(drain, settings):
     settings.TASKS = {**settings.TASKS, "other": settings.TASKS["default"]}
     late = jobs.three.using(backend="other").schedule(LATER, key="a", value=1)
 
@@ -175,7 +175,7 @@ def test_a_call_for_later_holds_no_slot_while_a_sender_holds_its_group(worker):
 
 
 @pytest.mark.slow
-def test_a3_16_calls_for_later_join_once_each_whoever_is_killed_meanwhile(worker):
+def test_calls_for_later_join_once_each_whoever_is_killed_meanwhile(worker):
     count = 150
     at_once = jobs.three.with_options(run_after=datetime.timedelta())
     late = at_once.send_many({"key": "a", "value": value} for value in range(count - 10))
@@ -205,7 +205,7 @@ def test_calls_with_other_keys_are_other_tasks(drain):
     assert (calls_of(one), calls_of(other)) == ([{"customer_id": 1, "text": "x"}], [{"customer_id": 2, "text": "y"}])
 
 
-def test_a3_71_a_worker_runs_a_group_once_it_is_full_or_old_enough_or_no_call_comes_any_more(worker):
+def test_a_worker_runs_a_group_once_it_is_full_or_old_enough_or_no_call_comes_any_more(worker):
     worker("--poll-interval", "0.2")
     still, due = jobs.quiet.send(), Task.objects.values_list("enqueued_at", flat=True)
     first_due = due.get(pk=still.id)
@@ -308,7 +308,7 @@ def test_enqueue_gives_the_result_of_the_shared_task(drain):
     assert results[0].return_value == [0, 1, 2]
 
 
-def test_a3_74_a_worker_that_dies_loses_no_call(worker, tmp_path):
+def test_a_worker_that_dies_loses_no_call(worker, tmp_path):
     worker("--processes", "1")
     handles = jobs.deadly.send_many({"path": str(tmp_path / "died"), "value": value} for value in (1, 2))
 
@@ -353,7 +353,7 @@ def test_of_fifty_senders_at_once_no_call_is_lost_and_no_group_is_too_large(coun
 
 
 @pytest.mark.slow
-def test_a3_74_every_call_is_run_once_while_senders_and_claims_race_and_runners_are_killed(worker):
+def test_every_call_is_run_once_while_senders_and_claims_race_and_runners_are_killed(worker):
     worker("--processes", "2", "--threads", "2", runners=2)
     errors = []
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ELSEWHERE = jobs.mail.with_options(queue_name="emails")
 
 
-def test_a3_73_a_call_to_another_queue_joins_the_group_there():
+def test_a_call_to_another_queue_joins_the_group_there():
     handles = [job.send(customer_id=1) for job in (jobs.mail, ELSEWHERE, jobs.mail, ELSEWHERE, ELSEWHERE)]
 
     assert (handles[0].id, handles[1].id) == (handles[2].id, handles[3].id)

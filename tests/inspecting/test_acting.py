@@ -33,7 +33,7 @@ def status(task):
 
 
 @pytest.mark.parametrize("name", BECOMES)
-def test_a3_101_a_verb_does_it_to_the_states_it_takes_and_names_the_others(name):
+def test_a_verb_does_it_to_the_states_it_takes_and_names_the_others(name):
     verb, becomes = BECOMES[name]
     made = one_of_each()
     others = {state: task for state, task in made.items() if state not in verb.states}

@@ -73,7 +73,7 @@ def test_what_is_wrong_with_a_call_is_told_and_nothing_sent(wrong, error):
     assert not Task.objects.exists()
 
 
-def test_a3_101_a_scheduled_task_gets_other_arguments_and_no_other_task_does(drain):
+def test_a_scheduled_task_gets_other_arguments_and_no_other_task_does(drain):
     waiting, due = jobs.add.schedule(3_600, 1), jobs.add.send(1)
 
     report = tasks().update(waiting.id, [2], {"b": 5})

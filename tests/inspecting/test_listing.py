@@ -79,7 +79,7 @@ def test_several_states_are_found_together_the_newest_first(states):
     assert found == sorted((made[state].pk for state in states), reverse=True)
 
 
-def test_a3_100_a_page_has_thirty_and_the_next_begins_after_its_last():
+def test_a_page_has_thirty_and_the_next_begins_after_its_last():
     made = some(70, "failed")[::-1]
 
     first = tasks().list(status="failed")
@@ -122,7 +122,7 @@ def test_few_rows_are_found_far_down_a_table(monkeypatch):
     assert all("COUNT(" not in query["sql"] for query in captured)
 
 
-def test_a3_107_what_a_silent_worker_holds_is_orphaned():
+def test_what_a_silent_worker_holds_is_orphaned():
     silent = make("running", started_at=NowPlus(-9_000))
     heard = make("running", started_at=NowPlus(-9_000))
     Heartbeat.objects.create(task_id=heard.pk, role="runner", sender_id="w", hostname="h", pid=1)

@@ -44,7 +44,7 @@ ENDINGS = {
 
 
 @pytest.mark.slow
-def test_scenario_38_however_a_body_ends_its_process_it_has_its_attempt_and_the_others_go_on(worker):
+def test_however_a_body_ends_its_process_it_has_its_attempt_and_the_others_go_on(worker):
     process = worker("--threads", "1", "--prefetch", "2")
     handles, between = {}, []
     for name, (body, *_) in ENDINGS.items():
@@ -68,7 +68,7 @@ def test_scenario_38_however_a_body_ends_its_process_it_has_its_attempt_and_the_
 
 
 @pytest.mark.slow
-def test_scenario_38_only_the_runner_of_such_a_body_is_replaced(worker, gate):
+def test_only_the_runner_of_such_a_body_is_replaced(worker, gate):
     worker("--processes", "2", "--threads", "1", runners=2)
     bystander = tasks.hold.send("bystander", str(gate))
     wait_until(lambda: Entry.objects.exists())
@@ -92,7 +92,7 @@ def all_have_run_once(count):
 
 
 @pytest.mark.slow
-def test_scenario_39_replacing_runners_by_count_under_load_loses_no_task(worker):
+def test_replacing_runners_by_count_under_load_loses_no_task(worker):
     process = worker(
         *("--processes", "2", "--threads", "4", "--prefetch", "4", "--max-tasks-per-child", "20"), runners=2
     )
@@ -108,7 +108,7 @@ def test_scenario_39_replacing_runners_by_count_under_load_loses_no_task(worker)
 
 
 @pytest.mark.slow
-def test_scenario_39_replacing_runners_by_memory_under_load_loses_no_task(worker):
+def test_replacing_runners_by_memory_under_load_loses_no_task(worker):
     process = worker("--threads", "2", "--prefetch", "2", "--max-memory-mb", "200")
 
     jobs.grow.send_many({"key": str(number), "megabytes": 40} for number in range(20))
@@ -120,7 +120,7 @@ def test_scenario_39_replacing_runners_by_memory_under_load_loses_no_task(worker
     assert Entry.objects.values("pid").distinct().count() >= 2
 
 
-def test_scenario_39_a_limit_below_what_an_idle_runner_takes_still_lets_tasks_run(worker):
+def test_a_limit_below_what_an_idle_runner_takes_still_lets_tasks_run(worker):
     """Each runner does something before it is replaced: else none ever would, and they would come and go for ever."""
     worker("--max-memory-mb", "16")
 
@@ -131,9 +131,7 @@ def test_scenario_39_a_limit_below_what_an_idle_runner_takes_still_lets_tasks_ru
 
 
 @pytest.mark.slow
-def test_scenario_40_a_runner_that_can_not_start_is_tried_less_and_less_often_and_burns_no_retry(
-    manage, folder, fragile
-):
+def test_a_runner_that_can_not_start_is_tried_less_and_less_often_and_burns_no_retry(manage, folder, fragile):
     handle = tasks.flaky.send("waits", 0)
     (folder / "runner").touch()
     process = manage("horsies_worker", **fragile)
@@ -168,7 +166,7 @@ def sockets_of(pid):
     return found
 
 
-def test_scenario_77_no_two_processes_share_a_connection(worker):
+def test_no_two_processes_share_a_connection(worker):
     process = worker("--processes", "2", "--threads", "2", runners=2)
     for _ in range(4):
         tasks.add.send(1).value(timeout=20)
@@ -183,7 +181,7 @@ def test_scenario_77_no_two_processes_share_a_connection(worker):
         assert all(sockets)
 
 
-def test_scenario_77_a_bodys_subprocess_inherits_no_connection(worker):
+def test_a_bodys_subprocess_inherits_no_connection(worker):
     worker()
 
     assert jobs.sockets_of_a_subprocess.send().value(timeout=20) == ""
@@ -193,7 +191,7 @@ def test_scenario_77_a_bodys_subprocess_inherits_no_connection(worker):
 
 
 @pytest.mark.once
-def test_scenario_79_a_reaper_that_raises_ends_its_worker_with_exit_status_1(worker, folder, fragile):
+def test_a_reaper_that_raises_ends_its_worker_with_exit_status_1(worker, folder, fragile):
     process = worker(TEST_CHECK_MS="200", **fragile)
     handle = tasks.add.send(1)
     assert handle.value(timeout=20) == 2
@@ -205,7 +203,7 @@ def test_scenario_79_a_reaper_that_raises_ends_its_worker_with_exit_status_1(wor
     assert not Worker.objects.exists(), "its runners have left in order"
 
 
-def test_scenario_79_a_reaper_of_its_own_that_raises_ends_with_a_status_that_is_not_0(manage, folder, fragile):
+def test_a_reaper_of_its_own_that_raises_ends_with_a_status_that_is_not_0(manage, folder, fragile):
     (folder / "reaper").touch()
 
     process = manage("horsies_reaper", "--interval", "0.2", **fragile)
@@ -215,7 +213,7 @@ def test_scenario_79_a_reaper_of_its_own_that_raises_ends_with_a_status_that_is_
 
 
 @pytest.mark.slow
-def test_scenario_79_a_pump_that_raises_ends_its_runner_which_is_replaced_and_no_task_is_lost(worker, folder, fragile):
+def test_a_pump_that_raises_ends_its_runner_which_is_replaced_and_no_task_is_lost(worker, folder, fragile):
     process = worker("--processes", "1", **fragile)
     first = Worker.objects.get().pid
 

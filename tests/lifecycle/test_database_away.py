@@ -63,7 +63,7 @@ def nobody_is_let_in():
 
 
 @pytest.mark.slow
-def test_scenario_21_an_idle_worker_outlives_a_database_that_is_away(worker):
+def test_an_idle_worker_outlives_a_database_that_is_away(worker):
     process = worker("--processes", "2", runners=2)
     tasks.write.send("before").get(timeout=20)
     pids = set(Worker.objects.values_list("pid", flat=True))
@@ -80,7 +80,7 @@ def test_scenario_21_an_idle_worker_outlives_a_database_that_is_away(worker):
 
 
 @pytest.mark.slow
-def test_scenario_20_21_what_ends_while_the_database_is_away_is_stored_when_it_is_back(worker, gate):
+def test_what_ends_while_the_database_is_away_is_stored_when_it_is_back(worker, gate):
     worker("--threads", "4")
     handles = [tasks.hold.send(str(number), str(gate)) for number in range(4)]
     wait_until(lambda: Entry.objects.count() == 4)
@@ -96,7 +96,7 @@ def test_scenario_20_21_what_ends_while_the_database_is_away_is_stored_when_it_i
 
 
 @pytest.mark.slow
-def test_scenario_21_connections_that_end_again_and_again_cost_no_task(worker):
+def test_connections_that_end_again_and_again_cost_no_task(worker):
     process = worker("--processes", "2", "--threads", "2", runners=2)
     handles = []
     for number in range(8):
@@ -110,7 +110,7 @@ def test_scenario_21_connections_that_end_again_and_again_cost_no_task(worker):
     assert process.process.poll() is None
 
 
-def test_scenario_22_what_is_sent_while_nobody_listens_is_found_as_soon_as_somebody_does(worker):
+def test_what_is_sent_while_nobody_listens_is_found_as_soon_as_somebody_does(worker):
     process = worker("--poll-interval", "60")
     tasks.noop.send().get(timeout=20)
     wait_until(lambda: listeners() == 1)
@@ -124,7 +124,7 @@ def test_scenario_22_what_is_sent_while_nobody_listens_is_found_as_soon_as_someb
     wait_until(lambda: "LISTEN lost" in process.output or "database unavailable" in process.output)
 
 
-def test_scenario_23_the_poll_finds_what_nobody_has_told_of(worker):
+def test_the_poll_finds_what_nobody_has_told_of(worker):
     """Rows that come with no NOTIFY. Who is woken as a rule looks five times less often than it is told to."""
     poll = 0.2
     worker("--poll-interval", str(poll))
@@ -142,7 +142,7 @@ def test_scenario_23_the_poll_finds_what_nobody_has_told_of(worker):
     assert median(took) < poll * 5 * 1.2 + 1
 
 
-def test_scenario_23_a_delayed_row_that_nobody_has_told_of_is_found_too(worker):
+def test_a_delayed_row_that_nobody_has_told_of_is_found_too(worker):
     worker("--poll-interval", "0.2")
     tasks.noop.send().get(timeout=20)
     now = timezone.now()

@@ -21,7 +21,7 @@ def until(seconds):
     return tasks.write.with_options(good_until=timezone.now() + timedelta(seconds=seconds))
 
 
-def test_s0_35_s1_15_s1_27_a_passed_deadline_is_never_claimed_though_no_reaper_has_come(drain):
+def test_a_passed_deadline_is_never_claimed_though_no_reaper_has_come(drain):
     late, good = until(-1).send("late"), tasks.write.send("good")
 
     drain()
@@ -32,7 +32,7 @@ def test_s0_35_s1_15_s1_27_a_passed_deadline_is_never_claimed_though_no_reaper_h
     assert late.status() == TaskStatus.EXPIRED
 
 
-def test_scenario_28_a_task_that_is_late_when_it_is_sent_expires_unrun(worker):
+def test_a_task_that_is_late_when_it_is_sent_expires_unrun(worker):
     worker(TEST_CHECK_MS="200")
     late, good = until(-1).send("late"), tasks.write.send("good")
 
@@ -44,7 +44,7 @@ def test_scenario_28_a_task_that_is_late_when_it_is_sent_expires_unrun(worker):
     assert list(Entry.objects.values_list("key", flat=True)) == ["good"]
 
 
-def test_scenario_29_s0_23_s0_37_s1_28_a_claimed_task_whose_deadline_passes_is_expired_by_its_worker(worker, gate):
+def test_a_claimed_task_whose_deadline_passes_is_expired_by_its_worker(worker, gate):
     worker("--threads", "1", "--prefetch", "1", "--no-reaper")
     tasks.hold.send("in the way", str(gate))
     wait_until(lambda: Entry.objects.exists())
@@ -85,7 +85,7 @@ def test_coroutines_behind_one_that_blocks_the_loop_expire_in_time_and_never_beg
     assert not TaskAttempt.objects.filter(task__in=late).exists()
 
 
-def test_scenario_30_a_retry_that_would_come_too_late_fails_with_the_bodys_own_error_at_once(worker):
+def test_a_retry_that_would_come_too_late_fails_with_the_bodys_own_error_at_once(worker):
     worker()
     policy = RetryPolicy.fixed([60], auto_retry_for=["OWN"], jitter=False)
     good_until = timezone.now() + timedelta(seconds=30)
@@ -99,7 +99,7 @@ def test_scenario_30_a_retry_that_would_come_too_late_fails_with_the_bodys_own_e
 
 
 def test_a_retry_that_would_land_exactly_at_the_deadline_is_too_late(drain):
-    """S1-29: "at or after". The deadline is put where the retry would land, give or take the statement's own time."""
+    """The limit is "at or after": the deadline is put where the retry would land, give or take a statement's time."""
     policy = RetryPolicy.fixed([60], auto_retry_for=["OWN"], jitter=False)
     deadline = timezone.now() + timedelta(seconds=60)
     handle = tasks.returns_error.with_options(retry_policy=policy, good_until=deadline).send("OWN")
@@ -109,7 +109,7 @@ def test_a_retry_that_would_land_exactly_at_the_deadline_is_too_late(drain):
     assert handle.status() == TaskStatus.FAILED
 
 
-def test_s0_40_a_deadline_that_passes_while_the_body_runs_stops_nothing(worker, gate):
+def test_a_deadline_that_passes_while_the_body_runs_stops_nothing(worker, gate):
     worker(TEST_CHECK_MS="200")
     in_an_hour = timezone.now() + timedelta(hours=1)
     handle = tasks.hold.with_options(good_until=in_an_hour).send("in time", str(gate))
@@ -123,7 +123,7 @@ def test_s0_40_a_deadline_that_passes_while_the_body_runs_stops_nothing(worker, 
     assert handle.value(timeout=20) == "in time"
 
 
-def test_s0_38_a_deadline_is_an_instant_and_belongs_to_one_send():
+def test_a_deadline_is_an_instant_and_belongs_to_one_send():
     there = datetime(2100, 1, 1, 14, tzinfo=timezone.get_fixed_timezone(120))
 
     handle = tasks.noop.with_options(good_until=there).send()
@@ -133,7 +133,7 @@ def test_s0_38_a_deadline_is_an_instant_and_belongs_to_one_send():
     assert other.info().good_until is None
 
 
-def test_s1_30_a_deadline_holds_for_claims_of_every_kind():
+def test_a_deadline_holds_for_claims_of_every_kind():
     late = until(-60).send("late")
 
     with transaction.atomic():

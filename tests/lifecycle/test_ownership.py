@@ -73,7 +73,7 @@ def elsewhere(action):
         return pool.submit(act).result()
 
 
-def test_scenario_25_what_was_taken_away_during_a_long_pause_does_not_begin(drain, pause):
+def test_what_was_taken_away_during_a_long_pause_does_not_begin(drain, pause):
     handle = tasks.write.send("taken away")
     paused = pause(lambda: elsewhere(lambda: handle.cancel(include_running=True)))
 
@@ -85,7 +85,7 @@ def test_scenario_25_what_was_taken_away_during_a_long_pause_does_not_begin(drai
     assert (row.status, row.attempts.count()) == (TaskStatus.CANCELLED, 0)
 
 
-def test_scenario_25_what_is_still_its_own_after_a_long_pause_begins(drain, pause):
+def test_what_is_still_its_own_after_a_long_pause_begins(drain, pause):
     handle = tasks.write.send("kept")
     paused = pause(lambda: None)
 
@@ -96,7 +96,7 @@ def test_scenario_25_what_is_still_its_own_after_a_long_pause_begins(drain, paus
     assert Task.objects.get(pk=handle.id).claim == 1
 
 
-def test_scenario_26_a_body_does_not_begin_while_the_database_can_not_be_asked(drain, pause):
+def test_a_body_does_not_begin_while_the_database_can_not_be_asked(drain, pause):
     """The claim goes back with no attempt burnt, and is made anew once the database is there again."""
     handle = tasks.write.send("in doubt")
 
@@ -115,7 +115,7 @@ def test_scenario_26_a_body_does_not_begin_while_the_database_can_not_be_asked(d
 
 
 @pytest.mark.slow
-def test_scenario_27_what_waits_behind_a_body_for_ever_is_given_back_though_its_worker_beats(worker, gate):
+def test_what_waits_behind_a_body_for_ever_is_given_back_though_its_worker_beats(worker, gate):
     # No reaper may take it for a silence that a busy machine has made.
     worker("--threads", "1", "--prefetch", "1", "--no-reaper", **SHORTEST)
     tasks.hold.send("in the way", str(gate))

@@ -26,7 +26,7 @@ def delays_of(handles):
     return [(row.next_retry_at - row.attempts.latest("attempt").finished_at).total_seconds() for row in rows]
 
 
-def test_scenario_31_delays_in_the_rows_keep_to_their_policy_jitter_and_cap_and_all(drain):
+def test_delays_in_the_rows_keep_to_their_policy_jitter_and_cap_and_all(drain):
     with_jitter = jobs.fails_with_jitter.send_many({} for _ in range(60))
     without = jobs.fails_without_jitter.send_many({} for _ in range(5))
     growing = {retries: jobs.fails_ever_later.send_many({} for _ in range(8)) for retries in range(6)}
@@ -49,7 +49,7 @@ def test_scenario_31_delays_in_the_rows_keep_to_their_policy_jitter_and_cap_and_
 # Values of another type than was promised.
 
 
-def test_scenario_34_a_value_that_the_hint_does_not_allow_is_a_return_type_mismatch(drain):
+def test_a_value_that_the_hint_does_not_allow_is_a_return_type_mismatch(drain):
     bodies = [jobs.says_number, jobs.asays_number, jobs.says_result_of_number]
     bad = [body.send(value) for body in bodies for value in ("7", {"n": 7}, [7])]
     good = [body.send(7) for body in bodies]
@@ -65,7 +65,7 @@ def test_scenario_34_a_value_that_the_hint_does_not_allow_is_a_return_type_misma
     assert pure.value(0) == ["a", "b"]
 
 
-def test_scenario_34_s4_63_nothing_is_a_value_whatever_the_hint_says(drain):
+def test_nothing_is_a_value_whatever_the_hint_says(drain):
     handles = [jobs.says_nothing_of_it.send(None), jobs.says_number.send(None)]
 
     drain()
@@ -86,7 +86,7 @@ def write_raw(handle, column, text):
         cursor.execute(f"UPDATE horsies_tasks SET {column} = %s WHERE id = %s", [text, key])
 
 
-def test_scenario_35_damaged_arguments_fail_their_task_and_the_worker_lives(drain):
+def test_damaged_arguments_fail_their_task_and_the_worker_lives(drain):
     damages = [("args", '{"0": 1}'), ("args", "7"), ("args", "null"), ("kwargs", "[]"), ("kwargs", '"b"')]
     pairs = [(tasks.add.send(1), tasks.add.send(2), damage) for damage in damages]
     for damaged, _, damage in pairs:
@@ -100,7 +100,7 @@ def test_scenario_35_damaged_arguments_fail_their_task_and_the_worker_lives(drai
         assert sound.value(0) == 3
 
 
-def test_scenario_35_other_damaged_columns_cost_no_worker(drain):
+def test_other_damaged_columns_cost_no_worker(drain):
     damages = [(column, text) for column in ("retry_policy", "metadata") for text in ("[]", "7", '"x"', '{"what": 1}')]
     pairs = [(tasks.fail.send(), tasks.add.send(2), damage) for damage in damages]
     for damaged, _, damage in pairs:
@@ -114,7 +114,7 @@ def test_scenario_35_other_damaged_columns_cost_no_worker(drain):
         assert sound.value(0) == 3
 
 
-def test_scenario_35_a_damaged_result_is_told_as_an_error_and_not_raised(drain):
+def test_a_damaged_result_is_told_as_an_error_and_not_raised(drain):
     handle = tasks.add.send(1)
     drain()
 
@@ -127,7 +127,7 @@ def test_scenario_35_a_damaged_result_is_told_as_an_error_and_not_raised(drain):
     assert TaskHandle(handle.id).get(0).err.error_code == RetrievalCode.RESULT_NOT_AVAILABLE
 
 
-def test_scenario_36_an_unknown_name_fails_its_task_and_the_worker_lives(worker):
+def test_an_unknown_name_fails_its_task_and_the_worker_lives(worker):
     process = worker("--threads", "1")
     names = ["tests.lifecycle.jobs.gone", "tests.no_such_module.task", "tests.lifecycle.jobs.wait_for", "", "…"]
     rows = [
@@ -145,7 +145,7 @@ def test_scenario_36_an_unknown_name_fails_its_task_and_the_worker_lives(worker)
 # Large ones.
 
 
-def test_scenario_75_a_mebibyte_goes_in_and_comes_out(worker):
+def test_a_mebibyte_goes_in_and_comes_out(worker):
     worker()
 
     inwards = jobs.length.send("ä" * MEBIBYTE)
@@ -155,7 +155,7 @@ def test_scenario_75_a_mebibyte_goes_in_and_comes_out(worker):
     assert outwards.value(timeout=20) == "x" * MEBIBYTE
 
 
-def test_scenario_75_a_value_beyond_the_limit_is_refused_by_name_on_both_ways(drain, settings):
+def test_a_value_beyond_the_limit_is_refused_by_name_on_both_ways(drain, settings):
     limit_payloads(settings, 100_000)
 
     with pytest.raises(ValueError, match="max_payload_bytes"):
@@ -169,7 +169,7 @@ def test_scenario_75_a_value_beyond_the_limit_is_refused_by_name_on_both_ways(dr
     assert Task.objects.count() == 1
 
 
-def test_scenario_75_78_ten_mebibytes_of_error_are_bounded_where_they_are_stored(drain, settings):
+def test_ten_mebibytes_of_error_are_bounded_where_they_are_stored(drain, settings):
     limit_payloads(settings, MEBIBYTE)
     handles = [body.send(10 * MEBIBYTE) for body in (jobs.fail_at_length, jobs.err_at_length)]
 
@@ -185,7 +185,7 @@ def test_scenario_75_78_ten_mebibytes_of_error_are_bounded_where_they_are_stored
     assert handles[0].get(0).err.message.endswith("the end")
 
 
-def test_scenario_75_many_attempts_cost_the_next_one_nothing(drain):
+def test_many_attempts_cost_the_next_one_nothing(drain):
     handle = tasks.flaky.send("many", 1)
     drain()
     row = Task.objects.get(pk=handle.id)
@@ -215,7 +215,7 @@ def test_scenario_75_many_attempts_cost_the_next_one_nothing(drain):
 @pytest.mark.parametrize(
     "text", ["a\0b", "\ud800", {"\0": 1}, [{"deep": "\udfff"}]], ids=["NUL", "surrogate", "key", "deep"]
 )
-def test_scenario_78_hostile_characters_are_refused_where_they_are_sent(text):
+def test_hostile_characters_are_refused_where_they_are_sent(text):
     with pytest.raises(ValueError, match=r"NUL|surrogate"):
         tasks.identity.send(text)
     with pytest.raises(ValueError, match=r"NUL|surrogate"):
@@ -224,7 +224,7 @@ def test_scenario_78_hostile_characters_are_refused_where_they_are_sent(text):
     assert not Task.objects.exists()
 
 
-def test_scenario_78_odd_but_lawful_texts_come_back_as_they_were(drain):
+def test_odd_but_lawful_texts_come_back_as_they_were(drain):
     texts = ["😀", "\x01\x1f", "\u2028", "'; DROP TABLE horsies_tasks; --", "\\u0000", "%s %%"]
     pairs = [(tasks.identity.send(text), tasks.fail.send(text), text) for text in texts]
 

@@ -50,7 +50,7 @@ def reap():
 
 
 @pytest.mark.parametrize("first", ["the worker", "the reaper"])
-def test_scenario_18_whoever_comes_second_schedules_no_second_retry(first):
+def test_whoever_comes_second_schedules_no_second_retry(first):
     claims = stale_runs(2)
     acts = [lambda: schedule_retries(claims), reap]
 
@@ -68,7 +68,7 @@ def test_scenario_18_whoever_comes_second_schedules_no_second_retry(first):
     [(schedule_retries, TaskStatus.PENDING), (complete, TaskStatus.COMPLETED)],
     ids=["18: a retry", "17: a completion"],
 )
-def test_scenario_17_18_at_the_same_moment_each_task_still_has_one_fate_and_one_attempt(end, status):
+def test_at_the_same_moment_each_task_still_has_one_fate_and_one_attempt(end, status):
     claims = stale_runs(COUNT)
     together = Barrier(2)
 

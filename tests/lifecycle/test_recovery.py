@@ -40,8 +40,8 @@ DONE = ("COMPLETED", "", False)
 
 
 @pytest.mark.slow
-def test_scenario_3_4_5_a_whole_worker_is_killed_and_another_one_recovers_its_tasks(worker, gate):
-    """With a policy: run again (S3-11). Without: failed. Only claimed: as if nothing had been."""
+def test_a_whole_worker_is_killed_and_another_one_recovers_its_tasks(worker, gate):
+    """With a policy: run again. Without: failed. Only claimed: as if nothing had been."""
     doomed = worker("--threads", "2", "--prefetch", "1", **QUICK)
     again, once = jobs.hold_again.send("again", str(gate)), tasks.hold.send("once", str(gate))
     runner = pid_of("again")
@@ -65,7 +65,7 @@ def test_scenario_3_4_5_a_whole_worker_is_killed_and_another_one_recovers_its_ta
     assert Entry.objects.filter(key__in=["once", "claimed"]).count() == 2
 
 
-def test_scenario_7_ctrl_c_which_the_whole_group_gets_lets_the_body_finish(manage, gate):
+def test_ctrl_c_which_the_whole_group_gets_lets_the_body_finish(manage, gate):
     process = manage("horsies_worker", "--processes", "2")
     wait_until(lambda: Worker.objects.count() == 2)
     handle = tasks.hold.send("in hand", str(gate))
@@ -101,7 +101,7 @@ def test_sigterm_to_a_runner_alone_lets_its_body_finish_and_a_fresh_one_takes_ov
 
 
 @pytest.mark.slow
-def test_scenario_9_a_body_longer_than_the_grace_is_ended_in_bound_and_run_again_by_its_policy(worker, gate):
+def test_a_body_longer_than_the_grace_is_ended_in_bound_and_run_again_by_its_policy(worker, gate):
     process = worker("--threads", "1", "--prefetch", "1", "--shutdown-timeout", "1")
     again = jobs.hold_again.send("again", str(gate))
     runner = pid_of("again")
@@ -119,7 +119,7 @@ def test_scenario_9_a_body_longer_than_the_grace_is_ended_in_bound_and_run_again
     assert attempts_of(claimed) == []
 
 
-def test_scenario_10_a_second_sigterm_ends_at_once_and_hands_back_what_was_in_hand(manage, gate):
+def test_a_second_sigterm_ends_at_once_and_hands_back_what_was_in_hand(manage, gate):
     process = manage("horsies_worker", "--threads", "1", "--prefetch", "1", "--shutdown-timeout", "600")
     again = jobs.hold_again.send("again", str(gate))
     runner = pid_of("again")
@@ -142,7 +142,7 @@ def test_scenario_10_a_second_sigterm_ends_at_once_and_hands_back_what_was_in_ha
 
 
 @pytest.mark.slow
-def test_s3_13_a_node_whose_worker_is_killed_fails_and_its_workflow_ends(worker, manage, tmp_path):
+def test_a_node_whose_worker_is_killed_fails_and_its_workflow_ends(worker, manage, tmp_path):
     doomed = worker("--no-reaper", **QUICK)
     held = tasks.hold.node(node_id="held")(key="held", gate=str(tmp_path / "gate"))
     handle = Workflow("killed", [held, tasks.write.node(node_id="after", waits_for=[held])(key="after")]).start()
@@ -159,7 +159,7 @@ def test_s3_13_a_node_whose_worker_is_killed_fails_and_its_workflow_ends(worker,
     assert not Task.objects.filter(status__in=TASK_LIVE_STATES).exists()
 
 
-def test_scenario_8_sigterm_is_heard_whatever_thread_of_the_supervisor_it_comes_to(worker):
+def test_sigterm_is_heard_whatever_thread_of_the_supervisor_it_comes_to(worker):
     """The kernel may give it to any thread, and does so after a SIGCONT. Python handles it once the main one wakes."""
     process = worker()
     main = process.process.pid
@@ -171,7 +171,7 @@ def test_scenario_8_sigterm_is_heard_whatever_thread_of_the_supervisor_it_comes_
 
 
 @pytest.mark.slow
-def test_scenario_15_a_worker_that_comes_back_from_a_long_pause_does_not_overwrite_the_newer_run(worker, tmp_path):
+def test_a_worker_that_comes_back_from_a_long_pause_does_not_overwrite_the_newer_run(worker, tmp_path):
     """Stopped for longer than the threshold: its task runs elsewhere meanwhile, and its late result is refused."""
     gates = [tmp_path / "first", tmp_path / "second"]
     paused = worker("--shutdown-timeout", "5", **QUICK)

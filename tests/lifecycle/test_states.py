@@ -63,7 +63,7 @@ def is_now(moment):
 # Sending.
 
 
-def test_s1_22_s1_23_s2_09_a_task_that_is_sent_is_pending_and_due_at_once():
+def test_a_task_that_is_sent_is_pending_and_due_at_once():
     handle = tasks.noop.send()
 
     row = row_of(handle)
@@ -77,7 +77,7 @@ def test_s1_22_s1_23_s2_09_a_task_that_is_sent_is_pending_and_due_at_once():
     assert not Task.objects.scheduled().exists()
 
 
-def test_s2_01_s2_08_a_delayed_task_is_scheduled_then_due_then_completed(drain):
+def test_a_delayed_task_is_scheduled_then_due_then_completed(drain):
     handle = tasks.write.schedule(24 * 3600, "tomorrow")
     row = row_of(handle)
     assert row["enqueued_at"] - row["sent_at"] == timedelta(hours=24)
@@ -96,7 +96,7 @@ def test_s2_01_s2_08_a_delayed_task_is_scheduled_then_due_then_completed(drain):
 # Claiming and starting.
 
 
-def test_s1_06_s1_24_a_claim_writes_who_and_when_and_the_number_of_the_claim():
+def test_a_claim_writes_who_and_when_and_the_number_of_the_claim():
     handle = tasks.noop.send()
 
     written = changes(handle, lambda: Task.objects.claim("w", start=0, prefetch=1))
@@ -107,7 +107,7 @@ def test_s1_06_s1_24_a_claim_writes_who_and_when_and_the_number_of_the_claim():
     assert Task.objects.active().get().claimed
 
 
-def test_s1_24b_a_start_writes_when_and_which_attempt_it_is():
+def test_a_start_writes_when_and_which_attempt_it_is():
     handle = tasks.noop.send()
     claimed = claim(start=0, prefetch=1)
 
@@ -118,7 +118,7 @@ def test_s1_24b_a_start_writes_when_and_which_attempt_it_is():
     assert is_now(written["started_at"])
 
 
-def test_s4_15_s4_36_a_claim_for_a_free_slot_writes_the_claim_and_the_start_in_one_change():
+def test_a_claim_for_a_free_slot_writes_the_claim_and_the_start_in_one_change():
     handle = tasks.noop.send()
 
     written = changes(handle, lambda: Task.objects.claim("w", start=1))
@@ -128,7 +128,7 @@ def test_s4_15_s4_36_a_claim_for_a_free_slot_writes_the_claim_and_the_start_in_o
     assert written["claimed_at"] == written["started_at"]
 
 
-def test_s0_13_s1_07_the_runner_marks_the_row_running_before_the_body_begins(worker):
+def test_the_runner_marks_the_row_running_before_the_body_begins(worker):
     process = worker()
 
     seen = jobs.describe.send().value(timeout=20)
@@ -142,7 +142,7 @@ def test_s0_13_s1_07_the_runner_marks_the_row_running_before_the_body_begins(wor
     )
 
 
-def test_s0_15_s0_34_s1_08_s1_25_s3_30_a_runner_beats_for_what_runs_and_for_what_it_has_claimed(worker, gate):
+def test_a_runner_beats_for_what_runs_and_for_what_it_has_claimed(worker, gate):
     worker("--threads", "1", "--prefetch", "1", TEST_BEAT_MS="200", TEST_STALE_MS="60000")
     runs = tasks.hold.send("runs", str(gate))
     wait_until(lambda: Entry.objects.exists())
@@ -167,7 +167,7 @@ def test_s0_15_s0_34_s1_08_s1_25_s3_30_a_runner_beats_for_what_runs_and_for_what
 # Ends.
 
 
-def test_s0_16_s0_31_s1_09_s1_10_s1_24c_completion_writes_the_result_and_when(drain):
+def test_completion_writes_the_result_and_when(drain):
     handle = tasks.add.send(1, b=2)
     claimed = claim()
 
@@ -182,7 +182,7 @@ def test_s0_16_s0_31_s1_09_s1_10_s1_24c_completion_writes_the_result_and_when(dr
     assert abs(attempt.finished_at - written["completed_at"]) < timedelta(seconds=5)
 
 
-def test_s0_18_s0_32_s1_12_s1_24d_failure_writes_the_error_the_code_and_when():
+def test_failure_writes_the_error_the_code_and_when():
     handle = tasks.noop.send()
     claimed = claim()
 
@@ -196,7 +196,7 @@ def test_s0_18_s0_32_s1_12_s1_24d_failure_writes_the_error_the_code_and_when():
     assert row_of(handle)["completed_at"] is None
 
 
-def test_s1_10_s1_11_s2_12_s4_16_only_success_is_completed(worker):
+def test_only_success_is_completed(worker):
     worker()
     handles = {
         "OWN": tasks.returns_error.send("OWN"),
@@ -213,7 +213,7 @@ def test_s1_10_s1_11_s2_12_s4_16_only_success_is_completed(worker):
         assert row["failed_at"] >= row["started_at"]
 
 
-def test_s1_13_s1_23_s1_24e_a_retry_writes_its_count_and_its_time_and_lets_go_of_the_claim():
+def test_a_retry_writes_its_count_and_its_time_and_lets_go_of_the_claim():
     handle = tasks.noop.send()
     claimed = claim()
     started_at = row_of(handle)["started_at"]
@@ -233,7 +233,7 @@ def test_s1_13_s1_23_s1_24e_a_retry_writes_its_count_and_its_time_and_lets_go_of
     assert abs(written["next_retry_at"] - attempt.finished_at - timedelta(seconds=60)) < timedelta(seconds=5)
 
 
-def test_s0_21_s1_32_s2_13_s2_14_s4_61_failing_goes_round_until_the_retries_are_spent(transactional_db):
+def test_failing_goes_round_until_the_retries_are_spent(transactional_db):
     handle = tasks.fixed.send("round")
 
     for number in (1, 2):
@@ -251,7 +251,7 @@ def test_s0_21_s1_32_s2_13_s2_14_s4_61_failing_goes_round_until_the_retries_are_
     assert row_of(handle)["retry_count"] == 2
 
 
-def test_s2_15_s2_17_a_task_without_retries_goes_from_active_straight_to_the_archive():
+def test_a_task_without_retries_goes_from_active_straight_to_the_archive():
     handle = tasks.noop.send()
     claimed = claim()
     assert Task.objects.active().get().pk == handle.id
@@ -263,7 +263,7 @@ def test_s2_15_s2_17_a_task_without_retries_goes_from_active_straight_to_the_arc
     assert not Task.objects.retrying().exists()
 
 
-def test_s1_22_nothing_ever_changes_when_a_task_was_sent(drain):
+def test_nothing_ever_changes_when_a_task_was_sent(drain):
     handle = tasks.flaky.send("sent", 5)
     sent_at = row_of(handle)["sent_at"]
 
@@ -277,7 +277,7 @@ def test_s1_22_nothing_ever_changes_when_a_task_was_sent(drain):
 # Expiry and cancelling.
 
 
-def test_s1_14_s1_34_expiry_writes_the_code_and_when_and_no_attempt():
+def test_expiry_writes_the_code_and_when_and_no_attempt():
     handle = tasks.noop.with_options(good_until=timezone.now() - timedelta(minutes=1)).send()
 
     written = changes(handle, lambda: Task.objects.overdue().expire())
@@ -288,7 +288,7 @@ def test_s1_14_s1_34_expiry_writes_the_code_and_when_and_no_attempt():
     assert not attempts_of(handle)
 
 
-def test_s1_17_s1_18_s1_19_expiry_of_a_claimed_task_keeps_its_claim():
+def test_expiry_of_a_claimed_task_keeps_its_claim():
     handle = tasks.noop.with_options(good_until=timezone.now() + timedelta(hours=1)).send()
     claimed = claim(start=0, prefetch=1)
     Task.objects.update(good_until=timezone.now() - timedelta(minutes=1))
@@ -300,7 +300,7 @@ def test_s1_17_s1_18_s1_19_expiry_of_a_claimed_task_keeps_its_claim():
     assert not attempts_of(handle)
 
 
-def test_s1_02_cancelling_writes_the_code_and_when_and_no_attempt():
+def test_cancelling_writes_the_code_and_when_and_no_attempt():
     handle = tasks.noop.send()
 
     written = changes(handle, handle.cancel)
@@ -313,7 +313,7 @@ def test_s1_02_cancelling_writes_the_code_and_when_and_no_attempt():
 # What a reaper writes.
 
 
-def test_s1_21_s1_32_s3_08_a_stale_claim_goes_back_and_nothing_but_the_claim_is_written():
+def test_a_stale_claim_goes_back_and_nothing_but_the_claim_is_written():
     handle = tasks.noop.send()
     claim(start=0, prefetch=1, worker="dead")
     Task.objects.update(claimed_at=timezone.now() - LONG_AGO)
@@ -325,7 +325,7 @@ def test_s1_21_s1_32_s3_08_a_stale_claim_goes_back_and_nothing_but_the_claim_is_
     assert claim().task_id == handle.id  # another worker may take it
 
 
-def test_s3_01_s3_02_s3_03_s4_37_s4_39_what_a_silent_worker_ran_is_retried_while_retries_are_left():
+def test_what_a_silent_worker_ran_is_retried_while_retries_are_left():
     handle = tasks.noop.with_options(retry_policy=CRASH).send()
     claim(worker="dead")
     Task.objects.update(started_at=timezone.now() - LONG_AGO)
@@ -338,7 +338,7 @@ def test_s3_01_s3_02_s3_03_s4_37_s4_39_what_a_silent_worker_ran_is_retried_while
     assert (attempt.outcome, attempt.error_code, attempt.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", True)
 
 
-def test_s1_33_s4_40_what_a_silent_worker_ran_fails_once_the_retries_are_spent():
+def test_what_a_silent_worker_ran_fails_once_the_retries_are_spent():
     handle = tasks.noop.with_options(retry_policy=CRASH).send()
     Task.objects.update(retry_count=1)
     claim(worker="dead")
@@ -350,7 +350,7 @@ def test_s1_33_s4_40_what_a_silent_worker_ran_fails_once_the_retries_are_spent()
     assert (written["status"], written["error_code"]) == (TaskStatus.FAILED, "WORKER_CRASHED")
 
 
-def test_s4_38_s4_41_s4_42_a_claim_is_abandoned_only_after_the_threshold():
+def test_a_claim_is_abandoned_only_after_the_threshold():
     threshold = timedelta(milliseconds=default_task_backend.config.recovery.running_stale_threshold_ms)
     young, old = tasks.noop.send(), tasks.noop.send()
     for _ in range(2):
@@ -366,14 +366,14 @@ def test_s4_38_s4_41_s4_42_a_claim_is_abandoned_only_after_the_threshold():
 # What belongs to a row.
 
 
-def test_s4_24_s4_25_every_row_has_a_priority():
+def test_every_row_has_a_priority():
     tasks.noop.send()
 
     assert Task.objects.values_list("priority", flat=True).get() == 0
     assert not Task._meta.get_field("priority").null
 
 
-def test_s4_32_what_one_send_asks_for_is_stored_with_it():
+def test_what_one_send_asks_for_is_stored_with_it():
     handle = tasks.noop.with_options(timeout=7, retry_policy=CRASH).send()
     plain = tasks.noop.send()
 

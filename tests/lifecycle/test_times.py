@@ -25,7 +25,7 @@ def lateness(row):
     return row.started_at - row.enqueued_at
 
 
-def test_scenario_52_delayed_tasks_start_within_300_ms_of_their_time_though_the_worker_is_idle(worker):
+def test_delayed_tasks_start_within_300_ms_of_their_time_though_the_worker_is_idle(worker):
     worker(*LONG_POLL)
     tasks.noop.send().get(timeout=20)
 
@@ -40,7 +40,7 @@ def test_scenario_52_delayed_tasks_start_within_300_ms_of_their_time_though_the_
 
 
 @pytest.mark.slow
-def test_scenario_53_a_retry_is_on_time_though_the_worker_that_scheduled_it_has_stopped(worker, tmp_path):
+def test_a_retry_is_on_time_though_the_worker_that_scheduled_it_has_stopped(worker, tmp_path):
     def late():
         key = str(uuid7())
         gate = tmp_path / key

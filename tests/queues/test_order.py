@@ -44,7 +44,7 @@ def weigh(**weights):
         Queue.objects.named(queue).set(weight=weight)
 
 
-def test_by_weight_each_queue_has_its_share_a3_41(manage):
+def test_by_weight_each_queue_has_its_share(manage):
     weigh(a=6, b=3, c=1)
     send({"c": 150, "b": 350, "a": 650})
 
@@ -56,7 +56,7 @@ def test_by_weight_each_queue_has_its_share_a3_41(manage):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_over_10_000_tasks_weights_of_6_3_1_give_60_30_10_percent_a3_41(manage, processes):
+def test_over_10_000_tasks_weights_of_6_3_1_give_60_30_10_percent(manage, processes):
     weigh(a=6, b=3, c=1)
     send({"c": 1_500, "b": 3_500, "a": 6_500})
 
@@ -76,7 +76,7 @@ def test_what_a_queue_does_not_need_of_its_share_the_others_have(drain):
     assert Task.objects.completed().count() == 63
 
 
-def test_strictly_a_lower_queue_begins_once_a_higher_one_is_empty_a3_42(manage):
+def test_strictly_a_lower_queue_begins_once_a_higher_one_is_empty(manage):
     Queue.objects.named("high").set(priority=5)
     Queue.objects.named("low").set(priority=-5)
     send({"low": 100}, priority=100)

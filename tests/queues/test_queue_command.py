@@ -21,7 +21,7 @@ def said(*arguments, **options):
     return out.getvalue()
 
 
-def test_queues_are_paused_and_resumed_and_what_is_so_already_is_told_a3_103():
+def test_queues_are_paused_and_resumed_and_what_is_so_already_is_told():
     assert said("pause", "emails", "reports") == "The queue emails is paused.\nThe queue reports is paused.\n"
     assert said("pause", "emails") == "The queue emails is paused already.\n"
     assert Queue.objects.filter(paused=True).count() == 2

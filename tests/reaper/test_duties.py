@@ -42,7 +42,7 @@ def reap(capsys=None):
     return capsys.readouterr().out if capsys else ""
 
 
-def test_s0_25_s0_26_a_stale_claim_goes_back_to_pending_with_no_attempt(capsys):
+def test_a_stale_claim_goes_back_to_pending_with_no_attempt(capsys):
     handle = hold(TaskStatus.CLAIMED)
 
     out = reap(capsys)
@@ -53,7 +53,7 @@ def test_s0_25_s0_26_a_stale_claim_goes_back_to_pending_with_no_attempt(capsys):
     assert "requeued stale claims: 1" in out
 
 
-def test_s3_10_a_stale_run_without_a_policy_fails_as_a_worker_crash(capsys):
+def test_a_stale_run_without_a_policy_fails_as_a_worker_crash(capsys):
     Worker.objects.register("dead", "", "lost-host", 4711)
     handle = hold(TaskStatus.RUNNING)
 
@@ -67,7 +67,7 @@ def test_s3_10_a_stale_run_without_a_policy_fails_as_a_worker_crash(capsys):
     assert "recovered stale runs: 1" in out
 
 
-def test_s3_09_s4_31_a_stale_run_whose_policy_lists_it_is_retried_after_its_delay():
+def test_a_stale_run_whose_policy_lists_it_is_retried_after_its_delay():
     handle = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=CRASH))
 
     reap()
@@ -78,7 +78,7 @@ def test_s3_09_s4_31_a_stale_run_whose_policy_lists_it_is_retried_after_its_dela
     assert timedelta(seconds=59) < row.next_retry_at - row.attempts.get().finished_at < timedelta(seconds=65)
 
 
-def test_s3_09_a_policy_that_does_not_list_it_or_is_spent_does_not_help():
+def test_a_policy_that_does_not_list_it_or_is_spent_does_not_help():
     other = RetryPolicy.fixed([60], auto_retry_for=["SMTP_DOWN"])
     unlisted = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=other))
     spent = hold(TaskStatus.RUNNING, tasks.noop.with_options(retry_policy=CRASH))
@@ -92,7 +92,7 @@ def test_s3_09_a_policy_that_does_not_list_it_or_is_spent_does_not_help():
 @pytest.mark.parametrize(
     ("status", "role"), [(TaskStatus.CLAIMED, BeatRole.CLAIMER), (TaskStatus.RUNNING, BeatRole.RUNNER)]
 )
-def test_s3_06_s3_07_a_beat_keeps_a_task_in_its_workers_hands(status, role):
+def test_a_beat_keeps_a_task_in_its_workers_hands(status, role):
     handle = hold(status)
     Heartbeat.objects.beat(Task.objects.filter(pk=handle.id), role, "dead", "host", 1)
 
@@ -130,7 +130,7 @@ def test_a_running_row_without_a_start_is_not_stuck_for_ever():
     assert (row.status, row.error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
 
 
-def test_28_s0_36_s1_14_what_waits_past_its_deadline_expires_without_an_attempt(capsys):
+def test_what_waits_past_its_deadline_expires_without_an_attempt(capsys):
     late = tasks.noop.with_options(good_until=LONG_AGO).send()
     scheduled = tasks.noop.with_options(good_until=LONG_AGO, run_after=timedelta(days=1)).send()
     in_time = tasks.noop.with_options(good_until=timezone.now() + timedelta(hours=1)).send()
@@ -146,7 +146,7 @@ def test_28_s0_36_s1_14_what_waits_past_its_deadline_expires_without_an_attempt(
     assert "expired overdue tasks: 2" in out
 
 
-def test_17_a_completion_that_comes_after_the_reaper_changes_nothing():
+def test_a_completion_that_comes_after_the_reaper_changes_nothing():
     handle = hold(TaskStatus.RUNNING)
     claim = Task.objects.get(pk=handle.id).claim
     reap()
@@ -158,7 +158,7 @@ def test_17_a_completion_that_comes_after_the_reaper_changes_nothing():
     assert (row.status, row.error_code, row.attempts.count()) == (TaskStatus.FAILED, "WORKER_CRASHED", 1)
 
 
-def test_17_a_reaper_that_comes_after_the_completion_changes_nothing():
+def test_a_reaper_that_comes_after_the_completion_changes_nothing():
     handle = hold(TaskStatus.RUNNING)
     claim = Task.objects.get(pk=handle.id).claim
     with transaction.atomic():
@@ -183,7 +183,7 @@ def test_more_than_a_batch_is_expired_in_one_pass(capsys):
     assert "expired overdue tasks: 1200" in reap(capsys)
 
 
-def test_s3_31_the_switches_leave_stuck_tasks_alone(settings):
+def test_the_switches_leave_stuck_tasks_alone(settings):
     claimed, running = hold(TaskStatus.CLAIMED), hold(TaskStatus.RUNNING)
     backend = settings.TASKS["default"]
     off = {"auto_requeue_stale_claimed": False, "auto_fail_stale_running": False}
@@ -194,7 +194,7 @@ def test_s3_31_the_switches_leave_stuck_tasks_alone(settings):
     assert (claimed.status(), running.status()) == (TaskStatus.CLAIMED, TaskStatus.RUNNING)
 
 
-def test_s3_04_s3_05_a_worker_beats_for_what_it_holds_and_is_left_alone(worker, tmp_path):
+def test_a_worker_beats_for_what_it_holds_and_is_left_alone(worker, tmp_path):
     worker("--threads", "1", "--prefetch", "1", "--no-reaper", TEST_BEAT_MS="200")
     running = tasks.hold.send("beats", str(tmp_path / "gate"))
     wait_until(lambda: Entry.objects.filter(key="beats").exists())

@@ -30,14 +30,14 @@ def reap(capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_s3_18_s4_43_reclaim_is_the_one_public_way_to_take_tasks_back():
+def test_reclaim_is_the_one_public_way_to_take_tasks_back():
     functions = {name for name in horsies_django.__all__ if name.islower()}
     of_workflows = {"recover_stuck_workflows", "sleep", "together", "wait_for_event", "workflow_builder"}
     of_names = {"register_condition", "register_task", "register_type"}
     assert functions - of_workflows - of_names == {"reclaim", "schedule", "task"}
 
 
-def test_s3_34_a_higher_threshold_leaves_a_worker_alone_that_is_only_slow_to_beat(settings, capsys):
+def test_a_higher_threshold_leaves_a_worker_alone_that_is_only_slow_to_beat(settings, capsys):
     (row,) = WORK["recovered stale runs"](1)
     Task.objects.filter(pk=row.pk).update(started_at=F("started_at") + timedelta(minutes=53))  # seven minutes ago
     configure(settings, running_stale_threshold_ms=600_000)
@@ -51,7 +51,7 @@ def test_s3_34_a_higher_threshold_leaves_a_worker_alone_that_is_only_slow_to_bea
     ("flag", "duty"),
     [("auto_requeue_stale_claimed", "requeued stale claims"), ("auto_fail_stale_running", "recovered stale runs")],
 )
-def test_s3_35_a_pass_says_of_each_duty_what_it_did_so_that_one_sees_a_flag_that_is_off(settings, capsys, flag, duty):
+def test_a_pass_says_of_each_duty_what_it_did_so_that_one_sees_a_flag_that_is_off(settings, capsys, flag, duty):
     WORK[duty](1)
     configure(settings, **{flag: False})
     assert f"{duty}: 0" in reap(capsys)
@@ -60,13 +60,13 @@ def test_s3_35_a_pass_says_of_each_duty_what_it_did_so_that_one_sees_a_flag_that
     assert f"{duty}: 1" in reap(capsys)
 
 
-def test_s3_35_a_reaper_that_runs_says_in_its_log_what_it_did(manage):
+def test_a_reaper_that_runs_says_in_its_log_what_it_did(manage):
     WORK["recovered stale runs"](1)
     process = manage("horsies_reaper", "--interval", "0.5")
     wait_until(lambda: "reaper recovered stale runs: 1" in process.output)
 
 
-def test_s4_35_a_time_limit_ends_a_living_body_that_beats_and_no_threshold_does(worker, tmp_path, capsys):
+def test_a_time_limit_ends_a_living_body_that_beats_and_no_threshold_does(worker, tmp_path, capsys):
     worker("--no-reaper", TEST_BEAT_MS="200")
     limited = tasks.hold.with_options(timeout=2).send("limited", str(tmp_path / "gate"))
     free = tasks.hold.send("free", str(tmp_path / "gate"))
@@ -84,7 +84,7 @@ def test_s4_35_a_time_limit_ends_a_living_body_that_beats_and_no_threshold_does(
     assert free.value(timeout=20) == "free"
 
 
-def test_33_a_code_of_the_librarys_that_a_body_returns_can_be_told_from_a_crash(drain):
+def test_a_code_of_the_librarys_that_a_body_returns_can_be_told_from_a_crash(drain):
     (crashed,) = WORK["recovered stale runs"](1)
     handle = tasks.returns_error.send("WORKER_CRASHED")
     drain(no_reaper=False)
@@ -93,7 +93,7 @@ def test_33_a_code_of_the_librarys_that_a_body_returns_can_be_told_from_a_crash(
     assert Task.objects.get(pk=crashed.pk).attempts.get().outcome == "WORKER_FAILURE"
 
 
-def test_49_unique_keys_leave_nothing_behind_once_their_tasks_are_gone(drain, capsys):
+def test_unique_keys_leave_nothing_behind_once_their_tasks_are_gone(drain, capsys):
     unique = tasks.noop.with_options
     for number in range(30):
         unique(unique_key=f"key {number}", retention=0).send()

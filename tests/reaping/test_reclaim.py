@@ -1,4 +1,4 @@
-"""S4-43: taking back by hand what silent workers hold."""
+"""Taking back by hand what silent workers hold."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ AGAIN = RetryPolicy.fixed([60], auto_retry_for=["WORKER_CRASHED"], jitter=False)
 
 
 @pytest.mark.parametrize("older_than", [60, 60.5, timedelta(minutes=1), "90s", "1m"])
-def test_s4_43_returns_how_many_it_took_back(older_than):
+def test_returns_how_many_it_took_back(older_than):
     WORK["requeued stale claims"](2)
     WORK["recovered stale runs"](3)
     assert reclaim(older_than) == 5
@@ -26,7 +26,7 @@ def test_s4_43_returns_how_many_it_took_back(older_than):
     assert set(Task.objects.values_list("status", flat=True)) == {TaskStatus.PENDING, TaskStatus.FAILED}
 
 
-def test_s4_39_s4_31_with_budget_left_it_runs_again_after_the_policys_delay():
+def test_with_budget_left_it_runs_again_after_the_policys_delay():
     (row,) = left(1, TaskStatus.RUNNING, AGAIN)
     assert reclaim(60) == 1
     row.refresh_from_db()
@@ -37,7 +37,7 @@ def test_s4_39_s4_31_with_budget_left_it_runs_again_after_the_policys_delay():
     assert row.enqueued_at - attempt.finished_at == pytest.approx(timedelta(seconds=60), abs=timedelta(seconds=5))
 
 
-def test_s4_40_without_budget_it_fails():
+def test_without_budget_it_fails():
     (row,) = left(1, TaskStatus.RUNNING, AGAIN)
     Task.objects.filter(pk=row.pk).update(retry_count=1)
     assert reclaim(60) == 1
@@ -45,13 +45,13 @@ def test_s4_40_without_budget_it_fails():
     assert (row.status, row.error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
 
 
-def test_s4_38_a_worker_takes_back_before_it_claims():
+def test_a_worker_takes_back_before_it_claims():
     WORK["requeued stale claims"](1)
     call_command("horsies_worker", once=True, verbosity=0)
     assert Task.objects.get().status == TaskStatus.COMPLETED
 
 
-def test_s4_37_what_is_younger_is_left_alone():
+def test_what_is_younger_is_left_alone():
     WORK["recovered stale runs"](1)
     assert reclaim("2h") == 0
 

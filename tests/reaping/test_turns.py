@@ -1,4 +1,4 @@
-"""Scenario 80: of any number of reapers, one at a time does a pass."""
+"""Of any number of reapers, one at a time does a pass."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ from tests.reaping.conftest import WORK
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_80_a_turn_is_one_holders_for_its_interval():
+def test_a_turn_is_one_holders_for_its_interval():
     assert Turn.objects.take("t", "one", 60) == 0
     assert 50 < Turn.objects.take("t", "two", 60) <= 60
     assert 50 < Turn.objects.take("t", "one", 60) <= 60
@@ -23,13 +23,13 @@ def test_80_a_turn_is_one_holders_for_its_interval():
     assert not Turn.objects.keep("t", "two")
 
 
-def test_80_a_turn_that_nobody_keeps_is_free_after_the_interval_of_who_asks():
+def test_a_turn_that_nobody_keeps_is_free_after_the_interval_of_who_asks():
     assert Turn.objects.take("t", "one", 60) == 0
     assert Turn.objects.take("t", "two", 0) == 0
     assert not Turn.objects.keep("t", "one")
 
 
-def test_80_of_eight_that_take_at_once_one_has_it():
+def test_of_eight_that_take_at_once_one_has_it():
     won, barrier = [], threading.Barrier(8)
 
     def take(name):
@@ -64,7 +64,7 @@ def passes(limit):
 
 
 @pytest.mark.slow
-def test_80_four_reapers_make_one_pass_an_interval(manage):
+def test_four_reapers_make_one_pass_an_interval(manage):
     interval = 1.0
     for _ in range(4):
         manage("horsies_reaper", "--interval", str(interval), "-v0")
@@ -78,7 +78,7 @@ def test_80_four_reapers_make_one_pass_an_interval(manage):
 
 
 @pytest.mark.slow
-def test_80_a_holder_that_dies_is_missed_for_one_interval(manage):
+def test_a_holder_that_dies_is_missed_for_one_interval(manage):
     interval = 2.0
     first = manage("horsies_reaper", "--interval", str(interval), "-v0")
     holder = wait_until(lambda: Turn.objects.filter(name="reaper:default").values_list("holder", flat=True).first())

@@ -30,7 +30,7 @@ def about(delta):
     return pytest.approx(delta, abs=timedelta(seconds=1))
 
 
-def test_s2_11_a_task_says_itself_how_long(drain):
+def test_a_task_says_itself_how_long(drain):
     handle = jobs.two_hours.send()
     drain()
     assert kept(handle) == about(timedelta(hours=2))
@@ -86,7 +86,7 @@ def test_who_is_retried_by_hand_is_kept(drain):
 
 
 @pytest.mark.parametrize("job", [jobs.fleeting, jobs.fleeting_atomic])
-def test_s2_10_a3_15_no_retention_deletes_on_completion(drain, job):
+def test_no_retention_deletes_on_completion(drain, job):
     handle = job.send()
     drain()
     assert handle.status() is None
@@ -94,7 +94,7 @@ def test_s2_10_a3_15_no_retention_deletes_on_completion(drain, job):
     assert not TaskAttempt.objects.exists()
 
 
-def test_s2_10_by_the_backends_settings(settings, drain):
+def test_by_the_backends_settings(settings, drain):
     configure(settings, retention={"completed": 0})
     done, failed, kept_all_the_same = jobs.plain.send(), jobs.failing.send(), jobs.two_hours.send()
     drain()

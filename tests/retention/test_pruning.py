@@ -58,7 +58,7 @@ def reap(capsys):
     return capsys.readouterr().out
 
 
-def test_s2_16_the_reaper_deletes_what_is_past_its_time_with_attempts_and_beats(capsys):
+def test_the_reaper_deletes_what_is_past_its_time_with_attempts_and_beats(capsys):
     (gone,) = ended(1)
     (kept,) = ended(1, kept_for=60)
     (for_ever,) = ended(1, kept_for=None)
@@ -130,7 +130,7 @@ def test_the_prune_reads_its_index():
     assert "TEMP B-TREE" not in plan
 
 
-def test_s3_32_beats_go_after_their_hours(settings):
+def test_beats_go_after_their_hours(settings):
     handle = tasks.noop.send()
     row = Task.objects.get(pk=handle.id)
     old, new = beat(row, timedelta(hours=25)), beat(row, timedelta(hours=23))
@@ -141,7 +141,7 @@ def test_s3_32_beats_go_after_their_hours(settings):
     assert old.pk < new.pk
 
 
-def test_s3_32_none_keeps_beats(settings):
+def test_none_keeps_beats(settings):
     settings.TASKS = {
         "default": {
             "BACKEND": "horsies_django.backend.HorsiesBackend",
@@ -154,7 +154,7 @@ def test_s3_32_none_keeps_beats(settings):
     assert prune_heartbeats(options(), Refused()).done == 0
 
 
-def test_s3_33_beats_may_be_deleted_by_plain_sql():
+def test_beats_may_be_deleted_by_plain_sql():
     handle = tasks.noop.send()
     beat(Task.objects.get(pk=handle.id), timedelta(hours=30))
     with connection.cursor() as cursor:
@@ -263,8 +263,8 @@ def test_a_beat_that_still_counts_is_kept(settings):
 
 
 @pytest.mark.slow
-def test_71_pruning_does_not_hold_up_claims(manage):
-    """Scenario 71: ended rows are deleted in bounded batches while a worker drains beside it."""
+def test_pruning_does_not_hold_up_claims(manage):
+    """Ended rows are deleted in bounded batches while a worker drains beside it."""
     ended(20_000)
     tasks.noop.send_many({} for _ in range(2_000))
     worker = manage("horsies_worker", "--drain", "--threads", "16", "--no-reaper", "-v0")

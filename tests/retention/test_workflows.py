@@ -1,4 +1,4 @@
-"""Ended workflows past their time go, with their nodes, events and all that is below them (S2-10, S2-16)."""
+"""Ended workflows past their time go, with their nodes, events and all that is below them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def ended(count, nodes=1, ago=10 * DAY, **columns):
 # For how long.
 
 
-def test_s2_16_a_workflow_is_kept_as_long_as_tasks_that_end_so(settings, drain):
+def test_a_workflow_is_kept_as_long_as_tasks_that_end_so(settings, drain):
     configure(settings, completed="2d", failed="3d", cancelled=None, expired="5d")
     done = ran(Workflow("done", {"one": bodies.give.node()()}), drain)
     failed = ran(Workflow("failed", {"one": bodies.fail.node()()}), drain)
@@ -119,7 +119,7 @@ def test_what_lives_or_is_below_another_is_kept_with_it(drain):
     assert reap() == 0
 
 
-def test_p_06_a_retry_keeps_it(drain):
+def test_a_retry_keeps_it(drain):
     handle = ran(Workflow("again", {"one": bodies.try_.node()(key="one", fails=1)}), drain)
     age(handle)
 
@@ -134,7 +134,7 @@ def test_p_06_a_retry_keeps_it(drain):
 # What goes.
 
 
-def test_s2_16_a_workflow_goes_with_its_nodes_its_events_and_what_is_below(drain):
+def test_a_workflow_goes_with_its_nodes_its_events_and_what_is_below(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["*"], jitter=False)
     nodes = {
         "middle": bodies.Middle.node()(key="gone"),
@@ -158,7 +158,7 @@ def test_s2_16_a_workflow_goes_with_its_nodes_its_events_and_what_is_below(drain
     assert [before - after for before, after in zip(counts, left, strict=True)] == [5, 11, 1]
 
 
-def test_w_44_a_cancelled_workflow_stays_while_a_body_of_it_runs(drain, settings):
+def test_a_cancelled_workflow_stays_while_a_body_of_it_runs(drain, settings):
     configure(settings, cancelled=0)
     handle = Workflow("cancel", {"sub": bodies.Waiting.node()(), "one": bodies.give.node(queue_name="slow")()}).start()
     drain(queues="default")
@@ -233,7 +233,7 @@ def test_pruning_walks_no_table(drain):
 # Tasks of workflows.
 
 
-def test_s2_10_tasks_of_nodes_may_go_before_the_workflow_has_ended(settings, drain):
+def test_tasks_of_nodes_may_go_before_the_workflow_has_ended(settings, drain):
     configure(settings, completed=0, failed=0, cancelled=0, expired=0)
     first = bodies.give.node(node_id="first", run_when=bodies.yes)(value=[2, 4])
     each = bodies.try_item.map(over=first, param="item", kwargs={"key": "each"}, node_id="each")
@@ -257,7 +257,7 @@ def test_s2_10_tasks_of_nodes_may_go_before_the_workflow_has_ended(settings, dra
     assert handle.status() is None
 
 
-def test_s2_10_a_task_that_is_kept_longer_stays_when_its_workflow_has_gone(drain):
+def test_a_task_that_is_kept_longer_stays_when_its_workflow_has_gone(drain):
     handle = ran(Workflow("done", {"one": bodies.give.node()(value=1)}), drain)
     age(handle)
 

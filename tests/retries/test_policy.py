@@ -30,7 +30,7 @@ def problems(**changes):
 # Bounds.
 
 
-def test_a_130_the_defaults_are_three_retries_after_one_five_and_fifteen_minutes():
+def test_the_defaults_are_three_retries_after_one_five_and_fifteen_minutes():
     policy = RetryPolicy(auto_retry_for=["X"])
 
     assert (policy.max_retries, policy.intervals, policy.backoff_strategy) == (3, (60, 300, 900), "fixed")
@@ -38,13 +38,13 @@ def test_a_130_the_defaults_are_three_retries_after_one_five_and_fifteen_minutes
     assert RetryPolicy.fixed(auto_retry_for=["X"]) == policy
 
 
-def test_a_130_the_codes_have_to_be_said():
+def test_the_codes_have_to_be_said():
     with pytest.raises(TypeError, match="auto_retry_for"):
         RetryPolicy()
 
 
 @pytest.mark.parametrize("count", [1, 999])
-def test_a_130_from_1_to_999_retries_are_allowed(count):
+def test_from_1_to_999_retries_are_allowed(count):
     fixed = RetryPolicy.fixed([5] * count, auto_retry_for=["X"])
     exponential = RetryPolicy.exponential(max_retries=count, auto_retry_for=["X"])
 
@@ -52,21 +52,21 @@ def test_a_130_from_1_to_999_retries_are_allowed(count):
 
 
 @pytest.mark.parametrize("count", [0, 1000, -1, 1.5, 2.0, "3", None, True], ids=repr)
-def test_a_130_any_other_number_of_retries_is_named(count):
+def test_any_other_number_of_retries_is_named(count):
     message = problems(max_retries=count, intervals=(5,), backoff_strategy="exponential")
 
     assert f"max_retries is {count!r}; allowed: a whole number from 1 to 999." in message
 
 
 @pytest.mark.parametrize("seconds", [1, 1.0, 86_400])
-def test_a_130_an_interval_is_from_a_second_to_a_day(seconds):
+def test_an_interval_is_from_a_second_to_a_day(seconds):
     policy = RetryPolicy.fixed([seconds], auto_retry_for=["X"], jitter=False)
 
     assert policy.delay(1) == seconds
 
 
 @pytest.mark.parametrize("seconds", [0, 0.99, 86_400.5, -1, NAN, INFINITY])
-def test_a_130_any_other_interval_is_named(seconds):
+def test_any_other_interval_is_named(seconds):
     message = problems(intervals=(1, seconds))
 
     assert f"intervals has {seconds:g}; allowed: 1 to 86400 seconds." in message
@@ -80,21 +80,21 @@ def test_intervals_that_are_no_numbers_are_named_with_what_is_allowed(intervals)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.99, 86_401, -1, NAN, INFINITY, "long", timedelta(1)], ids=repr)
-def test_a_130_a_bad_longest_delay_is_named(seconds):
+def test_a_bad_longest_delay_is_named(seconds):
     message = problems(max_delay_seconds=seconds)
 
     assert f"max_delay_seconds is {seconds!r}; allowed: 1 to 86400, or None." in message
 
 
 @pytest.mark.parametrize("seconds", [1, 86_400, None])
-def test_a_130_a_longest_delay_is_from_a_second_to_a_day_or_none(seconds):
+def test_a_longest_delay_is_from_a_second_to_a_day_or_none(seconds):
     policy = RetryPolicy(**GOOD, max_delay_seconds=seconds)
 
     assert policy.max_delay_seconds == seconds
 
 
 @pytest.mark.parametrize("codes", [(), [], "", [""], ["X", ""]], ids=repr)
-def test_a_130_no_code_and_an_empty_one_are_named(codes):
+def test_no_code_and_an_empty_one_are_named(codes):
     message = problems(auto_retry_for=codes)
 
     assert "auto_retry_for is " in message
@@ -109,34 +109,34 @@ def test_codes_that_are_no_texts_or_that_no_row_holds_are_named(codes):
 
 
 @pytest.mark.parametrize("strategy", ["linear", "", None, "FIXED"], ids=repr)
-def test_a_130_an_unknown_strategy_is_named(strategy):
+def test_an_unknown_strategy_is_named(strategy):
     message = problems(backoff_strategy=strategy)
 
     assert f"backoff_strategy is {strategy!r}; allowed: 'fixed' or 'exponential'." in message
 
 
 @pytest.mark.parametrize("jitter", ["no", 1, None], ids=repr)
-def test_a_130_jitter_is_true_or_false(jitter):
+def test_jitter_is_true_or_false(jitter):
     message = problems(jitter=jitter)
 
     assert f"jitter is {jitter!r}; allowed: True or False." in message
 
 
 @pytest.mark.parametrize("intervals", [(), (1,), (1, 2, 3)])
-def test_a_131_a_fixed_policy_has_one_interval_for_each_retry(intervals):
+def test_a_fixed_policy_has_one_interval_for_each_retry(intervals):
     message = problems(max_retries=2, intervals=intervals)
 
     assert f"intervals has {len(intervals)} entries; allowed: one for each of 2 retries." in message
 
 
 @pytest.mark.parametrize("intervals", [(), (1, 2)])
-def test_a_131_an_exponential_policy_has_one_base_interval(intervals):
+def test_an_exponential_policy_has_one_base_interval(intervals):
     message = problems(backoff_strategy="exponential", intervals=intervals)
 
     assert f"intervals has {len(intervals)} entries; allowed: exactly one base interval." in message
 
 
-def test_a_130_every_bad_field_is_named_at_once():
+def test_every_bad_field_is_named_at_once():
     message = problems(
         max_retries=0, intervals=(0.5, 90_000), backoff_strategy="slow", max_delay_seconds=0, auto_retry_for=()
     )
@@ -162,7 +162,7 @@ def test_one_code_may_be_given_as_a_text(make):
 # Delays.
 
 
-def test_a_131_a_fixed_policy_waits_as_its_list_says():
+def test_a_fixed_policy_waits_as_its_list_says():
     policy = RetryPolicy.fixed([5, 1, 9], auto_retry_for=["X"], jitter=False)
 
     delays = [policy.delay(retry) for retry in (1, 2, 3)]
@@ -170,7 +170,7 @@ def test_a_131_a_fixed_policy_waits_as_its_list_says():
     assert delays == [5, 1, 9]
 
 
-def test_s4_26_s4_27_an_exponential_policy_waits_2_4_8_seconds_and_5_minutes_at_most():
+def test_an_exponential_policy_waits_2_4_8_seconds_and_5_minutes_at_most():
     policy = RetryPolicy.exponential(max_retries=20, auto_retry_for=["X"], jitter=False)
 
     delays = [policy.delay(retry) for retry in range(1, 21)]
@@ -179,7 +179,7 @@ def test_s4_26_s4_27_an_exponential_policy_waits_2_4_8_seconds_and_5_minutes_at_
 
 
 @pytest.mark.parametrize(("base", "limit"), [(1, 10), (3, 1), (7.5, 86_400), (86_400, None), (2, None)])
-def test_s4_26_the_formula_holds_for_any_base_and_limit(base, limit):
+def test_the_formula_holds_for_any_base_and_limit(base, limit):
     policy = RetryPolicy.exponential(
         base_seconds=base, max_retries=20, max_delay_seconds=limit, auto_retry_for=["X"], jitter=False
     )
@@ -189,7 +189,7 @@ def test_s4_26_the_formula_holds_for_any_base_and_limit(base, limit):
     assert delays == [min(base * 2 ** (attempts - 1), limit or 86_400) for attempts in range(1, 21)]
 
 
-def test_a_132_a_longest_delay_caps_a_fixed_policy_too():
+def test_a_longest_delay_caps_a_fixed_policy_too():
     policy = RetryPolicy(**{**GOOD, "intervals": (5, 500)}, max_delay_seconds=60, jitter=False)
 
     delays = [policy.delay(1), policy.delay(2)]
@@ -205,7 +205,7 @@ def test_a_132_a_longest_delay_caps_a_fixed_policy_too():
     ],
     ids=["fixed", "exponential"],
 )
-def test_a_132_jitter_goes_both_ways_within_a_quarter(policy):
+def test_jitter_goes_both_ways_within_a_quarter(policy):
     delays = [policy.delay(1) for _ in range(2_000)]
 
     assert 75 <= min(delays) < 80
@@ -214,7 +214,7 @@ def test_a_132_jitter_goes_both_ways_within_a_quarter(policy):
     assert len(set(delays)) > 1_900
 
 
-def test_a_132_jitter_never_goes_past_the_longest_delay():
+def test_jitter_never_goes_past_the_longest_delay():
     policy = RetryPolicy.exponential(base_seconds=300, max_retries=5, auto_retry_for=["X"])
 
     delays = [policy.delay(retry) for retry in (1, 2, 3, 4, 5) for _ in range(200)]
@@ -226,7 +226,7 @@ def test_a_132_jitter_never_goes_past_the_longest_delay():
 # Which codes.
 
 
-def test_a_133_only_codes_that_are_listed_are_covered():
+def test_only_codes_that_are_listed_are_covered():
     policy = RetryPolicy.fixed([1], auto_retry_for=["DOWN", OperationalCode.WORKER_CRASHED])
 
     covered = {code for code in ("DOWN", "WORKER_CRASHED", "down", "OTHER", "TASK_TIMEOUT") if policy.covers(code)}
@@ -234,7 +234,7 @@ def test_a_133_only_codes_that_are_listed_are_covered():
     assert covered == {"DOWN", "WORKER_CRASHED"}
 
 
-def test_s4_28_s4_29_every_code_means_every_one_that_another_attempt_may_mend():
+def test_every_code_means_every_one_that_another_attempt_may_mend():
     policy = jobs.with_attempts.stored_policy()
 
     assert all(
@@ -313,7 +313,7 @@ def test_no_stored_policy_is_none_and_nothing_to_tell(stored, caplog):
 # What a worker makes of them.
 
 
-def test_s0_20_a_133_a_listed_code_is_tried_again_after_the_policys_delay(drain):
+def test_a_listed_code_is_tried_again_after_the_policys_delay(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["UNHANDLED_EXCEPTION"], jitter=False)
     handle = tasks.fail.with_options(retry_policy=policy).send()
 
@@ -331,7 +331,7 @@ def test_s0_20_a_133_a_listed_code_is_tried_again_after_the_policys_delay(drain)
     [(["OTHER"], None), (["UNHANDLED_EXCEPTION"], timedelta(seconds=30))],
     ids=["a code that is not listed", "a deadline before the next attempt"],
 )
-def test_a_133_else_the_task_ends_failed_with_its_own_error(drain, codes, good_until):
+def test_else_the_task_ends_failed_with_its_own_error(drain, codes, good_until):
     policy = RetryPolicy.fixed([60], auto_retry_for=codes, jitter=False)
     deadline = good_until and timezone.now() + good_until
     handle = tasks.fail.with_options(retry_policy=policy, good_until=deadline).send()
@@ -351,7 +351,7 @@ def test_a_body_knows_how_many_attempts_it_has_and_whether_one_follows(drain):
     assert (once.value(0), thrice.value(0)) == ([1, 1], [3, 3])
 
 
-def test_s4_26_s4_32_a_call_that_is_tried_more_often_waits_as_its_tasks_own_backoff_says(drain):
+def test_a_call_that_is_tried_more_often_waits_as_its_tasks_own_backoff_says(drain):
     computed = tasks.choosy.with_options(max_attempts=9).send("choosy")
     at_once = tasks.flaky.with_options(max_attempts=5).send("at once", fails=4)
     later = tasks.flaky.with_options(backoff=1).send("later", fails=1)
@@ -364,7 +364,7 @@ def test_s4_26_s4_32_a_call_that_is_tried_more_often_waits_as_its_tasks_own_back
     assert row.enqueued_at - row.attempts.get(attempt=1).finished_at > timedelta(seconds=0.9)
 
 
-def test_s4_30_a_task_that_has_had_its_attempts_is_failed(drain):
+def test_a_task_that_has_had_its_attempts_is_failed(drain):
     handle = tasks.flaky.send("s4_30", fails=5)
 
     drain()
@@ -393,7 +393,7 @@ def test_s4_30_a_task_that_has_had_its_attempts_is_failed(drain):
     ],
     ids=stable,
 )
-def test_s4_17_the_row_knows_how_often_its_task_may_be_tried_again(options, retries):
+def test_the_row_knows_how_often_its_task_may_be_tried_again(options, retries):
     job = task(**options)(tasks.noop.func)
 
     job.send()
@@ -487,7 +487,7 @@ def test_a_good_option_of_a_task_is_kept(options):
 
 @pytest.mark.parametrize("option", ["good_until", "run_after", "unique_key"])
 @pytest.mark.parametrize("value", [None, timezone.now()], ids=["none", "a time"])
-def test_s1_30_what_belongs_to_a_call_is_a_type_error_in_the_decorator_with_a_hint(option, value):
+def test_what_belongs_to_a_call_is_a_type_error_in_the_decorator_with_a_hint(option, value):
     with pytest.raises(TypeError) as caught:
         task(**{option: value})(tasks.noop.func)
 

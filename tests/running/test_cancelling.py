@@ -41,7 +41,7 @@ def assert_cancelled(handle):
 # Not yet begun.
 
 
-def test_76_a_pending_task_is_cancelled_and_never_runs(drain):
+def test_a_pending_task_is_cancelled_and_never_runs(drain):
     handle = write.send("never")
 
     assert handle.cancel() is True
@@ -53,7 +53,7 @@ def test_76_a_pending_task_is_cancelled_and_never_runs(drain):
     assert not keys()
 
 
-def test_76_a_task_that_waits_for_its_time_or_its_retry_is_pending_too(drain):
+def test_a_task_that_waits_for_its_time_or_its_retry_is_pending_too(drain):
     later, retried = write.schedule(60, "later"), jobs.wishes_retry.send("retried", after=60)
     drain()
 
@@ -65,7 +65,7 @@ def test_76_a_task_that_waits_for_its_time_or_its_retry_is_pending_too(drain):
     assert not Task.objects.retrying().exists()
 
 
-def test_76_a_claimed_task_is_cancelled_and_never_runs(worker, tmp_path):
+def test_a_claimed_task_is_cancelled_and_never_runs(worker, tmp_path):
     worker("--threads", "1", "--prefetch", "2")
     running = jobs.hold.send("running", str(tmp_path / "gate"))
     entry("running")
@@ -85,7 +85,7 @@ def test_76_a_claimed_task_is_cancelled_and_never_runs(worker, tmp_path):
 # Running.
 
 
-def test_76_a_running_task_is_let_alone_unless_asked(worker, tmp_path):
+def test_a_running_task_is_let_alone_unless_asked(worker, tmp_path):
     worker()
     handle = jobs.hold.send("running", str(tmp_path / "gate"))
     entry("running")
@@ -111,7 +111,7 @@ BODIES = {
 
 
 @pytest.mark.slow
-def test_76_a_running_task_is_cancelled_at_once_and_its_body_told_soon(worker):
+def test_a_running_task_is_cancelled_at_once_and_its_body_told_soon(worker):
     asynchronous = [kind for kind in BODIES if kind.startswith("coroutine")]
     synchronous = BODIES.keys() - asynchronous
     process = worker("--threads", str(len(synchronous)), "--async-slots", str(len(asynchronous)))
@@ -151,7 +151,7 @@ def test_a_body_with_a_context_that_does_not_look_is_interrupted_after_two_secon
     assert_cancelled(handle)
 
 
-def test_76_the_late_result_of_a_body_that_nothing_interrupts_is_dropped(worker, tmp_path):
+def test_the_late_result_of_a_body_that_nothing_interrupts_is_dropped(worker, tmp_path):
     worker("--threads", "1")
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -281,7 +281,7 @@ def test_the_async_twins_cancel(drain):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("include_running", [False, True])
-def test_76_no_task_runs_after_its_cancel_was_reported(worker, include_running):
+def test_no_task_runs_after_its_cancel_was_reported(worker, include_running):
     worker("--threads", "4", "--prefetch", "8")
     handles = write.send_many({"key": f"task {number}"} for number in range(300))
     reported = {}

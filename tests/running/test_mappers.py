@@ -33,7 +33,7 @@ def codes_of(drain, sends):
 
 
 @pytest.mark.parametrize("body", [jobs.plain, jobs.aplain], ids=["thread", "coroutine"])
-def test_32_the_backends_mapper_names_the_class_or_its_nearest_base(drain, options, body):
+def test_the_backends_mapper_names_the_class_or_its_nearest_base(drain, options, body):
     options(exception_mapper=APP)
     expected = {
         "trouble": "APP_TROUBLE",
@@ -47,7 +47,7 @@ def test_32_the_backends_mapper_names_the_class_or_its_nearest_base(drain, optio
     assert codes_of(drain, {name: body.send(name) for name in expected}) == expected
 
 
-def test_32_the_tasks_mapper_is_asked_before_the_backends(drain, options):
+def test_the_tasks_mapper_is_asked_before_the_backends(drain, options):
     options(exception_mapper=APP)
     expected = {
         "trouble": "TASK_SAYS",  # both know it

@@ -42,7 +42,7 @@ COMPLETED = [(1, "COMPLETED", "", False)]
 TIMED_OUT = [(1, "FAILED", "TASK_TIMEOUT", False)]
 
 
-def test_scenario_14_a_stuck_body_ends_with_its_runner_after_its_siblings_while_a_fresh_one_works(worker, tmp_path):
+def test_a_stuck_body_ends_with_its_runner_after_its_siblings_while_a_fresh_one_works(worker, tmp_path):
     process = worker(*GRACE, "--threads", "3")
     gate = tmp_path / "gate"
     sibling, asibling = jobs.hold.send("sibling", str(gate)), jobs.ahold.send("asibling", str(gate))
@@ -94,7 +94,7 @@ def test_a_coroutine_that_blocks_its_loop_is_stuck_too(worker, tmp_path):
     assert outcomes(sibling) == COMPLETED
 
 
-def test_s4_28_a_stuck_body_is_retried_where_the_policy_lists_the_timeout(worker):
+def test_a_stuck_body_is_retried_where_the_policy_lists_the_timeout(worker):
     worker(*GRACE)
 
     handle = jobs.stuck_once.send("twice")

@@ -56,7 +56,7 @@ def over_its_limit(body, drain):
 
 
 @BOTH_LIMITED
-def test_s4_34_a_body_over_the_limit_of_its_task_is_stopped_and_charged_one_attempt(drain, body):
+def test_a_body_over_the_limit_of_its_task_is_stopped_and_charged_one_attempt(drain, body):
     handle = body.send()
 
     drain()
@@ -72,7 +72,7 @@ def test_s4_34_a_body_over_the_limit_of_its_task_is_stopped_and_charged_one_atte
     assert timedelta(seconds=0.29) <= attempt.finished_at - attempt.started_at < timedelta(seconds=10)
 
 
-def test_s4_34_the_traceback_says_where_the_body_was(drain):
+def test_the_traceback_says_where_the_body_was(drain):
     handle = jobs.limited.send()
 
     drain()
@@ -93,7 +93,7 @@ def test_a_body_that_is_done_in_time_is_completed(drain, body):
 
 
 @BOTH_KINDS
-def test_s4_33_a_send_has_a_limit_of_its_own(drain, body):
+def test_a_send_has_a_limit_of_its_own(drain, body):
     limited, free = body.with_options(timeout=0.2).send(), body.send(0.5)
 
     drain()
@@ -102,7 +102,7 @@ def test_s4_33_a_send_has_a_limit_of_its_own(drain, body):
     assert free.value(0) == "in time"
 
 
-def test_s4_33_a_sends_limit_wins_over_its_tasks(drain):
+def test_a_sends_limit_wins_over_its_tasks(drain):
     longer = jobs.limited.with_options(timeout=30).send(0.6)
     none = jobs.limited.with_options(timeout=None).send(0.6)
 
@@ -112,7 +112,7 @@ def test_s4_33_a_sends_limit_wins_over_its_tasks(drain):
 
 
 @BOTH_KINDS
-def test_s4_33_the_workers_option_is_for_tasks_that_set_no_limit(drain, body):
+def test_the_workers_option_is_for_tasks_that_set_no_limit(drain, body):
     limited, own = body.send(), body.with_options(timeout=30).send(0.5)
 
     drain(task_timeout=0.2)
@@ -121,7 +121,7 @@ def test_s4_33_the_workers_option_is_for_tasks_that_set_no_limit(drain, body):
     assert own.value(0) == "in time"
 
 
-def test_s4_33_the_settings_may_say_it(drain, settings):
+def test_the_settings_may_say_it(drain, settings):
     options = {"worker": {"task_timeout": 0.2}}
     settings.TASKS = {"default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "OPTIONS": options}}
     handle = jobs.spin.send()
@@ -131,7 +131,7 @@ def test_s4_33_the_settings_may_say_it(drain, settings):
     assert handle.get(0).err.error_code == "TASK_TIMEOUT"
 
 
-def test_s4_33_the_variable_of_a_real_worker(manage):
+def test_the_variable_of_a_real_worker(manage):
     handle = jobs.spin.send()
 
     assert manage("horsies_worker", "--drain", HORSIES_WORKER_TASK_TIMEOUT="0.2").wait() == 0
@@ -139,7 +139,7 @@ def test_s4_33_the_variable_of_a_real_worker(manage):
     assert handle.get(0).err.error_code == "TASK_TIMEOUT"
 
 
-def test_s4_33_the_flag_of_a_real_worker_wins(worker):
+def test_the_flag_of_a_real_worker_wins(worker):
     worker("--task-timeout", "0.2", HORSIES_WORKER_TASK_TIMEOUT="60")
 
     assert jobs.spin.send().get(timeout=20).err.error_code == "TASK_TIMEOUT"
@@ -153,7 +153,7 @@ def test_a_limit_that_can_not_be_is_refused_when_the_task_is_made_or_sent(value)
     assert not Task.objects.exists()
 
 
-def test_s4_28_scenario_12_a_timeout_is_retried_where_the_policy_lists_it(drain, worker):
+def test_a_timeout_is_retried_where_the_policy_lists_it(drain, worker):
     # What is tried again in a minute is not tried again by this drain, however slow it is.
     handle = jobs.slow_once.with_options(retry_policy=LATER).send("once")
 
@@ -170,7 +170,7 @@ def test_s4_28_scenario_12_a_timeout_is_retried_where_the_policy_lists_it(drain,
     assert list(outcomes) == [(1, "TASK_TIMEOUT", True), (2, "", False)]
 
 
-def test_s4_28_a_timeout_is_not_retried_where_the_policy_does_not_list_it(drain):
+def test_a_timeout_is_not_retried_where_the_policy_does_not_list_it(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["UNHANDLED_EXCEPTION", "WORKER_CRASHED"])
     handle = jobs.limited.with_options(retry_policy=policy).send()
 
@@ -211,7 +211,7 @@ def test_an_atomic_task_over_its_limit_leaves_nothing(drain):
     assert not keys()
 
 
-def test_scenario_11_the_siblings_of_a_body_over_its_limit_go_on(worker, tmp_path):
+def test_the_siblings_of_a_body_over_its_limit_go_on(worker, tmp_path):
     process = worker("--threads", "3")
     siblings = [jobs.hold.send("thread", str(tmp_path / "gate")), jobs.ahold.send("coroutine", str(tmp_path / "gate"))]
     wait_until(lambda: len(keys()) == 2)
@@ -227,7 +227,7 @@ def test_scenario_11_the_siblings_of_a_body_over_its_limit_go_on(worker, tmp_pat
     assert not strays(process.output)
 
 
-def test_scenario_13_a_limit_that_passes_before_the_body_begins_harms_nobody_else(worker):
+def test_a_limit_that_passes_before_the_body_begins_harms_nobody_else(worker):
     """The shortest limit there is: its end comes while the row is still being read and the thread begins."""
     process = worker("--threads", "4")
     short = [jobs.spin.with_options(timeout=0.001).send(5) for _ in range(20)]
@@ -281,7 +281,7 @@ def test_a_thread_that_is_stopped_amid_its_transactions_can_use_the_database_aga
 class InsideATestCase(TestCase):
     """Bodies run in the test's own thread."""
 
-    def test_s4_34_limits_hold(self):
+    def test_limits_hold(self):
         late, alate = jobs.limited.send(), jobs.alimited.send()
         good, agood = jobs.unhurried.send(0.05), jobs.aunhurried.send(0.05)
         retried = jobs.slow_once.with_options(retry_policy=LATER).send("once")

@@ -27,7 +27,7 @@ REPORT = "tests.schedules.jobs.report"
 
 
 @pytest.mark.django_db
-def test_a_due_slot_is_sent_once_and_the_next_is_an_interval_later_s4_50_c_05(beat):
+def test_a_due_slot_is_sent_once_and_the_next_is_an_interval_later(beat):
     row = make()
     put_back(10)
     slot = Schedule.objects.get().next_run_at
@@ -44,7 +44,7 @@ def test_a_due_slot_is_sent_once_and_the_next_is_an_interval_later_s4_50_c_05(be
 
 
 @pytest.mark.django_db
-def test_the_first_run_waits_for_the_next_slot_c_05(beat):
+def test_the_first_run_waits_for_the_next_slot(beat):
     row = make(timing="every:600")
 
     assert beat.run_once().passed == ()
@@ -52,7 +52,7 @@ def test_the_first_run_waits_for_the_next_slot_c_05(beat):
 
 
 @pytest.mark.django_db
-def test_a_scheduled_fire_has_the_retry_policy_and_the_timeout_of_its_task_q_04_c_13_scenario_69(beat):
+def test_a_scheduled_fire_has_the_retry_policy_and_the_timeout_of_its_task(beat):
     make(
         task=REPORT,
         kwargs={"copies": 2},
@@ -70,7 +70,7 @@ def test_a_scheduled_fire_has_the_retry_policy_and_the_timeout_of_its_task_q_04_
 
 
 @pytest.mark.django_db
-def test_a_schedule_starts_a_workflow_q_04(beat):
+def test_a_schedule_starts_a_workflow(beat):
     row = Schedule.objects.create(
         name="w", timing="every:3600", workflow_name="tests.schedules.import", kwargs={"day": "monday"}
     )
@@ -88,7 +88,7 @@ def test_a_schedule_starts_a_workflow_q_04(beat):
 @pytest.mark.parametrize(
     ("policy", "most", "count"), [("latest", 100, 1), ("all", 100, 73), ("all", 5, 5), ("none", 100, 0)]
 )
-def test_after_three_days_down_one_all_the_latest_few_or_none_are_run_c_07_scenario_68(beat, policy, most, count):
+def test_after_three_days_down_one_all_the_latest_few_or_none_are_run(beat, policy, most, count):
     make(catch_up=policy, max_catch_up_runs=most)
     put_back(3 * 86_400 + 600)
     first = Schedule.objects.get().next_run_at
@@ -102,7 +102,7 @@ def test_after_three_days_down_one_all_the_latest_few_or_none_are_run_c_07_scena
 
 
 @pytest.mark.django_db
-def test_of_thousands_of_missed_slots_each_is_run_by_several_transactions_c_07(beat):
+def test_of_thousands_of_missed_slots_each_is_run_by_several_transactions(beat):
     make(timing="every:60", catch_up="all", max_catch_up_runs=250)
     put_back(3 * 86_400)
 
@@ -114,7 +114,7 @@ def test_of_thousands_of_missed_slots_each_is_run_by_several_transactions_c_07(b
 
 
 @pytest.mark.django_db
-def test_of_missed_slots_those_that_fail_are_left_out_alone_c_07_c_09(beat):
+def test_of_missed_slots_those_that_fail_are_left_out_alone(beat):
     make("alone", timing="every:60", catch_up="all", task="tests.schedules.jobs.alone")
     put_back(125)
 
@@ -138,7 +138,7 @@ def test_a_slot_that_is_seconds_late_counts_as_missed_for_nobody(beat):
 
 
 @pytest.mark.django_db
-def test_a_schedule_past_its_end_is_disabled_s4_52(beat):
+def test_a_schedule_past_its_end_is_disabled(beat):
     now = database_now("default")
     make(timing=f"cron:0 {(now.hour + 12) % 24} * * *", end_at=now + timedelta(minutes=1))
     assert Schedule.objects.get().disabled_by == "END"
@@ -153,7 +153,7 @@ def test_a_schedule_past_its_end_is_disabled_s4_52(beat):
 
 
 @pytest.mark.django_db
-def test_skip_leaves_a_slot_out_while_the_run_before_lives_q_06(beat):
+def test_skip_leaves_a_slot_out_while_the_run_before_lives(beat):
     make(overlap="skip")
     for _ in range(2):
         put_back(10)
@@ -170,7 +170,7 @@ def test_skip_leaves_a_slot_out_while_the_run_before_lives_q_06(beat):
 
 
 @pytest.mark.django_db
-def test_cancel_previous_cancels_the_run_before_q_06(beat):
+def test_cancel_previous_cancels_the_run_before(beat):
     make(overlap="cancel_previous")
     for _ in range(3):
         put_back(10)
@@ -181,7 +181,7 @@ def test_cancel_previous_cancels_the_run_before_q_06(beat):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("what", [{"task_name": REPORT}, {"workflow_name": "tests.schedules.import"}])
-def test_a_run_now_hides_no_run_that_lives_from_the_overlap_q_06(beat, what):
+def test_a_run_now_hides_no_run_that_lives_from_the_overlap(beat, what):
     row = Schedule.objects.create(name="s", timing="every:3600", overlap="skip", **what)
     kind = Task if row.task_name else Workflow
     put_back(10)
@@ -224,7 +224,7 @@ def _is_waited_for():
 
 
 @pytest.mark.django_db
-def test_overlap_looks_at_workflows_too_q_06(beat):
+def test_overlap_looks_at_workflows_too(beat):
     row = Schedule.objects.create(
         name="w", timing="every:3600", workflow_name="tests.schedules.import", overlap="cancel_previous"
     )
@@ -241,7 +241,7 @@ def test_overlap_looks_at_workflows_too_q_06(beat):
 
 
 @pytest.mark.django_db
-def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other_c_09_scenario_70(beat):
+def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other(beat):
     make("gone", task="tests.jobs.tasks.gone")
     make("no task", task="os.remove", args=["/nowhere"])
     make("bad arguments", task="tests.jobs.tasks.add", kwargs={"a": 1, "nope": 1})
@@ -266,7 +266,7 @@ def test_a_permanent_error_skips_its_slot_is_told_and_stops_no_other_c_09_scenar
 
 
 @pytest.mark.django_db
-def test_what_a_scheduler_can_not_find_is_left_to_others_for_a_minute_c_09(beat):
+def test_what_a_scheduler_can_not_find_is_left_to_others_for_a_minute(beat):
     make("newer", task="tests.jobs.of_the_next_deploy.task")
     Schedule.objects.create(name="theirs", timing="every:3600", workflow_name="of.another.project")
     make("well")
@@ -325,7 +325,7 @@ on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="it
 
 @on_postgresql
 @pytest.mark.django_db(transaction=True)
-def test_a_transient_error_leaves_the_slot_for_a_later_look_and_the_others_alone_c_09(beat):
+def test_a_transient_error_leaves_the_slot_for_a_later_look_and_the_others_alone(beat):
     make("first", task=REPORT)
     make("second")
     put_back(20, name="first")
@@ -360,7 +360,7 @@ def test_what_fails_for_now_is_tried_less_and_less_often(beat, monkeypatch):
 
 @on_postgresql
 @pytest.mark.django_db(transaction=True)
-def test_an_error_of_the_database_that_would_come_again_skips_its_slot_c_09(beat):
+def test_an_error_of_the_database_that_would_come_again_skips_its_slot(beat):
     make(task=REPORT)
     put_back(10)
 
@@ -374,7 +374,7 @@ def test_an_error_of_the_database_that_would_come_again_skips_its_slot_c_09(beat
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_workflow_is_built_in_no_transaction_so_its_builder_may_fail_at_a_query_q_01(beat):
+def test_a_workflow_is_built_in_no_transaction_so_its_builder_may_fail_at_a_query(beat):
     row = Schedule.objects.create(
         name="w", timing="every:3600", workflow_name="tests.schedules.asking", kwargs={"asks": True}
     )
@@ -431,7 +431,7 @@ def test_jitter_keeps_its_slots_on_the_grid(beat):
 
 
 @pytest.mark.django_db
-def test_other_backends_and_other_projects_rows_are_left_alone_q_05(beat):
+def test_other_backends_and_other_projects_rows_are_left_alone(beat):
     make("elsewhere", backend="other")
     make("theirs", source="another_project")
     make("disabled")
@@ -442,7 +442,7 @@ def test_other_backends_and_other_projects_rows_are_left_alone_q_05(beat):
 
 
 @pytest.mark.django_db
-def test_an_idle_look_is_one_statement_whatever_the_number_of_schedules_q_07(beat):
+def test_an_idle_look_is_one_statement_whatever_the_number_of_schedules(beat):
     for number in range(20):
         make(f"s{number}")
 
@@ -454,7 +454,7 @@ def test_an_idle_look_is_one_statement_whatever_the_number_of_schedules_q_07(bea
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_that_see_a_slot_due_one_sends_it_q_01_s4_56(beat):
+def test_of_two_that_see_a_slot_due_one_sends_it(beat):
     row = make()
     put_back(10)
     rows, now = Schedule.objects.all(), database_now("default")
@@ -468,7 +468,7 @@ def test_of_two_that_see_a_slot_due_one_sends_it_q_01_s4_56(beat):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_due_slot_is_sent_within_a_second_q_07(monkeypatch):
+def test_a_due_slot_is_sent_within_a_second(monkeypatch):
     make(timing="every:1")
     loop = Beat(config_of("default"), "default")
     passed, run_once = [], loop.run_once

@@ -17,7 +17,7 @@ from tests.schedules.conftest import make, put_back
 
 
 @pytest.mark.django_db
-def test_once_syncs_sends_what_is_due_and_prints_it_s4_54(capsys):
+def test_once_syncs_sends_what_is_due_and_prints_it(capsys):
     schedule("declared", noop, Every(hours=1))
     make("due")
     put_back(10)
@@ -32,7 +32,7 @@ def test_once_syncs_sends_what_is_due_and_prints_it_s4_54(capsys):
 
 
 @pytest.mark.django_db
-def test_once_sends_all_that_is_due_however_much_it_is_s4_54(capsys, monkeypatch):
+def test_once_sends_all_that_is_due_however_much_it_is(capsys, monkeypatch):
     monkeypatch.setattr(fire_due, "SLOTS_OF_A_LOOK", 5)
     monkeypatch.setattr(scheduler, "BATCH", 10)
     slots, rows = 17, 32

@@ -19,7 +19,7 @@ from tests.schedules.conftest import make, put_back
 
 
 @pytest.mark.slow
-def test_five_schedulers_some_of_them_killed_send_each_of_200_slots_once_q_01_scenario_65(manage):
+def test_five_schedulers_some_of_them_killed_send_each_of_200_slots_once(manage):
     seconds, count = 20, 10
     now = database_now("default").replace(microsecond=0)
     first = now + timedelta(seconds=6)
@@ -49,7 +49,7 @@ def test_five_schedulers_some_of_them_killed_send_each_of_200_slots_once_q_01_sc
 
 
 @pytest.mark.slow
-def test_ten_thousand_schedules_are_no_trouble_q_07(beat):
+def test_ten_thousand_schedules_are_no_trouble(beat):
     now = database_now("default")
     Schedule.objects.bulk_create(
         [

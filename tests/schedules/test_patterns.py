@@ -31,7 +31,7 @@ pytestmark = pytest.mark.once
         (Monthly("L", "23:59"), "cron:59 23 L * *"),
     ],
 )
-def test_a_pattern_is_one_text_that_reads_back_to_the_same_slots_s4_51(pattern, timing):
+def test_a_pattern_is_one_text_that_reads_back_to_the_same_slots(pattern, timing):
     assert pattern.timing == timing
     assert parse(timing).timing == timing
 
@@ -54,7 +54,7 @@ def test_a_pattern_is_one_text_that_reads_back_to_the_same_slots_s4_51(pattern, 
         ("", "has 0 fields"),
     ],
 )
-def test_a_bad_expression_is_quoted_and_its_field_named_q_02(expression, field):
+def test_a_bad_expression_is_quoted_and_its_field_named(expression, field):
     problems = " ".join(Cron(expression).problems())
 
     assert repr(expression) in problems
@@ -68,7 +68,7 @@ def test_each_bad_field_is_named_at_once():
 
 
 @pytest.mark.parametrize("day", ["0", "7", "SUN"])
-def test_0_and_7_are_sunday_q_02(day):
+def test_0_and_7_are_sunday(day):
     from tests.schedules.test_slots import local_slots
 
     assert local_slots(f"cron:0 0 * * {day}", "UTC", "2026-11-20T00:00", 1) == ["2026-11-22T00:00:00+00:00"]

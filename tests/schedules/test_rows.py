@@ -15,7 +15,7 @@ from tests.schedules.conftest import make, utc
 pytestmark = pytest.mark.django_db
 
 
-def test_disabling_and_enabling_count_what_they_change_q_06():
+def test_disabling_and_enabling_count_what_they_change():
     make("a", timing="every:60")
     make("b")
 
@@ -37,7 +37,7 @@ def test_what_has_no_slot_left_is_not_enabled():
     assert Schedule.objects.enable() == 0
 
 
-def test_run_now_is_an_ordinary_send_that_moves_no_next_run_q_06():
+def test_run_now_is_an_ordinary_send_that_moves_no_next_run():
     make("task")
     Schedule.objects.create(name="workflow", timing="every:60", workflow_name="tests.schedules.import", enabled=False)
     planned = Schedule.objects.get(name="task").next_run_at
@@ -61,7 +61,7 @@ def test_run_now_names_the_schedule_that_can_not_be_sent():
     assert raised.value.__notes__ == ["schedule 'odd' could not be run"]
 
 
-def test_saving_another_timing_works_the_next_run_out_anew_and_nothing_else_does_s4_48():
+def test_saving_another_timing_works_the_next_run_out_anew_and_nothing_else_does():
     row = make(timing="every:3600")
     planned = row.next_run_at
 
@@ -132,7 +132,7 @@ def test_a_schedule_has_a_task_or_a_workflow():
         ("backend", "nowhere", "'nowhere'"),
     ],
 )
-def test_a_mistake_is_told_by_its_field_q_02(column, value, said):
+def test_a_mistake_is_told_by_its_field(column, value, said):
     given = {"kwargs": {"seconds": 1}} if column not in ("args",) else {}
     row = Schedule(
         **{

@@ -23,7 +23,7 @@ def redeclared(*args, **kwargs):
 
 
 @pytest.mark.once
-def test_every_mistake_is_told_at_once_and_duplicate_names_too_q_02():
+def test_every_mistake_is_told_at_once_and_duplicate_names_too():
     schedule("a", add, Cron("61 * * * *"), kwargs={"a": 1})
     schedule("b", add, Every(minutes=5), kwargs={"a": 1, "nope": 1})
     schedule("c", add, Every(minutes=5), args=(1,), timezone="Mars/Olympus", overlap="queue")
@@ -85,7 +85,7 @@ def test_what_a_gathered_task_can_not_be_sent_with_is_told():
     assert [words in text for words, text in zip(said, texts, strict=True)] == [True] * 4
 
 
-def test_a_schedule_goes_by_the_projects_time_zone_unless_it_says_otherwise_c_03(beat, settings):
+def test_a_schedule_goes_by_the_projects_time_zone_unless_it_says_otherwise(beat, settings):
     settings.TIME_ZONE = "Asia/Tokyo"
     schedule("ours", noop, Cron("0 9 * * *"))
     schedule("theirs", noop, Cron("0 9 * * *"), timezone="UTC")
@@ -113,7 +113,7 @@ def test_nothing_is_wrong_with_what_is_right():
     assert check_schedules() == []
 
 
-def test_what_code_declares_becomes_rows_s4_46_s4_55(beat):
+def test_what_code_declares_becomes_rows(beat):
     schedule(
         "a", report, Every(minutes=5), ("monday",), queue_name="mail", retention={"failed": timedelta(days=1)}, jitter=2
     )
@@ -134,7 +134,7 @@ def test_what_code_declares_becomes_rows_s4_46_s4_55(beat):
     assert (b.workflow_name, b.enabled, b.disabled_by) == ("tests.schedules.import", False, "CODE")
 
 
-def test_the_next_run_is_worked_out_anew_only_where_the_timing_has_changed_s4_48_scenario_66(beat):
+def test_the_next_run_is_worked_out_anew_only_where_the_timing_has_changed(beat):
     schedule("a", noop, Every(hours=5))
     beat.sync()
     planned = Schedule.objects.get().next_run_at
@@ -150,7 +150,7 @@ def test_the_next_run_is_worked_out_anew_only_where_the_timing_has_changed_s4_48
     assert Schedule.objects.get().next_run_at < planned
 
 
-def test_a_schedule_that_is_gone_is_disabled_and_enabled_when_it_is_back_q_05_scenario_66(beat):
+def test_a_schedule_that_is_gone_is_disabled_and_enabled_when_it_is_back(beat):
     schedule("a", noop, Every(hours=5))
     beat.sync()
     declarations.by_place.clear()
@@ -165,7 +165,7 @@ def test_a_schedule_that_is_gone_is_disabled_and_enabled_when_it_is_back_q_05_sc
     assert row.next_run_at is not None
 
 
-def test_rows_made_by_hand_and_those_of_other_projects_are_left_alone_q_05_c_10(beat):
+def test_rows_made_by_hand_and_those_of_other_projects_are_left_alone(beat):
     make("by hand", timing="every:60")
     make("theirs", timing="every:60", source="another_project")
     schedule("by hand", noop, Every(hours=5))

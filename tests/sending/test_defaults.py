@@ -61,7 +61,7 @@ def test_what_a_task_says_counts_option_by_option(defaults, options, retries, in
     assert (row.timeout, row.retention > datetime.timedelta(days=10_000)) == (7, True)
 
 
-def test_s4_27_a_default_policy_sets_the_delays_of_every_task_that_sets_none(defaults):
+def test_a_default_policy_sets_the_delays_of_every_task_that_sets_none(defaults):
     defaults(retry_policy=POLICY)
 
     rows = [sent(), sent(max_attempts=1), sent(max_attempts=5), sent(max_attempts=5, backoff=9)]

@@ -42,7 +42,7 @@ def ended(**values):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
-def test_s4_62_a_task_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, timeout):
+def test_a_task_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, timeout):
     handle = jobs.triple.send(1)
 
     result = get(handle, timeout)
@@ -53,7 +53,7 @@ def test_s4_62_a_task_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(ge
     assert handle.status() == TaskStatus.PENDING
 
 
-def test_s4_62_waiting_takes_as_long_as_was_asked_for(get):
+def test_waiting_takes_as_long_as_was_asked_for(get):
     handle = jobs.triple.send(1)
     start = time.monotonic()
 
@@ -72,7 +72,7 @@ def test_a_timeout_of_0_looks_once(transactional_db, django_assert_num_queries):
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 5])
-def test_s4_58_an_id_that_names_nothing_is_a_task_not_found_at_once(get, timeout):
+def test_an_id_that_names_nothing_is_a_task_not_found_at_once(get, timeout):
     key = uuid.uuid4()
 
     result = get(TaskHandle(key), timeout)
@@ -162,7 +162,7 @@ def test_a_task_that_succeeded_gives_its_value_to_both_twins(drain):
     assert values == [[1, 2, 3]] * 2
 
 
-def test_s4_64_a_task_that_failed_gives_its_error_and_value_raises_it(drain):
+def test_a_task_that_failed_gives_its_error_and_value_raises_it(drain):
     handle = jobs.fail.send()
     drain()
 
@@ -221,7 +221,7 @@ def test_value_raises_a_timeout_with_the_last_status_or_what_get_tells_as_an_err
     assert (waited.value.error.error_code, missed.value.error.error_code) == ("WAIT_TIMEOUT", "TASK_NOT_FOUND")
 
 
-def test_s4_63_none_is_a_value_that_is_there(drain):
+def test_none_is_a_value_that_is_there(drain):
     handle = jobs.identity.send(None)
     drain()
 
@@ -231,7 +231,7 @@ def test_s4_63_none_is_a_value_that_is_there(drain):
     assert Task.objects.get().result == {"ok": None}
 
 
-def test_s4_57_get_returns_when_the_task_has_ended_in_another_process(worker, get):
+def test_get_returns_when_the_task_has_ended_in_another_process(worker, get):
     worker()
     handle = jobs.triple.send(7)
 
@@ -261,7 +261,7 @@ def test_get_without_a_timeout_waits_until_the_task_ends(transactional_db):
 # What is kept by the handle.
 
 
-def test_a_121_a_final_result_is_kept_by_the_handle(drain, django_assert_num_queries):
+def test_a_final_result_is_kept_by_the_handle(drain, django_assert_num_queries):
     handle = jobs.triple.send(1)
     drain()
     first = handle.get()
@@ -273,7 +273,7 @@ def test_a_121_a_final_result_is_kept_by_the_handle(drain, django_assert_num_que
     assert again == first == TaskResult(ok=[1, 2, 3])
 
 
-def test_a_121_a_wait_timeout_and_a_task_not_found_are_not_kept(drain):
+def test_a_wait_timeout_and_a_task_not_found_are_not_kept(drain):
     handle, unborn = jobs.triple.send(1), TaskHandle(uuid.uuid4())
     before = [handle.get(0).err.error_code, unborn.get(0).err.error_code]
     Task.objects.create(pk=unborn.id, task_name=jobs.triple.module_path, args=[2])
@@ -298,7 +298,7 @@ def test_a_result_from_before_a_retry_is_not_kept(drain):
 # status() and info().
 
 
-def test_s4_60_the_status_follows_the_task(drain):
+def test_the_status_follows_the_task(drain):
     handle, missing = jobs.triple.send(1), TaskHandle(uuid.uuid4())
     before = [handle.status(), async_to_sync(handle.astatus)()]
 
@@ -310,7 +310,7 @@ def test_s4_60_the_status_follows_the_task(drain):
     assert [missing.status(), async_to_sync(missing.astatus)()] == [None, None]
 
 
-def test_s4_59_info_is_a_snapshot_of_the_row(drain):
+def test_info_is_a_snapshot_of_the_row(drain):
     handle = jobs.with_every_option.send(5)
     waiting = handle.info()
     drain(queues="slow")
@@ -327,7 +327,7 @@ def test_s4_59_info_is_a_snapshot_of_the_row(drain):
     assert (done.error_code, done.failed_at, done.next_retry_at) == (None, None, None)
 
 
-def test_s4_59_info_of_a_failed_task_has_its_code_and_error(drain):
+def test_info_of_a_failed_task_has_its_code_and_error(drain):
     handle = jobs.mapped.send()
     drain()
 
@@ -338,7 +338,7 @@ def test_s4_59_info_of_a_failed_task_has_its_code_and_error(drain):
 
 
 @pytest.mark.django_db
-def test_s4_58_info_of_nothing_is_none():
+def test_info_of_nothing_is_none():
     handle = TaskHandle(uuid.uuid4())
 
     info = handle.info()
@@ -370,7 +370,7 @@ def test_info_of_a_task_that_kept_no_result_says_what_get_says(status):
     ],
     ids=str,
 )
-def test_s4_59_info_has_the_progress_and_a_damaged_one_is_none(stored, progress):
+def test_info_has_the_progress_and_a_damaged_one_is_none(stored, progress):
     handle = jobs.triple.send(1)
     Task.objects.update(progress=stored)
 
@@ -380,7 +380,7 @@ def test_s4_59_info_has_the_progress_and_a_damaged_one_is_none(stored, progress)
 
 
 @pytest.mark.django_db
-def test_s4_59_info_says_when_a_task_was_cancelled_or_expired():
+def test_info_says_when_a_task_was_cancelled_or_expired():
     cancelled, expired = jobs.triple.send(1), jobs.triple.send(2)
     cancelled.cancel()
     Task.objects.filter(pk=expired.id).update(status="EXPIRED", expired_at=timezone.now())
@@ -395,7 +395,7 @@ def test_s4_59_info_says_when_a_task_was_cancelled_or_expired():
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("twin", ["cancel", "acancel"])
-def test_s1_02_cancel_ends_a_task_that_waits_once(twin):
+def test_cancel_ends_a_task_that_waits_once(twin):
     handle = jobs.triple.send(1)
     cancel = handle.cancel if twin == "cancel" else async_to_sync(handle.acancel)
 

@@ -165,7 +165,7 @@ def test_what_a_wrapper_returns_is_its_own_to_say():
     ],
     ids=repr,
 )
-def test_34_a_value_that_the_return_hint_rules_out_is_a_problem(hint, value, is_right):
+def test_a_value_that_the_return_hint_rules_out_is_a_problem(hint, value, is_right):
     def func(): ...
 
     func.__annotations__ = {"return": hint}
@@ -184,7 +184,7 @@ def test_nothing_is_sent_with_a_wrong_argument():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_34_a_wrong_return_value_fails_and_is_not_retried_for_any_code(drain):
+def test_a_wrong_return_value_fails_and_is_not_retried_for_any_code(drain):
     handle = jobs.promises_a_number.send()
     drain()
     row = Task.objects.get(pk=handle.id)

@@ -54,10 +54,10 @@ def at_once(count, act):
     return found
 
 
-# Scenario 46: the same call.
+# The same call.
 
 
-def test_scenario_46_a_send_repeated_with_its_id_is_one_row(send):
+def test_a_send_repeated_with_its_id_is_one_row(send):
     job = jobs.triple.with_options(task_id=KEY)
 
     keys = [send(job, 1), send(job, 1), send(job, 1)]
@@ -68,7 +68,7 @@ def test_scenario_46_a_send_repeated_with_its_id_is_one_row(send):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("given", [KEY, str(KEY), KEY.hex], ids=["uuid", "text", "hex"])
-def test_scenario_46_the_handle_knows_whether_it_is_a_replay(given):
+def test_the_handle_knows_whether_it_is_a_replay(given):
     job = jobs.triple.with_options(task_id=given)
 
     first, second, plain = job.send(1), job.send(1), jobs.triple.send(1)
@@ -78,7 +78,7 @@ def test_scenario_46_the_handle_knows_whether_it_is_a_replay(given):
     assert first == second
 
 
-def test_scenario_46_a_task_that_has_ended_is_not_run_again(drain):
+def test_a_task_that_has_ended_is_not_run_again(drain):
     job = jobs.triple.with_options(task_id=KEY)
     job.send(1)
     drain()
@@ -98,7 +98,7 @@ def test_scenario_46_a_task_that_has_ended_is_not_run_again(drain):
     ],
     ids=ascii,
 )  # fmt: skip
-def test_scenario_46_any_value_is_the_same_call_again_whatever_the_database_makes_of_it(value):
+def test_any_value_is_the_same_call_again_whatever_the_database_makes_of_it(value):
     job = jobs.anything.with_options(task_id=KEY)
     job.send(value, named=value)
 
@@ -108,7 +108,7 @@ def test_scenario_46_any_value_is_the_same_call_again_whatever_the_database_make
 
 
 @pytest.mark.django_db
-def test_scenario_46_the_order_of_names_and_the_options_that_are_no_payload_do_not_count():
+def test_the_order_of_names_and_the_options_that_are_no_payload_do_not_count():
     job = jobs.anything.with_options(task_id=KEY, good_until=LATER, run_after=LATER, timeout=5, metadata={"try": 1})
     job.send(a=1, b=2)
 
@@ -118,7 +118,7 @@ def test_scenario_46_the_order_of_names_and_the_options_that_are_no_payload_do_n
 
 
 @pytest.mark.django_db
-def test_scenario_46_a_delay_counts_from_each_call_and_so_is_never_another_payload():
+def test_a_delay_counts_from_each_call_and_so_is_never_another_payload():
     job = jobs.triple.with_options(task_id=KEY)
     first = job.schedule(60, 1)
 
@@ -127,7 +127,7 @@ def test_scenario_46_a_delay_counts_from_each_call_and_so_is_never_another_paylo
     assert (again.replayed, again.info().enqueued_at) == (True, first.info().enqueued_at)
 
 
-def test_scenario_46_a_replay_is_not_announced(transactional_db):
+def test_a_replay_is_not_announced(transactional_db):
     heard = []
 
     def receiver(task_result, **_):
@@ -145,7 +145,7 @@ def test_scenario_46_a_replay_is_not_announced(transactional_db):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_scenario_46_in_a_transaction_that_goes_on_and_commits():
+def test_in_a_transaction_that_goes_on_and_commits():
     job = jobs.triple.with_options(task_id=KEY)
     with transaction.atomic():
         first, second = job.send(1), job.send(1)
@@ -158,7 +158,7 @@ def test_scenario_46_in_a_transaction_that_goes_on_and_commits():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_scenario_46_after_a_rollback_the_id_is_free_again():
+def test_after_a_rollback_the_id_is_free_again():
     job = jobs.triple.with_options(task_id=KEY)
     with transaction.atomic():
         job.send(1)
@@ -169,7 +169,7 @@ def test_scenario_46_after_a_rollback_the_id_is_free_again():
     assert (again.replayed, Task.objects.get().args) == (False, [2])
 
 
-def test_scenario_46_twenty_at_once_are_one_row_and_one_of_them_made_it(transactional_db):
+def test_twenty_at_once_are_one_row_and_one_of_them_made_it(transactional_db):
     job = jobs.triple.with_options(task_id=KEY)
 
     found = at_once(20, lambda _: job.send(1))
@@ -179,7 +179,7 @@ def test_scenario_46_twenty_at_once_are_one_row_and_one_of_them_made_it(transact
     assert Task.objects.count() == 1
 
 
-# Scenario 47: another call.
+# Another call.
 
 
 @pytest.mark.django_db
@@ -201,7 +201,7 @@ def test_scenario_46_twenty_at_once_are_one_row_and_one_of_them_made_it(transact
         (lambda job: job.with_options(priority=1, run_after=LATER).enqueue(2), "args, priority, run_after"),
     ],
 )
-def test_scenario_47_another_call_with_the_same_id_is_refused_with_what_differs(again, differs):
+def test_another_call_with_the_same_id_is_refused_with_what_differs(again, differs):
     job = jobs.triple.with_options(task_id=KEY)
     job.send(1)
 
@@ -214,7 +214,7 @@ def test_scenario_47_another_call_with_the_same_id_is_refused_with_what_differs(
     assert Task.objects.get().args == [1]
 
 
-def test_scenario_47_the_error_is_ours_and_has_its_code():
+def test_the_error_is_ours_and_has_its_code():
     kind = PayloadMismatch
 
     assert issubclass(kind, HorsiesError)
@@ -222,7 +222,7 @@ def test_scenario_47_the_error_is_ours_and_has_its_code():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_scenario_47_the_callers_transaction_stays_usable():
+def test_the_callers_transaction_stays_usable():
     job = jobs.triple.with_options(task_id=KEY)
     with transaction.atomic():
         job.send(1)
@@ -233,7 +233,7 @@ def test_scenario_47_the_callers_transaction_stays_usable():
     assert {row.pk for row in Task.objects.all()} == {KEY, kept.id}
 
 
-def test_scenario_47_of_two_calls_at_once_one_wins_and_the_other_is_refused(transactional_db):
+def test_of_two_calls_at_once_one_wins_and_the_other_is_refused(transactional_db):
     job = jobs.triple.with_options(task_id=KEY)
 
     found = at_once(10, lambda number: job.send(number % 2))
@@ -295,11 +295,11 @@ def test_id_and_unique_key_together_the_id_counts_first():
         job.send(2)
 
 
-# Scenario 48.
+# Many calls at once.
 
 
 @pytest.mark.slow
-def test_scenario_48_of_fifty_at_once_with_one_unique_key_one_makes_the_task_and_all_get_its_id(transactional_db):
+def test_of_fifty_at_once_with_one_unique_key_one_makes_the_task_and_all_get_its_id(transactional_db):
     job = jobs.triple.with_options(unique_key="nightly")
 
     found = at_once(50, lambda number: job.send(number))
@@ -308,7 +308,7 @@ def test_scenario_48_of_fifty_at_once_with_one_unique_key_one_makes_the_task_and
     assert [handle.replayed for handle in found].count(False) == 1
 
 
-# Scenario 75.
+# Large arguments.
 
 LIMITED = {
     "default": {
@@ -331,7 +331,7 @@ LIMITED = {
         lambda: jobs.identity.send_many([{"value": 1}, {"value": "x" * 2_000}]),
     ],
 )
-def test_scenario_75_arguments_that_are_too_large_are_refused_with_size_and_limit(settings, call):
+def test_arguments_that_are_too_large_are_refused_with_size_and_limit(settings, call):
     settings.TASKS = LIMITED
 
     with pytest.raises(ValueError, match=r"the payload of tests\.sending\.jobs\.\w+ is too large: \d,\d+ bytes.*2,000"):
@@ -341,7 +341,7 @@ def test_scenario_75_arguments_that_are_too_large_are_refused_with_size_and_limi
 
 
 @pytest.mark.django_db
-def test_scenario_75_what_fits_is_sent_and_none_is_no_limit(settings):
+def test_what_fits_is_sent_and_none_is_no_limit(settings):
     settings.TASKS = LIMITED
     jobs.identity.send("x" * 1_900)
     jobs.identity.send("é" * 900)

@@ -22,7 +22,7 @@ def aschedule(*args):
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("schedule", [jobs.triple.schedule, aschedule])
 @pytest.mark.parametrize("delay", [3_600, 3_600.0, HOUR], ids=repr)
-def test_s4_20_a_delay_counts_from_the_time_of_the_call(schedule, delay):
+def test_a_delay_counts_from_the_time_of_the_call(schedule, delay):
     schedule(delay, 1)
 
     row = Task.objects.get()
@@ -35,7 +35,7 @@ def test_s4_20_a_delay_counts_from_the_time_of_the_call(schedule, delay):
 
 
 @pytest.mark.django_db
-def test_s4_20_a_delay_may_be_a_fraction_of_a_second():
+def test_a_delay_may_be_a_fraction_of_a_second():
     jobs.triple.schedule(0.25, 1)
 
     row = Task.objects.get()
@@ -45,7 +45,7 @@ def test_s4_20_a_delay_may_be_a_fraction_of_a_second():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("hours", [-5.5, 0, 9])
-def test_s4_21_a_time_is_kept_to_the_microsecond_whatever_its_zone(hours):
+def test_a_time_is_kept_to_the_microsecond_whatever_its_zone(hours):
     eta = datetime.datetime(2031, 3, 30, 2, 30, 0, 123456, datetime.timezone(datetime.timedelta(hours=hours)))
 
     jobs.triple.schedule(eta, 1)
@@ -56,7 +56,7 @@ def test_s4_21_a_time_is_kept_to_the_microsecond_whatever_its_zone(hours):
 
 
 @pytest.mark.django_db
-def test_s4_18_without_a_time_a_call_is_due_at_once():
+def test_without_a_time_a_call_is_due_at_once():
     jobs.triple.send(1)
 
     row = Task.objects.get()
@@ -68,7 +68,7 @@ def test_s4_18_without_a_time_a_call_is_due_at_once():
 @pytest.mark.parametrize(
     "delay", [0, 0.0, datetime.timedelta(0), timezone.now() - HOUR], ids=["0", "0.0", "timedelta", "past"]
 )
-def test_s4_19_what_is_due_at_once_is_run(drain, delay):
+def test_what_is_due_at_once_is_run(drain, delay):
     handle = jobs.triple.schedule(delay, 1)
 
     drain()
@@ -76,7 +76,7 @@ def test_s4_19_what_is_due_at_once_is_run(drain, delay):
     assert handle.value(0) == [1, 2, 3]
 
 
-def test_s4_19_what_is_not_due_is_not_run(drain):
+def test_what_is_not_due_is_not_run(drain):
     later, now = jobs.triple.schedule(600, 1), jobs.triple.send(2)
 
     drain()
@@ -161,7 +161,7 @@ def test_arguments_of_a_call_for_later_are_judged_now():
 
 
 @pytest.mark.slow
-def test_scenario_52_an_idle_worker_starts_a_delayed_task_when_it_is_due(worker):
+def test_an_idle_worker_starts_a_delayed_task_when_it_is_due(worker):
     # Without LISTEN a worker finds what was sent since it looked last only when it looks again.
     is_told = connection.vendor == "postgresql"
     worker("--poll-interval", "60" if is_told else "1")

@@ -37,7 +37,7 @@ SENDS = {
 
 
 @pytest.mark.django_db
-def test_s1_22_the_row_says_what_was_sent_and_when():
+def test_the_row_says_what_was_sent_and_when():
     before = timezone.now()
 
     handle = jobs.with_every_option.send(a=[5])
@@ -54,7 +54,7 @@ def test_s1_22_the_row_says_what_was_sent_and_when():
 
 
 @pytest.mark.django_db
-def test_s4_22_the_priority_is_0_unless_said_otherwise():
+def test_the_priority_is_0_unless_said_otherwise():
     jobs.triple.send(1)
 
     row = Task.objects.get()
@@ -278,7 +278,7 @@ def test_a_retry_policy_of_a_call_stands_for_the_attempts_and_backoff_of_its_tas
         ({"retry_policy": FIXED}, {"max_attempts": 5, "backoff": 5}, 4, [5.0]),
         ({"retry_policy": FIXED}, {"priority": 5}, 2, [7.0, 8.0]),
         ({}, {"max_attempts": 3}, 2, [2.0]),
-        # What no policy can have: it has what is nearest, for a crash (S4-31).
+        # What no policy can have: it has what is nearest, for a crash.
         ({"backoff": 0.25}, {}, 2, [1.0]),
         ({"backoff": 200_000}, {}, 2, [86_400.0]),
     ],
@@ -315,7 +315,7 @@ def test_with_options_names_an_option_that_it_does_not_know_and_those_it_does(na
     [datetime.datetime(2030, 1, 1), "2030-01-01", 60, datetime.timedelta(hours=1), datetime.date(2030, 1, 1), True],
     ids=repr,
 )
-def test_s1_26_good_until_is_an_aware_datetime_and_nothing_else(value):
+def test_good_until_is_an_aware_datetime_and_nothing_else(value):
     with pytest.raises(InvalidTask) as caught:
         jobs.triple.with_options(good_until=value).send(1)
 
@@ -323,7 +323,7 @@ def test_s1_26_good_until_is_an_aware_datetime_and_nothing_else(value):
     assert not Task.objects.exists()
 
 
-def test_s1_14_a_deadline_that_has_passed_when_the_task_is_sent_expires_it(drain):
+def test_a_deadline_that_has_passed_when_the_task_is_sent_expires_it(drain):
     job = jobs.triple.with_options(good_until=timezone.now() - datetime.timedelta(seconds=1))
     handle = job.send(1)
 

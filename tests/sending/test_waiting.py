@@ -67,7 +67,7 @@ def codes(waiters, limit=300):
     return [waiter.code for waiter in waiters]
 
 
-# Scenario 55.
+# Many who wait.
 
 
 def most_allowed(seconds):
@@ -76,7 +76,7 @@ def most_allowed(seconds):
 
 
 @pytest.mark.slow
-def test_scenario_55_a_thousand_threads_that_wait_ask_as_often_as_two_would(asked):
+def test_a_thousand_threads_that_wait_ask_as_often_as_two_would(asked):
     handles = jobs.triple.send_many({"a": number} for number in range(1_000))
     start = time.monotonic()
     waiters = [Waiter(handle, 3) for handle in handles]
@@ -88,7 +88,7 @@ def test_scenario_55_a_thousand_threads_that_wait_ask_as_often_as_two_would(aske
 
 
 @pytest.mark.slow
-def test_scenario_55_a_thousand_threads_all_hear_of_the_end(asked):
+def test_a_thousand_threads_all_hear_of_the_end(asked):
     handles = jobs.triple.send_many({"a": number} for number in range(1_000))
     start = time.monotonic()
     waiters = [Waiter(handle, 300) for handle in handles]
@@ -102,7 +102,7 @@ def test_scenario_55_a_thousand_threads_all_hear_of_the_end(asked):
 
 
 @pytest.mark.slow
-def test_scenario_55_a_thousand_coroutines_look_once_each_and_then_all_together(asked):
+def test_a_thousand_coroutines_look_once_each_and_then_all_together(asked):
     handles = jobs.triple.send_many({"a": number} for number in range(1_000))
     start = time.monotonic()
 
@@ -117,7 +117,7 @@ def test_scenario_55_a_thousand_coroutines_look_once_each_and_then_all_together(
     assert not left_behind
 
 
-def test_scenario_55_those_who_wait_for_one_task_are_told_together(asked):
+def test_those_who_wait_for_one_task_are_told_together(asked):
     handle = jobs.triple.send(1)
     waiters = [Waiter(handle, 30) for _ in range(20)]
     wait_until(lambda: len(asked) > 3)
@@ -293,10 +293,10 @@ def test_in_a_transaction_of_the_caller_a_coroutine_sees_the_callers_rows(transa
     assert result.err.error_code == "WAIT_TIMEOUT"
 
 
-# Scenario 54.
+# Before, during and after the end; outages.
 
 
-def test_scenario_54_before_during_and_after_the_end(transactional_db, drain, get):
+def test_before_during_and_after_the_end(transactional_db, drain, get):
     handle = jobs.triple.send(1)
     before = get(handle, 0)
     Task.objects.update(status="RUNNING")
@@ -309,7 +309,7 @@ def test_scenario_54_before_during_and_after_the_end(transactional_db, drain, ge
     assert get(handle, 0) == TaskResult(ok=[1, 2, 3])
 
 
-def test_scenario_54_a_row_that_is_deleted_while_someone_waits_is_not_found(asked):
+def test_a_row_that_is_deleted_while_someone_waits_is_not_found(asked):
     handle = jobs.triple.send(1)
     waiter = Waiter(handle, 30)
     leader_of([waiter], asked)
@@ -320,9 +320,7 @@ def test_scenario_54_a_row_that_is_deleted_while_someone_waits_is_not_found(aske
 
 
 @pytest.mark.parametrize("timeout", [0, 5, None])
-def test_scenario_54_a_database_that_is_away_is_a_broker_error_and_the_next_call_asks_again(
-    get, drain, monkeypatch, timeout
-):
+def test_a_database_that_is_away_is_a_broker_error_and_the_next_call_asks_again(get, drain, monkeypatch, timeout):
     handle = jobs.triple.send(1)
     drain()
     connection.close()
@@ -341,7 +339,7 @@ def rename(table, name):
         cursor.execute(f"ALTER TABLE {table} RENAME TO {name}")
 
 
-def test_scenario_54_all_who_wait_hear_that_the_database_is_away(asked):
+def test_all_who_wait_hear_that_the_database_is_away(asked):
     handles = jobs.triple.send_many({"a": number} for number in range(20))
     waiters = [Waiter(handle, 60) for handle in handles]
     leader_of(waiters, asked)
@@ -356,7 +354,7 @@ def test_scenario_54_all_who_wait_hear_that_the_database_is_away(asked):
     assert handles[0].get(0).err.error_code == "WAIT_TIMEOUT"
 
 
-def test_scenario_54_a_connection_that_died_unnoticed_is_replaced(drain, get):
+def test_a_connection_that_died_unnoticed_is_replaced(drain, get):
     if connection.vendor != "postgresql":
         pytest.skip("there is no connection that could die")
     handle = jobs.triple.send(1)
@@ -375,7 +373,7 @@ def test_scenario_54_a_connection_that_died_unnoticed_is_replaced(drain, get):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_scenario_54_in_a_transaction_that_is_broken_get_is_a_broker_error_and_the_transaction_is_the_callers():
+def test_in_a_transaction_that_is_broken_get_is_a_broker_error_and_the_transaction_is_the_callers():
     handle = jobs.triple.send(1)
 
     with transaction.atomic():

@@ -351,7 +351,7 @@ def test_options_that_are_right_are_no_error(errors, options):
 
 
 @pytest.mark.parametrize(("state", "role"), [("claimed", "claimer"), ("running", "runner")])
-def test_s3_27_a_threshold_under_twice_its_interval_is_one_error(errors, state, role):
+def test_a_threshold_under_twice_its_interval_is_one_error(errors, state, role):
     same = {f"{state}_stale_threshold_ms": 30_000, f"{role}_heartbeat_interval_ms": 30_000}
 
     (error,) = errors({"recovery": same})
@@ -363,7 +363,7 @@ def test_s3_27_a_threshold_under_twice_its_interval_is_one_error(errors, state, 
 
 @pytest.mark.parametrize(("state", "role"), [("claimed", "claimer"), ("running", "runner")])
 @pytest.mark.parametrize("threshold", [60_000, 60_001])
-def test_s3_27_a_threshold_of_twice_its_interval_is_right(errors, state, role, threshold):
+def test_a_threshold_of_twice_its_interval_is_right(errors, state, role, threshold):
     twice = {f"{state}_stale_threshold_ms": threshold, f"{role}_heartbeat_interval_ms": 30_000}
 
     found = errors({"recovery": twice})
@@ -371,13 +371,13 @@ def test_s3_27_a_threshold_of_twice_its_interval_is_right(errors, state, role, t
     assert found == []
 
 
-def test_s3_27_an_interval_alone_is_held_against_the_default_threshold(errors):
+def test_an_interval_alone_is_held_against_the_default_threshold(errors):
     (error,) = errors({"recovery": {"claimer_heartbeat_interval_ms": 60_001}})
 
     assert "['claimed_stale_threshold_ms'] is 120000; allowed: at least 120002" in error.msg
 
 
-def test_s3_28_s3_29_the_advice_of_the_manual_is_right(errors):
+def test_the_advice_of_the_manual_is_right(errors):
     slow = {"runner_heartbeat_interval_ms": 60_000, "running_stale_threshold_ms": 300_000}
     quick = {"runner_heartbeat_interval_ms": 10_000, "running_stale_threshold_ms": 30_000}
 
@@ -401,20 +401,20 @@ def configured(settings):
 
 
 @pytest.mark.parametrize(
-    ("row", "option", "default"),
+    ("option", "default"),
     [
-        ("s3_20", "auto_requeue_stale_claimed", True),
-        ("s3_21", "claimed_stale_threshold_ms", 120_000),
-        ("s3_22", "claimer_heartbeat_interval_ms", 30_000),
-        ("s3_23", "auto_fail_stale_running", True),
-        ("s3_24", "running_stale_threshold_ms", 300_000),
-        ("s3_25", "runner_heartbeat_interval_ms", 30_000),
-        ("s3_26", "check_interval_ms", 30_000),
-        ("5.5", "heartbeat_retention_hours", 24),
-        ("w_46", "paused_workflow_auto_cancel_after", None),
+        ("auto_requeue_stale_claimed", True),
+        ("claimed_stale_threshold_ms", 120_000),
+        ("claimer_heartbeat_interval_ms", 30_000),
+        ("auto_fail_stale_running", True),
+        ("running_stale_threshold_ms", 300_000),
+        ("runner_heartbeat_interval_ms", 30_000),
+        ("check_interval_ms", 30_000),
+        ("heartbeat_retention_hours", 24),
+        ("paused_workflow_auto_cancel_after", None),
     ],
 )
-def test_s3_20_to_s3_26_the_defaults_of_recovery(configured, row, option, default):
+def test_the_defaults_of_recovery(configured, option, default):
     value = getattr(configured({}).recovery, option)
 
     assert value == default

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the rows and the small model of them agree (DESIGN §5.5; S0-01 … S1-34)."""
+"""Whatever happens in whatever order, the rows and the small model of them agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = settings(
 
 
 @pytest.mark.once
-def test_s0_s1_scenarios_17_19_28_rows_and_model_agree_after_every_step() -> None:
+def test_rows_and_model_agree_after_every_step() -> None:
     run_state_machine_as_test(TaskMachine, settings=settings(SETTINGS, max_examples=10, stateful_step_count=40))
 
 

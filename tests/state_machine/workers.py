@@ -110,7 +110,7 @@ class Workers(Base):
     @precondition(lambda self: self.lost_claims())
     @rule(place=places, how=endings)
     def late_end(self, place: int, how: str) -> None:
-        """A body runs on, or only begins, under a claim that a reaper or a person took away (scenario 17)."""
+        """A body runs on, or only begins, under a claim that a reaper or a person took away."""
         lost = self.lost_claims()[::-1]
         each = lost[place % len(lost)]
         self.write(each.worker, [self.run_body(each, how)])
@@ -125,7 +125,7 @@ class Workers(Base):
     @precondition(lambda self: self.held_claims("RUNNING"))
     @rule(which=picks, how=endings, seconds=st.sampled_from([0, 50]))
     def end_twice(self, which: Pick, how: str, seconds: int) -> None:
-        """The answer to a commit was lost, and the same result is stored anew (scenario 19)."""
+        """The answer to a commit was lost, and the same result is stored anew."""
         for worker, taken in self.by_worker([which], "RUNNING"):
             ends = [self.run_body(each, how) for each in taken]
             self.write(worker, ends)

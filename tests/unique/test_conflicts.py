@@ -187,7 +187,7 @@ def test_a_throttled_task_runs_for_the_first_call_of_each_period(drain):
 
 
 @pytest.mark.parametrize("until", [None, "started", "done", "success"])
-def test_a3_13_after_its_period_another_may_come_though_it_still_waits(until):
+def test_after_its_period_another_may_come_though_it_still_waits(until):
     job = jobs.note.with_options(unique=Unique(by=("name",), until=until, period="1h"))
     first = job.send("a", "one")
     assert job.send("a", "two").id == first.id
@@ -203,7 +203,7 @@ def test_a3_13_after_its_period_another_may_come_though_it_still_waits(until):
     }
 
 
-def test_a3_12_the_period_of_a_later_call_begins_when_it_is_due():
+def test_the_period_of_a_later_call_begins_when_it_is_due():
     job = jobs.note.with_options(unique=Unique(by=("name",), period="1h"))
     by_delay, by_time = job.schedule(7_200, "a"), job.schedule(timezone.now() + timedelta(hours=2), "b")
     past = job.schedule(timezone.now() - timedelta(hours=2), "c")

@@ -104,7 +104,7 @@ def test_what_was_only_claimed_comes_back_with_its_key(way):
     assert job("started").send("a").id == first.id
 
 
-def test_a3_11_a_failure_keeps_the_key_until_it_is_retried_with_success_or_deleted(drain):
+def test_a_failure_keeps_the_key_until_it_is_retried_with_success_or_deleted(drain):
     first = jobs.breaks.with_options(retry_policy=None).send("a")
     Task.objects.update(max_retries=0)
     drain()

@@ -10,7 +10,7 @@ from tests.jobs.models import Entry
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_37_a_coroutine_runs_and_uses_the_orm(drain):
+def test_a_coroutine_runs_and_uses_the_orm(drain):
     handle = tasks.awrite.send("coroutine")
 
     drain()

@@ -26,7 +26,7 @@ def result_of(handle, limit=20):
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_s0_17_an_exception_ends_the_task_failed_and_its_neighbours_live(drain, body, exception):
+def test_an_exception_ends_the_task_failed_and_its_neighbours_live(drain, body, exception):
     bad, good = body.send(), tasks.write.send("good")
 
     drain(threads=1)
@@ -51,7 +51,7 @@ def test_a_process_of_its_own_survives_every_bad_body(worker):
     assert process.process.poll() is None
 
 
-def test_s0_05_a_value_that_json_cannot_hold_is_a_serialization_error(drain):
+def test_a_value_that_json_cannot_hold_is_a_serialization_error(drain):
     handle = tasks.unserialisable.send()
 
     drain()
@@ -65,7 +65,7 @@ def test_s0_05_a_value_that_json_cannot_hold_is_a_serialization_error(drain):
 @pytest.mark.parametrize(
     "name", ["tests.jobs.tasks.gone", "no.such.module.task", "nodots", "tests.jobs.tasks.not_a_task"]
 )
-def test_s4_29_a_name_that_is_no_task_is_a_resolution_error_at_the_first_attempt(drain, name):
+def test_a_name_that_is_no_task_is_a_resolution_error_at_the_first_attempt(drain, name):
     row = Task.objects.create(task_name=name, max_retries=3, retry_policy=tasks.flaky.stored_policy().as_json())
 
     drain()
@@ -102,7 +102,7 @@ def test_json_text_that_is_cut_off_fails_its_task_and_no_other(drain):
 
 
 @pytest.mark.parametrize("text", ["a\0b", "lone \ud800 surrogate", "\0", "x" * 200_000])
-def test_78_hostile_error_texts_are_stored_safely(drain, text):
+def test_hostile_error_texts_are_stored_safely(drain, text):
     row = Task.objects.create(task_name=tasks.fail.module_path)
     # Such a text can't be an argument, so the body makes it.
     Task.objects.filter(pk=row.pk).update(
@@ -131,7 +131,7 @@ def test_hostile_results_fail_with_a_code_and_never_break_a_write(drain, kind):
     assert good.value(0) == 2
 
 
-def test_s0_06_a_body_that_ends_its_process_is_a_worker_crash_and_the_worker_goes_on(worker):
+def test_a_body_that_ends_its_process_is_a_worker_crash_and_the_worker_goes_on(worker):
     process = worker()
     crashed = tasks.hard_exit.send("once")
 

@@ -24,7 +24,7 @@ def claim(start=10, prefetch=0, worker="w"):
         return Task.objects.claim(worker, start=start, prefetch=prefetch)
 
 
-def test_s4_22_s4_23_claims_go_by_priority_then_time_then_id(drain):
+def test_claims_go_by_priority_then_time_then_id(drain):
     low = tasks.write.with_options(priority=-5).send("low")
     first, second = tasks.write.send("first"), tasks.write.send("second")
     high = tasks.write.with_options(priority=5).send("high")
@@ -43,7 +43,7 @@ def test_tasks_of_one_send_many_run_in_the_order_they_were_given():
     assert order == [handle.id for handle in handles]
 
 
-def test_s0_12_s0_14_a_claim_with_a_free_slot_is_running_at_once():
+def test_a_claim_with_a_free_slot_is_running_at_once():
     handle = tasks.noop.send()
 
     (claimed,) = claim(start=1)
@@ -55,7 +55,7 @@ def test_s0_12_s0_14_a_claim_with_a_free_slot_is_running_at_once():
     assert (row.claim, row.attempt) == (claimed.claim, claimed.attempt) == (1, 1)
 
 
-def test_s0_12_what_is_prefetched_is_claimed_and_not_started():
+def test_what_is_prefetched_is_claimed_and_not_started():
     handle = tasks.noop.send()
 
     claim(start=0, prefetch=1)
@@ -64,7 +64,7 @@ def test_s0_12_what_is_prefetched_is_claimed_and_not_started():
     assert (row.status, row.started_at, row.attempt) == (TaskStatus.CLAIMED, None, 0)
 
 
-def test_s0_19_s4_19_what_is_not_due_is_not_claimed():
+def test_what_is_not_due_is_not_claimed():
     tasks.noop.schedule(3600)
     tasks.noop.with_options(good_until=timezone.now() - timedelta(seconds=1)).send()
     due = tasks.noop.schedule(0)
@@ -72,7 +72,7 @@ def test_s0_19_s4_19_what_is_not_due_is_not_claimed():
     assert [claimed.task_id for claimed in claim()] == [due.id]
 
 
-def test_1_two_claims_at_once_share_no_row_and_do_not_wait_for_each_other():
+def test_two_claims_at_once_share_no_row_and_do_not_wait_for_each_other():
     if connection.vendor == "sqlite":
         return  # one writer at a time: chaos has many processes
     handles = tasks.noop.send_many({} for _ in range(15))
@@ -168,7 +168,7 @@ def test_a_busy_worker_sees_a_queue_that_is_paused_no_more(worker, told):
     assert meanwhile < 300, "it came last, or nearly so"
 
 
-def test_s4_14_once_makes_one_claim_and_exits(manage):
+def test_once_makes_one_claim_and_exits(manage):
     tasks.write.send_many({"key": str(number)} for number in range(5))
 
     status = manage("horsies_worker", "--once", "--threads", "2").wait()
@@ -191,7 +191,7 @@ def test_drain_runs_what_is_sent_or_falls_due_meanwhile(drain):
     assert Task.objects.get(pk=handle.id).attempts.count() == 3
 
 
-def test_52_a_task_sent_for_later_starts_on_time_though_the_worker_is_idle(worker):
+def test_a_task_sent_for_later_starts_on_time_though_the_worker_is_idle(worker):
     worker("--poll-interval", "30")
     # Without LISTEN a worker that has just looked can't know: there it comes with the next look.
     limit = timedelta(seconds=0.5 if connection.vendor == "postgresql" else 5)

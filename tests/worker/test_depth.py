@@ -306,7 +306,7 @@ def test_what_somebody_has_locked_at_the_head_is_passed_over(queues):
 
 
 def test_the_first_of_several_queues_come_in_their_order():
-    """priority ↓, enqueued_at ↑, id ↑, over all of them (S4-22, S4-23)."""
+    """priority ↓, enqueued_at ↑, id ↑, over all of them."""
     chance = Random(7)
     queues = ["default", "emails", "reports"]
     for _ in range(60):

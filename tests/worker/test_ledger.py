@@ -12,7 +12,7 @@ from tests.jobs.models import Entry
 
 
 @pytest.mark.slow
-def test_2_each_task_leaves_exactly_one_entry_in_the_ledger(manage, tmp_path):
+def test_each_task_leaves_exactly_one_entry_in_the_ledger(manage, tmp_path):
     count, processes = (2_000, 2) if connection.vendor == "sqlite" else (20_000, 4)
     # What comes first fills all slots, so that no process can be done before the last has begun.
     gate, slots = tmp_path / "gate", 4 * processes

@@ -27,7 +27,7 @@ def keys():
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", PAIRS)
 @pytest.mark.parametrize("way", leaving.WAYS)
-def test_18_a_transaction_that_a_body_leaves_open_swallows_no_effect_of_the_next_bodies(drain, caplog, kind, way):
+def test_a_transaction_that_a_body_leaves_open_swallows_no_effect_of_the_next_bodies(drain, caplog, kind, way):
     bad, good = PAIRS[kind]
     first = bad.send(way)
 
@@ -46,7 +46,7 @@ def test_18_a_transaction_that_a_body_leaves_open_swallows_no_effect_of_the_next
 
 
 @pytest.mark.django_db(transaction=True)
-def test_18_a_connection_that_a_body_leaves_as_it_was_is_kept(drain, caplog):
+def test_a_connection_that_a_body_leaves_as_it_was_is_kept(drain, caplog):
     handles = [leaving.backend_of.send() for _ in range(5)]
 
     drain(threads=1)
@@ -56,7 +56,7 @@ def test_18_a_connection_that_a_body_leaves_as_it_was_is_kept(drain, caplog):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_18_an_atomic_task_that_leaves_a_block_open_fails_and_leaves_nothing(drain):
+def test_an_atomic_task_that_leaves_a_block_open_fails_and_leaves_nothing(drain):
     bad = leaving.leave_inside.send("enter_atomic")
     drain(threads=1)
     good = tasks.write.send("good")
@@ -70,7 +70,7 @@ def test_18_an_atomic_task_that_leaves_a_block_open_fails_and_leaves_nothing(dra
 class InsideATestCase(TestCase):
     """The connection is the test's, and so is its transaction."""
 
-    def test_18_a_drain_keeps_its_callers_transaction_and_rolls_back_what_a_body_left_open_in_it(self):
+    def test_a_drain_keeps_its_callers_transaction_and_rolls_back_what_a_body_left_open_in_it(self):
         Entry.objects.create(key="test's")
         depth, own = len(connection.atomic_blocks), connections["default"]
         bad, atomic = leaving.leave.send("enter_atomic"), leaving.leave_inside.send("enter_atomic")

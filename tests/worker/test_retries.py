@@ -17,7 +17,7 @@ from tests.worker.tries import best_of
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_s0_20_a_retry_goes_back_to_pending_with_its_next_time(drain):
+def test_a_retry_goes_back_to_pending_with_its_next_time(drain):
     policy = RetryPolicy.fixed([60, 60], auto_retry_for=["DOWN"], jitter=False)
     handle = tasks.fixed.with_options(retry_policy=policy).send("first")
 
@@ -32,7 +32,7 @@ def test_s0_20_a_retry_goes_back_to_pending_with_its_next_time(drain):
     assert timedelta(seconds=59.99) <= row.next_retry_at - attempt.finished_at <= timedelta(seconds=65)
 
 
-def test_31_fixed_delays_one_for_each_retry_then_failed(worker):
+def test_fixed_delays_one_for_each_retry_then_failed(worker):
     worker()
 
     def latest():
@@ -64,7 +64,7 @@ def test_max_attempts_retries_any_failure(drain):
     assert (row.attempt, row.retry_count, row.max_retries) == (3, 2, 2)
 
 
-def test_s4_30_retries_come_to_an_end(drain):
+def test_retries_come_to_an_end(drain):
     handle = tasks.flaky.send("hopeless", 99)
 
     drain()
@@ -83,7 +83,7 @@ def test_a_backoff_callable_may_give_up(drain):
     assert Entry.objects.filter(key="choosy").count() == 3
 
 
-def test_s1_29_good_until_caps_retries(drain):
+def test_good_until_caps_retries(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["UNHANDLED_EXCEPTION"])
     soon = timezone.now() + timedelta(seconds=20)
     handle = tasks.fail.with_options(retry_policy=policy, good_until=soon).send()
@@ -104,7 +104,7 @@ def test_good_until_lets_a_retry_pass_that_is_in_time(drain):
     assert Task.objects.retrying().get().pk == handle.id
 
 
-def test_a_132_a_code_that_the_policy_does_not_list_is_not_retried(drain):
+def test_a_code_that_the_policy_does_not_list_is_not_retried(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["SOMETHING_ELSE"])
     handle = tasks.fail.with_options(retry_policy=policy).send()
 
@@ -116,7 +116,7 @@ def test_a_132_a_code_that_the_policy_does_not_list_is_not_retried(drain):
 @pytest.mark.parametrize(
     ("name", "code"), [("down", "DOWN"), ("very", "DOWN"), ("key", "LOST"), ("other", "UNHANDLED_EXCEPTION")]
 )
-def test_32_an_exception_gets_the_code_of_its_class_or_nearest_base(drain, name, code):
+def test_an_exception_gets_the_code_of_its_class_or_nearest_base(drain, name, code):
     handle = tasks.mapped.send(name)
 
     drain()
@@ -124,7 +124,7 @@ def test_32_an_exception_gets_the_code_of_its_class_or_nearest_base(drain, name,
     assert handle.get(0).err.error_code == code
 
 
-def test_s0_05_an_error_that_is_returned_fails_the_task(drain):
+def test_an_error_that_is_returned_fails_the_task(drain):
     handle = tasks.returns_error.send("MINE")
 
     drain()
@@ -134,7 +134,7 @@ def test_s0_05_an_error_that_is_returned_fails_the_task(drain):
     assert (error.error_code, error.message, error.data) == ("MINE", "as a value", {"n": 1})
 
 
-def test_s4_72_a_failed_task_that_is_retried_by_hand_gets_a_fresh_budget_and_keeps_its_attempts(drain):
+def test_a_failed_task_that_is_retried_by_hand_gets_a_fresh_budget_and_keeps_its_attempts(drain):
     handle = tasks.flaky.send("again", 4)
     drain()
     assert handle.status() == TaskStatus.FAILED

@@ -39,7 +39,7 @@ def send_hold(gate):
 
 
 @pytest.mark.parametrize("to_group", [False, True], ids=["the supervisor", "the whole group"])
-def test_7_8_sigterm_waits_for_the_body_that_runs_and_exits_0(worker, gate, to_group):
+def test_sigterm_waits_for_the_body_that_runs_and_exits_0(worker, gate, to_group):
     process = worker("--threads", "1", "--prefetch", "3")
     handle, _ = send_hold(gate)
     waiting = tasks.noop.send_many({} for _ in range(3))
@@ -56,7 +56,7 @@ def test_7_8_sigterm_waits_for_the_body_that_runs_and_exits_0(worker, gate, to_g
     assert Worker.objects.count() == 0
 
 
-def test_9_a_body_that_outlasts_the_shutdown_timeout_is_put_back_by_its_policy(worker, gate):
+def test_a_body_that_outlasts_the_shutdown_timeout_is_put_back_by_its_policy(worker, gate):
     process = worker("--shutdown-timeout", "0.5")
     handle, _ = send_hold(gate)
 
@@ -68,7 +68,7 @@ def test_9_a_body_that_outlasts_the_shutdown_timeout_is_put_back_by_its_policy(w
     assert handle.get(0).err.error_code == "WORKER_CRASHED"
 
 
-def test_10_a_second_sigterm_stops_at_once(worker, gate):
+def test_a_second_sigterm_stops_at_once(worker, gate):
     process = worker("--shutdown-timeout", "60")
     handle, _ = send_hold(gate)
 
@@ -80,7 +80,7 @@ def test_10_a_second_sigterm_stops_at_once(worker, gate):
     assert handle.status() == TaskStatus.FAILED
 
 
-def test_38_a_killed_runner_is_replaced_and_its_task_runs_again_at_once(worker):
+def test_a_killed_runner_is_replaced_and_its_task_runs_again_at_once(worker):
     worker()
     handle = tasks.crash_once.send("crash")
 
@@ -94,7 +94,7 @@ def test_38_a_killed_runner_is_replaced_and_its_task_runs_again_at_once(worker):
     assert (second.started_at - first.started_at).total_seconds() < 15
 
 
-def test_4_a_killed_runners_task_without_a_policy_fails_with_one_attempt_within_a_second(worker, gate):
+def test_a_killed_runners_task_without_a_policy_fails_with_one_attempt_within_a_second(worker, gate):
     worker()
 
     def seconds():
@@ -110,7 +110,7 @@ def test_4_a_killed_runners_task_without_a_policy_fails_with_one_attempt_within_
     assert best_of(seconds, 1.5) < 1.5
 
 
-def test_5_a_killed_runners_prefetched_tasks_go_back_with_no_attempt(worker, gate):
+def test_a_killed_runners_prefetched_tasks_go_back_with_no_attempt(worker, gate):
     worker("--threads", "1", "--prefetch", "2")
     _, pid = send_hold(gate)
     waiting = tasks.noop.send_many({} for _ in range(2))
@@ -122,7 +122,7 @@ def test_5_a_killed_runners_prefetched_tasks_go_back_with_no_attempt(worker, gat
     assert [Task.objects.get(pk=task.id).attempt for task in waiting] == [1, 1]
 
 
-def test_6_a_killed_supervisor_takes_its_runners_with_it(worker, gate):
+def test_a_killed_supervisor_takes_its_runners_with_it(worker, gate):
     process = worker("--processes", "2", runners=2)
     _, pid = send_hold(gate)
     pids = list(Worker.objects.values_list("pid", flat=True))
@@ -133,7 +133,7 @@ def test_6_a_killed_supervisor_takes_its_runners_with_it(worker, gate):
     wait_until(lambda: not any(map(alive, pids)), what="no orphan runs on")
 
 
-def test_38_a_row_of_bodies_that_end_their_process_does_not_end_the_drain(manage):
+def test_a_row_of_bodies_that_end_their_process_does_not_end_the_drain(manage):
     crashing = tasks.hard_exit.send_many({"key": str(number)} for number in range(8))
     good = tasks.add.send(1)
 
@@ -146,7 +146,7 @@ def test_38_a_row_of_bodies_that_end_their_process_does_not_end_the_drain(manage
 
 
 @pytest.mark.slow
-def test_40_runners_that_cannot_start_end_a_drain_with_exit_status_1(manage):
+def test_runners_that_cannot_start_end_a_drain_with_exit_status_1(manage):
     process = manage("horsies_worker", "--drain", "--processes", "2", BREAK_RUNNERS="1", HORSIES_WORKER_NO_FORK="1")
 
     assert process.wait(180) == 1
@@ -154,7 +154,7 @@ def test_40_runners_that_cannot_start_end_a_drain_with_exit_status_1(manage):
 
 
 @pytest.mark.slow
-def test_40_a_worker_waits_longer_and_longer_for_runners_that_cannot_start(manage):
+def test_a_worker_waits_longer_and_longer_for_runners_that_cannot_start(manage):
     process = manage("horsies_worker", BREAK_RUNNERS="1", HORSIES_WORKER_NO_FORK="1")
 
     wait_until(lambda: process.output.count("runner died") >= 4, limit=90)

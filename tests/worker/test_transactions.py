@@ -23,7 +23,7 @@ class Rollback(Exception):
 
 
 @pytest.mark.parametrize("send", [tasks.write.send, tasks.write.enqueue], ids=["send", "enqueue"])
-def test_50_what_is_rolled_back_never_was(worker, send):
+def test_what_is_rolled_back_never_was(worker, send):
     worker()
 
     with suppress(Rollback), transaction.atomic():
@@ -36,7 +36,7 @@ def test_50_what_is_rolled_back_never_was(worker, send):
     assert list(Entry.objects.values_list("key", flat=True)) == ["after"]
 
 
-def test_51_what_is_committed_is_seen_then_and_not_before(worker):
+def test_what_is_committed_is_seen_then_and_not_before(worker):
     if connection.vendor == "sqlite":
         return  # an open transaction is the only writer there, so no worker could write in the meantime
     worker()
@@ -91,7 +91,7 @@ def test_what_is_committed_is_picked_up_within_100_ms(worker):
     assert best_of(latency, 0.1) < 0.1
 
 
-def test_22_a_listener_whose_connection_is_killed_comes_back(worker):
+def test_a_listener_whose_connection_is_killed_comes_back(worker):
     if connection.vendor == "sqlite":
         return
     process = worker("--poll-interval", "60")
@@ -104,7 +104,7 @@ def test_22_a_listener_whose_connection_is_killed_comes_back(worker):
     assert tasks.add.send(1).value(timeout=20) == 2
 
 
-def test_21_a_worker_whose_connections_are_killed_goes_on(worker):
+def test_a_worker_whose_connections_are_killed_goes_on(worker):
     if connection.vendor == "sqlite":
         return
     process = worker("--poll-interval", "0.2")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 COMPLETED, FAILED, SKIPPED = "COMPLETED", "FAILED", "SKIPPED"
-#: SKIPPED by its own condition, which is no failure (P-05).
+#: SKIPPED by its own condition, which is no failure.
 UNWANTED = "UNWANTED"
 
 
@@ -45,7 +45,7 @@ class Reference:
         self.runs = dict.fromkeys(range(len(self.specs)), 0)
 
     def run(self) -> None:
-        """Bring every node to its end (W-20 … W-25), and with that the workflow (W-50)."""
+        """Bring every node to its end, and with that the workflow."""
         for index, spec in enumerate(self.specs):
             if index not in self.states:
                 self.states[index] = self._end_of(index, spec)
@@ -58,13 +58,13 @@ class Reference:
         self.runs = dict(runs)
 
     def cancel(self) -> None:
-        """W-44; nothing runs at that time."""
+        """Cancel the workflow; nothing runs at that time."""
         self.states = {index: self.states.get(index, SKIPPED) for index in range(len(self.specs))}
         self.inside = {}
         self.status = "CANCELLED"
 
     def retry(self, *, has_failed_within: bool = False) -> bool:
-        """P-06: keep what has completed, and what its condition did not want."""
+        """Retry: keep what has completed, and what its condition did not want."""
         kept = {index: state for index, state in self.states.items() if state in (COMPLETED, UNWANTED)}
         is_any = has_failed_within or len(kept) < len(self.states)
         if self.status not in (FAILED, "CANCELLED", "PAUSED") or not is_any:

@@ -1,4 +1,4 @@
-"""``manage.py check`` builds what is registered (P-12, W-03, HRS-027 … HRS-030)."""
+"""``manage.py check`` builds what is registered (HRS-027 … HRS-030)."""
 
 import sys
 import types

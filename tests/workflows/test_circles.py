@@ -153,7 +153,7 @@ def test_a_part_that_ends_by_its_default_is_no_circle():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_w_60_a_circle_that_shows_only_in_a_run_fails_at_its_first_node(drain):
+def test_a_circle_that_shows_only_in_a_run_fails_at_its_first_node(drain):
     turns: list[str] = []
 
     class Turns(WorkflowDefinition[None]):

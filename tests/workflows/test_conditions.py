@@ -1,4 +1,4 @@
-"""Conditions: decided once, when a node's turn comes (P-05, in place of W-07)."""
+"""Conditions: decided once, when a node's turn comes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.workflows.running import codes, contradictions, ran, states, times
         ({"run_when": bodies.no, "skip_when": bodies.no}, False),
     ],
 )
-def test_p_05_a_node_runs_as_its_conditions_say(drain, conditions, runs):
+def test_a_node_runs_as_its_conditions_say(drain, conditions, runs):
     one = bodies.give.node(node_id="one", **conditions)(value=1)
     after = bodies.give.node(node_id="after", waits_for=[one])()
 
@@ -34,7 +34,7 @@ def test_p_05_a_node_runs_as_its_conditions_say(drain, conditions, runs):
 
 
 @pytest.mark.parametrize("number", [5, 50])
-def test_p_05_a_branch(drain, number):
+def test_a_branch(drain, number):
     first = bodies.give.node(node_id="first")(value=number)
     large = bodies.give.node(node_id="large", waits_for=[first], run_when=bodies.first_is_large)(value="large")
     small = bodies.give.node(node_id="small", waits_for=[first], skip_when=bodies.first_is_large)(value="small")
@@ -45,7 +45,7 @@ def test_p_05_a_branch(drain, number):
     assert handle.get(timeout=0).ok == (["large"] if number > 10 else ["small"])
 
 
-def test_p_05_a_condition_is_not_asked_before_its_turn_and_never_twice(drain):
+def test_a_condition_is_not_asked_before_its_turn_and_never_twice(drain):
     bad = bodies.fail.node(node_id="bad")()
     never = bodies.give.node(node_id="never", waits_for=[bad], run_when=bodies.noted)()
     once = bodies.try_.node(node_id="once", run_when=bodies.noted)(key="once", fails=1)
@@ -58,7 +58,7 @@ def test_p_05_a_condition_is_not_asked_before_its_turn_and_never_twice(drain):
     assert (times("asked-never"), times("asked-once")) == (0, 1)
 
 
-def test_p_05_a_condition_that_raises_fails_its_node(drain):
+def test_a_condition_that_raises_fails_its_node(drain):
     one = bodies.give.node(node_id="one", run_when=bodies.broken)()
     after = bodies.give.node(node_id="after", waits_for=[one])()
 
@@ -69,7 +69,7 @@ def test_p_05_a_condition_that_raises_fails_its_node(drain):
 
 
 @pytest.mark.parametrize("kind", ["task", "map", "subworkflow"])
-def test_p_03_p_05_nothing_begins_that_was_decided_while_it_was_paused(drain, kind):
+def test_nothing_begins_that_was_decided_while_it_was_paused(drain, kind):
     items = bodies.give.node(node_id="items")(value=[2])
     if kind == "task":
         node = bodies.try_.node(node_id="node", waits_for=[items], run_when=bodies.pausing)(key="node")
@@ -90,7 +90,7 @@ def test_p_03_p_05_nothing_begins_that_was_decided_while_it_was_paused(drain, ki
     assert times("node-2" if kind == "map" else "node") == 1
 
 
-def test_p_03_p_05_nothing_begins_that_was_decided_after_the_end(drain):
+def test_nothing_begins_that_was_decided_after_the_end(drain):
     one = bodies.try_.node(node_id="one", run_when=bodies.cancelling)(key="one")
 
     handle = ran(Workflow("cancelled", [one]), drain)
@@ -101,7 +101,7 @@ def test_p_03_p_05_nothing_begins_that_was_decided_after_the_end(drain):
     assert contradictions(handle) == []
 
 
-def test_p_05_p_07_a_map_over_what_was_unwanted_is_unwanted_too(drain):
+def test_a_map_over_what_was_unwanted_is_unwanted_too(drain):
     items = bodies.give.node(node_id="items", run_when=bodies.no)(value=[1])
     each = bodies.give.map(over=items, node_id="each")
     after = bodies.give.node(node_id="after", waits_for=[each])()
@@ -113,7 +113,7 @@ def test_p_05_p_07_a_map_over_what_was_unwanted_is_unwanted_too(drain):
     assert contradictions(handle) == []
 
 
-def test_p_04_p_05_a_value_that_may_be_missing_needs_a_default():
+def test_a_value_that_may_be_missing_needs_a_default():
     one = bodies.give.node(run_when=bodies.no)()
 
     with pytest.raises(InvalidWorkflow, match=r"HRS-020.*has a condition"):

@@ -1,4 +1,4 @@
-"""What a function sees of the nodes before it (W-26, W-27)."""
+"""What a function sees of the nodes before it."""
 
 import pytest
 

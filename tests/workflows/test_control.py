@@ -1,4 +1,4 @@
-"""Pause, resume, cancel and retry (W-37, W-38, W-42 … W-44, P-03, P-06, P-11)."""
+"""Pause, resume, cancel and retry."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def few_parameters(transactional_db):
     connection.connection.setlimit(limit, before)
 
 
-def test_p_13_more_nodes_than_a_statement_takes_parameters(few_parameters):
+def test_more_nodes_than_a_statement_takes_parameters(few_parameters):
     handle = Workflow("large", [bodies.give.node()() for _ in range(1_100)]).start()
 
     assert handle.pause()
@@ -64,7 +64,7 @@ def test_p_13_more_nodes_than_a_statement_takes_parameters(few_parameters):
 # Pause and resume.
 
 
-def test_w_42_a_pause_takes_back_what_has_not_begun(drain):
+def test_a_pause_takes_back_what_has_not_begun(drain):
     handle = Workflow("pause", chain()).start()
 
     assert handle.pause()
@@ -78,7 +78,7 @@ def test_w_42_a_pause_takes_back_what_has_not_begun(drain):
     assert contradictions(handle) == []
 
 
-def test_w_43_a_resume_goes_on_with_new_tasks(drain):
+def test_a_resume_goes_on_with_new_tasks(drain):
     handle = Workflow("pause", chain()).start()
     handle.pause()
 
@@ -90,7 +90,7 @@ def test_w_43_a_resume_goes_on_with_new_tasks(drain):
     assert [times(f"chain {name}") for name in ("first", "second", "third")] == [1, 1, 1]
 
 
-def test_w_42_what_runs_comes_to_its_end(drain):
+def test_what_runs_comes_to_its_end(drain):
     stop = bodies.stop.node(node_id="stop")(how="pause")
     after = bodies.give.node(node_id="after", waits_for=[stop])()
 
@@ -104,7 +104,7 @@ def test_w_42_what_runs_comes_to_its_end(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_w_42_a_last_node_ends_in_a_paused_workflow(drain):
+def test_a_last_node_ends_in_a_paused_workflow(drain):
     handle = ran(Workflow("pause", [bodies.stop.node()(how="pause")]), drain)
 
     assert str(handle.status()) == "PAUSED"
@@ -112,7 +112,7 @@ def test_w_42_a_last_node_ends_in_a_paused_workflow(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_w_42_a_retry_that_waits_is_taken_back(drain):
+def test_a_retry_that_waits_is_taken_back(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["NOT_YET"])
     handle = ran(Workflow("pause", {"one": bodies.try_.node(retry_policy=policy)(key="again", fails=1)}), drain)
 
@@ -125,7 +125,7 @@ def test_w_42_a_retry_that_waits_is_taken_back(drain):
     assert times("again") == 2
 
 
-def test_w_42_joins_are_decided_as_it_goes_on(drain):
+def test_joins_are_decided_as_it_goes_on(drain):
     stop = bodies.stop.node(node_id="stop")(how="pause")
     bad = bodies.fail.node(node_id="bad")()
     both = [stop, bad]
@@ -153,7 +153,7 @@ def test_w_42_joins_are_decided_as_it_goes_on(drain):
     }
 
 
-def test_w_43_an_event_begins_once_if_more_of_what_it_waits_for_ends_as_the_workflow_goes_on(transactional_db):
+def test_an_event_begins_once_if_more_of_what_it_waits_for_ends_as_the_workflow_goes_on(transactional_db):
     good, bad = bodies.give.node(node_id="good")(), bodies.fail.node(node_id="bad")()
     skipped = bodies.give.node(node_id="skipped", waits_for=[bad])()
     event = wait_for_event("said", node_id="event", waits_for=[good, skipped], join=Join.ANY)
@@ -171,7 +171,7 @@ def test_w_43_an_event_begins_once_if_more_of_what_it_waits_for_ends_as_the_work
     assert states(handle) == {"good": "COMPLETED", "bad": "FAILED", "skipped": "SKIPPED", "event": "COMPLETED"}
 
 
-def test_w_42_items_of_a_map_are_taken_back_and_go_on(drain):
+def test_items_of_a_map_are_taken_back_and_go_on(drain):
     items = bodies.give.node(node_id="items")(value=[0, 2, 4, 6])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
     handle = Workflow("pause", [items, each]).start()
@@ -189,7 +189,7 @@ def test_w_42_items_of_a_map_are_taken_back_and_go_on(drain):
 
 
 @pytest.mark.parametrize("how", ["pause", "resume", "cancel", "retry"])
-def test_p_03_a_workflow_that_is_not_there(drain, how):
+def test_a_workflow_that_is_not_there(drain, how):
     handle = Workflow("gone", chain()).start()
     handle._rows().delete()
 
@@ -199,7 +199,7 @@ def test_p_03_a_workflow_that_is_not_there(drain, how):
 
 
 @pytest.mark.parametrize("how", ["pause", "resume", "cancel", "retry"])
-def test_p_03_what_has_completed_stays_so(drain, how):
+def test_what_has_completed_stays_so(drain, how):
     handle = ran(Workflow("done", chain()), drain)
 
     assert getattr(handle, how)() is False
@@ -211,7 +211,7 @@ def test_p_03_what_has_completed_stays_so(drain, how):
 # Cancel.
 
 
-def test_w_44_a_cancel_skips_what_has_not_begun(drain):
+def test_a_cancel_skips_what_has_not_begun(drain):
     handle = Workflow("cancel", chain()).start()
     step()
 
@@ -241,7 +241,7 @@ def test_a_cancel_cancels_the_tasks_that_wait_and_those_that_a_worker_has_claime
     assert list(rows) == [("CANCELLED", "TASK_CANCELLED", None, None, None)] * 2
 
 
-def test_w_44_what_runs_comes_to_its_end_and_nothing_follows(drain):
+def test_what_runs_comes_to_its_end_and_nothing_follows(drain):
     stop = bodies.stop.node(node_id="stop")(how="cancel")
     bad = bodies.fail.node(node_id="bad", waits_for=[stop])()
     after = bodies.give.node(node_id="after", waits_for=[stop], allow_failed_deps=True)()
@@ -253,7 +253,7 @@ def test_w_44_what_runs_comes_to_its_end_and_nothing_follows(drain):
     assert contradictions(handle) == []
 
 
-def test_w_44_bodies_that_run_are_stopped_too_when_asked_also_below_and_later(transactional_db):
+def test_bodies_that_run_are_stopped_too_when_asked_also_below_and_later(transactional_db):
     inner = bodies.Silent.node(node_id="inner")()
     handle = Workflow("tree", [bodies.give.node(node_id="a")(), inner]).start()
     step()  # builds the subworkflow, or runs a
@@ -272,7 +272,7 @@ def test_w_44_bodies_that_run_are_stopped_too_when_asked_also_below_and_later(tr
         assert contradictions(each) == []
 
 
-def test_w_44_a_paused_one_can_be_cancelled(drain):
+def test_a_paused_one_can_be_cancelled(drain):
     handle = Workflow("cancel", chain()).start()
     handle.pause()
 
@@ -284,7 +284,7 @@ def test_w_44_a_paused_one_can_be_cancelled(drain):
     assert times("chain first") == 0
 
 
-def test_w_44_a_map_is_cancelled_with_its_items(drain):
+def test_a_map_is_cancelled_with_its_items(drain):
     items = bodies.give.node(node_id="items")(value=[0, 2, 4])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
     handle = Workflow("cancel", [items, each]).start()
@@ -304,7 +304,7 @@ def test_w_44_a_map_is_cancelled_with_its_items(drain):
 # Retry.
 
 
-def test_p_06_a_retry_keeps_what_has_completed(drain):
+def test_a_retry_keeps_what_has_completed(drain):
     handle = ran(Workflow("retry", chain(fails=1), output="third"), drain)
     assert states(handle) == {"first": "COMPLETED", "second": "FAILED", "third": "SKIPPED"}
 
@@ -318,7 +318,7 @@ def test_p_06_a_retry_keeps_what_has_completed(drain):
     assert not handle.retry()
 
 
-def test_p_06_a_retry_may_fail_and_be_followed_by_another(drain):
+def test_a_retry_may_fail_and_be_followed_by_another(drain):
     handle = ran(Workflow("retry", chain(fails=3)), drain)
 
     for _ in range(2):
@@ -332,7 +332,7 @@ def test_p_06_a_retry_may_fail_and_be_followed_by_another(drain):
     assert (times("chain second"), times("chain third")) == (4, 1)
 
 
-def test_p_06_a_cancelled_workflow_goes_on(drain):
+def test_a_cancelled_workflow_goes_on(drain):
     handle = Workflow("retry", chain()).start()
     step()
     handle.cancel()
@@ -347,7 +347,7 @@ def test_p_06_a_cancelled_workflow_goes_on(drain):
     assert row.completed_at is not None
 
 
-def test_p_06_one_that_runs_is_not_retried(drain):
+def test_one_that_runs_is_not_retried(drain):
     handle = Workflow("retry", chain()).start()
 
     assert not handle.retry()
@@ -355,7 +355,7 @@ def test_p_06_one_that_runs_is_not_retried(drain):
     assert not handle.retry()
 
 
-def test_p_06_what_its_condition_has_skipped_stays_so(drain):
+def test_what_its_condition_has_skipped_stays_so(drain):
     unwanted = bodies.give.node(node_id="unwanted", run_when=bodies.no)()
     after = bodies.try_.node(node_id="after", waits_for=[unwanted])(key="after", fails=1)
     last = bodies.give.node(node_id="last", waits_for=[unwanted, after])()
@@ -368,7 +368,7 @@ def test_p_06_what_its_condition_has_skipped_stays_so(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_p_06_joins_are_decided_anew(drain):
+def test_joins_are_decided_anew(drain):
     one, two = bodies.try_.node(node_id="one")(key="one", fails=1), bodies.try_.node(node_id="two")(key="two", fails=2)
     nodes = [
         one,
@@ -390,7 +390,7 @@ def test_p_06_joins_are_decided_anew(drain):
     assert set(states(handle).values()) == {"COMPLETED"}
 
 
-def test_p_06_the_failed_items_of_a_map_run_again_and_no_others(drain):
+def test_the_failed_items_of_a_map_run_again_and_no_others(drain):
     items = bodies.give.node(node_id="items")(value=[0, 1, 2, 3])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
     after = bodies.give.node(node_id="after")(value=each)
@@ -406,7 +406,7 @@ def test_p_06_the_failed_items_of_a_map_run_again_and_no_others(drain):
     assert contradictions(handle) == []
 
 
-def test_p_06_a_map_that_was_no_list_is_looked_at_again(drain):
+def test_a_map_that_was_no_list_is_looked_at_again(drain):
     source = bodies.give.node(node_id="source")(value="text")
     handle = ran(Workflow("retry", [source, bodies.give.map(over=source, node_id="each")]), drain)
 
@@ -417,7 +417,7 @@ def test_p_06_a_map_that_was_no_list_is_looked_at_again(drain):
     assert contradictions(handle) == []
 
 
-def test_p_06_one_failed_node_and_what_was_skipped_for_it(drain):
+def test_one_failed_node_and_what_was_skipped_for_it(drain):
     left = bodies.try_.node(node_id="left")(key="left", fails=1)
     right = bodies.try_.node(node_id="right")(key="right", fails=1)
     nodes = [
@@ -446,7 +446,7 @@ def test_p_06_one_failed_node_and_what_was_skipped_for_it(drain):
     assert contradictions(handle) == []
 
 
-def test_p_06_one_failed_node_does_not_bring_back_what_another_one_has_skipped(drain):
+def test_one_failed_node_does_not_bring_back_what_another_one_has_skipped(drain):
     left = bodies.try_.node(node_id="left")(key="left", fails=1)
     right = bodies.fail.node(node_id="right")()
     lost = bodies.give.node(node_id="lost", waits_for=[right])()
@@ -459,14 +459,14 @@ def test_p_06_one_failed_node_does_not_bring_back_what_another_one_has_skipped(d
     assert states(handle) == {"left": "COMPLETED", "right": "FAILED", "lost": "SKIPPED", "both": "SKIPPED"}
 
 
-def test_p_06_a_completed_node_can_not_be_retried(drain):
+def test_a_completed_node_can_not_be_retried(drain):
     handle = ran(Workflow("retry", chain(fails=1)), drain)
 
     assert not handle.retry("first")
     assert times("chain first") == 1
 
 
-def test_p_06_pauses_and_retries_again_and_again(drain):
+def test_pauses_and_retries_again_and_again(drain):
     handle = Workflow("retry", chain(fails=1)).start()
     for _ in range(4):
         handle.pause()
@@ -486,7 +486,7 @@ def test_p_06_pauses_and_retries_again_and_again(drain):
 
 
 @pytest.mark.parametrize("which", ["each", "each[1]"])
-def test_p_06_a_map_alone_or_one_of_its_items(drain, which):
+def test_a_map_alone_or_one_of_its_items(drain, which):
     items = bodies.give.node(node_id="items")(value=[0, 1, 2])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
     other = bodies.fail.node(node_id="other")()
@@ -501,7 +501,7 @@ def test_p_06_a_map_alone_or_one_of_its_items(drain, which):
     assert (str(handle.status()), codes(handle)["other"]) == ("FAILED", "NO")
 
 
-def test_p_06_a_subworkflow_alone(drain):
+def test_a_subworkflow_alone(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     other = bodies.Leaf.node(node_id="other")(key="other", fails=1)
     handle = ran(Workflow("retry", [leaf, other]), drain)
@@ -513,7 +513,7 @@ def test_p_06_a_subworkflow_alone(drain):
     assert (times("leaf"), times("other")) == (2, 1)
 
 
-def test_p_06_a_retry_that_is_cancelled_and_retried(drain):
+def test_a_retry_that_is_cancelled_and_retried(drain):
     leaf = bodies.Leaf.node(node_id="leaf")(key="leaf", fails=1)
     items = bodies.give.node(node_id="items")(value=[1, 3])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each", "fails": 1}, node_id="each")
@@ -532,7 +532,7 @@ def test_p_06_a_retry_that_is_cancelled_and_retried(drain):
     assert (times("leaf"), times("each-1"), times("each-3")) == (2, 2, 2)
 
 
-def test_p_06_a_map_is_retried_while_an_item_still_runs(drain):
+def test_a_map_is_retried_while_an_item_still_runs(drain):
     items = bodies.give.node(node_id="items")(value=["retry", "none", "none"])
     each = bodies.cancel_and_retry.map(over=items, param="how", node_id="each")
     after = bodies.give.node(node_id="after")(value=each)
@@ -545,7 +545,7 @@ def test_p_06_a_map_is_retried_while_an_item_still_runs(drain):
     assert value(handle, "after") == ["retry", "none", "none"]
 
 
-def test_w_44_a_retry_does_not_begin_after_a_cancel(drain):
+def test_a_retry_does_not_begin_after_a_cancel(drain):
     handle = Workflow("cancel", {"one": bodies.cancel_and_fail.node()(key="one")}).start()
 
     drain()
@@ -558,7 +558,7 @@ def test_w_44_a_retry_does_not_begin_after_a_cancel(drain):
     assert times("one") == 2
 
 
-def test_w_44_a_map_of_which_one_item_cancels(drain):
+def test_a_map_of_which_one_item_cancels(drain):
     items = bodies.give.node(node_id="items")(value=["cancel", "status", "status"])
     each = bodies.stop.map(over=items, param="how", node_id="each")
     handle = ran(Workflow("cancel", [items, each, bodies.give.node(node_id="after")(value=each)]), drain)
@@ -569,7 +569,7 @@ def test_w_44_a_map_of_which_one_item_cancels(drain):
     assert open_tasks() == 0
 
 
-def test_p_06_a_map_whose_sources_run_again_with_it(drain):
+def test_a_map_whose_sources_run_again_with_it(drain):
     items = bodies.give.node(node_id="items")(value=[0, 1])
     bad, soon = bodies.fail.node(node_id="bad")(), bodies.try_.node(node_id="soon")(key="soon", fails=1)
     each = bodies.try_item.map(
@@ -594,7 +594,7 @@ def test_p_06_a_map_whose_sources_run_again_with_it(drain):
     assert contradictions(handle) == []
 
 
-def test_p_06_one_node_of_a_cancelled_workflow_does_not_complete_it(drain):
+def test_one_node_of_a_cancelled_workflow_does_not_complete_it(drain):
     nodes = {"one": bodies.try_.node()(key="one"), "two": bodies.try_.node()(key="two")}
     handle = Workflow("retry", nodes).start()
     handle.cancel()

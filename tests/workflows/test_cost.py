@@ -137,7 +137,7 @@ def ends_of_fan(count, meter=None):
     return first, last, after
 
 
-def test_w_74_p_13_the_last_of_300_ends_costs_as_many_statements_as_the_first():
+def test_the_last_of_300_ends_costs_as_many_statements_as_the_first():
     first, last, after = map(statements, ends_of_fan(300))
     of_one = ends(fan_of(1))
 
@@ -158,7 +158,7 @@ def first_end(workflow):
     return count
 
 
-def test_w_74_what_begins_with_an_end_costs_as_many_statements_for_300_as_for_one():
+def test_what_begins_with_an_end_costs_as_many_statements_for_300_as_for_one():
     def fan_out(count):
         first = nodes(1, queue_name="first")
         return Workflow("out", [*first, *nodes(count, waits_for=first)])
@@ -166,7 +166,7 @@ def test_w_74_what_begins_with_an_end_costs_as_many_statements_for_300_as_for_on
     assert first_end(fan_out(300)) == first_end(fan_out(1))
 
 
-def test_p_13_items_of_a_map_cost_as_many_statements_for_900_as_for_10():
+def test_items_of_a_map_cost_as_many_statements_for_900_as_for_10():
     def mapped(count):
         items = bodies.give.node(queue_name="first")(value=list(range(count)))
         each = bodies.give.map(over=items)
@@ -176,7 +176,7 @@ def test_p_13_items_of_a_map_cost_as_many_statements_for_900_as_for_10():
 
 
 @pytest.mark.parametrize("shape", [chain_of, fan_of])
-def test_p_13_a_start_costs_as_many_statements_for_900_nodes_as_for_10(shape):
+def test_a_start_costs_as_many_statements_for_900_nodes_as_for_10(shape):
     def started(count):
         workflow = shape(count)
         with CaptureQueriesContext(connection) as captured:
@@ -261,7 +261,7 @@ def _sweep(is_on):
 
 
 @pytest.mark.slow
-def test_p_13_the_last_ends_of_a_wide_fan_touch_as_much_as_the_first_and_as_those_of_a_narrow_one(unswept):
+def test_the_last_ends_of_a_wide_fan_touch_as_much_as_the_first_and_as_those_of_a_narrow_one(unswept):
     meter = Buffers() if is_postgres() else Steps()
     wide, narrow = ([median(touched(watch)) for watch in ends_of_fan(count, meter)[:2]] for count in (2_000, 50))
 
@@ -380,7 +380,7 @@ def explaining():
         connection_created.disconnect(plans.connected)
 
 
-def test_w_74_no_statement_about_a_workflow_goes_through_a_table_of_200_000_nodes(many_others):
+def test_no_statement_about_a_workflow_goes_through_a_table_of_200_000_nodes(many_others):
     if not is_postgres():
         return  # its plans know nothing of how many rows there are
     with explaining() as plans:

@@ -1,4 +1,4 @@
-"""Workers that die, and rows that somebody else has changed (W-73, P-11, S3-13 … S3-17; scenario 61)."""
+"""Workers that die, and rows that somebody else has changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def nodes(**options):
     return [first, bodies.give.node(node_id="after", waits_for=[first])()]
 
 
-def test_s3_13_a_node_whose_worker_dies_fails(drain):
+def test_a_node_whose_worker_dies_fails(drain):
     handle = Workflow("crash", nodes()).start()
     assert len(die()) == 1
     assert states(handle) == {"first": "RUNNING", "after": "PENDING"}
@@ -48,7 +48,7 @@ def test_s3_13_a_node_whose_worker_dies_fails(drain):
     assert contradictions(handle) == []
 
 
-def test_s3_13_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
+def test_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"], jitter=False)
     handle = Workflow("crash", nodes(retry_policy=policy)).start()
     die()
@@ -64,7 +64,7 @@ def test_s3_13_a_node_whose_worker_dies_is_retried_if_its_policy_says_so(drain):
 
 @pytest.mark.parametrize("retries", [False, True])
 @pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_w_45_p_11_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(drain, how, retries):
+def test_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(drain, how, retries):
     policy = RetryPolicy.fixed([1], auto_retry_for=["WORKER_CRASHED"]) if retries else None
     handle = Workflow("crash", nodes(retry_policy=policy)).start()
     die()
@@ -87,7 +87,7 @@ def test_w_45_p_11_a_worker_that_dies_in_a_stopped_workflow_leaves_nothing_open(
         assert str(handle.status()) == "COMPLETED"
 
 
-def test_p_11_a_worker_that_dies_while_it_builds_a_subworkflow(drain):
+def test_a_worker_that_dies_while_it_builds_a_subworkflow(drain):
     handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     die()
 
@@ -99,7 +99,7 @@ def test_p_11_a_worker_that_dies_while_it_builds_a_subworkflow(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
-def test_p_11_workers_that_die_again_and_again_as_they_build_a_subworkflow(drain):
+def test_workers_that_die_again_and_again_as_they_build_a_subworkflow(drain):
     handle = Workflow("crash", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     for _ in range(11):
         assert len(die()) == 1
@@ -112,7 +112,7 @@ def test_p_11_workers_that_die_again_and_again_as_they_build_a_subworkflow(drain
     assert value(handle, "leaf") == ["leaf", None]
 
 
-def test_p_11_a_subworkflow_with_a_policy_of_its_own_is_built_again_as_that_says(drain):
+def test_a_subworkflow_with_a_policy_of_its_own_is_built_again_as_that_says(drain):
     policy = RetryPolicy.fixed([1], auto_retry_for=["NO"])
     handle = Workflow("crash", {"leaf": bodies.Leaf.node(retry_policy=policy)(key="leaf")}).start()
     die()
@@ -122,7 +122,7 @@ def test_p_11_a_subworkflow_with_a_policy_of_its_own_is_built_again_as_that_says
     assert codes(handle) == {"leaf": "WORKER_CRASHED"}
 
 
-def test_p_11_a_worker_that_dies_while_it_decides(drain):
+def test_a_worker_that_dies_while_it_decides(drain):
     handle = Workflow("crash", {"one": bodies.try_.node(run_when=bodies.yes)(key="one")}).start()
     die()
 
@@ -133,7 +133,7 @@ def test_p_11_a_worker_that_dies_while_it_decides(drain):
     assert value(handle, "one") == 1
 
 
-def test_p_11_a_worker_that_dies_as_a_sleep_ends(drain):
+def test_a_worker_that_dies_as_a_sleep_ends(drain):
     handle = Workflow("crash", {"nap": sleep(0.0)}).start()
     die()
 
@@ -166,7 +166,7 @@ def all_ran_once():
     return [times(key) for key in ("top", "left", "right", "end")] == [1, 1, 1, 1]
 
 
-def test_w_73_0_nodes_that_nobody_has_decided(drain):
+def test_nodes_that_nobody_has_decided(drain):
     handle = Workflow("stuck", diamond()).start()
     step()
     WorkflowTask.objects.filter(workflow=handle.id, node_id__in=["left", "right"]).update(
@@ -181,7 +181,7 @@ def test_w_73_0_nodes_that_nobody_has_decided(drain):
     assert all_ran_once()
 
 
-def test_w_73_1_nodes_that_are_ready_and_have_no_task(drain):
+def test_nodes_that_are_ready_and_have_no_task(drain):
     handle = Workflow("stuck", diamond()).start()
     WorkflowTask.objects.filter(node_id="top").update(status="READY", task_id=None)
     Task.objects.all().delete()
@@ -191,7 +191,7 @@ def test_w_73_1_nodes_that_are_ready_and_have_no_task(drain):
     assert all_ran_once()
 
 
-def test_w_73_1_5_a_subworkflow_that_is_ready_and_not_begun(drain):
+def test_a_subworkflow_that_is_ready_and_not_begun(drain):
     handle = Workflow("stuck", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
     WorkflowTask.objects.update(status="READY", task_id=None)
     Task.objects.all().delete()
@@ -201,7 +201,7 @@ def test_w_73_1_5_a_subworkflow_that_is_ready_and_not_begun(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
-def test_w_73_1_6_a_child_that_has_ended_unheard(drain):
+def test_a_child_that_has_ended_unheard(drain):
     handle = ran(Workflow("stuck", {"leaf": bodies.Leaf.node(node_id="leaf")(key="leaf")}), drain)
     WorkflowTask.objects.filter(workflow=handle.id).update(status="RUNNING", result=None, completed_at=None)
     WorkflowRow.objects.filter(pk=handle.id).update(status="RUNNING", open_count=1, completed_at=None, result=None)
@@ -213,7 +213,7 @@ def test_w_73_1_6_a_child_that_has_ended_unheard(drain):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_w_73_2_3_all_nodes_have_ended_and_it_runs_still(drain, fails):
+def test_all_nodes_have_ended_and_it_runs_still(drain, fails):
     one = bodies.fail.node()() if fails else bodies.give.node()(value=1)
     handle = ran(Workflow("stuck", {"one": one}), drain)
     WorkflowRow.objects.update(status="RUNNING", open_count=5, completed_at=None, result=None, error=None)
@@ -224,7 +224,7 @@ def test_w_73_2_3_all_nodes_have_ended_and_it_runs_still(drain, fails):
     assert handle.get(timeout=0).is_ok() is not fails
 
 
-def test_w_73_2_3_the_failure_that_was_not_counted(drain):
+def test_the_failure_that_was_not_counted(drain):
     handle = ran(Workflow("stuck", {"one": bodies.fail.node()()}), drain)
     WorkflowRow.objects.update(
         status="RUNNING", open_count=1, failed_index=None, completed_at=None, result=None, error=None
@@ -236,7 +236,7 @@ def test_w_73_2_3_the_failure_that_was_not_counted(drain):
     assert handle.get(timeout=0).err.error_code == "NO"
 
 
-def test_w_73_4_a_workflow_without_nodes_fails(drain):
+def test_a_workflow_without_nodes_fails(drain):
     handle = Workflow("stuck", {"one": bodies.give.node()()}).start()
     WorkflowTask.objects.all().delete()
     Task.objects.all().delete()
@@ -246,7 +246,7 @@ def test_w_73_4_a_workflow_without_nodes_fails(drain):
     assert str(handle.status()) == "FAILED"
 
 
-def test_w_73_a_task_has_ended_unheard(drain):
+def test_a_task_has_ended_unheard(drain):
     handle = Workflow("stuck", diamond()).start()
     step()
     WorkflowTask.objects.filter(node_id__in=["left", "right", "end"]).update(status="PENDING", task_id=None)
@@ -261,7 +261,7 @@ def test_w_73_a_task_has_ended_unheard(drain):
     assert all_ran_once()
 
 
-def test_s3_15_a_task_that_is_gone(drain):
+def test_a_task_that_is_gone(drain):
     handle = Workflow("stuck", diamond()).start()
     Task.objects.all().delete()
 
@@ -274,7 +274,7 @@ def test_s3_15_a_task_that_is_gone(drain):
     assert all_ran_once()
 
 
-def test_w_73_a_map_whose_items_have_ended_unheard(drain):
+def test_a_map_whose_items_have_ended_unheard(drain):
     items = bodies.give.node(node_id="items")(value=[0, 2])
     each = bodies.try_item.map(over=items, param="item", kwargs={"key": "each"}, node_id="each")
     handle = ran(Workflow("stuck", [items, each]), drain)
@@ -290,7 +290,7 @@ def test_w_73_a_map_whose_items_have_ended_unheard(drain):
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_p_11_what_has_ended_unheard_in_a_stopped_workflow(drain, how):
+def test_what_has_ended_unheard_in_a_stopped_workflow(drain, how):
     handle = Workflow("stuck", diamond()).start()
     die()
     getattr(handle, how)()
@@ -303,7 +303,7 @@ def test_p_11_what_has_ended_unheard_in_a_stopped_workflow(drain, how):
     assert str(handle.status()) == ("PAUSED" if how == "pause" else "CANCELLED")
 
 
-def test_s3_17_nothing_is_done_to_what_is_well(drain):
+def test_nothing_is_done_to_what_is_well(drain):
     handle = Workflow("well", {"one": bodies.give.node()(), "leaf": bodies.Waiting.node()()}).start()
     paused = Workflow("well", diamond()).start()
     paused.pause()
@@ -316,7 +316,7 @@ def test_s3_17_nothing_is_done_to_what_is_well(drain):
     assert states(paused)["top"] == "READY"
 
 
-def test_w_73_a_damaged_row_stops_no_other_workflow(drain):
+def test_a_damaged_row_stops_no_other_workflow(drain):
     """The worker stores what has ended and goes on; repair fails the workflow, which is retried once it is mended."""
     one = bodies.give.node(node_id="one")(value=1)
     workflow = Workflow("damaged", {"one": one, "two": bodies.give.node(waits_for=[one])(value=2)})

@@ -1,4 +1,4 @@
-"""A workflow as a class (W-02), as a step of another one, and in the registry."""
+"""A workflow as a class, as a step of another one, and in the registry."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a node is given by the nodes before it (W-12, W-13, W-23, W-25 … W-27, P-04)."""
+"""What a node is given by the nodes before it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.workflows import bodies
 from tests.workflows.running import codes, make_due, ran, states, times, value, wait_and_drain
 
 
-def test_w_12_p_04_values_and_results(drain):
+def test_values_and_results(drain):
     one, bad = bodies.give.node()(value={"a": [1, None, "é"]}), bodies.fail.node()()
     nodes = {
         "one": one,
@@ -30,7 +30,7 @@ def test_w_12_p_04_values_and_results(drain):
     assert value(handle, "all") == {"one": {"a": [1, None, "é"]}, "other": "err NO", "stored": 5}
 
 
-def test_p_04_lists_of_values_and_of_results_are_in_order_and_have_what_there_is(drain):
+def test_lists_of_values_and_of_results_are_in_order_and_have_what_there_is(drain):
     nodes = {f"n{number}": bodies.give.node()(value=number) for number in range(5)}
     nodes["bad"] = bodies.fail.node()()
     some = [nodes["n3"], nodes["n1"], nodes["n4"]]
@@ -51,7 +51,7 @@ def test_p_04_lists_of_values_and_of_results_are_in_order_and_have_what_there_is
 
 
 @pytest.mark.parametrize("join", [{"join": Join.ANY}, {"join": Join.QUORUM, "min_success": 1}], ids=["any", "quorum"])
-def test_w_23_what_has_not_ended_is_left_out(drain, join):
+def test_what_has_not_ended_is_left_out(drain, join):
     quick, slow = bodies.give.node(node_id="quick")(value=1), bodies.give.node(node_id="slow", queue_name="slow")()
     value_of = bodies.optional.node(node_id="value", waits_for=[quick, slow], values_from={"value": slow}, **join)()
     result_of = bodies.optional.node(node_id="result", waits_for=[quick, slow], args_from={"value": slow}, **join)()
@@ -64,7 +64,7 @@ def test_w_23_what_has_not_ended_is_left_out(drain, join):
     assert value(handle, "list") == [1]
 
 
-def test_w_25_a_skipped_source_is_an_err_result(drain):
+def test_a_skipped_source_is_an_err_result(drain):
     bad = bodies.fail.node()()
     skipped = bodies.give.node(waits_for=[bad])()
     unwanted = bodies.give.node(run_when=bodies.no)()
@@ -85,7 +85,7 @@ def test_w_25_a_skipped_source_is_an_err_result(drain):
     assert handle.result_for("skipped").err.error_code == "UPSTREAM_SKIPPED"
 
 
-def test_w_26_the_context_has_the_listed_nodes(drain):
+def test_the_context_has_the_listed_nodes(drain):
     first, second = bodies.give.node(node_id="first")(value=1), bodies.fail.node(node_id="second")()
     other = bodies.give.node(node_id="other")()
     look = bodies.look_back.node(
@@ -110,7 +110,7 @@ def test_w_26_the_context_has_the_listed_nodes(drain):
     assert "'other'" in (handle.result_for("ask").err.message or "")
 
 
-def test_w_24_a_node_that_is_listed_twice_is_waited_for_once(drain):
+def test_a_node_that_is_listed_twice_is_waited_for_once(drain):
     first = bodies.give.node(node_id="first")(value=1)
     look = bodies.look_back.node(node_id="look", waits_for=[first, first], workflow_ctx_from=[first, first])()
 
@@ -119,7 +119,7 @@ def test_w_24_a_node_that_is_listed_twice_is_waited_for_once(drain):
     assert value(handle, "look")["results"] == {"first": "ok 1"}
 
 
-def test_w_26_the_place_of_a_node(drain):
+def test_the_place_of_a_node(drain):
     nodes = [
         bodies.give.node()(),
         bodies.where.node(node_id="where")(note="here"),
@@ -132,7 +132,7 @@ def test_w_26_the_place_of_a_node(drain):
     assert value(handle, "afar") == "afar"
 
 
-def test_w_26_a_summary_of_a_subworkflow(drain):
+def test_a_summary_of_a_subworkflow(drain):
     sub = bodies.Leaf.node(node_id="sub")(key="leaf", fails=9)
     good = bodies.Leaf.node(node_id="good")(key="good")
     tell = bodies.summarize.node(node_id="tell", waits_for=[sub], workflow_ctx_from=[sub], allow_failed_deps=True)()
@@ -144,7 +144,7 @@ def test_w_26_a_summary_of_a_subworkflow(drain):
     assert "NOT_YET" in told["error"]
 
 
-def test_w_27_results_by_key_by_node_and_by_id(drain):
+def test_results_by_key_by_node_and_by_id(drain):
     node = bodies.give.node(node_id="one")(value=7)
 
     handle = ran(Workflow("keys", [node]), drain)
@@ -154,7 +154,7 @@ def test_w_27_results_by_key_by_node_and_by_id(drain):
         handle.result_for("two")
 
 
-def test_w_72_a_result_before_its_end_is_not_ready(drain):
+def test_a_result_before_its_end_is_not_ready(drain):
     handle = Workflow("early", {"one": bodies.give.node()(value=1)}).start()
 
     assert handle.result_for("one").err.error_code == "RESULT_NOT_READY"
@@ -162,7 +162,7 @@ def test_w_72_a_result_before_its_end_is_not_ready(drain):
     assert handle.get(timeout=0).err.error_code == "WAIT_TIMEOUT"
 
 
-def test_w_35_a_retry_keeps_the_node_open(drain):
+def test_a_retry_keeps_the_node_open(drain):
     policy = RetryPolicy.fixed([60], auto_retry_for=["NOT_YET"])
     handle = ran(Workflow("again", {"one": bodies.try_.node(retry_policy=policy)(key="again", fails=1)}), drain)
 
@@ -172,7 +172,7 @@ def test_w_35_a_retry_keeps_the_node_open(drain):
     assert value(handle, "one") == 2
 
 
-def test_w_18_a_policy_that_is_used_up_fails_the_node(drain):
+def test_a_policy_that_is_used_up_fails_the_node(drain):
     nodes = {"one": bodies.try_again.node()(key="never", fails=9)}
     nodes["two"] = bodies.give.node(waits_for=[nodes["one"]])()
     handle = ran(Workflow("never", nodes), drain)
@@ -183,7 +183,7 @@ def test_w_18_a_policy_that_is_used_up_fails_the_node(drain):
     assert times("never") == 4
 
 
-def test_p_02_an_atomic_node(drain):
+def test_an_atomic_node(drain):
     first = bodies.try_atomically.node(node_id="first")(key="atomic")
     second = bodies.give.node(node_id="second")(value=first)
 
@@ -193,7 +193,7 @@ def test_p_02_an_atomic_node(drain):
     assert times("atomic") == 1
 
 
-def test_w_26_a_coroutine_is_given_values_too(drain):
+def test_a_coroutine_is_given_values_too(drain):
     first = bodies.give.node(node_id="first")(value=[1, 2])
 
     handle = ran(Workflow("coroutine", [first, bodies.awhere.node(node_id="awhere")(value=first)]), drain)
@@ -201,7 +201,7 @@ def test_w_26_a_coroutine_is_given_values_too(drain):
     assert value(handle, "awhere") == ["awhere", [1, 2]]
 
 
-def test_w_13_a_subworkflow_is_built_with_context_and_results(drain):
+def test_a_subworkflow_is_built_with_context_and_results(drain):
     first, second = bodies.give.node(node_id="first")(value=1), bodies.fail.node(node_id="second")()
     sub = bodies.Informed.node(
         node_id="sub", waits_for=[first, second], workflow_ctx_from=[first, second], allow_failed_deps=True

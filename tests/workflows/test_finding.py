@@ -1,4 +1,4 @@
-"""The ``workflows.py`` of an app is found as its ``tasks.py`` is (W-60)."""
+"""The ``workflows.py`` of an app is found as its ``tasks.py`` is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from horsies_django.workflows.registry import definition_at
 from tests.workflows.running import ran, value
 
 
-def test_w_60_the_workflows_of_an_app_are_found(drain):
+def test_the_workflows_of_an_app_are_found(drain):
     found = definition_at("tests.found")
 
     handle = ran(Workflow("finder", {"sub": found.node()()}), drain)

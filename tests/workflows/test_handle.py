@@ -1,4 +1,4 @@
-"""Waiting for a workflow and all else that a handle does, with its twins (W-70, W-72)."""
+"""Waiting for a workflow and all else that a handle does, with its twins."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def found(waiters):
 # Waiting.
 
 
-def test_w_72_get_returns_what_a_worker_has_brought_it_to(worker, hearing, get):
+def test_get_returns_what_a_worker_has_brought_it_to(worker, hearing, get):
     worker("-v0", **hearing)
     good, bad, stops = one(), failing(), Workflow("stops", {"no": bodies.fail.node()()}, on_error=OnError.PAUSE)
 
@@ -126,7 +126,7 @@ def test_w_72_get_returns_what_a_worker_has_brought_it_to(worker, hearing, get):
     assert results[1].err.message == "no"
 
 
-def test_w_72_who_waits_is_told_within_milliseconds(worker, line, get):
+def test_who_waits_is_told_within_milliseconds(worker, line, get):
     worker("--processes", "2", "-v0", "--name", "w", runners=2)
     wait_until(lambda: all_tell(line, 2))
     late = []
@@ -140,7 +140,7 @@ def test_w_72_who_waits_is_told_within_milliseconds(worker, line, get):
     assert median(late) < 0.1  # the poll alone: a quarter of a second
 
 
-def test_w_72_who_waits_is_told_of_what_bodies_did(worker, line):
+def test_who_waits_is_told_of_what_bodies_did(worker, line):
     worker("-v0", "--name", "w")
     paused = Workflow("paused", bodies.stop.node()(how="pause") >> bodies.give.node()())
     cancelled = Workflow("cancelled", bodies.stop.node()(how="cancel") >> bodies.give.node()())
@@ -152,7 +152,7 @@ def test_w_72_who_waits_is_told_of_what_bodies_did(worker, line):
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_w_72_who_waits_is_told_of_what_another_process_did(manage, get, how):
+def test_who_waits_is_told_of_what_another_process_did(manage, get, how):
     handle = held().start()
     script = f"from horsies_django import WorkflowHandle; WorkflowHandle('{handle.id}').{how}()"
     process = manage("shell", "-v0", "-c", script)
@@ -163,7 +163,7 @@ def test_w_72_who_waits_is_told_of_what_another_process_did(manage, get, how):
     assert shown(result) == {"pause": "WORKFLOW_PAUSED", "cancel": "WORKFLOW_CANCELLED"}[how]
 
 
-def test_w_72_each_end_is_told_once_and_after_its_commit(line):
+def test_each_end_is_told_once_and_after_its_commit(line):
     paused, cancelled = held().start(), held().start()
     expired = held(good_until=timezone.now() - timedelta(seconds=1)).start()
 
@@ -183,7 +183,7 @@ def test_w_72_each_end_is_told_once_and_after_its_commit(line):
     wait_until(lambda: is_told(line, expired))
 
 
-def test_w_72_a_tree_is_told_of_in_one_breath(line, drain):
+def test_a_tree_is_told_of_in_one_breath(line, drain):
     handle = ran(Workflow("tree", {"sub": bodies.Waiting.node()(), "held": bodies.Held.node()()}), drain)
     line.receive(0)
 
@@ -193,7 +193,7 @@ def test_w_72_a_tree_is_told_of_in_one_breath(line, drain):
     assert completions.loads(payload) == {completions.short_key(one.id) for one in (handle, *children(handle))}
 
 
-def test_w_72_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):
+def test_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):
     wait_until(lambda: not ears())  # one of another test's lingers, and may say once more that somebody waits
     worker("-v0")
     handles = [one().start() for _ in range(5)]
@@ -202,7 +202,7 @@ def test_w_72_while_nobody_waits_workers_tell_nobody_of_workflows(worker, line):
     assert line.receive(0) == []
 
 
-def test_w_72_what_was_changed_by_hand_is_found_all_the_same(get):
+def test_what_was_changed_by_hand_is_found_all_the_same(get):
     handle = held().start()
     script = threading.Timer(0.3, _end_by_hand, (handle,))
     script.start()
@@ -219,7 +219,7 @@ def _end_by_hand(handle):
 
 
 @pytest.mark.slow
-def test_w_72_a_thousand_threads_that_wait_ask_as_often_as_two_would(asked):
+def test_a_thousand_threads_that_wait_ask_as_often_as_two_would(asked):
     handles = [held().start() for _ in range(50)]
     asked.clear()
     start = time.monotonic()
@@ -250,7 +250,7 @@ def _connections():
 
 
 @pytest.mark.slow
-def test_w_72_a_thousand_coroutines_that_wait_hold_no_threads(asked):
+def test_a_thousand_coroutines_that_wait_hold_no_threads(asked):
     handles = [held().start() for _ in range(50)]
     asked.clear()
     start = time.monotonic()
@@ -274,7 +274,7 @@ def test_w_72_a_thousand_coroutines_that_wait_hold_no_threads(asked):
     assert not left_behind
 
 
-def test_w_72_tasks_and_workflows_are_waited_for_side_by_side(worker):
+def test_tasks_and_workflows_are_waited_for_side_by_side(worker):
     worker("-v0")
     workflow, plain = later(0.3).start(), jobs.nothing.with_options(run_after=timedelta(seconds=0.3)).send()
 
@@ -284,7 +284,7 @@ def test_w_72_tasks_and_workflows_are_waited_for_side_by_side(worker):
     assert [result.is_ok() for result in async_to_sync(both)()] == [True, True]
 
 
-def test_w_72_a_body_may_wait_for_another_workflow(worker):
+def test_a_body_may_wait_for_another_workflow(worker):
     worker("-v0", "--threads", "4")
     handle = later(0.3).with_options(output="later:1").start()
 
@@ -298,7 +298,7 @@ def test_w_72_a_body_may_wait_for_another_workflow(worker):
 # What get() gives.
 
 
-def test_w_72_a_paused_workflow_is_an_answer_at_once(get):
+def test_a_paused_workflow_is_an_answer_at_once(get):
     handle = held().start()
     handle.pause()
 
@@ -310,7 +310,7 @@ def test_w_72_a_paused_workflow_is_an_answer_at_once(get):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
-def test_w_72_one_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, timeout):
+def test_one_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, timeout):
     handle = held().start()
 
     result = get(handle, timeout)
@@ -320,7 +320,7 @@ def test_w_72_one_that_does_not_end_in_time_is_a_wait_timeout_and_goes_on(get, t
     assert handle.status() == "RUNNING"
 
 
-def test_w_72_a_timeout_of_0_looks_once(django_assert_num_queries):
+def test_a_timeout_of_0_looks_once(django_assert_num_queries):
     handle = held().start()
 
     with django_assert_num_queries(1):
@@ -328,7 +328,7 @@ def test_w_72_a_timeout_of_0_looks_once(django_assert_num_queries):
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 5])
-def test_w_72_an_id_that_names_nothing_is_an_answer_at_once(get, timeout):
+def test_an_id_that_names_nothing_is_an_answer_at_once(get, timeout):
     key = uuid4()
 
     result = get(WorkflowHandle(key), timeout)
@@ -338,7 +338,7 @@ def test_w_72_an_id_that_names_nothing_is_an_answer_at_once(get, timeout):
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
-def test_w_72_a_timeout_that_is_no_time_is_refused_as_that_of_a_task(get, timeout):
+def test_a_timeout_that_is_no_time_is_refused_as_that_of_a_task(get, timeout):
     with pytest.raises(ValueError, match=r"timeout is .*; allowed: seconds from 0 on") as refused:
         get(WorkflowHandle(uuid4()), timeout)
     with pytest.raises(ValueError, match="timeout is") as of_task:
@@ -347,7 +347,7 @@ def test_w_72_a_timeout_that_is_no_time_is_refused_as_that_of_a_task(get, timeou
     assert str(refused.value) == str(of_task.value)
 
 
-def test_w_72_in_a_transaction_get_sees_what_that_has_done():
+def test_in_a_transaction_get_sees_what_that_has_done():
     with transaction.atomic():
         handle = held().start()
         before = shown(handle.get(0.05))
@@ -358,7 +358,7 @@ def test_w_72_in_a_transaction_get_sees_what_that_has_done():
     assert (before, after, shown(handle.get(0))) == ("WAIT_TIMEOUT", "WORKFLOW_CANCELLED", "TASK_NOT_FOUND")
 
 
-def test_w_72_in_a_transaction_that_is_broken_get_is_a_broker_error():
+def test_in_a_transaction_that_is_broken_get_is_a_broker_error():
     handle = held().start()
 
     with transaction.atomic():
@@ -370,7 +370,7 @@ def test_w_72_in_a_transaction_that_is_broken_get_is_a_broker_error():
     assert shown(result) == ("BROKER_ERROR" if connection.vendor == "postgresql" else "WAIT_TIMEOUT")
 
 
-def test_w_72_value_is_the_ok_value_or_raises(drain):
+def test_value_is_the_ok_value_or_raises(drain):
     good, bad = one().start(), failing().start()
     drain()
 
@@ -381,7 +381,7 @@ def test_w_72_value_is_the_ok_value_or_raises(drain):
         assert caught.value.error.error_code == "NO"
 
 
-def test_w_72_only_the_result_of_a_completed_workflow_is_kept(drain, django_assert_num_queries):
+def test_only_the_result_of_a_completed_workflow_is_kept(drain, django_assert_num_queries):
     good = ran(one(), drain)
     bad = ran(Workflow("again", {"one": bodies.try_.node()(key="again", fails=1)}, output="one"), drain)
     first = [shown(good.get(0)), shown(bad.get(0))]
@@ -409,14 +409,14 @@ def test_w_72_only_the_result_of_a_completed_workflow_is_kept(drain, django_asse
 )
 @pytest.mark.once
 @pytest.mark.parametrize("workflow", [one(), one().with_options(output=None)], ids=["output", "results"])
-def test_w_72_a_damaged_result_is_an_error_result(drain, get, workflow, values, code):
+def test_a_damaged_result_is_an_error_result(drain, get, workflow, values, code):
     handle = ran(workflow, drain)
     WorkflowRow.objects.filter(pk=handle.id).update(**values)
 
     assert shown(get(handle, 0)) == code
 
 
-def test_w_72_a_damaged_result_of_a_node_is_an_error_result(drain, settings):
+def test_a_damaged_result_of_a_node_is_an_error_result(drain, settings):
     settings.TASKS = {
         "default": {"BACKEND": "horsies_django.backend.HorsiesBackend", "QUEUES": [], "OPTIONS": {"serializer": "rich"}}
     }
@@ -430,7 +430,7 @@ def test_w_72_a_damaged_result_of_a_node_is_an_error_result(drain, settings):
 # The rest of the handle.
 
 
-def test_w_72_every_method_has_a_twin_that_does_the_same(drain):
+def test_every_method_has_a_twin_that_does_the_same(drain):
     async def used():
         handle = await held().astart()
         told = [await handle.astatus(), await handle.atasks(), await handle.aresults(), await handle.apause()]
@@ -454,7 +454,7 @@ def test_w_72_every_method_has_a_twin_that_does_the_same(drain):
     assert {f"a{name}" for name in public if not name.startswith("a")} == {name for name in public if name[0] == "a"}
 
 
-def test_w_72_handles_of_one_run_are_equal():
+def test_handles_of_one_run_are_equal():
     key = uuid4()
 
     assert len({WorkflowHandle(key), WorkflowHandle(str(key)), WorkflowHandle(key.hex)}) == 1
@@ -463,18 +463,18 @@ def test_w_72_handles_of_one_run_are_equal():
 
 
 @pytest.mark.parametrize("given", ["", "no-uuid", 7, None])
-def test_w_72_a_bad_id_is_refused_and_named(given):
+def test_a_bad_id_is_refused_and_named(given):
     for handle in (WorkflowHandle, TaskHandle):
         with pytest.raises(ValueError, match=f"id is {given!r}; allowed: a UUID, or its text"):
             handle(given)
 
 
-def test_w_72_an_unknown_backend_is_refused_and_named():
+def test_an_unknown_backend_is_refused_and_named():
     with pytest.raises(InvalidTask, match="backend is 'nope'; allowed: 'default'"):
         WorkflowHandle(uuid4(), backend="nope")
 
 
-def test_w_72_a_backend_of_another_make_is_refused_and_named(settings):
+def test_a_backend_of_another_make_is_refused_and_named(settings):
     package = BaseTaskBackend.__module__.removesuffix(".base")
     settings.TASKS = {**settings.TASKS, "other": {"BACKEND": f"{package}.dummy.DummyBackend"}}
 
@@ -482,7 +482,7 @@ def test_w_72_a_backend_of_another_make_is_refused_and_named(settings):
         WorkflowHandle(uuid4(), backend="other")
 
 
-def test_w_72_a_node_that_is_not_there_is_named(drain):
+def test_a_node_that_is_not_there_is_named(drain):
     handle, gone = ran(failing(), drain), WorkflowHandle(uuid4())
 
     for ask in (handle.result_for, handle.retry, async_to_sync(handle.aresult_for), async_to_sync(handle.aretry)):
@@ -520,7 +520,7 @@ def test_a_handle_takes_the_node_objects_that_its_workflow_was_given(drain):
             ask([plain, "nope"])
 
 
-def test_p_08_the_name_of_an_event_is_judged():
+def test_the_name_of_an_event_is_judged():
     handle = held().start()
 
     for name in ("", "x" * 101, "\0", 7, None):
@@ -529,7 +529,7 @@ def test_p_08_the_name_of_an_event_is_judged():
     assert handle.send_event("x" * 100)
 
 
-def test_p_08_the_payload_of_an_event_is_judged_and_named():
+def test_the_payload_of_an_event_is_judged_and_named():
     handle = held().start()
 
     with pytest.raises(TypeError, match="<class 'object'> in the payload of event 'said'"):
@@ -544,7 +544,7 @@ def test_p_08_the_payload_of_an_event_is_judged_and_named():
 # Unique keys.
 
 
-def test_w_70_of_many_starts_at_once_with_one_key_there_is_one_run():
+def test_of_many_starts_at_once_with_one_key_there_is_one_run():
     barrier, ids = threading.Barrier(8), []
 
     def start():
@@ -563,7 +563,7 @@ def test_w_70_of_many_starts_at_once_with_one_key_there_is_one_run():
     assert (len(ids), len(set(ids)), WorkflowRow.objects.count()) == (8, 1, 1)
 
 
-def test_w_70_a_key_that_a_subworkflow_has_is_taken(drain):
+def test_a_key_that_a_subworkflow_has_is_taken(drain):
     handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}), drain)
     (child,) = children(handle)
 
@@ -572,7 +572,7 @@ def test_w_70_a_key_that_a_subworkflow_has_is_taken(drain):
         held(unique_key="held").start()
 
 
-def test_w_60_a_subworkflow_whose_key_is_taken_fails_and_says_by_whom(drain):
+def test_a_subworkflow_whose_key_is_taken_fails_and_says_by_whom(drain):
     holder = bodies.Held.build().start()
     handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}, output="sub"), drain)
 
@@ -589,7 +589,7 @@ def test_w_60_a_subworkflow_whose_key_is_taken_fails_and_says_by_whom(drain):
     assert handle.get(0).ok == "then"
 
 
-def test_w_60_of_two_subworkflows_with_one_key_one_fails(drain):
+def test_of_two_subworkflows_with_one_key_one_fails(drain):
     handle = ran(Workflow("outer", {"a": bodies.Held.node()(), "b": bodies.Held.node()()}), drain)
 
     (child,) = children(handle)
@@ -599,14 +599,14 @@ def test_w_60_of_two_subworkflows_with_one_key_one_fails(drain):
     assert sorted(map(str, codes(handle).values())) == ["None", "WORKFLOW_KEY_TAKEN"]
 
 
-def test_w_60_a_subworkflow_with_the_key_of_the_workflow_above_fails(drain):
+def test_a_subworkflow_with_the_key_of_the_workflow_above_fails(drain):
     handle = ran(Workflow("outer", {"sub": bodies.Held.node()()}, unique_key="held"), drain)
 
     assert handle.get(0).err.error_code == "WORKFLOW_KEY_TAKEN"
     assert str(handle.id) in handle.get(0).err.message
 
 
-def test_p_10_a_retry_policy_lets_a_subworkflow_wait_for_its_key(worker):
+def test_a_retry_policy_lets_a_subworkflow_wait_for_its_key(worker):
     worker("-v0")
     holder = bodies.Held.build().start()
     policy = RetryPolicy.fixed([1] * 10, auto_retry_for=["WORKFLOW_KEY_TAKEN"])
@@ -625,14 +625,14 @@ def test_p_10_a_retry_policy_lets_a_subworkflow_wait_for_its_key(worker):
 # Levels.
 
 
-def test_w_60_as_many_levels_as_are_allowed(drain):
+def test_as_many_levels_as_are_allowed(drain):
     handle = ran(bodies.Deep.build_with(left=31), drain)
 
     assert handle.get(0).ok == 0
     assert max(WorkflowRow.objects.values_list("depth", flat=True)) == 31
 
 
-def test_w_60_one_level_more_is_an_error_that_names_it(drain):
+def test_one_level_more_is_an_error_that_names_it(drain):
     handle = ran(bodies.Deep.build_with(left=32), drain)
 
     error = handle.get(0).err

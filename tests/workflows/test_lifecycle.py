@@ -1,4 +1,4 @@
-"""The tables of changes that the documentation prints, held against what the engine does to the rows (W-30 … W-38)."""
+"""The tables of changes that the documentation prints, held against what the engine does to the rows."""
 
 from __future__ import annotations
 

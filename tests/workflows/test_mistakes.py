@@ -1,4 +1,4 @@
-"""Every mistake of W-001 … W-031 is found as a workflow is built, by its code, and names what is wrong and allowed."""
+"""Every mistake in a definition is found as a workflow is built, by its code, and names what is wrong and allowed."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""What an argument, an option, a map, a sleep and an event of a node come to in its blueprint (W-10)."""
+"""What an argument, an option, a map, a sleep and an event of a node come to in its blueprint."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a workflow comes to (W-01, W-40, W-41, W-50, W-51; scenario 64)."""
+"""What a workflow comes to."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("cases", "error"), CASES)
-def test_w_50_a_success_policy(drain, cases, error):
+def test_a_success_policy(drain, cases, error):
     policy = SuccessPolicy(
         [SuccessCase(required, optional=["worse"] if "worse" not in required else []) for required in cases]
     )
@@ -52,7 +52,7 @@ def test_w_50_a_success_policy(drain, cases, error):
         assert WorkflowRow.objects.get(pk=handle.id).error.get("node_id") == error[1]
 
 
-def test_w_40_the_first_failed_node_by_index_is_the_error(drain):
+def test_the_first_failed_node_by_index_is_the_error(drain):
     wait = bodies.give.node(node_id="wait", queue_name="slow")()
     early = bodies.fail.node(node_id="early", waits_for=[wait])(message="later in time")
     late = bodies.fail.node(node_id="late")(message="earlier in time")
@@ -69,7 +69,7 @@ def test_w_40_the_first_failed_node_by_index_is_the_error(drain):
     assert row.completed_at is not None
 
 
-def test_w_40_a_recovery_branch_runs_and_it_is_failed_all_the_same(drain):
+def test_a_recovery_branch_runs_and_it_is_failed_all_the_same(drain):
     bad = bodies.fail.node()()
     handle = ran(Workflow("recovery", [bad, bodies.try_.node(waits_for=[bad], allow_failed_deps=True)(key="r")]), drain)
 
@@ -77,7 +77,7 @@ def test_w_40_a_recovery_branch_runs_and_it_is_failed_all_the_same(drain):
     assert times("r") == 1
 
 
-def test_w_01_w_51_without_an_output_it_is_the_results_of_the_last_nodes(drain):
+def test_without_an_output_it_is_the_results_of_the_last_nodes(drain):
     first, unwanted = bodies.give.node()(value=1), bodies.give.node(run_when=bodies.no)()
     last = {"a": bodies.give.node()(value=first), "b": bodies.give.node(waits_for=[first])(value=[1, {"c": None}])}
 
@@ -90,7 +90,7 @@ def test_w_01_w_51_without_an_output_it_is_the_results_of_the_last_nodes(drain):
     assert handle.results()["first"].ok == 1
 
 
-def test_w_51_the_output_may_stand_anywhere(drain):
+def test_the_output_may_stand_anywhere(drain):
     first = bodies.give.node(node_id="first")(value=None)
     handle = ran(Workflow("output", [first, bodies.give.node(waits_for=[first])(value=3)], output="first"), drain)
 
@@ -98,14 +98,14 @@ def test_w_51_the_output_may_stand_anywhere(drain):
     assert handle.get(timeout=0).ok is None
 
 
-def test_w_51_an_output_that_was_skipped_by_its_condition(drain):
+def test_an_output_that_was_skipped_by_its_condition(drain):
     handle = ran(Workflow("output", {"one": bodies.give.node(run_when=bodies.no)()}, output="one"), drain)
 
     assert str(handle.status()) == "COMPLETED"
     assert handle.get(timeout=0).ok is None
 
 
-def test_w_41_a_failure_pauses_at_once(drain):
+def test_a_failure_pauses_at_once(drain):
     bad = bodies.fail.node(node_id="bad")()
     after = bodies.try_.node(node_id="after", waits_for=[bad], allow_failed_deps=True)(key="after")
     other = bodies.give.node(node_id="other", queue_name="slow")()
@@ -128,7 +128,7 @@ def test_w_41_a_failure_pauses_at_once(drain):
     assert (times("after"), times("last")) == (1, 1)
 
 
-def test_w_41_a_failure_of_the_last_node_pauses_too(drain):
+def test_a_failure_of_the_last_node_pauses_too(drain):
     handle = ran(Workflow("pause", {"bad": bodies.fail.node()()}, on_error=OnError.PAUSE), drain)
 
     assert str(handle.status()) == "PAUSED"
@@ -137,7 +137,7 @@ def test_w_41_a_failure_of_the_last_node_pauses_too(drain):
     assert not handle.resume()
 
 
-def test_w_41_each_failure_pauses_again(drain):
+def test_each_failure_pauses_again(drain):
     first = bodies.fail.node(node_id="first")()
     second = bodies.fail.node(node_id="second", waits_for=[first], allow_failed_deps=True)()
     third = bodies.give.node(node_id="third", waits_for=[second], allow_failed_deps=True)()
@@ -153,7 +153,7 @@ def test_w_41_each_failure_pauses_again(drain):
     assert str(handle.status()) == "FAILED"
 
 
-def test_w_41_a_skip_pauses_nothing(drain):
+def test_a_skip_pauses_nothing(drain):
     one = bodies.give.node(run_when=bodies.no)()
     handle = ran(Workflow("pause", [one, bodies.give.node(waits_for=[one])()], on_error=OnError.PAUSE), drain)
 

@@ -1,4 +1,4 @@
-"""Random graphs, each edge written in one of the ways in which a user can: the blueprint has these edges (W-11)."""
+"""Random graphs, each edge written in one of the ways in which a user can: the blueprint has these edges."""
 
 from itertools import combinations
 

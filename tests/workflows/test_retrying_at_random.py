@@ -54,7 +54,7 @@ def bring_to_its_end(handle, drain):
     st.sampled_from(OnError),
 )
 @settings(EXAMPLES, max_examples=3)
-def test_p_06_whatever_is_retried_nothing_is_lost(drain, nodes, actions, on_error):
+def test_whatever_is_retried_nothing_is_lost(drain, nodes, actions, on_error):
     handle = built(nodes, uuid4().hex, on_error).start()
 
     for action, number in actions:

@@ -48,7 +48,7 @@ def test_rich_values_of_the_last_nodes(drain):
     assert handle.get(timeout=0).ok["one"].ok == VALUE
 
 
-def test_p_08_a_rich_event(drain):
+def test_a_rich_event(drain):
     said = wait_for_event("said", node_id="said")
     handle = ran(Workflow("rich", [said, bodies.give.node(node_id="after")(value=said)]), drain)
 
@@ -59,7 +59,7 @@ def test_p_08_a_rich_event(drain):
 
 
 @pytest.mark.parametrize("payload", ["a\0b", float("nan"), object(), "\ud800"])
-def test_p_08_an_event_that_can_not_be_stored_is_refused(drain, payload):
+def test_an_event_that_can_not_be_stored_is_refused(drain, payload):
     handle = ran(Workflow("rich", {"said": wait_for_event("said")}), drain)
 
     with pytest.raises((TypeError, ValueError), match="payload"):

@@ -1,4 +1,4 @@
-"""Starting a run, and what its nodes inherit (W-70, W-71, P-01, P-09)."""
+"""Starting a run, and what its nodes inherit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def one(key="one"):
     return Workflow("start", {"one": bodies.try_.node()(key=key)}, output="one")
 
 
-def test_p_01_a_start_is_rolled_back_with_its_transaction(drain):
+def test_a_start_is_rolled_back_with_its_transaction(drain):
     with transaction.atomic():
         handle = one().start()
         transaction.set_rollback(True)
@@ -38,7 +38,7 @@ def test_p_01_a_start_is_rolled_back_with_its_transaction(drain):
     assert times("one") == 0
 
 
-def test_p_01_a_start_is_seen_with_its_transaction(drain):
+def test_a_start_is_seen_with_its_transaction(drain):
     with transaction.atomic():
         handle = one().start()
         assert handle.pause()
@@ -49,7 +49,7 @@ def test_p_01_a_start_is_seen_with_its_transaction(drain):
     assert handle.get(timeout=0).ok == 1
 
 
-def test_p_01_each_control_is_rolled_back_with_its_transaction(drain):
+def test_each_control_is_rolled_back_with_its_transaction(drain):
     handle = one().start()
     with transaction.atomic():
         handle.cancel()
@@ -60,7 +60,7 @@ def test_p_01_each_control_is_rolled_back_with_its_transaction(drain):
     assert handle.get(timeout=0).ok == 1
 
 
-def test_w_70_a_repeat_with_the_same_id_is_the_same_run(drain):
+def test_a_repeat_with_the_same_id_is_the_same_run(drain):
     key = uuid4()
 
     first, second = one().start(key), one("other").start(str(key))
@@ -72,7 +72,7 @@ def test_w_70_a_repeat_with_the_same_id_is_the_same_run(drain):
     assert (times("one"), times("other"), WorkflowRow.objects.count()) == (1, 0, 1)
 
 
-def test_w_70_a_repeat_in_a_transaction_leaves_that_usable(drain):
+def test_a_repeat_in_a_transaction_leaves_that_usable(drain):
     key = one().start().id
     with transaction.atomic():
         assert one().start(key).id == key
@@ -82,7 +82,7 @@ def test_w_70_a_repeat_in_a_transaction_leaves_that_usable(drain):
     assert other.get(timeout=0).ok == 1
 
 
-def test_w_70_the_id_of_another_workflow_is_refused():
+def test_the_id_of_another_workflow_is_refused():
     key = one().start().id
 
     with pytest.raises(PayloadMismatch):
@@ -90,25 +90,25 @@ def test_w_70_the_id_of_another_workflow_is_refused():
 
 
 @pytest.mark.parametrize("given", ["", "no-uuid", 7])
-def test_w_70_a_bad_id_is_refused(given):
+def test_a_bad_id_is_refused(given):
     with pytest.raises(InvalidWorkflow, match="HRS-032"):
         one().start(given)
 
 
-def test_w_70_a_start_from_async_code(drain):
+def test_a_start_from_async_code(drain):
     handle = async_to_sync(one().astart)()
     drain()
 
     assert handle.get(timeout=0).ok == 1
 
 
-def test_w_72_a_handle_is_rebuilt_from_its_id(drain):
+def test_a_handle_is_rebuilt_from_its_id(drain):
     handle = WorkflowHandle(str(ran(one(), drain).id))
 
     assert (handle.get(timeout=0).ok, value(handle, "one")) == (1, 1)
 
 
-def test_w_05_a_workflow_can_be_started_often(drain):
+def test_a_workflow_can_be_started_often(drain):
     workflow = one()
     handles = [workflow.start() for _ in range(5)]
     drain()
@@ -117,7 +117,7 @@ def test_w_05_a_workflow_can_be_started_often(drain):
     assert (times("one"), len({handle.id for handle in handles})) == (5, 5)
 
 
-def test_p_09_queue_priority_and_deadline_are_inherited(drain):
+def test_queue_priority_and_deadline_are_inherited(drain):
     until = timezone.now() + timedelta(hours=1)
     own = until + timedelta(hours=1)
     nodes = {
@@ -141,7 +141,7 @@ def test_p_09_queue_priority_and_deadline_are_inherited(drain):
     }
 
 
-def test_p_09_a_subworkflow_inherits_too(drain):
+def test_a_subworkflow_inherits_too(drain):
     handle = Workflow("terms", {"sub": bodies.Waiting.node()()}, queue_name="slow", priority=7).start()
     drain()
     below = WorkflowRow.objects.get(parent__workflow=handle.id)
@@ -151,7 +151,7 @@ def test_p_09_a_subworkflow_inherits_too(drain):
     assert (task.queue_name, task.priority) == ("slow", 7)
 
 
-def test_p_09_a_unique_key_is_held_while_it_lives(drain):
+def test_a_unique_key_is_held_while_it_lives(drain):
     keyed = one().with_options(unique_key="import")
     first = keyed.start()
 
@@ -163,7 +163,7 @@ def test_p_09_a_unique_key_is_held_while_it_lives(drain):
     assert third.id != first.id
 
 
-def test_p_13_a_start_costs_the_same_number_of_statements_for_any_number_of_nodes(drain):
+def test_a_start_costs_the_same_number_of_statements_for_any_number_of_nodes(drain):
     def cost(size):
         nodes = [bodies.give.node()() for _ in range(size)]
         workflow = Workflow("cost", [*nodes, bodies.give.node(waits_for=nodes)()])
@@ -174,7 +174,7 @@ def test_p_13_a_start_costs_the_same_number_of_statements_for_any_number_of_node
     assert cost(5) == cost(100)
 
 
-def test_p_13_many_parents_of_one_node(drain):
+def test_many_parents_of_one_node(drain):
     nodes = [bodies.give.node()() for _ in range(500)]
     handle = ran(Workflow("fan", [*nodes, bodies.try_.node(waits_for=nodes)(key="last")]), drain)
 
@@ -183,7 +183,7 @@ def test_p_13_many_parents_of_one_node(drain):
     assert contradictions(handle) == []
 
 
-def test_p_09_a_retry_while_another_run_holds_its_unique_key_is_refused(drain):
+def test_a_retry_while_another_run_holds_its_unique_key_is_refused(drain):
     keyed = Workflow("keyed", {"one": bodies.fail.node()()}, unique_key="import")
     first = ran(keyed, drain)
     second = Workflow("keyed", {"one": bodies.give.node()()}, unique_key="import").start()

@@ -1,4 +1,4 @@
-"""Workflows in workflows (W-60 … W-62, P-10; scenario 62)."""
+"""Workflows in workflows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows():
     return WorkflowRow.objects.order_by("depth")
 
 
-def test_w_60_two_deep(drain):
+def test_two_deep(drain):
     middle = bodies.Middle.node(node_id="middle")(key="deep")
     after = bodies.give.node(node_id="after")(value=middle)
 
@@ -49,7 +49,7 @@ def test_w_60_two_deep(drain):
     assert not any(contradictions(one) for one in (handle, below, *children(below)))
 
 
-def test_w_60_a_child_is_made_when_its_turn_has_come(drain):
+def test_a_child_is_made_when_its_turn_has_come(drain):
     first = bodies.give.node(node_id="first", queue_name="slow")()
     leaf = bodies.Leaf.node(node_id="leaf", waits_for=[first])(key="late")
     handle = Workflow("top", [first, leaf]).start()
@@ -62,7 +62,7 @@ def test_w_60_a_child_is_made_when_its_turn_has_come(drain):
     assert states(handle) == {"first": "COMPLETED", "leaf": "COMPLETED"}
 
 
-def test_w_61_values_go_in_and_out(drain):
+def test_values_go_in_and_out(drain):
     first = bodies.give.node(node_id="first")(value={"a": 1})
     leaf = bodies.Leaf.node(node_id="leaf")(key="fed", value=first)
 
@@ -71,7 +71,7 @@ def test_w_61_values_go_in_and_out(drain):
     assert value(handle, "leaf") == ["fed", {"a": 1}]
 
 
-def test_w_51_w_61_without_an_output_it_gives_none(drain):
+def test_without_an_output_it_gives_none(drain):
     silent = bodies.Silent.node(node_id="silent")()
     after = bodies.give.node(node_id="after")(value=silent)
 
@@ -81,7 +81,7 @@ def test_w_51_w_61_without_an_output_it_gives_none(drain):
     assert value(handle, "after") is None
 
 
-def test_w_61_a_failed_child_fails_its_node_with_a_summary(drain):
+def test_a_failed_child_fails_its_node_with_a_summary(drain):
     middle = bodies.Middle.node(node_id="middle")(key="bad", fails=9)
     after = bodies.give.node(node_id="after", waits_for=[middle])()
     judge = bodies.judge.node(node_id="judge", allow_failed_deps=True)(outcome=middle.result)
@@ -97,7 +97,7 @@ def test_w_61_a_failed_child_fails_its_node_with_a_summary(drain):
     assert codes(below) == {"leaf": "SUBWORKFLOW_FAILED", "after": "UPSTREAM_SKIPPED"}
 
 
-def test_w_60_one_that_can_not_be_built_fails_its_node(drain):
+def test_one_that_can_not_be_built_fails_its_node(drain):
     handle = ran(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
 
     assert states(handle) == {"broken": "FAILED"}
@@ -105,7 +105,7 @@ def test_w_60_one_that_can_not_be_built_fails_its_node(drain):
     assert rows().count() == 1
 
 
-def test_w_62_pause_and_resume_go_down(drain):
+def test_pause_and_resume_go_down(drain):
     said = bodies.Waiting.node(node_id="said")()
     handle = ran(Workflow("top", {"said": said, "slow": bodies.give.node(queue_name="slow")()}), drain)
     (below,) = children(handle)
@@ -122,7 +122,7 @@ def test_w_62_pause_and_resume_go_down(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_w_62_cancel_goes_down(drain):
+def test_cancel_goes_down(drain):
     handle = ran(Workflow("top", {"said": bodies.Waiting.node()()}), drain)
     (below,) = children(handle)
 
@@ -134,7 +134,7 @@ def test_w_62_cancel_goes_down(drain):
     assert not contradictions(handle) + contradictions(below)
 
 
-def test_w_61_a_cancelled_child_fails_its_node(drain):
+def test_a_cancelled_child_fails_its_node(drain):
     sub = bodies.Waiting.node(node_id="sub")()
     after = bodies.give.node(node_id="after", waits_for=[sub])()
     handle = ran(Workflow("top", [sub, after]), drain)
@@ -148,7 +148,7 @@ def test_w_61_a_cancelled_child_fails_its_node(drain):
 
 
 @pytest.mark.parametrize("which", ["child", "root"])
-def test_w_41_w_44_a_paused_child_with_nothing_open_can_be_cancelled(drain, which):
+def test_a_paused_child_with_nothing_open_can_be_cancelled(drain, which):
     handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key=f"fragile {which}")}), drain)
     (below,) = children(handle)
     assert [str(row.status) for row in rows()] == ["RUNNING", "PAUSED"]
@@ -162,7 +162,7 @@ def test_w_41_w_44_a_paused_child_with_nothing_open_can_be_cancelled(drain, whic
     assert contradictions(handle) == []
 
 
-def test_w_41_a_paused_child_goes_on_by_itself(drain):
+def test_a_paused_child_goes_on_by_itself(drain):
     handle = ran(Workflow("top", {"fragile": bodies.Fragile.node()(key="fragile")}), drain)
     (below,) = children(handle)
 
@@ -173,7 +173,7 @@ def test_w_41_a_paused_child_goes_on_by_itself(drain):
     assert [str(row.status) for row in rows()] == ["FAILED", "FAILED"]
 
 
-def test_w_41_w_62_a_failure_pauses_what_is_below(drain):
+def test_a_failure_pauses_what_is_below(drain):
     nodes = {"said": bodies.Waiting.node()(), "bad": bodies.fail.node(queue_name="slow")()}
     handle = ran_on_default(Workflow("top", nodes, on_error=OnError.PAUSE), drain)
 
@@ -194,7 +194,7 @@ def ran_on_default(workflow, drain):
     return handle
 
 
-def test_p_03_w_62_a_child_that_is_built_while_its_workflow_is_paused(drain):
+def test_a_child_that_is_built_while_its_workflow_is_paused(drain):
     handle = start_stopping("pause")
     drain()
 
@@ -206,7 +206,7 @@ def test_p_03_w_62_a_child_that_is_built_while_its_workflow_is_paused(drain):
     assert times("stopping pause") == 1
 
 
-def test_p_03_w_62_a_child_that_is_built_while_its_workflow_is_cancelled(drain):
+def test_a_child_that_is_built_while_its_workflow_is_cancelled(drain):
     handle = start_stopping("cancel")
     drain()
 
@@ -216,7 +216,7 @@ def test_p_03_w_62_a_child_that_is_built_while_its_workflow_is_cancelled(drain):
     assert contradictions(handle) == []
 
 
-def test_w_60_a_node_that_has_ended_while_it_was_built_gets_no_subworkflow(drain):
+def test_a_node_that_has_ended_while_it_was_built_gets_no_subworkflow(drain):
     other = wait_for_event("other", node_id="other")
     handle = Workflow("top", [bodies.Unwanted.node(node_id="sub")(node_id="sub"), other]).start()
 
@@ -226,7 +226,7 @@ def test_w_60_a_node_that_has_ended_while_it_was_built_gets_no_subworkflow(drain
     assert states(handle) == {"sub": "FAILED", "other": "RUNNING"}
 
 
-def test_w_60_a_node_that_has_its_subworkflow_ends_with_it_whatever_became_of_the_task_that_built_it(drain):
+def test_a_node_that_has_its_subworkflow_ends_with_it_whatever_became_of_the_task_that_built_it(drain):
     """A worker may die between the two commits, and the node's policy cover other ends than that."""
     handle = Workflow("top", [bodies.Waiting.node(node_id="sub")()]).start()
     drain()
@@ -249,7 +249,7 @@ def start_stopping(how):
     return Workflow("top", {"sub": bodies.Stopping.node()(how=how, workflow_id=str(key))}).start(key)
 
 
-def test_p_06_retry_goes_down(drain):
+def test_retry_goes_down(drain):
     middle = bodies.Middle.node(node_id="middle")(key="again", fails=1)
     good = bodies.Leaf.node(node_id="good")(key="good")
     after = bodies.give.node(node_id="after")(value=[middle, good])
@@ -266,7 +266,7 @@ def test_p_06_retry_goes_down(drain):
         assert contradictions(one) == []
 
 
-def test_p_06_retry_after_a_cancel_goes_down(drain):
+def test_retry_after_a_cancel_goes_down(drain):
     sub = bodies.Waiting.node(node_id="sub")()
     handle = ran(Workflow("top", [sub, bodies.give.node(node_id="after")(value=sub)]), drain)
     (below,) = children(handle)
@@ -282,7 +282,7 @@ def test_p_06_retry_after_a_cancel_goes_down(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_p_06_retry_builds_what_could_not_be_built(drain):
+def test_retry_builds_what_could_not_be_built(drain):
     handle = ran(Workflow("top", {"broken": bodies.Broken.node()(why="no reason")}), drain)
 
     assert handle.retry()
@@ -292,7 +292,7 @@ def test_p_06_retry_builds_what_could_not_be_built(drain):
     assert contradictions(handle) == []
 
 
-def test_p_07_w_60_a_child_that_maps(drain):
+def test_a_child_that_maps(drain):
     handle = ran(Workflow("top", {"wide": bodies.Wide.node()(key="wide", fails=1)}), drain)
     failed = states(handle)
 
@@ -304,7 +304,7 @@ def test_p_07_w_60_a_child_that_maps(drain):
     assert [times(f"wide-{item}") for item in (1, 2, 3)] == [2, 1, 2]
 
 
-def test_w_42_a_child_whose_build_has_not_begun_is_taken_back(drain):
+def test_a_child_whose_build_has_not_begun_is_taken_back(drain):
     handle = Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf")}).start()
 
     handle.pause()
@@ -317,7 +317,7 @@ def test_w_42_a_child_whose_build_has_not_begun_is_taken_back(drain):
     assert value(handle, "leaf") == ["leaf", None]
 
 
-def test_w_62_steps_of_parent_and_child_in_between(drain):
+def test_steps_of_parent_and_child_in_between(drain):
     handle = Workflow("top", {"leaf": bodies.Leaf.node()(key="leaf"), "two": bodies.give.node()()}).start()
     for _ in range(10):
         step()
@@ -334,7 +334,7 @@ def policy(*codes, retries=2):
 
 
 @pytest.mark.parametrize("code", ["*", "SUBWORKFLOW_FAILED", "NOT_YET"])
-def test_p_10_a_subworkflow_is_built_again_as_its_policy_says(drain, code):
+def test_a_subworkflow_is_built_again_as_its_policy_says(drain, code):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy(code))(key="policy", fails=1)
     handle = ran(Workflow("top", [leaf], on_error=OnError.PAUSE), drain)
 
@@ -352,7 +352,7 @@ def test_p_10_a_subworkflow_is_built_again_as_its_policy_says(drain, code):
 
 
 @pytest.mark.parametrize("value", [0, bodies.give.node(node_id="value")(value=0)], ids=["plain", "fed"])
-def test_p_10_a_task_whose_subworkflow_was_built_again_meanwhile_builds_none(drain, value):
+def test_a_task_whose_subworkflow_was_built_again_meanwhile_builds_none(drain, value):
     """A worker may die after it has built one and before that is written: its task runs again, however late."""
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1, value=value)
     handle = ran(Workflow("top", [leaf, *([value] if value else [])]), drain)
@@ -370,7 +370,7 @@ def test_p_10_a_task_whose_subworkflow_was_built_again_meanwhile_builds_none(dra
     assert contradictions(handle) == []
 
 
-def test_p_10_a_policy_that_is_used_up_fails_the_node_and_a_retry_begins_anew(drain):
+def test_a_policy_that_is_used_up_fails_the_node_and_a_retry_begins_anew(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=3)
     handle = ran(Workflow("top", [leaf]), drain)
 
@@ -387,7 +387,7 @@ def test_p_10_a_policy_that_is_used_up_fails_the_node_and_a_retry_begins_anew(dr
     assert contradictions(handle) == []
 
 
-def test_p_10_as_often_and_as_late_as_the_policy_says(drain):
+def test_as_often_and_as_late_as_the_policy_says(drain):
     policy = RetryPolicy.fixed([1, 1], auto_retry_for=["*"], jitter=False)
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy)(key="policy", fails=99)
     handle = ran(Workflow("top", [leaf]), drain)
@@ -402,7 +402,7 @@ def test_p_10_as_often_and_as_late_as_the_policy_says(drain):
     assert recover_stuck_workflows() == []
 
 
-def test_p_10_a_pause_gives_no_further_retries(drain):
+def test_a_pause_gives_no_further_retries(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*", retries=1))(key="policy", fails=99)
     handle = ran(Workflow("top", [leaf]), drain)
 
@@ -414,7 +414,7 @@ def test_p_10_a_pause_gives_no_further_retries(drain):
     assert codes(handle) == {"leaf": "SUBWORKFLOW_FAILED"}
 
 
-def test_p_10_one_that_was_replaced_is_left_alone(drain):
+def test_one_that_was_replaced_is_left_alone(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1)
     handle = ran(Workflow("top", [leaf]), drain)
     (old,) = children(handle)
@@ -431,7 +431,7 @@ def test_p_10_one_that_was_replaced_is_left_alone(drain):
     assert contradictions(handle) == []
 
 
-def test_s2_10_p_10_the_task_that_built_it_may_be_gone(drain):
+def test_the_task_that_built_it_may_be_gone(drain):
     nodes = {"leaf": bodies.Waiting.node()(), "asked": bodies.give.node(run_when=bodies.yes)(value=1)}
     handle = ran(Workflow("top", nodes), drain)
     Task.objects.filter(status="COMPLETED").delete()
@@ -444,7 +444,7 @@ def test_s2_10_p_10_the_task_that_built_it_may_be_gone(drain):
     assert str(handle.status()) == "COMPLETED"
 
 
-def test_p_10_an_error_that_the_policy_does_not_cover_is_not_retried(drain):
+def test_an_error_that_the_policy_does_not_cover_is_not_retried(drain):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("OTHER"))(key="policy", fails=1)
 
     handle = ran(Workflow("top", [leaf]), drain)
@@ -453,7 +453,7 @@ def test_p_10_an_error_that_the_policy_does_not_cover_is_not_retried(drain):
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel"])
-def test_p_10_a_retry_that_waits_is_taken_back(drain, how):
+def test_a_retry_that_waits_is_taken_back(drain, how):
     leaf = bodies.Leaf.node(node_id="leaf", retry_policy=policy("*"))(key="policy", fails=1)
     handle = ran(Workflow("top", [leaf]), drain)
 

@@ -1,4 +1,4 @@
-"""What mypy reads can be built too (W-04)."""
+"""What mypy reads can be built too."""
 
 from tests.workflows import typed
 

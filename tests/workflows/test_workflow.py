@@ -1,4 +1,4 @@
-"""A workflow as a whole: ids (W-06), places, output, policy, copies."""
+"""A workflow as a whole: ids, places, output, policy, copies."""
 
 import time
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Why a workflow counts as completed though not all of its nodes did, in words. :mod:`.finishing` decides it (W-50)."""
+"""Why a workflow counts as completed though not all of its nodes did, in words. :mod:`.finishing` decides it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from .send_by_name import rewriting, send_by_path, task_at
 from .summary import ListedTask, as_listed, listed
 from .task_states import State
 
-#: Tasks of one page (A3-100).
+#: Tasks of one page.
 PAGE: Final = 30
 
 
@@ -62,7 +62,7 @@ class Inspector:
         limit: int = PAGE,
         after: UUID | str | None = None,
     ) -> list[ListedTask]:
-        """Return tasks, the newest first; ``after`` the one with this id, to have the next page (A3-100).
+        """Return tasks, the newest first; ``after`` the one with this id, to have the next page.
 
         ``older_than`` is how long ago they were sent: seconds, a timedelta or a text such as ``"7d"``. Raises
         ValueError, saying what is allowed.
@@ -128,7 +128,7 @@ class Inspector:
         return self.chosen(*ids).delete()
 
     def update(self, id: UUID | str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Report:
-        """Give a scheduled task other arguments (A3-101); its keys stay those of the call that was sent.
+        """Give a scheduled task other arguments; its keys stay those of the call that was sent.
 
         Raises ValueError if there is no task at its path any more, and what ``send()`` raises for arguments.
         """

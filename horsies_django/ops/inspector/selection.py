@@ -31,7 +31,7 @@ class Chosen(ABC):
     rows: TaskQuerySet
 
     def run(self, *, dry_run: bool = False) -> Report:
-        """Let scheduled and retrying tasks be due now (A3-101)."""
+        """Let scheduled and retrying tasks be due now."""
         return self.do(actions.RUN, dry_run=dry_run)
 
     def cancel(self, *, include_running: bool = False, dry_run: bool = False) -> Report:
@@ -49,7 +49,7 @@ class Chosen(ABC):
     def delete(self, *, dry_run: bool = False) -> Report:
         """Delete tasks that have ended and, by id or if their states were named, such that have not begun.
 
-        Those that a worker holds stay (A3-101), and so do those that a workflow waits for.
+        Those that a worker holds stay, and so do those that a workflow waits for.
         """
         return self.do(actions.DELETE, dry_run=dry_run)
 

@@ -25,7 +25,7 @@ class ListedTask:
 
     Attributes:
         state: Its status; of a PENDING one, why it waits.
-        is_orphaned: Whether a worker holds it that has fallen silent for too long (A3-107).
+        is_orphaned: Whether a worker holds it that has fallen silent for too long.
         call: Its arguments in a line, masked and cut.
         due_at: When it may be, or might have been, claimed.
         group_key: Of a group that still takes calls, the key that they have in common.
