@@ -427,6 +427,7 @@ def test_the_other_defaults(configured):
     assert (config.database, config.serializer, config.queues) == ("default", "json", {})
     assert (config.worker.processes, config.worker.threads, config.worker.prefetch) == (1, 8, 0)
     assert (config.worker.max_tasks_per_child, config.worker.reaper, config.worker.name) == (None, True, "")
+    assert config.worker.poll_interval == 1
     assert (config.retention.completed, config.retention.failed) == (timedelta(days=7), timedelta(days=30))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
+from django.db import connection
 
 from horsies_django import OnError, SuccessCase, SuccessPolicy, Workflow
+from horsies_django.models import Task, WorkflowTask
 from horsies_django.models import Workflow as WorkflowRow
 from tests.workflows import bodies
 from tests.workflows.running import contradictions, ran, states, times
@@ -169,3 +171,17 @@ def test_the_end_of_a_workflow_is_a_line_of_the_log(drain, caplog):
         f"workflow completed id={well.id} name=well",
         f"workflow failed id={badly.id} name=badly node=bad error=NO",
     ]
+
+
+@pytest.mark.parametrize("body", [bodies.give, bodies.fail])
+def test_the_end_of_a_task_of_its_node_and_of_the_workflow_are_one_transaction(drain, body):
+    ran(Workflow("one", [body.node()()]), drain)
+
+    if connection.vendor == "sqlite":
+        return  # it does not tell which transaction wrote a row
+    writers = set()
+    with connection.cursor() as cursor:
+        for model in (Task, WorkflowTask, WorkflowRow):
+            cursor.execute(f"SELECT xmin::text FROM {model._meta.db_table}")
+            writers |= {row[0] for row in cursor.fetchall()}
+    assert len(writers) == 1
