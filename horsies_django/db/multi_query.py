@@ -12,7 +12,7 @@ from django.db.models import BooleanField, Expression, ExpressionWrapper, FloatF
 from .statements import JSON, Statement
 
 
-def ask(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
+def run_queries(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
     """Ask for one value each, in one statement."""
     columns = ", ".join(f"({part.sql})" for part in parts.values())
     params = [param for part in parts.values() for param in part.params]
@@ -21,7 +21,7 @@ def ask(database: str, parts: Mapping[str, Statement]) -> dict[str, Any]:
         return dict(zip(parts, cursor.fetchone(), strict=True))
 
 
-def counting(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
+def count_query(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
     """Count ``rows``, no more than ``limit`` of them, and those of them that meet each condition: a JSON array."""
     json_of = JSON[connections[rows.db].vendor]
     flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
@@ -30,7 +30,7 @@ def counting(rows: QuerySet[Any], limit: int, **conditions: Q) -> Statement:
     return Statement(f"SELECT {json_of.values}(COUNT(*){sums}) FROM ({inner.sql}) AS counted", inner.params)  # noqa: S608  # the ORM's
 
 
-def counting_by(rows: QuerySet[Any], column: str, limit: int, **conditions: Q) -> Statement:
+def grouped_count_query(rows: QuerySet[Any], column: str, limit: int, **conditions: Q) -> Statement:
     """Count as :func:`counting` does, for each value of a column: a JSON array of arrays that begin with the value."""
     json_of = JSON[connections[rows.db].vendor]
     flags = {f"is_{name}": ExpressionWrapper(condition, BooleanField()) for name, condition in conditions.items()}
@@ -51,7 +51,7 @@ def scalar(expression: Expression, rows: QuerySet[Any]) -> Statement:
     return Statement(f"SELECT {sql}", tuple(params))
 
 
-def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:
+def rows_query(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> Statement:
     """Make a JSON array of arrays of some columns of ``rows``, each an expression by its name.
 
     A number that is infinite, or none, is null there: JSON has no such number.
@@ -67,6 +67,6 @@ def listing(rows: QuerySet[Any], columns: Mapping[str, Any], database: str) -> S
     return Statement(f"SELECT {json_of.rows}({json_of.values}({names})) FROM ({inner.sql}) AS listed", inner.params)  # noqa: S608  # the ORM's
 
 
-def read(listed: Any) -> list[Any]:
+def decode_rows(listed: Any) -> list[Any]:
     """Return what a :func:`listing` has listed, or what was counted."""
     return (json.loads(listed) if isinstance(listed, str | bytes) else listed) or []

@@ -19,7 +19,7 @@ from ..enqueue.backend import HorsiesBackend
 from ..models import Queue, Task
 
 
-def options_of(name: str, database: str | None) -> QueueOptions | None:
+def queue_options(name: str, database: str | None) -> QueueOptions | None:
     """Return what the settings say of a queue: the first backend on this database that says anything."""
     found: list[QueueOptions | None] = []
     for alias in task_backends:
@@ -30,7 +30,7 @@ def options_of(name: str, database: str | None) -> QueueOptions | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QueueStatus:
     """How a queue stands with its limits. ``tokens`` is how many may begin now by its rate, None if it has none."""
 
     name: str
@@ -50,11 +50,11 @@ class Standing:
         return self.rules.max_concurrency is not None and self.held >= self.rules.max_concurrency
 
     @property
-    def words(self) -> list[str]:
+    def descriptions(self) -> list[str]:
         """What is not as for any queue, a phrase each."""
-        return list(self._phrases())
+        return list(self._describe())
 
-    def _phrases(self) -> Iterator[str]:
+    def _describe(self) -> Iterator[str]:
         rules = self.rules
         if rules.max_concurrency == 0:
             yield _("stopped: 0 at once")
@@ -91,27 +91,27 @@ class Standing:
         }
 
 
-def standing(name: str, database: str | None, held: int | None = None) -> Standing:
+def queue_status(name: str, database: str | None, held: int | None = None) -> QueueStatus:
     """Return how one queue stands, in two statements at most; what is held is counted where that is limited."""
     rows = Queue.objects.using(database).filter(name=name)
     row = rows.values("paused", "tokens", *COLUMNS, until=SecondsUntil("refilled_at"), now=Now()).first()
-    stands = standing_of(name, row, held or 0, database)
+    stands = status_from_row(name, row, held or 0, database)
     if held is None and stands.rules.max_concurrency:
         return replace(stands, held=Task.objects.using(database).active().filter(queue_name=name).count())
     return stands
 
 
-def standing_of(name: str, row: dict[str, Any] | None, held: int, database: str | None) -> Standing:
+def status_from_row(name: str, row: dict[str, Any] | None, held: int, database: str | None) -> QueueStatus:
     """Return how a queue with such a row stands."""
-    rules = QueueRules.of(options_of(name, database), row)
+    rules = QueueRules.of(queue_options(name, database), row)
     tokens = None
     if rules.rate is not None:
         left, until = (row["tokens"], row["until"]) if row else (None, None)
         tokens = rules.rate.tokens(left, -(until or 0.0))
-    return Standing(name, bool(row and row["paused"]), rules, held, tokens)
+    return QueueStatus(name, bool(row and row["paused"]), rules, held, tokens)
 
 
-def row_of(queue: Queue, since_refill: float | None) -> dict[str, Any]:
+def row_values(queue: Queue, since_refill: float | None) -> dict[str, Any]:
     """Return the columns of a queue that was read already."""
     row = {name: getattr(queue, name) for name in ("paused", "tokens", *COLUMNS)}
     return row | {"until": None if since_refill is None else -since_refill}
@@ -123,7 +123,7 @@ def seconds_since_refill(database: str | None) -> dict[str, float]:
     return {name: -until for name, until in rows.values_list("name", SecondsUntil("refilled_at"))}
 
 
-def standings(database: str | None, names: set[str]) -> list[Standing]:
+def queue_statuses(database: str | None, names: set[str]) -> list[QueueStatus]:
     """Return how each of these queues stands, and each that has a row, in two statements."""
     columns = ("name", "paused", "tokens", *COLUMNS)
     rows = {
@@ -132,4 +132,4 @@ def standings(database: str | None, names: set[str]) -> list[Standing]:
     held: dict[str, int] = {}
     for name in Task.objects.using(database).active().order_by().values_list("queue_name", flat=True):
         held[name] = held.get(name, 0) + 1
-    return [standing_of(name, rows.get(name), held.get(name, 0), database) for name in sorted({*names, *rows, *held})]
+    return [status_from_row(name, rows.get(name), held.get(name, 0), database) for name in sorted({*names, *rows, *held})]

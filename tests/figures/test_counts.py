@@ -9,7 +9,7 @@ from horsies_django import TaskStatus
 from horsies_django.core.compat import task_backends
 from horsies_django.db.expressions import NowPlus
 from horsies_django.models import Queue, Task, Worker
-from horsies_django.ops.metrics import Count, Exactness, counts, take
+from horsies_django.ops.metrics import Count, Exactness, counts, collect
 from tests.inspecting.makers import COLUMNS
 from tests.inspecting.makers import make as made
 from tests.jobs import tasks
@@ -23,7 +23,7 @@ def now():
 
 
 def snapshot():
-    return take(task_backends["default"].config)
+    return collect(task_backends["default"].config)
 
 
 def numbers():

@@ -9,12 +9,12 @@ from datetime import datetime
 
 from ...core.status import TaskStatus
 from ...models import Task, WorkflowTask
-from .claimed import of_held
-from .pending import of_pending
-from .reason import About, Reason, ReasonCode, now_of
-from .workflow_node import of_node
+from .claimed import claimed_reasons
+from .pending import pending_reasons
+from .reason import RelatedRow, Reason, ReasonCode, now_of
+from .workflow_node import node_reasons
 
-__all__ = ["About", "Reason", "ReasonCode", "reasons_of", "reasons_of_node"]
+__all__ = ["RelatedRow", "Reason", "ReasonCode", "reasons_of", "reasons_of_node"]
 
 
 def reasons_of(task: Task, now: datetime | None = None) -> list[Reason]:
@@ -27,9 +27,9 @@ def reasons_of(task: Task, now: datetime | None = None) -> list[Reason]:
     [Reason(code=<ReasonCode.QUEUE_PAUSED: 'QUEUE_PAUSED'>, words='The queue emails is paused.', …)]
     """
     if task.status == TaskStatus.PENDING:
-        return list(of_pending(task, now or now_of(task)))
+        return list(pending_reasons(task, now or now_of(task)))
     if task.claimed:
-        return list(of_held(task, now or now_of(task)))
+        return list(claimed_reasons(task, now or now_of(task)))
     return []
 
 
@@ -38,4 +38,4 @@ def reasons_of_node(node: WorkflowTask) -> list[Reason]:
 
     Reads ``node.workflow``: at most three statements.
     """
-    return list(of_node(node))
+    return list(node_reasons(node))

@@ -18,7 +18,7 @@ from ...models import Task, Workflow
 from ...models.transitions import TaskQuerySet
 
 #: Names that one reason lists.
-LISTED: Final = 20
+MAX_RELATED: Final = 20
 
 
 class ReasonCode(StrEnum):
@@ -46,12 +46,12 @@ class ReasonCode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class RelatedRow:
     """A row that a reason is about: its model, its primary key, what to call it."""
 
     model: type[models.Model]
     key: Any
-    words: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,16 @@ class Reason:
     code: ReasonCode
     words: str
     when: datetime | None = None
-    about: tuple[About, ...] = ()
+    about: tuple[RelatedRow, ...] = ()
 
 
 def paused_workflow(workflow: Workflow) -> Reason:
     """Return what a workflow that is paused is to its nodes, and to their tasks."""
     words = _("Its workflow is paused. What has not begun is taken back, and runs once the workflow is resumed.")
-    return Reason(ReasonCode.WORKFLOW_PAUSED, words, about=(About(Workflow, workflow.pk, workflow.name),))
+    return Reason(ReasonCode.WORKFLOW_PAUSED, words, about=(RelatedRow(Workflow, workflow.pk, workflow.name),))
 
 
-def rows_of(task: Task) -> TaskQuerySet:
+def tasks_in_database_of(task: Task) -> TaskQuerySet:
     """Return all tasks of the database that this one was read from."""
     return Task.objects.using(database_of(task))
 
@@ -82,11 +82,11 @@ def database_of(row: models.Model) -> str | None:
 
 def now_of(task: Task) -> datetime:
     """Return the database's clock, read beside the task's row; the time it was sent if that has gone."""
-    now = rows_of(task).filter(pk=task.pk).values_list(Now(), flat=True)
+    now = tasks_in_database_of(task).filter(pk=task.pk).values_list(Now(), flat=True)
     return now.first() or task.sent_at
 
 
-def options_of(alias: str) -> Options:
+def backend_options(alias: str) -> Options:
     """The options by which the workers of a backend go; the defaults if it is none of ours any more."""
     backend = task_backends[alias] if alias in task_backends.settings else None
     return backend.parsed.options if isinstance(backend, HorsiesBackend) else Options()

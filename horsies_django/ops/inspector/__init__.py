@@ -13,24 +13,24 @@ Report(verb='run', done=4012, left=0, reasons={}, left_alone=(), is_dry=False)
 from __future__ import annotations
 
 from .delete_queue import DeletedQueue, QueueNotEmpty, delete_queue
-from .detail import ShownTask
+from .detail import TaskDetail
 from .inspector import Inspector, tasks
-from .report import LeftAlone, Report
-from .selection import ByIds, Chosen, Matching
-from .summary import ListedTask
+from .report import Skipped, Report
+from .selection import ByIds, Selection, Matching
+from .summary import TaskSummary
 from .task_states import State
 
 __all__ = [
     "ByIds",
-    "Chosen",
+    "Selection",
     "DeletedQueue",
     "Inspector",
-    "LeftAlone",
-    "ListedTask",
+    "Skipped",
+    "TaskSummary",
     "Matching",
     "QueueNotEmpty",
     "Report",
-    "ShownTask",
+    "TaskDetail",
     "State",
     "delete_queue",
     "tasks",

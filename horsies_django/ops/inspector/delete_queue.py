@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ...core.operations import log_operation
 from ...models import Queue, Task
-from .filters import Which
+from .filters import TaskFilters
 from .selection import Matching
 from .task_states import ENDED, HELD, WAITING, State
 
@@ -41,7 +41,7 @@ def delete_queue(name: str, database: str, *, force: bool = False) -> DeletedQue
     _refuse(name, database, HELD if force else _LIVE)
     rows = Task.objects.using(database)
     states = ENDED | WAITING if force else ENDED
-    report = Matching(rows, Which.of(status=states, queue=name)).delete()
+    report = Matching(rows, TaskFilters.of(status=states, queue=name)).delete()
     if report.left:
         reasons = "; ".join(f"{count}: {why}" for why, count in report.reasons.items())
         raise QueueNotEmpty(
@@ -58,7 +58,7 @@ def delete_queue(name: str, database: str, *, force: bool = False) -> DeletedQue
 
 def _refuse(name: str, database: str, states: frozenset[State], more: str = "") -> None:
     """Raise QueueNotEmpty if the queue has a task in one of these states."""
-    found = Which.of(status=states, queue=name).walk(Task.objects.using(database)).first(1, None)
+    found = TaskFilters.of(status=states, queue=name).scan(Task.objects.using(database)).first(1, None)
     if not found:
         return
     task = found[0]

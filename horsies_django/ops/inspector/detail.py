@@ -14,14 +14,14 @@ from ...core.registry import registry
 from ...models import Task, TaskItem
 from ...models.transitions import TaskQuerySet
 from ..diagnosis import reasons_of
-from ..payload_view.contents import Contents, as_texts, contents_of, give_values, read, with_texts
-from ..payload_view.excerpt import LENGTH
-from ..payload_view.json_text import head, pieces
-from ..payload_view.retry_policy import policy_in_words
-from .summary import ListedTask, as_text, facts_by_name, orphans_among
+from ..payload_view.contents import Contents, with_text_columns, contents_of, decode_text_columns, decode, with_payload_texts
+from ..payload_view.excerpt import MAX_LENGTH
+from ..payload_view.json_text import head, chunks
+from ..payload_view.retry_policy import describe_retry_policy
+from .summary import TaskSummary, as_text, summary_fields, orphaned_ids
 
 #: What is told of an attempt.
-ATTEMPT: Final = (
+ATTEMPT_FIELDS: Final = (
     "attempt",
     "outcome",
     "will_retry",
@@ -35,14 +35,14 @@ ATTEMPT: Final = (
 )
 
 #: What a task carries.
-CARRIED: Final = ("args", "kwargs", "result", "metadata", "checkpoint")
+PAYLOADS: Final = ("args", "kwargs", "result", "metadata", "checkpoint")
 
 #: Calls of a group that are shown at most.
-ITEMS: Final = 50
+MAX_ITEMS: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownTask(ListedTask):
+class TaskDetail(TaskSummary):
     """What a row said when it was read, and what was known beside it.
 
     Attributes:
@@ -75,23 +75,23 @@ class ShownTask(ListedTask):
         return {**values, **lists, "carried": dict(self.carried)}
 
 
-def shown(rows: TaskQuerySet) -> ShownTask | None:
+def task_detail(rows: TaskQuerySet) -> TaskDetail | None:
     """Return the task that these rows are, None if there is none. At most eleven statements."""
-    task = with_texts(as_texts(rows.annotate(seen_at=Now()), "progress"), *CARRIED).first()
+    task = with_payload_texts(with_text_columns(rows.annotate(seen_at=Now()), "progress"), *PAYLOADS).first()
     if task is None:
         return None
-    give_values(task, "progress")
+    decode_text_columns(task, "progress")
     contents = contents_of(task)
-    return ShownTask(
-        **facts_by_name(task),
+    return TaskDetail(
+        **summary_fields(task),
         call=", ".join(_line(contents, part) for part in ("args", "kwargs") if contents.is_filled(part)),
-        is_orphaned=bool(orphans_among([task])),
+        is_orphaned=bool(orphaned_ids([task])),
         why=tuple(reason.words for reason in reasons_of(task, task.seen_at)),
-        carried={part: _seen(contents, part) for part in CARRIED if contents.is_filled(part)},
+        carried={part: _masked_part(contents, part) for part in PAYLOADS if contents.is_filled(part)},
         progress=task.progress,
         items=[] if task.item_count is None else _items(task, contents),
-        attempts=list(task.attempts.order_by("attempt").values(*ATTEMPT)),
-        retries=policy_in_words(task),
+        attempts=list(task.attempts.order_by("attempt").values(*ATTEMPT_FIELDS)),
+        retries=describe_retry_policy(task),
         timeout=task.timeout,
         traceback=contents.traceback,
         is_registered=registry.has_task(task.task_name),
@@ -100,22 +100,22 @@ def shown(rows: TaskQuerySet) -> ShownTask | None:
 
 def _items(task: Task, contents: Contents) -> list[Any]:
     rows = TaskItem.objects.using(task._state.db).filter(task=task.pk).order_by("position")
-    texts = rows.values_list(Cast("kwargs", TextField()), flat=True)[:ITEMS]
-    return [_masked(read(text), contents) for text in texts]
+    texts = rows.values_list(Cast("kwargs", TextField()), flat=True)[:MAX_ITEMS]
+    return [_masked(decode(text), contents) for text in texts]
 
 
 def _line(contents: Contents, part: str) -> str:
-    text, is_all = head(contents.seen(part), contents.mask, LENGTH)
+    text, is_all = head(contents.visible(part), contents.mask, MAX_LENGTH)
     return " ".join(text.split()) + ("" if is_all else "…")
 
 
-def _seen(contents: Contents, part: str) -> Any:
+def _masked_part(contents: Contents, part: str) -> Any:
     """Return what may be seen of a value, masked however deep it is; as text if that is more than Python reads."""
-    return _masked(contents.seen_result() if part == "result" else contents.seen(part), contents)
+    return _masked(contents.visible_result() if part == "result" else contents.visible(part), contents)
 
 
 def _masked(value: Any, contents: Contents) -> Any:
-    text = "".join(pieces(value, contents.mask))
+    text = "".join(chunks(value, contents.mask))
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -14,7 +14,7 @@ from ...models.transitions import TaskQuerySet
 from .task_states import State, state_of
 
 
-class Facts(NamedTuple):
+class Candidate(NamedTuple):
     """What a row says, and the database's clock as it was read."""
 
     id: UUID
@@ -35,19 +35,19 @@ class Facts(NamedTuple):
         return state_of(self, self.now)
 
     @property
-    def is_too_late(self) -> bool:
+    def is_past_deadline(self) -> bool:
         """Whether it must not begin any more."""
         return self.good_until is not None and self.good_until <= self.now
 
     @property
-    def is_step(self) -> bool:
+    def is_engine_task(self) -> bool:
         """Whether it is a step of the workflows' engine."""
         return self.task_name.startswith(INTERNAL)
 
 
-def facts_of(rows: TaskQuerySet) -> Iterator[Facts]:
+def candidates(rows: TaskQuerySet) -> Iterator[Candidate]:
     """Yield the facts of some rows, the newest first. One statement."""
-    columns: list[Any] = [*Facts._fields[:-1], Now()]
+    columns: list[Any] = [*Candidate._fields[:-1], Now()]
     columns[0] = "pk"
     for values in rows.order_by("-pk").values_list(*columns):
-        yield Facts(*values)
+        yield Candidate(*values)

@@ -16,12 +16,12 @@ from ...core.operations import log_operation
 from ...enqueue.handle import TaskHandle
 from ...models import Task
 from ...models.transitions import TaskQuerySet
-from .detail import ShownTask, shown
-from .filters import Which
-from .report import LeftAlone, Report
+from .detail import TaskDetail, task_detail
+from .filters import TaskFilters
+from .report import Skipped, Report
 from .selection import MISSING, ByIds, Matching
-from .send_by_name import rewriting, send_by_path, task_at
-from .summary import ListedTask, as_listed, listed
+from .send_by_name import update_action, send_by_name, registered_task
+from .summary import TaskSummary, with_summary_columns, task_summaries
 from .task_states import State
 
 #: Tasks of one page (A3-100).
@@ -61,31 +61,31 @@ class Inspector:
         older_than: timedelta | float | str | None = None,
         limit: int = PAGE,
         after: UUID | str | None = None,
-    ) -> list[ListedTask]:
+    ) -> list[TaskSummary]:
         """Return tasks, the newest first; ``after`` the one with this id, to have the next page (A3-100).
 
         ``older_than`` is how long ago they were sent: seconds, a timedelta or a text such as ``"7d"``. Raises
         ValueError, saying what is allowed.
         """
-        which = Which.of(status=status, queue=queue, task=task, older_than=older_than)
+        which = TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than)
         return [*next(self.pages(which, size=_count("limit", limit), after=after), [])]
 
     def pages(
-        self, which: Which, *, size: int = PAGE, after: UUID | str | None = None
-    ) -> Iterator[Sequence[ListedTask]]:
+        self, which: TaskFilters, *, size: int = PAGE, after: UUID | str | None = None
+    ) -> Iterator[Sequence[TaskSummary]]:
         """Yield page after page, as long as there is something on them."""
-        walk = which.walk(self.rows)
-        walk = replace(walk, rows=as_listed(walk.rows))  # type: ignore[arg-type]  # of tasks, as was given
+        walk = which.scan(self.rows)
+        walk = replace(walk, rows=with_summary_columns(walk.rows))  # type: ignore[arg-type]  # of tasks, as was given
         before = None if after is None else as_uuid(after, "after")
         while rows := walk.first(size, before):
-            yield listed(rows)
+            yield task_summaries(rows)
             if len(rows) < size:
                 return
             before = rows[-1].pk
 
-    def show(self, id: UUID | str) -> ShownTask | None:
+    def show(self, id: UUID | str) -> TaskDetail | None:
         """Return all that is known of a task, its values masked; None if there is no such task."""
-        return shown(self.rows.filter(pk=as_uuid(id)))
+        return task_detail(self.rows.filter(pk=as_uuid(id)))
 
     # To act on.
 
@@ -98,7 +98,7 @@ class Inspector:
         older_than: timedelta | float | str | None = None,
     ) -> Matching:
         """Return all tasks of some kind, to act on: ``matching(status="retrying").run()``. Raises ValueError."""
-        return Matching(self.rows, Which.of(status=status, queue=queue, task=task, older_than=older_than))
+        return Matching(self.rows, TaskFilters.of(status=status, queue=queue, task=task, older_than=older_than))
 
     def chosen(self, *ids: UUID | str | Iterable[UUID | str]) -> ByIds:
         """Return these tasks, to act on. Raises ValueError for an id that is none."""
@@ -135,8 +135,8 @@ class Inspector:
         chosen = self.chosen(id)
         name, backend = self.rows.filter(pk__in=chosen.ids).values_list("task_name", "backend").first() or ("", "")
         if not name:
-            return Report(verb="update").plus(0, [LeftAlone(chosen.ids[0], None, MISSING)], {})
-        return chosen.do(rewriting(task_at(name).with_options(backend=backend), args, kwargs or {}))
+            return Report(verb="update").with_batch(0, [Skipped(chosen.ids[0], None, MISSING)], {})
+        return chosen.apply(update_action(registered_task(name).with_options(backend=backend), args, kwargs or {}))
 
     # To send.
 
@@ -150,7 +150,7 @@ class Inspector:
         """
         if self.backend is not None:
             options.setdefault("backend", self.backend)
-        handle = send_by_path(path, args, kwargs or {}, options)
+        handle = send_by_name(path, args, kwargs or {}, options)
         log_operation("task.enqueue", 0 if handle.replayed else 1, task=path, ids=[handle.id])
         return handle
 

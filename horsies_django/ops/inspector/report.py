@@ -11,11 +11,11 @@ from uuid import UUID
 from .task_states import State
 
 #: Tasks left alone that a report names; beyond that it only counts.
-NAMED: Final = 1_000
+MAX_NAMED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAlone:
+class Skipped:
     """A task that nothing was done to, the state that it was seen in (None: there is no such task), and why."""
 
     id: UUID
@@ -43,19 +43,19 @@ class Report:
     done: int = 0
     left: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
-    left_alone: tuple[LeftAlone, ...] = ()
+    left_alone: tuple[Skipped, ...] = ()
     is_dry: bool = False
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether it was done to all that were meant."""
         return self.left == 0
 
-    def plus(self, done: int, left_alone: Iterable[LeftAlone], unnamed: Mapping[str, int]) -> Self:
+    def with_batch(self, done: int, left_alone: Iterable[Skipped], unnamed: Mapping[str, int]) -> Self:
         """Return it with one batch more; ``unnamed`` are those left alone of which nobody knows which they are."""
         more = tuple(left_alone)
         reasons = Counter(self.reasons) + Counter(left.why for left in more) + Counter(unnamed)
-        room = NAMED - len(self.left_alone)
+        room = MAX_NAMED - len(self.left_alone)
         return replace(
             self,
             done=self.done + done,

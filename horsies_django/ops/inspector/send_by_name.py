@@ -14,22 +14,22 @@ from ...enqueue.handle import TaskHandle
 from ...enqueue.task import HorsiesTask
 from ...models.operator_actions import INTERNAL
 from ...models.transitions import TaskQuerySet
-from .actions import Verb
+from .actions import TaskAction
 from .task_states import State
 
 
-def send_by_path(
+def send_by_name(
     path: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
 ) -> TaskHandle[Any]:
     """Send a call of the task of a name, with the options of ``with_options()``. Returns its handle.
 
     Raises ValueError if there is no such task, and what ``with_options()`` and ``send()`` raise.
     """
-    task = task_at(path)
+    task = registered_task(path)
     return (task.with_options(**options) if options else task).send(*args, **kwargs)
 
 
-def rewriting(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verb:
+def update_action(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskAction:
     """Return the verb that gives scheduled calls of a task other arguments.
 
     Raises TypeError or ValueError, naming the parameter, for arguments that don't fit.
@@ -38,15 +38,15 @@ def rewriting(task: HorsiesTask[..., Any], args: Sequence[Any], kwargs: Mapping[
     arguments = Calls.of(task, options).arguments(args, kwargs)
     is_rich = options.serializer == "rich"
     act = partial(TaskQuerySet.rewrite, args=arguments.args, kwargs=arguments.kwargs, rich=is_rich)
-    return Verb(
+    return TaskAction(
         name="update",
         states=frozenset({State.SCHEDULED}),
         act=act,
-        otherwise="its arguments come from its workflow, or from calls that it gathers",
+        fallback_reason="its arguments come from its workflow, or from calls that it gathers",
     )
 
 
-def task_at(path: str) -> HorsiesTask[..., Any]:
+def registered_task(path: str) -> HorsiesTask[..., Any]:
     """Return the registered task of that name. Raises ValueError if there is none; imports nothing."""
     if not isinstance(path, str):
         raise ValueError(f"There is no task at {path!r}; allowed: the name of a registered task.")

@@ -13,14 +13,14 @@ from django.db.models.functions import Now
 from ...core.status import TaskStatus
 from ...models import Task
 from ...models.transitions import TaskQuerySet
-from ..diagnosis.reason import options_of
+from ..diagnosis.reason import backend_options
 from ..payload_view.contents import PARTS
-from ..payload_view.excerpt import excerpt_of, with_small_calls
+from ..payload_view.excerpt import excerpt_of, with_short_arguments
 from .task_states import State, state_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedTask:
+class TaskSummary:
     """What a row said when it was read.
 
     Attributes:
@@ -71,20 +71,20 @@ def as_text(value: Any) -> Any:
     return str(value) if isinstance(value, UUID | State) else value
 
 
-def as_listed(rows: TaskQuerySet) -> TaskQuerySet:
+def with_summary_columns(rows: TaskQuerySet) -> TaskQuerySet:
     """Read of each row what a list shows, and the database's clock."""
     return cast(
-        "TaskQuerySet", with_small_calls(rows.annotate(seen_at=Now()).defer(*PARTS, "retry_policy", "progress"))
+        "TaskQuerySet", with_short_arguments(rows.annotate(seen_at=Now()).defer(*PARTS, "retry_policy", "progress"))
     )
 
 
-def listed(rows: Sequence[Any]) -> list[ListedTask]:
+def task_summaries(rows: Sequence[Any]) -> list[TaskSummary]:
     """Return rows that :func:`as_listed` has read. One statement more for each backend, if any of them is held."""
-    orphans = orphans_among(rows)
-    return [ListedTask(**facts_by_name(row), is_orphaned=row.pk in orphans, call=excerpt_of(row)) for row in rows]
+    orphans = orphaned_ids(rows)
+    return [TaskSummary(**summary_fields(row), is_orphaned=row.pk in orphans, call=excerpt_of(row)) for row in rows]
 
 
-def facts_by_name(row: Any) -> dict[str, Any]:
+def summary_fields(row: Any) -> dict[str, Any]:
     """Return what a list and a page of its own both say of a row that was read with ``seen_at``."""
     return {
         "id": row.pk,
@@ -112,12 +112,12 @@ def facts_by_name(row: Any) -> dict[str, Any]:
     }
 
 
-def orphans_among(rows: Iterable[Task]) -> set[UUID]:
+def orphaned_ids(rows: Iterable[Task]) -> set[UUID]:
     """Return the ids of those whose worker has fallen silent for longer than their backend's settings allow."""
     held = [row for row in rows if row.claimed]
     found: set[UUID] = set()
     for backend in sorted({row.backend for row in held}):
-        recovery = options_of(backend).recovery
+        recovery = backend_options(backend).recovery
         mine = [row for row in held if row.backend == backend]
         every = Task.objects.using(mine[0]._state.db).filter(pk__in=[row.pk for row in mine])
         stale = every.stale_running(recovery.running_stale_threshold_ms / 1_000)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ...core.status import TaskStatus
 from ...models.transitions import TaskQuerySet
 from ..keyset import scopes
-from ..keyset.scopes import Ground
+from ..keyset.scopes import ScanScope
 
 
 class State(StrEnum):
@@ -49,7 +49,7 @@ ASYNQ: Final = {
 #: Every word that names a state.
 ALLOWED: Final = ", ".join([*State, *ASYNQ])
 
-_GROUNDS: Final = {
+_SCOPES: Final = {
     State.SCHEDULED: scopes.DEFERRED,
     State.AGGREGATING: scopes.DEFERRED,
     State.PENDING: scopes.DUE,
@@ -57,7 +57,7 @@ _GROUNDS: Final = {
 }
 
 
-def states_of(given: State | str | Iterable[State | str]) -> frozenset[State]:
+def parse_states(given: State | str | Iterable[State | str]) -> frozenset[State]:
     """Read one state or several, by our words or asynq's. Raises ValueError for a text that is none."""
     names = [given] if isinstance(given, str) else list(given)
     if unknown := [name for name in names if name not in ASYNQ and name not in set(State)]:
@@ -70,16 +70,16 @@ def in_states(rows: TaskQuerySet, states: Iterable[State]) -> TaskQuerySet:
     return reduce(or_, (_in_state(rows, state) for state in sorted(states)), rows.none())
 
 
-def ground_of(states: Iterable[State]) -> Ground:
+def scope_of(states: Iterable[State]) -> ScanScope:
     """Return where to look for tasks in these states."""
-    found = {_GROUNDS.get(state) or scopes.of_status(state.upper()) for state in states}
+    found = {_SCOPES.get(state) or scopes.of_status(state.upper()) for state in states}
     if len(found) == 1:
         return found.pop()
-    if all(ground.shelves for ground in found):
-        return Ground(shelves=tuple(dict.fromkeys(shelf for ground in found for shelf in ground.shelves)))
-    if all(ground.lanes for ground in found):
-        return Ground(lanes=tuple(lane for ground in found for lane in ground.lanes))
-    return scopes.WHOLE
+    if all(ground.ranges for ground in found):
+        return ScanScope(ranges=tuple(dict.fromkeys(shelf for ground in found for shelf in ground.ranges)))
+    if all(ground.partitions for ground in found):
+        return ScanScope(partitions=tuple(lane for ground in found for lane in ground.partitions))
+    return scopes.TABLE
 
 
 def state_of(row: Any, now: datetime) -> State | str:

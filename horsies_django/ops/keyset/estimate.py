@@ -21,33 +21,33 @@ from django.utils.formats import number_format
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
-from .keys import Key, beside
-from .scan import Walk
+from .keys import Key, offset_key
+from .scan import KeysetScan
 
 #: Rows that are counted at most where a page has a number beside other things.
-COUNTED: Final = 10_000
+MAX_COUNTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class UpperBound:
     """What is there at a moment by the database's clock: what was sent later is not meant.
 
     Nor are the rows from the id ``upper`` on, which most of those have.
     """
 
-    asked: datetime
+    asked_at: datetime
     upper: Key
 
 
-def edge_of(rows: QuerySet[Any]) -> Edge:
+def upper_bound(rows: QuerySet[Any]) -> UpperBound:
     """Return the edge of the table that these rows are of, as it is now."""
     every = rows.model._default_manager.using(rows.db)
     newest = every.annotate(asked=Now()).order_by("-pk").values_list("pk", "asked").first()
-    return Edge(newest[1], beside(newest[0], 1)) if newest else Edge(now(), UUID(int=0))
+    return UpperBound(newest[1], offset_key(newest[0], 1)) if newest else UpperBound(now(), UUID(int=0))
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class Estimate:
     """How many rows match, as far as they were counted.
 
     Attributes:
@@ -58,11 +58,11 @@ class Extent:
     """
 
     by_status: Counter[str] = field(default_factory=Counter)
-    looked: int = 0
-    of: int | None = None
+    scanned: int = 0
+    planner_rows: int | None = None
     before: Key | None = None
 
-    def of_these(self, statuses: Collection[str] | None) -> Extent:
+    def in_statuses(self, statuses: Collection[str] | None) -> Estimate:
         """Return what was counted in these statuses; None is all of them."""
         if statuses is None:
             return self
@@ -74,54 +74,54 @@ class Extent:
         return self.by_status.total()
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all were counted."""
         return self.before is None
 
     @property
-    def about(self) -> int | None:
+    def rows_to_scan(self) -> int | None:
         """The rows that there are to look through: never fewer than have been."""
-        return None if self.of is None else max(self.of, self.looked + 1)
+        return None if self.planner_rows is None else max(self.planner_rows, self.scanned + 1)
 
     @property
     def number(self) -> str:
         """The number in words; it says if it is a lower bound."""
-        return _grouped(self.counted) if self.is_whole else _("at least %s") % _grouped(self.counted)
+        return _with_separators(self.counted) if self.is_complete else _("at least %s") % _with_separators(self.counted)
 
     def __str__(self) -> str:
         """Return the number; of a lower bound also how far it was counted."""
-        numbers = {"count": _grouped(self.counted), "looked": _grouped(self.looked)}
-        if self.is_whole:
+        numbers = {"count": _with_separators(self.counted), "looked": _with_separators(self.scanned)}
+        if self.is_complete:
             return numbers["count"]
-        if self.about is None:
+        if self.rows_to_scan is None:
             return _("at least %(count)s (looked through %(looked)s)") % numbers
-        numbers["about"] = _grouped(self.about)
+        numbers["about"] = _with_separators(self.rows_to_scan)
         return _("at least %(count)s (looked through %(looked)s of about %(about)s)") % numbers
 
 
-def extent_of(walk: Walk, start: Extent, seconds: float | None = None) -> Extent:
+def estimate_rows(walk: KeysetScan, start: Estimate, seconds: float | None = None) -> Estimate:
     """Count from where ``start`` ends: one stretch at least, then for so many seconds; None: to the end."""
     until = None if seconds is None else time.monotonic() + seconds
-    counts, looked, before = Counter(start.by_status), start.looked, start.before
+    counts, looked, before = Counter(start.by_status), start.scanned, start.before
     for found, passed, end in walk.counts(start.before):
         before = end
         counts.update(found)
         looked += passed
         if until is not None and time.monotonic() > until:
             break
-    of = start.of
+    of = start.planner_rows
     if of is None and before is not None:
-        of = _estimate(walk)
-    return Extent(counts, looked, of, before)
+        of = _planner_rows(walk)
+    return Estimate(counts, looked, of, before)
 
 
-def _grouped(number: int) -> str:
+def _with_separators(number: int) -> str:
     return number_format(number, force_grouping=True)
 
 
-def _estimate(walk: Walk) -> int | None:
+def _planner_rows(walk: KeysetScan) -> int | None:
     """Return how many rows there are to look through, as PostgreSQL's planner has it."""
     if connections[walk.rows.db].vendor != "postgresql":
         return None
-    (plan,) = json.loads(walk.looked_through.values("pk").explain(format="json"))
+    (plan,) = json.loads(walk.scanned_rows.values("pk").explain(format="json"))
     return int(plan["Plan"]["Plan Rows"])

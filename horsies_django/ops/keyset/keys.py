@@ -15,7 +15,7 @@ Key: TypeAlias = Any
 SKEW: Final = timedelta(minutes=1)
 
 #: The last millisecond of the year 9998, which no zone carries out of the calendar.
-_LAST: Final = int(datetime(9998, 12, 31, tzinfo=UTC).timestamp() * 1_000)
+_LAST_MS: Final = int(datetime(9998, 12, 31, tzinfo=UTC).timestamp() * 1_000)
 
 
 def id_at(moment: datetime) -> UUID:
@@ -23,14 +23,14 @@ def id_at(moment: datetime) -> UUID:
     return UUID(int=max(0, int(moment.timestamp() * 1_000)) << 80)
 
 
-def made_at(key: Key) -> datetime:
+def created_at(key: Key) -> datetime:
     """Return when an id was made, by its maker's clock."""
-    return datetime.fromtimestamp(min(key.int >> 80, _LAST) / 1_000, UTC)
+    return datetime.fromtimestamp(min(key.int >> 80, _LAST_MS) / 1_000, UTC)
 
 
-def as_cursor(model: type[Model], text: str | None) -> Key | None:
+def parse_key(model: type[Model], text: str | None) -> Key | None:
     """Read a cursor from an address; None for what is none."""
-    kind, largest = _kind_of(model)
+    kind, largest = _key_type(model)
     try:
         key = kind(text or "")
     except ValueError:
@@ -38,16 +38,16 @@ def as_cursor(model: type[Model], text: str | None) -> Key | None:
     return key if kind is UUID or 0 <= key <= largest else None
 
 
-def oldest(model: type[Model]) -> Key:
+def lowest_key(model: type[Model]) -> Key:
     """Return what comes before every id."""
-    return UUID(int=0) if _kind_of(model)[0] is UUID else 0
+    return UUID(int=0) if _key_type(model)[0] is UUID else 0
 
 
-def _kind_of(model: type[Model]) -> tuple[type[Any], int]:
+def _key_type(model: type[Model]) -> tuple[type[Any], int]:
     return (UUID, (1 << 128) - 1) if isinstance(model._meta.pk, UUIDField) else (int, (1 << 63) - 1)
 
 
-def beside(key: Key, step: int) -> Key:
+def offset_key(key: Key, step: int) -> Key:
     """Return the key so many steps on, or the last that there can be."""
     if isinstance(key, UUID):
         return UUID(int=min(max(key.int + step, 0), (1 << 128) - 1))

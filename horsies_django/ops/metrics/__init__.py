@@ -5,6 +5,6 @@ large ones are estimated by the planner, and what has been is read from the reap
 """
 
 from .counts import Count, Exactness
-from .snapshot import Snapshot, take
+from .snapshot import Snapshot, collect
 
-__all__ = ["Count", "Exactness", "Snapshot", "take"]
+__all__ = ["Count", "Exactness", "Snapshot", "collect"]

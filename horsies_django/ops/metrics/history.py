@@ -18,13 +18,13 @@ from ...models.rollup import MINUTES, Span, start_of
 
 #: What becomes of an attempt: it succeeded, it is tried again, or it failed for good.
 COMPLETED, RETRIED, FAILED = "completed", "retried", "failed"
-FATES: Final = (COMPLETED, RETRIED, FAILED)
+OUTCOMES: Final = (COMPLETED, RETRIED, FAILED)
 
 _FAILURES: Final = sorted(set(AttemptOutcome) - {AttemptOutcome.COMPLETED})
 
 
 @dataclass(slots=True)
-class Bar:
+class TimeBucket:
     """What ended in one minute or hour."""
 
     start: datetime
@@ -32,7 +32,7 @@ class Bar:
 
 
 @dataclass(slots=True)
-class Pace:
+class Throughput:
     """How a queue does: attempts that ended in the last hour by what became of them, and how long tasks take.
 
     Times are of this hour and the one before, in seconds.
@@ -46,7 +46,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class FailingTask:
     """A task that fails, in which way and how often."""
 
     task_name: str
@@ -55,76 +55,76 @@ class Failing:
     retried: int
 
 
-def fate_of(outcome: str, will_retry: bool) -> str:
+def outcome_of(outcome: str, will_retry: bool) -> str:
     """Return what became of an attempt."""
     if outcome == AttemptOutcome.COMPLETED:
         return COMPLETED
     return RETRIED if will_retry else FAILED
 
 
-def last_hour(database: str, minute: int) -> tuple[list[Bar], dict[str, Counter[str]]]:
+def last_hour(database: str, minute: int) -> tuple[list[TimeBucket], dict[str, Counter[str]]]:
     """Return what ended in each of the last 60 minutes, up to the database's ``minute``, and in each queue."""
-    rows = _since(database, Span.MINUTE, 60).order_by()
-    bars, queues = _bars(Span.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
+    rows = _rollups_since(database, Span.MINUTE, 60).order_by()
+    bars, queues = _empty_buckets(Span.MINUTE, 60, minute), defaultdict[str, Counter[str]](Counter)
     columns = ("start", "queue_name", "outcome", "will_retry")
     for start, queue, outcome, will_retry, count in rows.values_list(*columns).annotate(Sum("count")):
-        fate = fate_of(outcome, will_retry)
+        fate = outcome_of(outcome, will_retry)
         if start in bars:
             bars[start].counts[fate] += count
             queues[queue][fate] += count
     return list(bars.values()), queues
 
 
-def last_week(database: str, minute: int) -> list[Bar]:
+def last_week(database: str, minute: int) -> list[TimeBucket]:
     """Return what ended in each of the last 168 hours."""
-    rows, bars = _since(database, Span.HOUR, 168).order_by(), _bars(Span.HOUR, 168, minute)
+    rows, bars = _rollups_since(database, Span.HOUR, 168).order_by(), _empty_buckets(Span.HOUR, 168, minute)
     for start, outcome, will_retry, count in rows.values_list("start", "outcome", "will_retry").annotate(Sum("count")):
         if start in bars:
-            bars[start].counts[fate_of(outcome, will_retry)] += count
+            bars[start].counts[outcome_of(outcome, will_retry)] += count
     return list(bars.values())
 
 
-def together(bars: Sequence[Bar], number: int) -> list[Bar]:
+def merge_buckets(bars: Sequence[TimeBucket], number: int) -> list[TimeBucket]:
     """Return bars that stand for ``number`` of these each."""
     parts = [bars[at : at + number] for at in range(0, len(bars), number)]
-    return [Bar(part[0].start, sum((bar.counts for bar in part), Counter())) for part in parts]
+    return [TimeBucket(part[0].start, sum((bar.counts for bar in part), Counter())) for part in parts]
 
 
-def paces(database: str, hour: dict[str, Counter[str]]) -> dict[str, Pace]:
+def throughput_by_queue(database: str, hour: dict[str, Counter[str]]) -> dict[str, Throughput]:
     """Return how each queue does, given what ended there in the last hour."""
     waits, runs = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
-    for queue, wait, run in _since(database, Span.HOUR, 2).values_list("queue_name", "waits", "runs"):
+    for queue, wait, run in _rollups_since(database, Span.HOUR, 2).values_list("queue_name", "waits", "runs"):
         waits[queue].append(wait)
         runs[queue].append(run)
     return {
-        queue: Pace(hour.get(queue, Counter()), *_middle_and_late(waits[queue]), *_middle_and_late(runs[queue]))
+        queue: Throughput(hour.get(queue, Counter()), *_median_and_p95(waits[queue]), *_median_and_p95(runs[queue]))
         for queue in {*hour, *waits}
     }
 
 
-def failing_most(database: str, limit: int = 10) -> list[Failing]:
+def most_failing(database: str, limit: int = 10) -> list[FailingTask]:
     """Return what failed most in the last day, a retry being a failure too."""
-    rows = _since(database, Span.HOUR, 24).filter(outcome__in=_FAILURES).order_by()
+    rows = _rollups_since(database, Span.HOUR, 24).filter(outcome__in=_FAILURES).order_by()
     sums = rows.values_list("task_name", "error_code").annotate(
         total=Sum("count"), again=Sum("count", filter=Q(will_retry=True))
     )
-    return [Failing(name, code, n, again or 0) for name, code, n, again in sums.order_by("-total", "task_name")[:limit]]
+    return [FailingTask(name, code, n, again or 0) for name, code, n, again in sums.order_by("-total", "task_name")[:limit]]
 
 
-def _middle_and_late(histograms: list[Any]) -> tuple[float | None, float | None]:
+def _median_and_p95(histograms: list[Any]) -> tuple[float | None, float | None]:
     histogram = merged(histograms)
     return percentile(histogram, 0.5), percentile(histogram, 0.95)
 
 
-def _since(database: str, span: Span, number: int) -> Any:
+def _rollups_since(database: str, span: Span, number: int) -> Any:
     """The roll-ups of the last ``number`` minutes or hours; of the oldest of them all, for it may have begun before."""
     seconds = number * MINUTES[span] * 60
     return Rollup.objects.using(database).filter(span=span, start__gt=NowPlus(-seconds))
 
 
-def _bars(span: Span, number: int, minute: int) -> dict[datetime, Bar]:
+def _empty_buckets(span: Span, number: int, minute: int) -> dict[datetime, TimeBucket]:
     """Empty bars up to the database's ``minute``, by their starts."""
     length = MINUTES[span]
     last = minute // length
     starts = [start_of(at * length) for at in range(last - number + 1, last + 1)]
-    return {start: Bar(start) for start in starts}
+    return {start: TimeBucket(start) for start in starts}

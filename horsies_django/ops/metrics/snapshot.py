@@ -15,36 +15,36 @@ from django.db.models.functions import Now
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.options import Options
 from ...db.expressions import MinuteOf, SecondsUntil
-from ...db.multi_query import ask, listing, read, scalar
+from ...db.multi_query import run_queries, rows_query, decode_rows, scalar
 from ...db.statements import Statement
 from ...enqueue.backend import HorsiesBackend
 from ...models import Queue, Task, Turn
 from ...models.depths import Depth, Depths, depths
 from ...models.lease import NEVER
 from ...reaper.loop import TURN
-from ..queue_status import Standing, standing_of
+from ..queue_status import QueueStatus, status_from_row
 from . import counts, workflows
 from .counts import Count
-from .history import Bar, Pace, last_hour, paces
-from .workers import Held, Member, crew, held
+from .history import TimeBucket, Throughput, last_hour, throughput_by_queue
+from .workers import HeldTasks, WorkerStatus, worker_statuses, count_held
 
 #: Due tasks that no worker has let into the index of claims yet: so many are assigned to their queues.
-LATECOMERS: Final = 1_000
+MAX_JUST_DUE: Final = 1_000
 
 #: Queues with a row that are told of at most, and of those that neither have one nor are named by the settings.
-QUEUES: Final = 1_000
-OTHERS: Final = 200
+MAX_QUEUES: Final = 1_000
+MAX_OTHER_QUEUES: Final = 200
 
 #: What is read of a queue's row; of what holds for it that is printed. JSON has no durations.
 _ROW: Final = ("paused", "max_concurrency", "rate_limit", "priority", "weight", "tokens", "until")
 _LIMITS: Final = ("max_concurrency", "rate_limit", "priority", "weight", "tokens")
 
 #: The reaper's last pass is late after so many of its intervals.
-LATE: Final = 4
+LATE_INTERVALS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFigures:
+class QueueMetrics:
     """One queue: whether it is paused, what is due and held there, for how long the oldest waits, how it does.
 
     ``counts`` has the states that a task of it may be in, each task in one.
@@ -54,13 +54,13 @@ class QueueFigures:
     is_paused: bool
     depth: Depth
     held: int
-    pace: Pace
-    standing: Standing
+    throughput: Throughput
+    status: QueueStatus
     counts: Mapping[str, Count]
 
     def as_json(self) -> dict[str, Any]:
         """Return it as ``horsies_status --json`` prints it. Times are seconds."""
-        pace = self.pace
+        pace = self.throughput
         return {
             "name": self.name,
             "paused": self.is_paused,
@@ -69,7 +69,7 @@ class QueueFigures:
             "oldest_waits": self.depth.waits,
             "held": self.held,
             "counts": {state: count.as_json() for state, count in self.counts.items()},
-            "limits": {name: value for name, value in self.standing.as_json().items() if name in _LIMITS},
+            "limits": {name: value for name, value in self.status.as_json().items() if name in _LIMITS},
             "last_hour": {fate: pace.counts[fate] for fate in ("completed", "retried", "failed")},
             "wait_p50": pace.wait_p50,
             "wait_p95": pace.wait_p95,
@@ -83,16 +83,16 @@ class Snapshot:
     """How things stand. ``reaper_ago`` is None if there was never a pass."""
 
     counts: Mapping[str, Count]
-    queues: tuple[QueueFigures, ...]
+    queues: tuple[QueueMetrics, ...]
     is_more_queues: bool  # there are others too
     unlisted_waits: float | None  # then: the oldest of all that were searched
     is_oldest_found: bool  # whether all were
-    workers: tuple[Member, ...]
+    workers: tuple[WorkerStatus, ...]
     workflows: Mapping[str, Count]
     newest_workflows: tuple[UUID, ...]
     reaper_ago: float | None
     reaper_interval: float
-    minutes: tuple[Bar, ...]
+    minutes: tuple[TimeBucket, ...]
     minute: int  # of the database's clock, since 1970
 
     @property
@@ -102,7 +102,7 @@ class Snapshot:
         return max((seconds for seconds in waits if seconds is not None), default=None)
 
     @property
-    def alive(self) -> tuple[Member, ...]:
+    def alive(self) -> tuple[WorkerStatus, ...]:
         """The workers that beat."""
         return tuple(worker for worker in self.workers if worker.is_alive)
 
@@ -116,7 +116,7 @@ class Snapshot:
     @property
     def is_reaper_late(self) -> bool:
         """Whether what the reaper counts stands still."""
-        return self.reaper_ago is None or self.reaper_ago > LATE * self.reaper_interval
+        return self.reaper_ago is None or self.reaper_ago > LATE_INTERVALS * self.reaper_interval
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as ``horsies_status --json`` prints it. Times are seconds."""
@@ -132,33 +132,33 @@ class Snapshot:
         }
 
 
-def take(options: Options) -> Snapshot:
+def collect(options: Options) -> Snapshot:
     """Read how things stand, in nine statements; one more where tasks wait in very many queues."""
     database = options.database
-    answers = ask(database, _parts(database))
-    holding = held(database)
+    answers = run_queries(database, _queries(database))
+    holding = count_held(database)
     minute = int(answers["minute"])
     minutes, hour = last_hour(database, minute)
-    rows = {name: dict(zip(_ROW, row, strict=True)) for name, *row in read(answers["queues"])}
-    due = depths(Task.objects.using(database), also=[*sorted(_configured()), *rows])
-    for name, waits in read(answers["latecomers"]):
+    rows = {name: dict(zip(_ROW, row, strict=True)) for name, *row in decode_rows(answers["queues"])}
+    due = depths(Task.objects.using(database), also=[*sorted(_configured_queues()), *rows])
+    for name, waits in decode_rows(answers["latecomers"]):
         due[name] = due.of(name) + Depth(1, False, max(0.0, -waits))
     reaper_in = answers["reaper"]
-    pace = paces(database, hour)
-    named = {*rows, *_configured()}
+    pace = throughput_by_queue(database, hour)
+    named = {*rows, *_configured_queues()}
     others = dict.fromkeys([*due, *holding.queues, *sorted(name for name in pace if name)])
     unnamed = [name for name in others if name not in named]
-    names = sorted({*named, *islice(unnamed, OTHERS)})
-    by_state = counts.of_queues(answers, names, holding, due)
+    names = sorted({*named, *islice(unnamed, MAX_OTHER_QUEUES)})
+    by_state = counts.counts_by_queue(answers, names, holding, due)
     return Snapshot(
-        counts.of_states(answers, holding.states),
-        tuple(_queues(names, rows, due, holding, pace, by_state, database)),
-        due.is_more or len(unnamed) > OTHERS,
+        counts.counts_by_state(answers, holding.states),
+        tuple(_queue_metrics(names, rows, due, holding, pace, by_state, database)),
+        due.is_more or len(unnamed) > MAX_OTHER_QUEUES,
         due.waits,
         due.is_searched,
-        tuple(crew(database, options.recovery, holding.workers)),
+        tuple(worker_statuses(database, options.recovery, holding.workers)),
         workflows.counts(answers),
-        tuple(workflows.newest(answers)),
+        tuple(workflows.newest_ids(answers)),
         None if reaper_in is None else max(0.0, -float(reaper_in)),
         options.recovery.check_interval_ms / 1_000,
         tuple(minutes),
@@ -166,45 +166,45 @@ def take(options: Options) -> Snapshot:
     )
 
 
-def _parts(database: str) -> dict[str, Statement]:
+def _queries(database: str) -> dict[str, Statement]:
     pending = Task.objects.using(database).deferred().filter(enqueued_at__lte=Now())
-    latecomers = pending.order_by("enqueued_at")[:LATECOMERS]
-    queues = Queue.objects.using(database).order_by("name")[:QUEUES]
+    latecomers = pending.order_by("enqueued_at")[:MAX_JUST_DUE]
+    queues = Queue.objects.using(database).order_by("name")[:MAX_QUEUES]
     columns = {name: F(name) for name in _ROW[:-1]} | {"until": SecondsUntil("refilled_at")}
     taken = Turn.objects.using(database).filter(name__startswith=TURN, taken_at__gt=NEVER)  # --once takes no turn
     reaper = taken.order_by("-taken_at")
     return {
-        **counts.parts(database),
-        **workflows.parts(database),
-        "latecomers": listing(latecomers, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
-        "queues": listing(queues, {"name": F("name"), **columns}, database),
+        **counts.queries(database),
+        **workflows.queries(database),
+        "latecomers": rows_query(latecomers, {"name": F("queue_name"), "waits": SecondsUntil("enqueued_at")}, database),
+        "queues": rows_query(queues, {"name": F("name"), **columns}, database),
         "minute": scalar(MinuteOf(Now()), Task.objects.using(database)),
         "reaper": Statement.select(reaper.values_list(SecondsUntil("taken_at"))[:1]),
     }
 
 
-def _queues(
+def _queue_metrics(
     names: Iterable[str],
     rows: Mapping[str, dict[str, Any]],
     due: Depths,
-    holding: Held,
-    pace: Mapping[str, Pace],
+    holding: HeldTasks,
+    pace: Mapping[str, Throughput],
     by_state: Mapping[str, Mapping[str, Count]],
     database: str,
-) -> Iterable[QueueFigures]:
+) -> Iterable[QueueMetrics]:
     for name in names:
-        yield QueueFigures(
+        yield QueueMetrics(
             name,
             bool(rows[name]["paused"]) if name in rows else False,
             due.of(name),
             holding.queues[name],
-            pace.get(name, Pace(Counter())),
-            standing_of(name, rows.get(name), holding.queues[name], database),
+            pace.get(name, Throughput(Counter())),
+            status_from_row(name, rows.get(name), holding.queues[name], database),
             by_state[name],
         )
 
 
-def _configured() -> set[str]:
+def _configured_queues() -> set[str]:
     """The queues of the settings."""
     ours = (task_backends[alias] for alias in task_backends if isinstance(task_backends[alias], HorsiesBackend))
     return {name for backend in ours for name in backend.queues or {DEFAULT_TASK_QUEUE_NAME}}

@@ -14,11 +14,11 @@ from ...models import Task, Worker
 from ...models.fields import texts_in
 
 #: Workers that are told of at most.
-WORKERS = 200
+MAX_WORKERS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldTasks:
     """What workers hold: how many in each state, in each queue, by each worker and kind: functions or coroutines."""
 
     states: Counter[str]
@@ -28,7 +28,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class WorkerStatus:
     """A worker: what it holds of how many slots of each kind, which queues are its, the seconds since its last beat."""
 
     id: str
@@ -73,9 +73,9 @@ class Member:
         return asdict(self) | {"held": self.held, "load": self.load}
 
 
-def held(database: str) -> Held:
+def count_held(database: str) -> HeldTasks:
     """Count what is held, by the index of held rows: there are no more than the workers have slots."""
-    found = Held(Counter(), Counter(), Counter(), Counter())
+    found = HeldTasks(Counter(), Counter(), Counter(), Counter())
     rows = Task.objects.using(database).active().order_by()
     columns = ("status", "queue_name", "claimed_by_worker_id", "is_async")
     for status, queue, worker, is_async, count in rows.values_list(*columns).annotate(Count("pk")):
@@ -86,11 +86,11 @@ def held(database: str) -> Held:
     return found
 
 
-def crew(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, bool]]) -> list[Member]:
+def worker_statuses(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, bool]]) -> list[WorkerStatus]:
     """Return the workers, those first that beat last."""
     workers: QuerySet[Any] = Worker.objects.using(database).annotate(beat_in=SecondsUntil("last_beat_at"))
     return [
-        Member(
+        WorkerStatus(
             worker.pk,
             worker.name,
             worker.hostname,
@@ -105,5 +105,5 @@ def crew(database: str, recovery: RecoveryOptions, holding: Counter[tuple[str, b
             -worker.beat_in < recovery.silent_after,
             worker.stop_requested_at is not None,
         )
-        for worker in workers.order_by("-last_beat_at", "pk")[:WORKERS]
+        for worker in workers.order_by("-last_beat_at", "pk")[:MAX_WORKERS]
     ]

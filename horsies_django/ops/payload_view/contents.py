@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from ...core.headers import slot_in
 from ...enqueue.masking import Mask, mask_of
 from ...models import Task
-from .json_text import pieces
+from .json_text import chunks
 
 #: The columns that can be had as a whole, each with its place among a row's annotations.
 PARTS: Final = {name: f"{name}_text" for name in ("args", "kwargs", "result", "metadata", "checkpoint")}
@@ -22,21 +22,21 @@ PARTS: Final = {name: f"{name}_text" for name in ("args", "kwargs", "result", "m
 _EMPTY: Final = {None, "", "null", "[]", "{}"}
 
 
-def with_texts(tasks: QuerySet[Any], *parts: str) -> QuerySet[Any]:
+def with_payload_texts(tasks: QuerySet[Any], *parts: str) -> QuerySet[Any]:
     """Read these columns as text: what is in them may be more, or deeper, than Python reads, or damaged."""
-    return as_texts(tasks, *parts).defer(*PARTS)
+    return with_text_columns(tasks, *parts).defer(*PARTS)
 
 
-def as_texts(rows: QuerySet[Any], *columns: str) -> QuerySet[Any]:
+def with_text_columns(rows: QuerySet[Any], *columns: str) -> QuerySet[Any]:
     """Read these columns as text, and not as they are, until :func:`give_values`."""
     texts: QuerySet[Any] = rows.annotate(**{f"{column}_text": Cast(column, TextField()) for column in columns})
     return texts.defer(*columns)
 
 
-def give_values(row: Any, *columns: str) -> None:
+def decode_text_columns(row: Any, *columns: str) -> None:
     """Give a row that was read with :func:`as_texts` its values; words for those that can't be read."""
     for column in columns:
-        setattr(row, column, read(getattr(row, f"{column}_text")))
+        setattr(row, column, decode(getattr(row, f"{column}_text")))
 
 
 class Contents:
@@ -59,7 +59,7 @@ class Contents:
         """Whether there is something in it."""
         return getattr(self._task, PARTS[part], None) not in _EMPTY
 
-    def seen(self, part: str) -> Any:
+    def visible(self, part: str) -> Any:
         """Return what may be seen of a value; what is below its keys is judged as it is written."""
         value = self._value(part)
         if isinstance(value, _Unreadable):
@@ -72,7 +72,7 @@ class Contents:
 
     def text(self, part: str) -> str:
         """Return all of a value, as JSON that people can read."""
-        return "".join(pieces(self.seen(part), self.mask))
+        return "".join(chunks(self.visible(part), self.mask))
 
     @property
     def slot(self) -> datetime | None:
@@ -99,9 +99,9 @@ class Contents:
         name = str(exception.get("type") or "") if isinstance(exception, dict) else ""
         return name.removeprefix("builtins.")
 
-    def seen_result(self) -> Any:
+    def visible_result(self) -> Any:
         """Return the result without the traceback, which is shown by itself, and without what its error says twice."""
-        seen = self.seen("result")
+        seen = self.visible("result")
         exception = self.error.get("exception")
         if not isinstance(exception, dict) or not isinstance(seen, dict):
             return seen
@@ -111,7 +111,7 @@ class Contents:
 
     def _value(self, part: str) -> Any:
         if part not in self._values:
-            self._values[part] = read(getattr(self._task, PARTS[part], None))
+            self._values[part] = decode(getattr(self._task, PARTS[part], None))
         return self._values[part]
 
 
@@ -121,7 +121,7 @@ class _Unreadable(str):
     __slots__ = ()
 
 
-def read(text: str | None) -> Any:
+def decode(text: str | None) -> Any:
     """Return the value of a column that was read as text; words if it can't be read."""
     try:
         return None if text is None else json.loads(text)

@@ -19,13 +19,13 @@ from .contents import PARTS, Contents, contents_of
 from .json_text import head
 
 #: Characters of an excerpt.
-LENGTH: Final = 72
+MAX_LENGTH: Final = 72
 
 #: Bytes, as they are stored, up to which a value is read for the list.
-SMALL: Final = 4_000
+MAX_BYTES: Final = 4_000
 
 #: What is shown of one value before it is cut with all others: indented, it is longer.
-_INDENTED: Final = 4 * LENGTH
+_INDENTED: Final = 4 * MAX_LENGTH
 
 #: Each part of a call, with the annotation of its size.
 _SIZES: Final = {"args": "args_size", "kwargs": "kwargs_size"}
@@ -52,7 +52,7 @@ class StoredSize(Func):
         return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))")
 
 
-def with_small_calls(tasks: QuerySet[Any], limit: int = SMALL) -> QuerySet[Any]:
+def with_short_arguments(tasks: QuerySet[Any], limit: int = MAX_BYTES) -> QuerySet[Any]:
     """Read the size of each task's arguments and, up to ``limit`` bytes as they are stored, the arguments."""
     sizes: dict[str, Any] = {size: StoredSize(part) for part, size in _SIZES.items()}
     texts: dict[str, Any] = {
@@ -71,21 +71,21 @@ def excerpt_of(task: Any) -> str:
     words = ""
     for part in _parts(task, contents_of(task)):
         words = f"{words}, {part}" if words else part
-        if len(words) > LENGTH:
-            return f"{words[: LENGTH - 1]}…"
+        if len(words) > MAX_LENGTH:
+            return f"{words[: MAX_LENGTH - 1]}…"
     return words
 
 
 def _parts(task: Any, contents: Contents) -> Iterator[str]:
     for part in _SIZES:
-        if (size := getattr(task, _SIZES[part], None) or 0) > SMALL:
+        if (size := getattr(task, _SIZES[part], None) or 0) > MAX_BYTES:
             yield f"({filesizeformat(size)})"
         elif contents.is_filled(part):
             yield from _members(part, contents)
 
 
 def _members(part: str, contents: Contents) -> Iterator[str]:
-    value = contents.seen(part)
+    value = contents.visible(part)
     if part == "args" and isinstance(value, list):
         yield from (_line(member, contents) for member in value)
     elif part == "kwargs" and isinstance(value, dict):

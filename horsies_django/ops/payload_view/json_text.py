@@ -24,13 +24,13 @@ class _Level:
     is_empty: bool = True
 
 
-def pieces(value: Any, mask: Mask) -> Iterator[str]:
+def chunks(value: Any, mask: Mask) -> Iterator[str]:
     """Yield the text of ``value`` piece by piece; what a key says is sensitive is masked.
 
     Without recursion: what a database holds may be deeper than Python's stack.
     """
     levels: list[_Level] = []
-    yield from _opened(value, mask, levels)
+    yield from _open(value, mask, levels)
     while levels:
         level = levels[-1]
         if (found := next(level.members, None)) is None:
@@ -42,14 +42,14 @@ def pieces(value: Any, mask: Mask) -> Iterator[str]:
         level.is_empty = False
         if name is not None:
             yield f"{_encode(name)}: "
-        yield from _opened(member, mask, levels)
+        yield from _open(member, mask, levels)
 
 
 def head(value: Any, mask: Mask, limit: int) -> tuple[str, bool]:
     """Return the first ``limit`` characters of the text of ``value``, and whether that is all of it."""
     parts: list[str] = []
     length = 0
-    for piece in pieces(value, mask):
+    for piece in chunks(value, mask):
         parts.append(piece[: limit - length + 1])
         length += len(parts[-1])
         if length > limit:
@@ -57,7 +57,7 @@ def head(value: Any, mask: Mask, limit: int) -> tuple[str, bool]:
     return "".join(parts), True
 
 
-def _opened(value: Any, mask: Mask, levels: list[_Level]) -> Iterator[str]:
+def _open(value: Any, mask: Mask, levels: list[_Level]) -> Iterator[str]:
     """Yield a scalar, or the bracket that opens a container, whose members then are next."""
     if isinstance(value, dict):
         levels.append(_Level(((key, mask.seen(key, member)) for key, member in value.items()), "}"))
