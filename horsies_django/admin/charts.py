@@ -44,7 +44,7 @@ class Chart:
     @property
     def total(self) -> dict[str, int]:
         """How many of each fate there were."""
-        return {fate: sum(bar.counts[fate] for bar in self.bars) for fate in OUTCOMES}
+        return {outcome: sum(bar.counts[outcome] for bar in self.bars) for outcome in OUTCOMES}
 
     @property
     def highest(self) -> int:
@@ -78,17 +78,20 @@ class Chart:
     def rows(self) -> list[tuple[str, list[int]]]:
         """The table: times at which anything ended, the latest first."""
         bars = [bar for bar in reversed(self.bars) if bar.counts.total()]
-        return [(self.time_of(bar), [bar.counts[fate] for fate in OUTCOMES]) for bar in bars]
+        return [(self.time_of(bar), [bar.counts[outcome] for outcome in OUTCOMES]) for bar in bars]
 
     @property
     def legend(self) -> list[tuple[str, Any, str]]:
         """What each colour means, and how many of it there were."""
-        return [(fate, LABELS[fate], number_format(number, force_grouping=True)) for fate, number in self.total.items()]
+        return [
+            (outcome, LABELS[outcome], number_format(number, force_grouping=True))
+            for outcome, number in self.total.items()
+        ]
 
     @property
     def headings(self) -> list[Any]:
         """The table's heads, after that of the time."""
-        return [LABELS[fate] for fate in OUTCOMES]
+        return [LABELS[outcome] for outcome in OUTCOMES]
 
     def time_of(self, bar: TimeBucket) -> str:
         """When a bar begins, in the reader's zone."""
@@ -110,8 +113,8 @@ class Chart:
 
 def describe_counts(counts: dict[str, int]) -> str:
     """Return counts by fate in words; what there is none of only if there is nothing at all."""
-    said = [fate for fate in OUTCOMES if counts[fate]] or [COMPLETED]
-    return ", ".join(f"{number_format(counts[fate], force_grouping=True)} {LABELS[fate]}" for fate in said)
+    said = [outcome for outcome in OUTCOMES if counts[outcome]] or [COMPLETED]
+    return ", ".join(f"{number_format(counts[outcome], force_grouping=True)} {LABELS[outcome]}" for outcome in said)
 
 
 def _scale(highest: int) -> Callable[[int], float]:
@@ -124,14 +127,17 @@ def _bar_svg(at: int, bar: TimeBucket, scale: Callable[[int], float], time: str)
     if not bar.counts.total():
         return ""
     pieces, y = [], float(HEIGHT)
-    for fate in reversed(OUTCOMES):
-        height = min(scale(bar.counts[fate]), y)
+    for outcome in reversed(OUTCOMES):
+        height = min(scale(bar.counts[outcome]), y)
         y -= height
         if height:
-            pieces.append((fate, str(at * STEP), f"{y:.1f}", str(STEP - GAP), f"{height:.1f}"))
+            pieces.append((outcome, str(at * STEP), f"{y:.1f}", str(STEP - GAP), f"{height:.1f}"))
     rects = format_html_join("", '<rect class="horsies-bar-{}" x="{}" y="{}" width="{}" height="{}"/>', pieces)
     return format_html(
-        "<g><title>{}: {}</title>{}</g>", time, describe_counts({fate: bar.counts[fate] for fate in OUTCOMES}), rects
+        "<g><title>{}: {}</title>{}</g>",
+        time,
+        describe_counts({outcome: bar.counts[outcome] for outcome in OUTCOMES}),
+        rects,
     )
 
 

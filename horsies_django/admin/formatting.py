@@ -15,7 +15,7 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
 from ..enqueue.masking import Mask
-from ..ops.payload_view.json_text import head, chunks
+from ..ops.payload_view.json_text import chunks, head
 
 #: Characters of one value that a page shows.
 MAX_SHOWN: Final = 16_384
@@ -81,7 +81,9 @@ def as_json(value: Any, mask: Mask | None = None) -> SafeString | str:
     """Return ``value`` as indented JSON; with a mask, without what its keys say is sensitive."""
     if value is None:
         return "-"
-    return text_block("".join(chunks(value, mask)) if mask else json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    return text_block(
+        "".join(chunks(value, mask)) if mask else json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    )
 
 
 def masked_json(

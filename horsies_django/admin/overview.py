@@ -20,10 +20,10 @@ from ..core.options import Options
 from ..core.schedule_enums import DisabledBy
 from ..models import Queue, Schedule, Task, Worker, Workflow
 from ..ops.metrics import Count, Exactness, Snapshot, collect
-from ..ops.metrics.history import most_failing, last_week, merge_buckets
+from ..ops.metrics.history import last_week, merge_buckets, most_failing
 from ..ops.metrics.schedules import next_schedules
 from ..ops.metrics.workflows import WorkflowProgress, workflow_progress
-from .base import ReadOnlyAdmin, first_backend, backends_on
+from .base import ReadOnlyAdmin, backends_on, first_backend
 from .charts import Chart
 from .links import can_view
 from .schedules.columns import format_dotted_path
@@ -128,7 +128,9 @@ class OverviewAdmin(ReadOnlyAdmin):
             "sees_queues": sees_queues,
             "sees_workers": sees_workers,
             "sees_workflows": sees_workflows,
-            "workers": [(one, self._page_url("worker", quote(one.id))) for one in snapshot.alive] if sees_workers else [],
+            "workers": [(one, self._page_url("worker", quote(one.id))) for one in snapshot.alive]
+            if sees_workers
+            else [],
             "silent": len(snapshot.workers) - len(snapshot.alive),
             "threads": sum(one.threads or 0 for one in snapshot.alive),
             "taken": sum(one.threads_taken for one in snapshot.alive),
@@ -171,7 +173,9 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def _queue_urls(self, queue: str) -> tuple[str | None, str | None]:
         """Return the address of the queue's own page, and that of what is due in it."""
-        return self._page_url("queue", quote(f"~{queue}")), self._task_list_url(queue_name=queue, state="due", kind="all")
+        return self._page_url("queue", quote(f"~{queue}")), self._task_list_url(
+            queue_name=queue, state="due", kind="all"
+        )
 
     def _task_list_url(self, **query: str) -> str | None:
         """Return the address of the list of tasks, filtered."""

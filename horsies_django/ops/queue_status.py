@@ -132,4 +132,6 @@ def queue_statuses(database: str | None, names: set[str]) -> list[QueueStatus]:
     held: dict[str, int] = {}
     for name in Task.objects.using(database).active().order_by().values_list("queue_name", flat=True):
         held[name] = held.get(name, 0) + 1
-    return [status_from_row(name, rows.get(name), held.get(name, 0), database) for name in sorted({*names, *rows, *held})]
+    return [
+        status_from_row(name, rows.get(name), held.get(name, 0), database) for name in sorted({*names, *rows, *held})
+    ]

@@ -10,11 +10,11 @@ from ..ops.metrics import Count, Exactness
 
 register = template.Library()
 register.filter("brief", brief)
-register.filter("grouped", format_number)
+register.filter("format_number", format_number)
 
 
 @register.filter
-def shown(count: Count) -> str:
+def format_count(count: Count) -> str:
     """Return a count, with a mark that says how exact it is."""
     mark = {Exactness.EXACT: "{}", Exactness.ESTIMATE: "≈ {}", Exactness.AT_LEAST: "{}+"}
     return mark[count.exactness].format(format_number(count.number))

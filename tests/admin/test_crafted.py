@@ -114,7 +114,7 @@ def test_no_row_is_made_of_a_queue_for_who_may_not_look(client, staff):
 
 
 def test_what_was_done_before_an_action_broke_off_is_in_the_log(admin_client, monkeypatch):
-    monkeypatch.setattr(acting, "LOGGED", 1)
+    monkeypatch.setattr(acting, "LOG_BATCH", 1)
     first, second = sorted(tasks.noop.send().id for _ in range(2))
     fine = AdminAction.apply
 
@@ -123,7 +123,7 @@ def test_what_was_done_before_an_action_broke_off_is_in_the_log(admin_client, mo
             raise RuntimeError("the database has gone")
         return fine(verb, rows, values)
 
-    monkeypatch.setattr(AdminAction, "do", breaks)
+    monkeypatch.setattr(AdminAction, "apply", breaks)
     with pytest.raises(RuntimeError):
         act(admin_client, "task", {}, first, second, action="cancel")
 

@@ -39,7 +39,9 @@ def node(index, *waits_for, began=None, ended=None, status="COMPLETED", **more):
         name: None if second is None else START + timedelta(seconds=second)
         for name, second in (("began", began), ("ended", ended))
     }
-    return GraphNode(key=index, index=index, node_id=f"n{index}", status=status, waits_for=waits_for, **times, **more)
+    return GraphNode(
+        key=index, position=index, node_id=f"n{index}", status=status, waits_for=waits_for, **times, **more
+    )
 
 
 @given(anything)
@@ -178,12 +180,12 @@ def test_the_critical_path_goes_by_what_ended_last():
         node(2, 0, began=1, ended=3),
         node(3, 1, 2, began=9, ended=10),
     ]
-    assert [each.index for each in critical_path(nodes)] == [0, 1, 3]
+    assert [each.position for each in critical_path(nodes)] == [0, 1, 3]
 
 
 def test_the_critical_path_knows_that_a_node_may_not_wait_for_all():
     nodes = [node(0, began=0, ended=2), node(1, began=0, ended=9), node(2, 0, 1, began=2, ended=10)]
-    assert [each.index for each in critical_path(nodes)] == [0, 2]
+    assert [each.position for each in critical_path(nodes)] == [0, 2]
 
 
 def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
@@ -193,7 +195,7 @@ def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
         node(2, 0, began=3, status="RUNNING"),
         node(3, 1, 2, status="PENDING"),
     ]
-    assert [each.index for each in critical_path(nodes)] == [0, 1]
+    assert [each.position for each in critical_path(nodes)] == [0, 1]
 
 
 @given(
@@ -213,7 +215,7 @@ def test_while_it_runs_the_critical_path_leads_to_what_runs_longest():
 def test_any_rows_can_be_drawn(nodes):
     boxes = fold_nodes(nodes)
     path = critical_path(nodes)
-    assert len(path) == len({each.index for each in path})
+    assert len(path) == len({each.position for each in path})
 
     style = DrawingStyle(lambda box: "#x", START + timedelta(seconds=60), range(len(boxes)), "title")
     svg = str(draw(boxes, compute_layout(len(boxes), edges_between(boxes)), style))
@@ -223,7 +225,7 @@ def test_any_rows_can_be_drawn(nodes):
 
 
 def test_what_a_picture_says_is_escaped_and_has_no_style_of_its_own():
-    bad = GraphNode(key=1, index=0, node_id='<script>"x"</script>', status="COMPLETED", error_code="<b>", name="<i>")
+    bad = GraphNode(key=1, position=0, node_id='<script>"x"</script>', status="COMPLETED", error_code="<b>", name="<i>")
     boxes = fold_nodes([bad])
 
     svg = str(draw(boxes, compute_layout(1, []), DrawingStyle(lambda box: '"><script>', None, (), "<title>")))

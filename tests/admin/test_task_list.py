@@ -25,8 +25,8 @@ ENDS = {"COMPLETED": "completed_at", "FAILED": "failed_at", "CANCELLED": "cancel
 
 
 def look_through(monkeypatch, *rows):
-    monkeypatch.setattr(walking, "STRETCHES", rows)
-    monkeypatch.setattr(walking, "MORE", 0)
+    monkeypatch.setattr(walking, "CHUNKS", rows)
+    monkeypatch.setattr(walking, "EXTRA_CHUNKS", 0)
 
 
 def make(name="tests.admin.page_jobs.log_in", status="PENDING", **columns):
@@ -111,8 +111,8 @@ def test_a_page_looks_so_far_and_says_so_and_the_next_goes_on(staff, monkeypatch
 
 def test_a_page_goes_on_looking_while_that_costs_little(staff, monkeypatch):
     look_through(monkeypatch, 10, 30)
-    monkeypatch.setattr(walking, "MORE", 4)
-    monkeypatch.setattr(walking, "PATIENCE", 60)
+    monkeypatch.setattr(walking, "EXTRA_CHUNKS", 4)
+    monkeypatch.setattr(walking, "TIME_LIMIT", 60)
     few = some(3, queue_name="few")
     some(100)
 
@@ -120,7 +120,7 @@ def test_a_page_goes_on_looking_while_that_costs_little(staff, monkeypatch):
 
 
 def test_a_search_of_arguments_looks_at_the_clock_after_few_tasks(staff, monkeypatch):
-    monkeypatch.setattr(walking, "SLOW_PATIENCE", 0)
+    monkeypatch.setattr(walking, "SLOW_TIME_LIMIT", 0)
     oldest, *_rest = some(520)
     Task.objects.filter(pk=oldest.pk).update(args=["needle"])
     client = staff("view_task")
@@ -147,7 +147,7 @@ def test_old_tasks_that_wait_are_found_behind_any_number_of_others(staff, monkey
 
 def test_a_queue_that_nobody_serves_is_found_behind_more_that_is_due_than_is_read_whole(staff, monkeypatch):
     look_through(monkeypatch, 10, 30)
-    monkeypatch.setattr(walking, "SHELF", 20)
+    monkeypatch.setattr(walking, "MAX_INDEX_ROWS", 20)
     stuck = make("jobs.stuck", queue_name="nobody", enqueued_at=LONG_AGO)
     due = some(100, status="PENDING")
     client = staff("view_task")

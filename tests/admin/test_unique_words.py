@@ -30,7 +30,9 @@ def test_the_rule_in_words(row, words):
 
 @pytest.mark.once
 def test_a_period_has_its_end():
-    held = describe_unique_until(Task(unique_key="k", unique_until="period", status="FAILED", unique_expires_at=LATER), NOW)
+    held = describe_unique_until(
+        Task(unique_key="k", unique_until="period", status="FAILED", unique_expires_at=LATER), NOW
+    )
     over = describe_unique_until(Task(unique_key="k", unique_until="period", unique_expires_at=EARLIER), NOW)
 
     assert held.startswith("whatever becomes of it, but no longer than ")

@@ -49,36 +49,36 @@ class ActionAdmin(ReadOnlyAdmin):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make actions of the verbs."""
         super().__init_subclass__(**kwargs)
-        cls.actions = [_list_action(verb) for verb in cls.admin_actions]
-        for verb in cls.admin_actions:
-            setattr(cls, f"has_verb_{verb.permission_name}_permission", _permission_check(verb))
+        cls.actions = [_list_action(action) for action in cls.admin_actions]
+        for action in cls.admin_actions:
+            setattr(cls, f"has_action_{action.permission_name}_permission", _permission_check(action))
 
     def get_urls(self) -> list[URLPattern]:
         """Give each verb an address below that of the row."""
         options = self.opts
         view = self.admin_site.admin_view(self.action_view)
         name = f"{options.app_label}_{options.model_name}_do"
-        return [path("<path:object_id>/do/<slug:verb>/", view, name=name), *super().get_urls()]
+        return [path("<path:object_id>/do/<slug:action>/", view, name=name), *super().get_urls()]
 
     def allowed_actions(self, request: HttpRequest) -> list[AdminAction]:
         """Return the verbs that this user may use."""
-        return [verb for verb in self.admin_actions if verb.is_allowed(request, self.model)]
+        return [action for action in self.admin_actions if action.is_allowed(request, self.model)]
 
     # From a row's page.
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Put the buttons on the page."""
         row = kwargs.get("obj")
-        verbs = [verb for verb in self.allowed_actions(request) if row is not None and verb.applies_to(row)]
-        buttons = [(verb, self._action_url(row, verb)) for verb in verbs]
+        actions = [action for action in self.allowed_actions(request) if row is not None and action.applies_to(row)]
+        buttons = [(action, self._action_url(row, action)) for action in actions]
         return super().render_change_form(request, context | {"buttons": buttons}, *args, **kwargs)
 
-    def action_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
+    def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Do it to one row, or ask first."""
         row = self.get_object(request, unquote(object_id))
-        chosen = next((known for known in self.admin_actions if known.name == verb), None)
+        chosen = next((known for known in self.admin_actions if known.name == action), None)
         if chosen is None:
-            raise Http404(_("There is no action %(name)s.") % {"name": verb})
+            raise Http404(_("There is no action %(name)s.") % {"name": action})
         if not (self.has_view_permission(request, row) and chosen.is_allowed(request, self.model)):
             raise PermissionDenied
         if row is None:
@@ -96,10 +96,10 @@ class ActionAdmin(ReadOnlyAdmin):
             return reverse(f"{site}:{options.app_label}_{options.model_name}_change", args=[quote(row.pk)])
         return reverse(f"{site}:{options.app_label}_{options.model_name}_changelist")
 
-    def _action_url(self, row: Any, verb: AdminAction) -> str:
+    def _action_url(self, row: Any, action: AdminAction) -> str:
         options = self.opts
         name = f"{self.admin_site.name}:{options.app_label}_{options.model_name}_do"
-        return reverse(name, args=[quote(row.pk), verb.name])
+        return reverse(name, args=[quote(row.pk), action.name])
 
     # From the list.
 
@@ -112,34 +112,40 @@ class ActionAdmin(ReadOnlyAdmin):
             request.POST = posted  # type: ignore[assignment]  # it can be changed, and is not
         return super().response_action(request, queryset, *args, **kwargs)
 
-    def apply_to_selected(self, request: HttpRequest, rows: QuerySet[Any], verb: AdminAction) -> HttpResponse | None:
+    def apply_to_selected(self, request: HttpRequest, rows: QuerySet[Any], action: AdminAction) -> HttpResponse | None:
         """Do it to the selected rows, or ask first; ask whatever it is before it is done to all that match."""
-        form = self._action_form(verb, request, rows)
+        form = self._action_form(action, request, rows)
         if request.POST.get("select_across", "0") not in ("", "0"):
             listed = self.get_changelist_instance(request)
             if isinstance(listed, KeysetChangeList):
-                return apply_to_matching(self, request, listed, verb, form)
-        if not _is_confirmed(verb, request, form):
+                return apply_to_matching(self, request, listed, action, form)
+        if not _is_confirmed(action, request, form):
             hidden = [(ACTION_CHECKBOX_NAME, key) for key in request.POST.getlist(ACTION_CHECKBOX_NAME)]
-            hidden += [("action", verb.name), ("select_across", request.POST.get("select_across", "0")), ("index", "0")]
-            return self.confirmation_page(request, verb, rows, form, {"hidden": hidden, "back": request.get_full_path()})
-        self.apply_and_log(request, verb, rows, form)
+            hidden += [
+                ("action", action.name),
+                ("select_across", request.POST.get("select_across", "0")),
+                ("index", "0"),
+            ]
+            return self.confirmation_page(
+                request, action, rows, form, {"hidden": hidden, "back": request.get_full_path()}
+            )
+        self.apply_and_log(request, action, rows, form)
         return None
 
     # Both.
 
     def confirmation_page(
-        self, request: HttpRequest, verb: AdminAction, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
+        self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
     ) -> HttpResponse:
         """Say what would be done, to what and to how many, and ask for what it needs."""
         request.current_app = self.admin_site.name  # as every page of the admin does
         count = rows.order_by()[:MAX_COUNTED].count()
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
-            "title": verb.label,
+            "title": action.label,
             "opts": self.opts,
             "media": self.media,
-            "verb": verb,
+            "action": action,
             "form": form,
             "rows": rows[:20],
             "count": count,
@@ -149,8 +155,8 @@ class ActionAdmin(ReadOnlyAdmin):
         count, meant = context["count"], context.get("meant")
         context |= {
             "noun": model_ngettext(self.opts, count),
-            "button": verb.button(count, format_number(count) if meant is None else meant.number),
-            "keep": verb.back_label(count),
+            "button": action.button(count, format_number(count) if meant is None else meant.number),
+            "back_label": action.back_label(count),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/horsies_django/action_confirmation.html", context)
@@ -159,19 +165,19 @@ class ActionAdmin(ReadOnlyAdmin):
         """Say that there is no such row, as every page of the admin does."""
         return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]  # not in the stubs
 
-    def apply_and_log(self, request: HttpRequest, verb: AdminAction, rows: QuerySet[Any], form: Form | None) -> None:
+    def apply_and_log(self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None) -> None:
         """Do it, log it, say it."""
         keys, values = list(rows.order_by("pk").values_list("pk", flat=True)), form.cleaned_data if form else {}
         done = 0
         for at in range(0, len(keys), LOG_BATCH):
             with acting_as(request.user.get_username(), "admin"):
-                count, logged = verb.apply(rows.filter(pk__in=keys[at : at + LOG_BATCH]), values)
+                count, logged = action.apply(rows.filter(pk__in=keys[at : at + LOG_BATCH]), values)
             done += count
             for message, changed in logged.items():
-                LogEntry.objects.log_actions(request.user.pk, changed, verb.flag, message)  # type: ignore[arg-type]  # a list will do
+                LogEntry.objects.log_actions(request.user.pk, changed, action.flag, message)  # type: ignore[arg-type]  # a list will do
         left = len(keys) - done
-        log_action(request, self.model, verb.log_label(values), done, left)
-        self.show_outcome(request, verb.message(done), left, verb.skipped_reason(rows) if left > 0 else "")
+        log_action(request, self.model, action.log_label(values), done, left)
+        self.show_outcome(request, action.message(done), left, action.skipped_reason(rows) if left > 0 else "")
 
     def show_outcome(self, request: HttpRequest, done: str, left: int, why: str = "") -> None:
         """Say what was done, how many were left alone, and why, if that is known."""
@@ -184,14 +190,14 @@ class ActionAdmin(ReadOnlyAdmin):
             done = f"{done} {left_alone % left} {why}".rstrip()
         self.message_user(request, done, messages.WARNING if left > 0 else messages.SUCCESS)
 
-    def _action_form(self, verb: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
-        if verb.form is None:
+    def _action_form(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
+        if action.form is None:
             return None
-        return verb.form(request.POST) if CONFIRMED in request.POST else verb.form()
+        return action.form(request.POST) if CONFIRMED in request.POST else action.form()
 
 
-def _is_confirmed(verb: AdminAction, request: HttpRequest, form: Form | None) -> bool:
-    if not verb.needs_confirmation:
+def _is_confirmed(action: AdminAction, request: HttpRequest, form: Form | None) -> bool:
+    if not action.needs_confirmation:
         return True
     return CONFIRMED in request.POST and (form is None or form.is_valid())
 
@@ -205,18 +211,18 @@ def _is_valid_key(model: type[Model], key: str) -> bool:
     return "\0" not in key
 
 
-def _permission_check(verb: AdminAction) -> Any:
+def _permission_check(action: AdminAction) -> Any:
     def has_permission(admin: ActionAdmin, request: HttpRequest) -> bool:
-        return verb.is_allowed(request, admin.model)
+        return action.is_allowed(request, admin.model)
 
     return has_permission
 
 
-def _list_action(verb: AdminAction) -> Any:
-    def action(admin: ActionAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
-        return admin.apply_to_selected(request, rows, verb)
+def _list_action(action: AdminAction) -> Any:
+    def act(admin: ActionAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
+        return admin.apply_to_selected(request, rows, action)
 
-    action.__name__ = verb.name
-    action.short_description = verb.list_label  # type: ignore[attr-defined]  # as admin.action does
-    action.allowed_permissions = [f"verb_{verb.permission_name}"]  # type: ignore[attr-defined]
-    return action
+    act.__name__ = action.name
+    act.short_description = action.list_label  # type: ignore[attr-defined]  # admin.action sets the same attributes
+    act.allowed_permissions = [f"action_{action.permission_name}"]  # type: ignore[attr-defined]
+    return act

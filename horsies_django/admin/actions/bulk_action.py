@@ -32,7 +32,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_aware
 from django.utils.translation import gettext as _
 
-from ...ops.keyset.estimate import Estimate, upper_bound, estimate_rows
+from ...ops.keyset.estimate import Estimate, estimate_rows, upper_bound
 from ...ops.keyset.keys import parse_key
 from ...ops.keyset.scan import KeysetScan
 from ..formatting import format_number
@@ -66,7 +66,7 @@ class ActionHost(Protocol):
         """The style sheets and scripts of its pages."""
 
     def confirmation_page(
-        self, request: HttpRequest, verb: AdminAction, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
+        self, request: HttpRequest, action: AdminAction, rows: QuerySet[Any], form: Form | None, more: Mapping[str, Any]
     ) -> HttpResponse:
         """Say what would be done, and ask."""
 
@@ -100,7 +100,7 @@ class BulkProgress:
     def start(cls, rows: QuerySet[Any]) -> BulkProgress:
         """Return that of something that is asked for now: nothing is counted yet, and nothing done."""
         edge = upper_bound(rows)
-        return cls(edge.asked_at, edge.upper, extent=Estimate(before=edge.upper))
+        return cls(edge.asked_at, edge.upper, estimate=Estimate(before=edge.upper))
 
     @classmethod
     def parse(cls, model: type[Model], posted: QueryDict) -> BulkProgress | None:
@@ -113,15 +113,15 @@ class BulkProgress:
             asked = parse_datetime(posted.get("asked", ""))
             names = ("done", "left", "confirmed_at", "looked", "of")
             done, left, confirmed, looked, of = (_number(posted.get(name)) for name in names)
-            extent = Estimate(_statuses(posted.get("counted", "")), looked, of or None, counted_to)
+            estimate = Estimate(_statuses(posted.get("counted", "")), looked, of or None, counted_to)
             if asked is not None and is_aware(asked) == settings.USE_TZ:
-                return cls(asked, upper, before, done, left, confirmed, extent)
+                return cls(asked, upper, before, done, left, confirmed, estimate)
         return None
 
     @property
     def fields(self) -> list[tuple[str, Any]]:
         """Return what has to be posted."""
-        extent = self.estimate
+        estimate = self.estimate
         given = {
             "asked": self.asked_at.isoformat(),
             "upper": self.upper,
@@ -129,10 +129,10 @@ class BulkProgress:
             "done": self.done,
             "left": self.left,
             "confirmed_at": self.confirmed,
-            "counted": json.dumps(extent.by_status),
-            "counted_to": extent.before,
-            "looked": extent.scanned,
-            "of": extent.planner_rows,
+            "counted": json.dumps(estimate.by_status),
+            "counted_to": estimate.before,
+            "looked": estimate.scanned,
+            "of": estimate.planner_rows,
         }
         return [(name, "" if value is None else str(value)) for name, value in given.items()]
 
@@ -157,53 +157,59 @@ def _statuses(text: str) -> Counter[str]:
 
 
 def apply_to_matching(
-    admin: ActionHost, request: HttpRequest, listed: KeysetChangeList, verb: AdminAction, form: Form | None
+    admin: ActionHost, request: HttpRequest, listed: KeysetChangeList, action: AdminAction, form: Form | None
 ) -> HttpResponse:
     """Count, then ask, then work for a while and say how far it has come."""
     progress = BulkProgress.parse(listed.model, request.POST) or BulkProgress.start(listed.queryset)
     is_confirmed = "confirmed" in request.POST and progress.estimate.scanned > 0
     if not is_confirmed:
-        progress = _counted(listed, verb, progress)
-    if not (is_confirmed and _is_number_confirmed(request, verb, progress)) or (form is not None and not form.is_valid()):
-        return _confirmation_page(admin, request, listed, verb, form, progress)
+        progress = _counted(listed, action, progress)
+    if not (is_confirmed and _is_number_confirmed(request, action, progress)) or (
+        form is not None and not form.is_valid()
+    ):
+        return _confirmation_page(admin, request, listed, action, form, progress)
     before = progress
     values = form.cleaned_data if form else {}
     is_over = False
     try:
-        for progress, is_over in _apply_batches(listed.scan, verb, values, before, admin.batch):  # noqa: B007  # the last one counts
+        for progress, is_over in _apply_batches(listed.scan, action, values, before, admin.batch):  # noqa: B007  # the last one counts
             pass
     finally:  # what breaks off has done something, too
-        _log(request, listed, verb.log_label(values), verb.flag, before, progress)
+        _log(request, listed, action.log_label(values), action.flag, before, progress)
     if is_over:
-        admin.show_outcome(request, verb.message(progress.done), progress.left)
+        admin.show_outcome(request, action.message(progress.done), progress.left)
         return HttpResponseRedirect(request.path + listed.get_query_string())
     if progress.remaining:
-        return _progress_page(admin, request, listed, verb, progress, form)
+        return _progress_page(admin, request, listed, action, progress, form)
     # More match than was announced: count what is left, and ask again.
     surprised = replace(
         progress,
         confirmed=progress.done + progress.left,
-        extent=Estimate(before=progress.before or progress.upper),
+        estimate=Estimate(before=progress.before or progress.upper),
     )
-    return _confirmation_page(admin, request, listed, verb, form, _counted(listed, verb, surprised), announced=progress.estimate)
+    return _confirmation_page(
+        admin, request, listed, action, form, _counted(listed, action, surprised), announced=progress.estimate
+    )
 
 
-def _counted(listed: KeysetChangeList, verb: AdminAction, progress: BulkProgress) -> BulkProgress:
+def _counted(listed: KeysetChangeList, action: AdminAction, progress: BulkProgress) -> BulkProgress:
     """Go on counting."""
     if progress.estimate.is_complete:
         return progress
-    is_first_look = not (verb.counts_all or progress.estimate.scanned or progress.confirmed)
-    walk = listed.scan.sent_until(progress.asked_at)
-    return replace(progress, extent=estimate_rows(walk, progress.estimate, COUNT_SECONDS if is_first_look else WORK_SECONDS))
+    is_first_look = not (action.counts_all or progress.estimate.scanned or progress.confirmed)
+    scan = listed.scan.sent_until(progress.asked_at)
+    return replace(
+        progress, estimate=estimate_rows(scan, progress.estimate, COUNT_SECONDS if is_first_look else WORK_SECONDS)
+    )
 
 
-def _is_number_confirmed(request: HttpRequest, verb: AdminAction, progress: BulkProgress) -> bool:
+def _is_number_confirmed(request: HttpRequest, action: AdminAction, progress: BulkProgress) -> bool:
     """Whether the number of rows was there to be seen before it was confirmed, and typed where that is asked for."""
-    extent = progress.estimate
-    if not extent.counted or (verb.counts_all and not extent.is_complete):
+    estimate = progress.estimate
+    if not estimate.counted or (action.counts_all and not estimate.is_complete):
         return False
-    meant = extent.in_statuses(verb.statuses).counted
-    return not verb.needs_typed_number(meant) or _digits(request.POST.get("typed", "")) == str(meant)
+    meant = estimate.in_statuses(action.statuses).counted
+    return not action.needs_typed_number(meant) or _digits(request.POST.get("typed", "")) == str(meant)
 
 
 def _digits(text: str) -> str:
@@ -211,18 +217,18 @@ def _digits(text: str) -> str:
 
 
 def _apply_batches(
-    walk: KeysetScan, verb: AdminAction, values: dict[str, Any], progress: BulkProgress, size: int
+    scan: KeysetScan, action: AdminAction, values: dict[str, Any], progress: BulkProgress, size: int
 ) -> Iterator[tuple[BulkProgress, bool]]:
     """Do batch after batch until the time is up; yield each time how far it came, and whether that is all.
 
     What does not match any more when its turn comes is left alone. It ends where there is no room for more.
     """
     until = time.monotonic() + WORK_SECONDS
-    walk = walk.sent_until(progress.asked_at)
-    for batch, cursor in walk.id_batches(progress.before or progress.upper, size):
+    scan = scan.sent_until(progress.asked_at)
+    for batch, cursor in scan.id_batches(progress.before or progress.upper, size):
         some = batch[: progress.remaining]
         if some:
-            changed = verb.act(walk.rows.order_by().filter(pk__in=some), **values)
+            changed = action.act(scan.rows.order_by().filter(pk__in=some), **values)
             progress = replace(progress, done=progress.done + changed, left=progress.left + len(some) - changed)
         if len(some) < len(batch):
             yield replace(progress, before=some[-1] if some else progress.before), False
@@ -237,34 +243,34 @@ def _confirmation_page(
     admin: ActionHost,
     request: HttpRequest,
     listed: KeysetChangeList,
-    verb: AdminAction,
+    action: AdminAction,
     form: Form | None,
     progress: BulkProgress,
     announced: Estimate | None = None,
 ) -> HttpResponse:
-    extent = progress.estimate
+    estimate = progress.estimate
     status_field: Any = listed.model._meta.get_field("status")
     statuses = dict(status_field.flatchoices)
-    meant = extent.in_statuses(verb.statuses)
-    wants_number = verb.needs_typed_number(meant.counted)
+    meant = estimate.in_statuses(action.statuses)
+    needs_typed_number = action.needs_typed_number(meant.counted)
     more = {
-        "extent": extent,
+        "estimate": estimate,
         "meant": meant,
         "count": meant.counted,
-        "by_status": [(statuses.get(status, status), count) for status, count in sorted(extent.by_status.items())],
-        "said": listed.descriptions,
-        "hidden": [*_hidden(request, verb), *progress.fields],
+        "by_status": [(statuses.get(status, status), count) for status, count in sorted(estimate.by_status.items())],
+        "descriptions": listed.descriptions,
+        "hidden": [*_hidden(request, action), *progress.fields],
         "back": request.path + listed.get_query_string(),
-        "is_ready": meant.counted > 0 and (extent.is_complete or not verb.counts_all),
-        "goes_on": not extent.is_complete and (verb.counts_all or not meant.counted),
-        "wants_number": wants_number,
-        "is_mistyped": wants_number and "typed" in request.POST,
+        "is_ready": meant.counted > 0 and (estimate.is_complete or not action.counts_all),
+        "goes_on": not estimate.is_complete and (action.counts_all or not meant.counted),
+        "needs_typed_number": needs_typed_number,
+        "is_mistyped": needs_typed_number and "typed" in request.POST,
         "is_rest": progress.confirmed > 0,
-        "surprise": _more_than_announced(progress, announced) if announced else "",
+        "more_than_announced": _more_than_announced(progress, announced) if announced else "",
     }
     if announced is not None:
         more["is_mistyped"] = False
-    return admin.confirmation_page(request, verb, listed.queryset.none(), form, more)
+    return admin.confirmation_page(request, action, listed.queryset.none(), form, more)
 
 
 def _more_than_announced(progress: BulkProgress, announced: Estimate) -> str:
@@ -278,7 +284,7 @@ def _progress_page(
     admin: ActionHost,
     request: HttpRequest,
     listed: KeysetChangeList,
-    verb: AdminAction,
+    action: AdminAction,
     progress: BulkProgress,
     form: Form | None,
 ) -> HttpResponse:
@@ -287,29 +293,31 @@ def _progress_page(
     given += [("typed", request.POST["typed"])] if "typed" in request.POST else []
     context = {
         **admin.admin_site.each_context(request),
-        "title": verb.label,
+        "title": action.label,
         "opts": admin.opts,
         "media": admin.media,
-        "verb": verb,
+        "action": action,
         "progress": progress,
         "processed": progress.done + progress.left,
         "number": number,
         "total": format_number(number) if progress.estimate.is_complete else _("at least %s") % format_number(number),
-        "said": listed.descriptions,
-        "hidden": [*_hidden(request, verb), *progress.fields, *given, ("confirmed", "1")],
+        "descriptions": listed.descriptions,
+        "hidden": [*_hidden(request, action), *progress.fields, *given, ("confirmed", "1")],
         "back": request.path + listed.get_query_string(),
     }
     request.current_app = admin.admin_site.name
     return TemplateResponse(request, "admin/horsies_django/bulk_progress.html", context)
 
 
-def _hidden(request: HttpRequest, verb: AdminAction) -> list[tuple[str, str]]:
+def _hidden(request: HttpRequest, action: AdminAction) -> list[tuple[str, str]]:
     """Return what brings a POST to the action again: Django asks for one row that is selected."""
     some = request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]
-    return [*((ACTION_CHECKBOX_NAME, key) for key in some), ("action", verb.name), ("select_across", "1")]
+    return [*((ACTION_CHECKBOX_NAME, key) for key in some), ("action", action.name), ("select_across", "1")]
 
 
-def _log(request: HttpRequest, listed: KeysetChangeList, verb: str, flag: int, before: BulkProgress, after: BulkProgress) -> None:
+def _log(
+    request: HttpRequest, listed: KeysetChangeList, action: str, flag: int, before: BulkProgress, after: BulkProgress
+) -> None:
     """Leave one entry for what this request has done, and say how many that makes."""
     done, left = after.done - before.done, after.left - before.left
     if not (done or left):
@@ -317,7 +325,7 @@ def _log(request: HttpRequest, listed: KeysetChangeList, verb: str, flag: int, b
     narrowed = "; ".join(map(str, listed.descriptions)) or _("all")
     message = _("%(verb)s, all that match: %(done)d done, %(left)d left alone.")
     so_far = _("So far: %(done)d done, %(left)d left alone.") % {"done": after.done, "left": after.left}
-    told = message % {"verb": verb, "done": done, "left": left}
+    told = message % {"verb": action, "done": done, "left": left}
     LogEntry.objects.create(
         user_id=request.user.pk,  # type: ignore[misc]  # nobody else comes here
         content_type_id=ContentType.objects.get_for_model(listed.model, for_concrete_model=False).pk,
@@ -328,11 +336,11 @@ def _log(request: HttpRequest, listed: KeysetChangeList, verb: str, flag: int, b
         if after.done != done or after.left != left
         else f"{told} [{narrowed}]",
     )
-    log_action(request, listed.model, verb, done, left)
+    log_action(request, listed.model, action, done, left)
 
 
-def log_action(request: HttpRequest, model: type[Model], verb: str, done: int, left: int) -> None:
+def log_action(request: HttpRequest, model: type[Model], action: str, done: int, left: int) -> None:
     """Write to our logger who did what, and to how many rows."""
     logger.info(
-        "admin action=%r model=%s user=%s done=%d left_alone=%d", verb, model._meta.label, request.user.pk, done, left
+        "admin action=%r model=%s user=%s done=%d left_alone=%d", action, model._meta.label, request.user.pk, done, left
     )

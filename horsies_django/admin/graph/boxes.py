@@ -24,7 +24,7 @@ class GraphNode(NamedTuple):  # and not a dataclass, which takes thrice as long 
     """What a picture has to know of a node. ``waits_for`` are places in the list of nodes, as is ``place``."""
 
     key: int
-    index: int
+    position: int
     node_id: str
     status: str
     kind: str = NodeKind.TASK
@@ -96,7 +96,7 @@ def fold_nodes(nodes: Sequence[GraphNode]) -> list[GraphBox]:
 
 def edges_between(boxes: Sequence[GraphBox]) -> list[Edge]:
     """Return the edges between boxes, by their places."""
-    box_of = {node.index: place for place, box in enumerate(boxes) for node in box.nodes}
+    box_of = {node.position: place for place, box in enumerate(boxes) for node in box.nodes}
     edges = {
         (box_of[source], place)
         for place, box in enumerate(boxes)
@@ -114,20 +114,20 @@ def group_alike(nodes: Sequence[GraphNode]) -> list[list[GraphNode]]:
         alike.setdefault((node.waits_for, node.name, node.kind, node.is_conditional), []).append(node)
     many = [group for group in alike.values() if len(group) > FOLD_ABOVE and group[0].kind != NodeKind.MAP]
     groups = _split_by_dependents(nodes, many) if many else []
-    places = {node.index for group in groups for node in group}
-    groups += [[node] for node in nodes if node.index not in places]
-    return sorted(groups, key=lambda group: group[0].index)
+    places = {node.position for group in groups for node in group}
+    groups += [[node] for node in nodes if node.position not in places]
+    return sorted(groups, key=lambda group: group[0].position)
 
 
 def _split_by_dependents(nodes: Sequence[GraphNode], many: Sequence[list[GraphNode]]) -> list[list[GraphNode]]:
     """Divide groups so that the same nodes wait for all of one; return those that are large still."""
-    after: dict[int, list[int]] = {node.index: [] for group in many for node in group}
+    after: dict[int, list[int]] = {node.position: [] for group in many for node in group}
     for node in nodes:
         for source in node.waits_for:
             if source in after:
-                after[source].append(node.index)
+                after[source].append(node.position)
     alike: dict[tuple[int, tuple[int, ...]], list[GraphNode]] = {}
     for number, group in enumerate(many):
         for node in group:
-            alike.setdefault((number, tuple(after[node.index])), []).append(node)
+            alike.setdefault((number, tuple(after[node.position])), []).append(node)
     return [group for group in alike.values() if len(group) > FOLD_ABOVE]

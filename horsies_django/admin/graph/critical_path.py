@@ -13,12 +13,12 @@ def critical_path(nodes: Sequence[GraphNode]) -> list[GraphNode]:
 
     Takes rows as they are: a node without times is not on it, and a circle ends it.
     """
-    by_index = {node.index: node for node in nodes}
+    by_index = {node.position: node for node in nodes}
     here = _last_node(nodes)
     path: list[GraphNode] = []
     seen: set[int] = set()
-    while here is not None and here.index not in seen:
-        seen.add(here.index)
+    while here is not None and here.position not in seen:
+        seen.add(here.position)
         path.append(here)
         here = _latest_source(here, [by_index[index] for index in here.waits_for if index in by_index])
     return path[::-1]
@@ -27,7 +27,7 @@ def critical_path(nodes: Sequence[GraphNode]) -> list[GraphNode]:
 def _last_node(nodes: Sequence[GraphNode]) -> GraphNode | None:
     running = [node for node in nodes if node.began is not None and node.ended is None]
     if running:
-        return min(running, key=lambda node: (node.began, node.index))
+        return min(running, key=lambda node: (node.began, node.position))
     ran = [node for node in nodes if node.ended is not None and node.status != "SKIPPED"]
     return max(ran, key=_end_key, default=None)
 
@@ -40,4 +40,4 @@ def _latest_source(node: GraphNode, sources: Sequence[GraphNode]) -> GraphNode |
 
 
 def _end_key(node: GraphNode) -> tuple[Any, int]:
-    return node.ended, -node.index  # of ended ones
+    return node.ended, -node.position  # of ended ones

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from ...core.durations import lasting
 from ...core.workflow_status import NodeKind
 from .boxes import GraphBox
-from .labels import KINDS, MARKS, STATES, describe_counts, truncate, mark_counts, status_label
+from .labels import KINDS, MARKS, STATES, describe_counts, mark_counts, status_label, truncate
 from .layout import HEIGHT, WIDTH, Layout, Route
 
 #: Letters of a name that fit into a box, and of the line below.
@@ -108,7 +108,10 @@ def _box(box: GraphBox, x: int, y: int, style: DrawingStyle, *, is_critical: boo
     status = box.status
     label = box.label
     lasted = _duration_text(box, style.now)
-    words = [status_label(status) if not box.counts else f"{status_label(status)}: {describe_counts(box.counts)}", lasted]
+    words = [
+        status_label(status) if not box.counts else f"{status_label(status)}: {describe_counts(box.counts)}",
+        lasted,
+    ]
     words += [str(KINDS[node.kind])] if node.kind in KINDS else []
     words += [_("on a condition")] if node.is_conditional else []
     words += [node.error_code] if node.error_code else []

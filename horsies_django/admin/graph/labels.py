@@ -50,7 +50,9 @@ def mark_counts(counts: Mapping[str, int]) -> str:
     The mark of a failure between two numbers would read as a multiplication: "● 3  ✕ 2".
     """
     failed = [f"{format_number(counts['FAILED'])} {status_label('FAILED')}"] if counts.get("FAILED") else []
-    others = [f"{MARKS[state]} {format_number(counts[state])}" for state in STATES if state != "FAILED" and counts.get(state)]
+    others = [
+        f"{MARKS[state]} {format_number(counts[state])}" for state in STATES if state != "FAILED" and counts.get(state)
+    ]
     return "  ".join([*failed, *others])
 
 

@@ -58,9 +58,7 @@ def compute_layout(count: int, edges: Iterable[Edge]) -> Layout:
     columns = minimize_crossings(grid.columns, grid.before, grid.after)
 
     def apart(one: int, other: int) -> int:
-        return (grid.size(one) + grid.size(other)) // 2 + (
-            _BOX_GAP if max(one, other) < count else _LINE_GAP
-        )
+        return (grid.size(one) + grid.size(other)) // 2 + (_BOX_GAP if max(one, other) < count else _LINE_GAP)
 
     middles = place_points(columns, grid.before, grid.after, apart, count)
     lefts = _column_offsets(columns, grid.after)

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from ...core.durations import lasting
 from .boxes import GraphBox
 from .drawing import DrawingStyle
-from .labels import truncate, status_label
+from .labels import status_label, truncate
 
 #: Bars that are drawn: those on the critical path, and of the others those that took longest.
 MAX_BARS: Final = 40
@@ -83,7 +83,9 @@ def _bar(box: GraphBox, style: DrawingStyle, is_critical: bool, y: int, start: f
     left, width = _LABEL + room * start, max(2.0, room * (end - start))
     times = _times(box, style.now)
     lasted = lasting(times[1] - times[0]) if times else ""
-    told = ", ".join([box.label, status_label(box.status), lasted] + ([_("on the critical path")] if is_critical else []))
+    told = ", ".join(
+        [box.label, status_label(box.status), lasted] + ([_("on the critical path")] if is_critical else [])
+    )
     return format_html(
         '<a class="horsies-node horsies-is-{}{}" href="{}"><title>{}</title>'
         '<text class="horsies-name" x="{}" y="{}" text-anchor="end">{}</text>'

@@ -14,7 +14,9 @@ _SWEEPS: Final = 6
 _WEIGHTS: Final = (8.0, 2.0, 1.0)
 
 
-def place_points(columns: Points, before: Points, after: Points, apart: Callable[[int, int], int], boxes: int) -> list[int]:
+def place_points(
+    columns: Points, before: Points, after: Points, apart: Callable[[int, int], int], boxes: int
+) -> list[int]:
     """Return the height of the middle of each point, the least of them 0.
 
     ``apart`` is how far two that follow one another have to be from each other, at least. Points below ``boxes`` are

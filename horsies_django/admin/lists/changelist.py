@@ -12,8 +12,8 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from ...ops.keyset.keys import Key, parse_key, lowest_key
-from ...ops.keyset.scan import PAGE, Bounds, Page, KeysetScan
+from ...ops.keyset.keys import Key, lowest_key, parse_key
+from ...ops.keyset.scan import PAGE, Bounds, KeysetScan, Page
 from ..formatting import format_time
 from .search import Search
 
@@ -65,11 +65,11 @@ class KeysetChangeList(ChangeList):
         bounds = Bounds()
         for source in sources:
             bounds &= getattr(source, "bounds", Bounds())
-        known = [source.scope for source in sources if hasattr(source, "ground")]
-        ground = min(known, key=lambda ground: ground.cost)
+        known = [source.scope for source in sources if hasattr(source, "scope")]
+        scope = min(known, key=lambda scope: scope.cost)
         for spec in self.filter_specs:
-            ground = spec.narrow(ground) if hasattr(spec, "narrow") else ground
-        return KeysetScan(self.queryset, ground, bounds, self.search.row_filter, self.search.is_slow)
+            scope = spec.narrow(scope) if hasattr(spec, "narrow") else scope
+        return KeysetScan(self.queryset, scope, bounds, self.search.row_filter, self.search.is_slow)
 
     @cached_property
     def search(self) -> Search:
@@ -108,7 +108,7 @@ class KeysetChangeList(ChangeList):
     @property
     def descriptions(self) -> list[str]:
         """What it is narrowed to, in words."""
-        words = [said for spec in self.filter_specs if (said := getattr(spec, "said", None))]
+        words = [text for spec in self.filter_specs if (text := getattr(spec, "description", None))]
         return [*words, *([f"{self.query!r}"] if self.query else [])]
 
     # How far it has looked.

@@ -94,9 +94,9 @@ class ChoiceFilter(admin.SimpleListFilter):
         """Between which ids the rows are."""
         return Bounds()
 
-    def narrow(self, ground: ScanScope) -> ScanScope:
+    def narrow(self, scope: ScanScope) -> ScanScope:
         """Return the part of a ground where the rows are."""
-        return ground
+        return scope
 
 
 class FoldedFilter(ChoiceFilter):
@@ -200,9 +200,9 @@ class QueueFilter(FoldedFilter):
         rows = Queue.objects.using(queue_database()).order_by("name").values_list("name", flat=True)
         return self.choices_with_selected(request, {DEFAULT_TASK_QUEUE_NAME, *configured, *rows[:MAX_CHOICES]})
 
-    def narrow(self, ground: ScanScope) -> ScanScope:
+    def narrow(self, scope: ScanScope) -> ScanScope:
         """What is in line is so queue by queue: a queue that nobody serves is found behind any number of others."""
-        return ground.for_queue(self.selected) if self.selected else ground
+        return scope.for_queue(self.selected) if self.selected else scope
 
 
 class TaskFilter(FoldedFilter):

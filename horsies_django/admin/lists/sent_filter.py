@@ -115,7 +115,9 @@ def _moment(text: str | None, of_day: time) -> datetime | None:
             return None
         if settings.USE_TZ and timezone.is_naive(moment):
             return timezone.make_aware(moment)
-        return timezone.make_naive(moment, display_zone()) if not settings.USE_TZ and timezone.is_aware(moment) else moment
+        return (
+            timezone.make_naive(moment, display_zone()) if not settings.USE_TZ and timezone.is_aware(moment) else moment
+        )
     return None
 
 

@@ -31,7 +31,7 @@ _VALUES: Final = ("args", "kwargs", "options")
 class ScheduleAdmin(SchedulePage):
     """Shows schedules and acts on them; makes and edits those that are not in code."""
 
-    verbs = SCHEDULE_ACTIONS
+    admin_actions = SCHEDULE_ACTIONS
     form = ScheduleForm
     formfield_overrides = {JSONField: {"form_class": JSONPayloadField, "widget": Textarea(attrs=JSON_BOX)}}
     list_display = (

@@ -80,4 +80,6 @@ def format_moment(moment: datetime | None, now: datetime) -> SafeString | str:
     """Return a moment as seen from now, and in the reader's own zone; a dash for none."""
     if moment is None:
         return "-"
-    return format_html('{} <span class="quiet horsies-at">{}</span>', relative_time(moment, now), format_time(moment, exactly=False))
+    return format_html(
+        '{} <span class="quiet horsies-at">{}</span>', relative_time(moment, now), format_time(moment, exactly=False)
+    )

@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 
 from ...core.schedule_patterns import with_kind
 from ...models import Schedule
-from ..times import validate_date, relative_time
+from ..times import relative_time, validate_date
 from .timing_text import describe_timing
 
 #: Runs that are shown.

@@ -97,7 +97,7 @@ class SchedulePage(ScheduleColumns):
     def _page_context(self, request: HttpRequest, schedule: Any) -> dict[str, Any]:
         return {
             "summary": self._summary(schedule),
-            "notices": list(_notices(schedule, [verb.label for verb in self.allowed_actions(request)])),
+            "notices": list(_notices(schedule, [action.label for action in self.allowed_actions(request)])),
             "history": history_of(schedule.pk, queue_database(), Links(self.admin_site, request)),
         }
 
@@ -136,7 +136,7 @@ def _mask_of(schedule: Schedule) -> Mask:
     return mask_of(schedule.task_name) if schedule.task_name else Mask()
 
 
-def _notices(schedule: Any, verbs: Sequence[Any]) -> Iterator[tuple[str, str]]:
+def _notices(schedule: Any, actions: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """Yield what needs somebody, and what somebody has to know who came to edit it, each with its level.
 
     ``verbs`` are the labels of what this user may do to it.
@@ -146,7 +146,7 @@ def _notices(schedule: Any, verbs: Sequence[Any]) -> Iterator[tuple[str, str]]:
         yield "info", gone % {"source": schedule.source}
     elif schedule.source:
         where = gettext("It stands in the code of %(source)s: change it there.") % {"source": schedule.source}
-        allowed = gettext("Allowed here: %s.") % ", ".join(map(str, verbs)) if verbs else ""
+        allowed = gettext("Allowed here: %s.") % ", ".join(map(str, actions)) if actions else ""
         yield "info", f"{where} {allowed}".rstrip()
     if is_late(schedule):
         late = gettext("It is due, and nobody has sent it. Start a worker without --no-scheduler, or %(command)s")

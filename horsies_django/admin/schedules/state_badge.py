@@ -25,7 +25,9 @@ def state_badge(schedule: Any) -> SafeString:
     if schedule.enabled:
         return format_html('<span class="horsies-alive">{}</span>', _("enabled"))
     kind = "silent" if schedule.disabled_by == DisabledBy.TIMING else "paused"
-    words = _("gone from the code") if is_gone_from_code(schedule) else DISABLED.get(schedule.disabled_by) or _("disabled")
+    words = (
+        _("gone from the code") if is_gone_from_code(schedule) else DISABLED.get(schedule.disabled_by) or _("disabled")
+    )
     return format_html('<span class="horsies-{}">{}</span>', kind, words)
 
 

@@ -77,7 +77,7 @@ class TaskAdmin(TaskColumns, TaskPage):
     sortable_by = ()
     search_fields = ("task_name",)
     search_help_text = search.HELP
-    verbs = TASK_ACTIONS
+    admin_actions = TASK_ACTIONS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the large columns where they are until a page shows them."""
@@ -101,9 +101,9 @@ class TaskAdmin(TaskColumns, TaskPage):
         page = KeysetScan(rows, searched.scope, searched.bounds, searched.row_filter, searched.is_slow).page()
         return queryset.filter(pk__in=[row.pk for row in page.rows]), False
 
-    def _form_of(self, verb: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
+    def _form_of(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Show what a task has that is to be moved; all that match are never one."""
-        form = super()._action_form(verb, request, rows)
+        form = super()._action_form(action, request, rows)
         if isinstance(form, MoveForm) and not _is_across(request):
             form.show_current(rows)
         return form

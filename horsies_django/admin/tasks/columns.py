@@ -18,7 +18,7 @@ from ...core.durations import lasting
 from ...models import Task
 from ...ops.payload_view.excerpt import excerpt_of
 from ..formatting import progress_bar
-from ..status_text import is_overdue, asynq_state, status_badge
+from ..status_text import asynq_state, is_overdue, status_badge
 from ..times import relative_time
 
 #: Characters of an id that a column shows.

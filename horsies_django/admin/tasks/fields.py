@@ -19,10 +19,10 @@ from ...models import Limit, Task, Worker
 from ...ops.payload_view.contents import contents_of
 from ...ops.payload_view.retry_policy import describe_retry_policy
 from ..actions.action_admin import ActionAdmin
-from ..formatting import as_json, format_time, text_block, masked_json, time_column, progress_bar
+from ..formatting import as_json, format_time, masked_json, progress_bar, text_block, time_column
 from ..links import Links
 from ..schedules.link import schedule_link
-from ..status_text import is_overdue, asynq_state, status_badge
+from ..status_text import asynq_state, is_overdue, status_badge
 from .attempts import MAX_MESSAGE, error_of
 from .items import format_items
 from .unique_words import describe_unique_until

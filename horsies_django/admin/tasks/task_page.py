@@ -20,7 +20,7 @@ from ...ops.inspector.task_states import State, state_of
 from ...ops.payload_view.contents import PARTS, contents_of, with_payload_texts
 from ..links import Links
 from ..times import display_zone
-from .attempts import latest_attempts, latest_heartbeats, own_traceback, attempt_rows, heartbeat_rows
+from .attempts import attempt_rows, heartbeat_rows, latest_attempts, latest_heartbeats, own_traceback
 from .fields import TaskFields
 from .timeline import MAX_UNFOLDED, WIDTH, bars_of, steps_of
 from .why import reason_rows

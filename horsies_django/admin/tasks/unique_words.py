@@ -29,7 +29,10 @@ def describe_unique_until(task: Task, now: datetime) -> str:
         return _("no more: it has given its key back")
     words = str(_WORDS[until])
     if task.unique_expires_at is not None:
-        words = _("%(rule)s, but no longer than %(time)s") % {"rule": words, "time": format_time(task.unique_expires_at)}
+        words = _("%(rule)s, but no longer than %(time)s") % {
+            "rule": words,
+            "time": format_time(task.unique_expires_at),
+        }
     is_past = task.unique_expires_at is not None and task.unique_expires_at <= now
     is_over = is_past or TaskStatus(task.status) not in HOLDING[until]
     return _("%s: that is over") % words if is_over else words

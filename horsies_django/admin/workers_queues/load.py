@@ -158,7 +158,7 @@ def attach_loads(queues: Iterable[Any], figures: defaultdict[str, QueueLoad], da
     for queue in queues:
         known = figures[queue.name]
         stands = status_from_row(queue.name, row_values(queue, since.get(queue.name)), known.held, database)
-        queue.figures = replace(known, workers=tuple(workers[queue.name]), standing=stands)
+        queue.figures = replace(known, workers=tuple(workers[queue.name]), status=stands)
 
 
 def unsaved_queue(name: str) -> Queue:

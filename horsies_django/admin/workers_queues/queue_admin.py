@@ -29,7 +29,7 @@ from ..links import Links
 from ..live_columns import LiveAdmin, live_column
 from ..schedules.form import JSON_BOX
 from ..workflows.event_form import JSONPayloadField
-from .load import queue_loads, attach_loads, known_queues, unsaved_queue
+from .load import attach_loads, known_queues, queue_loads, unsaved_queue
 
 if TYPE_CHECKING:
     AnyModelForm = ModelForm[Queue]
@@ -86,7 +86,7 @@ class QueueForm(AnyModelForm):
 class QueueAdmin(LiveAdmin):
     """Shows, pauses and resumes queues, and keeps their limits."""
 
-    verbs = (PAUSE, RESUME)
+    admin_actions = (PAUSE, RESUME)
     form = QueueForm
     formfield_overrides = {JSONField: {"form_class": JSONPayloadField, "widget": Textarea(attrs=JSON_BOX)}}
     list_display = (
@@ -177,14 +177,14 @@ class QueueAdmin(LiveAdmin):
             object_id = quote(self._row_of(unquote(object_id)))
         return super().changeform_view(request, object_id, *args, **kwargs)
 
-    def do_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
+    def do_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Act on what has no row yet, too."""
         key, may_look = unquote(object_id), self.has_view_permission(request)
-        if may_look and key.startswith("~") and any(known.name == verb for known in self.allowed_actions(request)):
+        if may_look and key.startswith("~") and any(known.name == action for known in self.allowed_actions(request)):
             if request.method != "POST":
                 return HttpResponseRedirect(self._page_of(key))
             object_id = self._row_of(key)
-        return super().action_view(request, object_id, verb)
+        return super().action_view(request, object_id, action)
 
     def _row_of(self, key: str) -> str:
         """Return the primary key of a row, which is made if there is none; the key itself if there can be none."""

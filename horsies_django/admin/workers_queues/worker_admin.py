@@ -26,7 +26,7 @@ from ..base import queue_database
 from ..formatting import time_column
 from ..links import can_view
 from ..live_columns import LiveAdmin, live_column
-from .load import MAX_NAMED, HeldTask, WorkerLoad, worker_loads, silent_after
+from .load import MAX_NAMED, HeldTask, WorkerLoad, silent_after, worker_loads
 
 STOP: Final = AdminAction(
     name="stop",
@@ -66,7 +66,7 @@ def attach_worker_loads(workers: list[Any], *, named: bool) -> None:
 class WorkerAdmin(LiveAdmin):
     """Shows the processes that claim tasks, and asks them to stop."""
 
-    verbs = (STOP,)
+    admin_actions = (STOP,)
     list_display = (
         "shown_name",
         "shown_state",

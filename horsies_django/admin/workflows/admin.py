@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 from ...core.durations import lasting
 from ...core.workflow_status import NodeKind
 from ...models import Task, Workflow, WorkflowTask
-from ...ops.payload_view.contents import with_text_columns, decode_text_columns
+from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ...workflows import control
 from ..actions.action_admin import ActionAdmin
 from ..actions.admin_action import AdminAction
@@ -66,7 +66,7 @@ class WorkflowAdmin(ActionAdmin):
     search_fields = ("name",)
     search_help_text = _("An id, the beginning of a name, or the unique key of one that has not ended.")
     change_form_template = "admin/horsies_django/workflow_change_form.html"
-    verbs = WORKFLOW_ACTIONS
+    admin_actions = WORKFLOW_ACTIONS
     batch = 20  # each under its lock, with all its nodes
     fieldsets = (
         (_("Outcome"), {"fields": ("shown_result", "shown_failure", "shown_output")}),
@@ -195,9 +195,9 @@ class WorkflowAdmin(ActionAdmin):
         LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, gettext("Retry node %s.") % node_id)  # type: ignore[arg-type]  # a list will do
         self.message_user(request, gettext("The node “%s” runs again.") % node_id, messages.SUCCESS)
 
-    def _form_of(self, verb: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
+    def _form_of(self, action: AdminAction, request: HttpRequest, rows: QuerySet[Any]) -> Form | None:
         """Offer the events that nodes of the workflow wait for."""
-        form = super()._action_form(verb, request, rows)
+        form = super()._action_form(action, request, rows)
         key = request.resolver_match.kwargs.get("object_id") if request.resolver_match else None
         if isinstance(form, EventForm) and key is not None:
             form.suggest(_awaited_events(self.get_object(request, unquote(key))))

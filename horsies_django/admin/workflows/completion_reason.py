@@ -36,7 +36,7 @@ def completion_reason(workflow: Workflow, nodes: WorkflowNodes) -> str:
 
 def _by_policy(policy: Any, nodes: WorkflowNodes) -> str:
     """Name the first case that is met, as that is the one that counts."""
-    by_place = {node.index: node for node in nodes.nodes}
+    by_place = {node.position: node for node in nodes.nodes}
     for number, required in _cases(policy):
         needed = [by_place[place] for place in required if place in by_place]
         if len(needed) == len(required) and all(node.status == "COMPLETED" for node in needed):
@@ -92,7 +92,8 @@ def _of_skipped(nodes: WorkflowNodes, skipped: int) -> str:
     words = [told % format_number(skipped)]
     if by_condition:
         words.append(
-            ngettext("%s by its own condition.", "%s by their own conditions.", by_condition) % format_number(by_condition)
+            ngettext("%s by its own condition.", "%s by their own conditions.", by_condition)
+            % format_number(by_condition)
         )
     if rest := skipped - by_condition:
         words.append(

@@ -62,7 +62,9 @@ class NameFilter(FoldedFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the names; the search finds those of other workflows."""
-        return self.choices_with_selected(request, {definition._meta.name for definition in registry.definitions.values()})
+        return self.choices_with_selected(
+            request, {definition._meta.name for definition in registry.definitions.values()}
+        )
 
     @property
     def scope(self) -> ScanScope:

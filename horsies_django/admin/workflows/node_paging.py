@@ -10,7 +10,7 @@ from django.db.models import Case, JSONField, Q, Value, When
 
 from ...core.workflow_status import NodeKind
 from ...models import Workflow, WorkflowTask
-from ...ops.payload_view.contents import with_text_columns, decode_text_columns
+from ...ops.payload_view.contents import decode_text_columns, with_text_columns
 from ..graph.boxes import GraphNode
 from ..graph.labels import STATES
 from .node_rows import AS_TEXT, GRAPH_COLUMNS, node_rows
@@ -77,7 +77,9 @@ class NodeFilter:
     def parse(cls, query: Mapping[str, str]) -> NodeFilter:
         """Read it from the address of the page; nonsense chooses nothing."""
         state = query.get("state", "")
-        return cls(state if state in STATES else "", _parse_index(query.get("of")), NodeCursor.parse(query.get("after")))
+        return cls(
+            state if state in STATES else "", _parse_index(query.get("of")), NodeCursor.parse(query.get("after"))
+        )
 
     @property
     def is_filtered(self) -> bool:
@@ -99,7 +101,7 @@ def page_rows(workflow: Workflow, choice: NodeFilter, alike: tuple[GraphNode, ..
 
 def _keys_of_box(alike: Sequence[GraphNode], after: NodeCursor | None) -> list[int]:
     """Return the keys of the most urgent of these nodes, which have been read for the picture."""
-    ranked = sorted((NodeCursor(_urgency(node.status), node.index), node.key) for node in alike)
+    ranked = sorted((NodeCursor(_urgency(node.status), node.position), node.key) for node in alike)
     return [key for cursor, key in ranked if after is None or cursor > after][: PAGE_SIZE + 1]
 
 

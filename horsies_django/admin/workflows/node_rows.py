@@ -74,7 +74,9 @@ def read_nodes(workflow: Workflow) -> WorkflowNodes:
         size += characters or 0
     is_tangled = size > MAX_EDGE_CHARACTERS
     sources = Value(None, TextField()) if is_tangled else AS_TEXT
-    rows = mine.filter(map_index__isnull=True).order_by("task_index").values_list(*GRAPH_COLUMNS, sources)[: MAX_NODES + 1]
+    rows = (
+        mine.filter(map_index__isnull=True).order_by("task_index").values_list(*GRAPH_COLUMNS, sources)[: MAX_NODES + 1]
+    )
     found = _nodes(list(rows), items)
     totals = {state: sum(counts.get(state, 0) for counts in items.values()) for state in STATES}
     return WorkflowNodes(tuple(found[:MAX_NODES]), totals, len(found) > MAX_NODES, is_tangled)
@@ -83,7 +85,9 @@ def read_nodes(workflow: Workflow) -> WorkflowNodes:
 def _nodes(rows: list[tuple[Any, ...]], items: Mapping[int | None, Mapping[str, int]]) -> list[GraphNode]:
     waits_for = _parsed([row[-1] for row in rows])
     return [
-        GraphNode._make((*light, task or made or "", valid_indexes(sources), bool(run or skip), items.get(light[1], _NO_ITEMS)))
+        GraphNode._make(
+            (*light, task or made or "", valid_indexes(sources), bool(run or skip), items.get(light[1], _NO_ITEMS))
+        )
         for (*light, task, made, run, skip, _text), sources in zip(rows, waits_for, strict=True)
     ]
 

@@ -58,7 +58,7 @@ class NodeTable:
         retry: Callable[[int], str] | None,
     ) -> None:
         self._workflow = workflow
-        self._labels = {node.index: node.label for node in nodes}
+        self._labels = {node.position: node.label for node in nodes}
         self._now = now
         self._address = address
         self._retry = retry

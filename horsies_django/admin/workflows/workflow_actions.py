@@ -113,13 +113,15 @@ SEND_EVENT: Final = EventAction(
     button=lambda count, shown: (
         ngettext("Send the event to %s workflow", "Send the event to %s workflows", count) % shown
     ),
-    label_of_many=_("Send an event to selected workflows"),
+    list_label=_("Send an event to selected workflows"),
     act=_for_each(_send_event),
-    told=lambda count: ngettext("%d workflow was sent the event.", "%d workflows were sent the event.", count) % count,
-    fits=is_live,
-    watched=(),
+    message=lambda count: (
+        ngettext("%d workflow was sent the event.", "%d workflows were sent the event.", count) % count
+    ),
+    applies_to=is_live,
+    logged_columns=(),
     form=EventForm,
-    why_not=_missing_backends,
+    skipped_reason=_missing_backends,
 )
 
 CANCEL: Final = AdminAction(

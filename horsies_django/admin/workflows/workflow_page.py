@@ -16,7 +16,7 @@ from ...core.durations import lasting
 from ...core.workflow_status import NodeKind, WorkflowStatus
 from ...models import Workflow, WorkflowEvent, WorkflowTask
 from ...workflows.engine.retry_nodes import RETRYABLE
-from ..formatting import as_json, format_time, format_number
+from ..formatting import as_json, format_number, format_time
 from ..graph.boxes import GraphBox, GraphNode, edges_between, group_alike
 from ..graph.critical_path import critical_path
 from ..graph.drawing import DrawingStyle, draw
@@ -26,7 +26,7 @@ from ..graph.node_timeline import draw_timeline
 from .completion_reason import completion_reason
 from .masking import mask_of_workflow
 from .node_detail import NodeDetail, node_detail
-from .node_paging import PAGE_SIZE, NodeFilter, NodeCursor, page_rows, find_node, find_row
+from .node_paging import PAGE_SIZE, NodeCursor, NodeFilter, find_node, find_row, page_rows
 from .node_rows import MAX_NODES, WorkflowNodes, read_nodes
 from .node_table import NodeLine, NodeTable, elapsed
 
@@ -117,8 +117,8 @@ class WorkflowPage:
         return draw_timeline(self._boxes, self._style()) if self._boxes else ""
 
     def _style(self, title: str = "") -> DrawingStyle:
-        box_of = {node.index: number for number, box in enumerate(self._boxes) for node in box.nodes}
-        critical = list(dict.fromkeys(box_of[node.index] for node in self._critical_path))
+        box_of = {node.position: number for number, box in enumerate(self._boxes) for node in box.nodes}
+        critical = list(dict.fromkeys(box_of[node.position] for node in self._critical_path))
         return DrawingStyle(self._box_url, self.now, critical, title)
 
     @property
@@ -128,7 +128,9 @@ class WorkflowPage:
         if self.has_too_many_edges:
             notes.append(_("Nodes wait for so many others that there is no picture, and no critical path."))
         elif self._nodes.is_truncated:
-            notes.append(_("There are more than %(limit)s nodes: too many for a picture.") % {"limit": format_number(MAX_NODES)})
+            notes.append(
+                _("There are more than %(limit)s nodes: too many for a picture.") % {"limit": format_number(MAX_NODES)}
+            )
         elif len(self._groups) > MAX_BOXES:
             numbers = {"count": format_number(len(self._groups)), "limit": format_number(MAX_BOXES)}
             notes.append(_("There are %(count)s boxes to draw, and a picture has %(limit)s at most.") % numbers)
@@ -158,7 +160,7 @@ class WorkflowPage:
             steps.append(
                 {
                     "label": node.label,
-                    "index": node.index,
+                    "index": node.position,
                     "word": status_label(node.status),
                     "took": lasting(took),
                     "share": share,
@@ -198,7 +200,7 @@ class WorkflowPage:
         """What the table shows, if not all."""
         if self.filter.state:
             return status_label(self.filter.state)
-        node = next((node for node in self._nodes.nodes if node.index == self.filter.box), None)
+        node = next((node for node in self._nodes.nodes if node.position == self.filter.box), None)
         return node.label if node else ""
 
     @cached_property
@@ -267,7 +269,11 @@ class WorkflowPage:
     @cached_property
     def _boxes(self) -> list[GraphBox]:
         """The boxes of the pictures; none if there are too many."""
-        return [] if self.has_too_many_edges or len(self._groups) > MAX_BOXES else [GraphBox.of(group) for group in self._groups]
+        return (
+            []
+            if self.has_too_many_edges or len(self._groups) > MAX_BOXES
+            else [GraphBox.of(group) for group in self._groups]
+        )
 
     @cached_property
     def _critical_path(self) -> list[GraphNode]:
@@ -277,14 +283,14 @@ class WorkflowPage:
     def _rows(self) -> list[dict[str, Any]]:
         if self.filter.box is None:
             return page_rows(self.workflow, self.filter)
-        folded = (group for group in self._groups if len(group) > 1 and group[0].index == self.filter.box)
+        folded = (group for group in self._groups if len(group) > 1 and group[0].position == self.filter.box)
         return page_rows(self.workflow, self.filter, tuple(next(folded, ())))
 
     def _box_url(self, box: GraphBox) -> str:
         node = box.first
         if box.is_folded or (node.kind == NodeKind.MAP and node.items):
-            return f"?of={node.index}#nodes"
-        return self._node_url(node.kind, node.key, node.index, node.task_id)
+            return f"?of={node.position}#nodes"
+        return self._node_url(node.kind, node.key, node.position, node.task_id)
 
     def _node_url(self, kind: str, key: int, index: int, task_id: UUID | None) -> str:
         """Where one reads more of a node: its task, its subworkflow, or what the row says."""

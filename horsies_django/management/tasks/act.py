@@ -12,15 +12,21 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.db import DatabaseError
 
 from horsies_django.core.printable import one_line
-from horsies_django.ops.inspector import Selection, Inspector, Matching, Report
+from horsies_django.ops.inspector import Inspector, Matching, Report, Selection
 from horsies_django.ops.inspector.actions import CANCEL, CANCEL_RUNNING, DELETE, RETRY, RUN, TaskAction, move_action
 from horsies_django.ops.inspector.selection import narrow_to_action
-from horsies_django.ops.keyset.estimate import Estimate, upper_bound, estimate_rows
+from horsies_django.ops.keyset.estimate import Estimate, estimate_rows, upper_bound
 
-from .flags import parse_count, parse_ids, parse_filters
+from .flags import parse_count, parse_filters, parse_ids
 
 #: What is said of tasks that a verb was done to.
-PARTICIPLES: Final = {"run": "due now", "cancel": "cancelled", "retry": "due again", "move": "moved", "delete": "deleted"}
+PARTICIPLES: Final = {
+    "run": "due now",
+    "cancel": "cancelled",
+    "retry": "due again",
+    "move": "moved",
+    "delete": "deleted",
+}
 
 #: Tasks left alone that are named; beyond that there are only numbers.
 MAX_NAMED: Final = 20
@@ -86,9 +92,9 @@ def _confirm(matching: Matching, verb: TaskAction, err: OutputWrapper) -> bool:
     if not sys.stdin.isatty():
         raise ValueError("--all asks first, and there is no terminal to ask at: give --yes, or --dry-run.")
     which = narrow_to_action(matching.filters, verb)
-    extent = estimate_rows(which.scan(matching.rows), Estimate(before=upper_bound(matching.rows).upper))
+    estimate = estimate_rows(which.scan(matching.rows), Estimate(before=upper_bound(matching.rows).upper))
     states = ", ".join(sorted(which.states))
-    err.write(f"{verb.name}: {extent} tasks ({states}). Go on? [y/N] ", ending="")
+    err.write(f"{verb.name}: {estimate} tasks ({states}). Go on? [y/N] ", ending="")
     err.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -11,7 +11,7 @@ from horsies_django.core.retry import ANY_CODE, RetryPolicy
 from horsies_django.management.environment import parse_duration_flag
 from horsies_django.ops.inspector import Inspector
 
-from .flags import parse_time, parse_retention
+from .flags import parse_retention, parse_time
 
 
 def add_arguments(parser: CommandParser) -> None:

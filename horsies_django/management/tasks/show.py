@@ -12,11 +12,11 @@ from django.core.management.base import CommandError, OutputWrapper
 from horsies_django.core.durations import brief, from_now
 from horsies_django.core.printable import one_line
 from horsies_django.management.text_table import table
-from horsies_django.ops.inspector import Inspector, TaskSummary, TaskDetail
+from horsies_django.ops.inspector import Inspector, TaskDetail, TaskSummary
 from horsies_django.ops.inspector.inspector import PAGE
 from horsies_django.ops.inspector.task_states import WAITING
 
-from .flags import parse_count, parse_ids, parse_filters
+from .flags import parse_count, parse_filters, parse_ids
 
 _HEADS: Final = ("id", "state", "task", "queue", "priority", "attempt", "when", "error", "")
 

@@ -11,10 +11,10 @@ from ...core.status import TaskStatus
 from ...models import Task, WorkflowTask
 from .claimed import claimed_reasons
 from .pending import pending_reasons
-from .reason import RelatedRow, Reason, ReasonCode, now_of
+from .reason import Reason, ReasonCode, RelatedRow, now_of
 from .workflow_node import node_reasons
 
-__all__ = ["RelatedRow", "Reason", "ReasonCode", "reasons_of", "reasons_of_node"]
+__all__ = ["Reason", "ReasonCode", "RelatedRow", "reasons_of", "reasons_of_node"]
 
 
 def reasons_of(task: Task, now: datetime | None = None) -> list[Reason]:

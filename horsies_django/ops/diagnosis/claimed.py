@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from ...core.options import RecoveryOptions
 from ...core.status import BeatRole, TaskStatus
 from ...models import Heartbeat, Task, Worker
-from .reason import RelatedRow, Reason, ReasonCode, database_of, backend_options
+from .reason import Reason, ReasonCode, RelatedRow, backend_options, database_of
 
 
 class _SilenceRule(NamedTuple):

@@ -6,7 +6,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from ...models import Limit, Task
-from .reason import MAX_RELATED, RelatedRow, Reason, ReasonCode, database_of, tasks_in_database_of
+from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, tasks_in_database_of
 
 
 def limit_key_reason(task: Task) -> Reason:

@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 from ...models import Task
 from ...models.transitions import TaskQuerySet
 from ..queue_status import QueueStatus, queue_status
-from .reason import MAX_RELATED, RelatedRow, Reason, ReasonCode, database_of, now_of
+from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, now_of
 
 
 def queue_limit_reasons(task: Task, rows: TaskQuerySet) -> Iterator[Reason]:
@@ -36,5 +36,7 @@ def _queue_full(stands: QueueStatus, rows: TaskQuerySet) -> Reason:
         most,
     )
     words %= {"queue": stands.name, "most": most, "held": stands.held}
-    held = rows.active().filter(queue_name=stands.name).order_by("claimed_at").values_list("pk", "task_name")[:MAX_RELATED]
+    held = (
+        rows.active().filter(queue_name=stands.name).order_by("claimed_at").values_list("pk", "task_name")[:MAX_RELATED]
+    )
     return Reason(ReasonCode.QUEUE_FULL, words, about=tuple(RelatedRow(Task, key, name) for key, name in held))

@@ -16,7 +16,16 @@ from ...models import Queue, Task, Worker, Workflow
 from ...models.transitions import TaskQuerySet
 from .limited import limit_key_reason
 from .limits import queue_limit_reasons
-from .reason import MAX_RELATED, RelatedRow, Reason, ReasonCode, database_of, backend_options, paused_workflow, tasks_in_database_of
+from .reason import (
+    MAX_RELATED,
+    Reason,
+    ReasonCode,
+    RelatedRow,
+    backend_options,
+    database_of,
+    paused_workflow,
+    tasks_in_database_of,
+)
 
 #: Tasks that come before one, and tasks that workers hold, are counted up to here.
 MAX_COUNTED: Final = 1_000

@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 
 from ...core.workflow_status import NodeKind, WorkflowStatus, WorkflowTaskStatus
 from ...models import Task, WorkflowTask
-from .reason import MAX_RELATED, RelatedRow, Reason, ReasonCode, database_of, paused_workflow
+from .reason import MAX_RELATED, Reason, ReasonCode, RelatedRow, database_of, paused_workflow
 
 
 def node_reasons(node: WorkflowTask) -> Iterator[Reason]:

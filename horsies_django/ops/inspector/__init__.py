@@ -15,23 +15,23 @@ from __future__ import annotations
 from .delete_queue import DeletedQueue, QueueNotEmpty, delete_queue
 from .detail import TaskDetail
 from .inspector import Inspector, tasks
-from .report import Skipped, Report
-from .selection import ByIds, Selection, Matching
+from .report import Report, Skipped
+from .selection import ByIds, Matching, Selection
 from .summary import TaskSummary
 from .task_states import State
 
 __all__ = [
     "ByIds",
-    "Selection",
     "DeletedQueue",
     "Inspector",
-    "Skipped",
-    "TaskSummary",
     "Matching",
     "QueueNotEmpty",
     "Report",
-    "TaskDetail",
+    "Selection",
+    "Skipped",
     "State",
+    "TaskDetail",
+    "TaskSummary",
     "delete_queue",
     "tasks",
 ]

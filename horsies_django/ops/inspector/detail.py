@@ -14,11 +14,18 @@ from ...core.registry import registry
 from ...models import Task, TaskItem
 from ...models.transitions import TaskQuerySet
 from ..diagnosis import reasons_of
-from ..payload_view.contents import Contents, with_text_columns, contents_of, decode_text_columns, decode, with_payload_texts
+from ..payload_view.contents import (
+    Contents,
+    contents_of,
+    decode,
+    decode_text_columns,
+    with_payload_texts,
+    with_text_columns,
+)
 from ..payload_view.excerpt import MAX_LENGTH
-from ..payload_view.json_text import head, chunks
+from ..payload_view.json_text import chunks, head
 from ..payload_view.retry_policy import describe_retry_policy
-from .summary import TaskSummary, as_text, summary_fields, orphaned_ids
+from .summary import TaskSummary, as_text, orphaned_ids, summary_fields
 
 #: What is told of an attempt.
 ATTEMPT_FIELDS: Final = (

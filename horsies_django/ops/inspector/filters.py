@@ -13,7 +13,7 @@ from ...db.expressions import NowPlus
 from ...models.transitions import TaskQuerySet
 from ..keyset import scopes
 from ..keyset.scan import KeysetScan
-from .task_states import ALLOWED, State, scope_of, in_states, parse_states
+from .task_states import ALLOWED, State, in_states, parse_states, scope_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +48,17 @@ class TaskFilters:
 
         Ids tell when they were made, and yet are not asked how old a task is: a sender may have given one of its own.
         """
-        ground = scope_of(self.states) if self.states else scopes.TABLE
+        scope = scope_of(self.states) if self.states else scopes.TABLE
         if self.states:
             rows = in_states(rows, self.states)
         if self.queue is not None:
             rows = rows.filter(queue_name=self.queue)
-            ground = ground.for_queue(self.queue)
+            scope = scope.for_queue(self.queue)
         if self.task is not None:
             rows = rows.filter(task_name__in=registry.names_of(self.task))
         if self.older_than is not None:
             rows = rows.filter(sent_at__lte=NowPlus(-self.older_than.total_seconds()))
-        return KeysetScan(rows, ground)
+        return KeysetScan(rows, scope)
 
 
 def _age(given: timedelta | float | str | None) -> timedelta | None:

@@ -18,10 +18,10 @@ from ...models import Task
 from ...models.transitions import TaskQuerySet
 from .detail import TaskDetail, task_detail
 from .filters import TaskFilters
-from .report import Skipped, Report
+from .report import Report, Skipped
 from .selection import MISSING, ByIds, Matching
-from .send_by_name import update_action, send_by_name, registered_task
-from .summary import TaskSummary, with_summary_columns, task_summaries
+from .send_by_name import registered_task, send_by_name, update_action
+from .summary import TaskSummary, task_summaries, with_summary_columns
 from .task_states import State
 
 #: Tasks of one page (A3-100).
@@ -74,10 +74,10 @@ class Inspector:
         self, which: TaskFilters, *, size: int = PAGE, after: UUID | str | None = None
     ) -> Iterator[Sequence[TaskSummary]]:
         """Yield page after page, as long as there is something on them."""
-        walk = which.scan(self.rows)
-        walk = replace(walk, rows=with_summary_columns(walk.rows))  # type: ignore[arg-type]  # of tasks, as was given
+        scan = which.scan(self.rows)
+        scan = replace(scan, rows=with_summary_columns(scan.rows))  # type: ignore[arg-type]  # of tasks, as was given
         before = None if after is None else as_uuid(after, "after")
-        while rows := walk.first(size, before):
+        while rows := scan.first(size, before):
             yield task_summaries(rows)
             if len(rows) < size:
                 return

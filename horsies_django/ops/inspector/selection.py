@@ -15,7 +15,7 @@ from . import actions
 from .actions import TaskAction
 from .facts import Candidate, candidates
 from .filters import TaskFilters
-from .report import Skipped, Report
+from .report import Report, Skipped
 
 #: What is said of an id that no task has.
 MISSING: Final = "there is no such task"
@@ -53,27 +53,31 @@ class Selection(ABC):
         """
         return self.apply(actions.DELETE, dry_run=dry_run)
 
-    def apply(self, verb: TaskAction, *, dry_run: bool = False, limit: int | None = None) -> Report:
+    def apply(self, action: TaskAction, *, dry_run: bool = False, limit: int | None = None) -> Report:
         """Do it to all of them, to ``limit`` at most."""
-        report = Report(verb=verb.name, is_dry=dry_run)
-        for report in self.apply_in_batches(verb, dry_run=dry_run, limit=limit):  # noqa: B007  # the last one counts
+        report = Report(verb=action.name, is_dry=dry_run)
+        for report in self.apply_in_batches(action, dry_run=dry_run, limit=limit):  # noqa: B007  # the last one counts
             pass
         return report
 
-    def apply_in_batches(self, verb: TaskAction, *, dry_run: bool = False, limit: int | None = None) -> Iterator[Report]:
+    def apply_in_batches(
+        self, action: TaskAction, *, dry_run: bool = False, limit: int | None = None
+    ) -> Iterator[Report]:
         """Do it batch by batch, and yield each time what has been done so far; log in the end what that was."""
-        report = Report(verb=verb.name, is_dry=dry_run)
+        report = Report(verb=action.name, is_dry=dry_run)
         try:
-            for rows, keys in self.batches(verb):
+            for rows, keys in self.batches(action):
                 room = None if limit is None else limit - report.done
-                step = _Batch(verb, self.rows, rows, keys, room)
+                step = _Batch(action, self.rows, rows, keys, room)
                 report = step.preview(report) if dry_run else step.apply(report)
                 yield report
                 if limit is not None and report.done >= limit:
                     return
         finally:  # what breaks off has done something, too
             if not dry_run and (report.done or report.left):
-                log_operation(f"task.{verb.name}", report.done, left=report.left or None, **verb.log_fields, **self.log_fields)
+                log_operation(
+                    f"task.{action.name}", report.done, left=report.left or None, **action.log_fields, **self.log_fields
+                )
 
     @property
     @abstractmethod
@@ -81,7 +85,7 @@ class Selection(ABC):
         """What a line of the log says of which they are."""
 
     @abstractmethod
-    def batches(self, verb: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
+    def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
         """Yield the rows that may be acted on, and the ids of the next of them."""
 
 
@@ -97,7 +101,7 @@ class ByIds(Selection):
         """The ids, the first of them if they are many."""
         return {"ids": self.ids}
 
-    def batches(self, verb: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
+    def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
         """Yield each by itself."""
         for key in self.ids:
             yield self.rows, [key]
@@ -118,34 +122,34 @@ class Matching(Selection):
         states = sorted(which.states) or None
         return {"all": True, "status": states, "queue": which.queue, "task": which.task, "older_than": age}
 
-    def batches(self, verb: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
+    def batches(self, action: TaskAction) -> Iterator[tuple[TaskQuerySet, Sequence[UUID]]]:
         """Yield them by some hundreds, of the states that the verb takes if none are named.
 
         Raises ValueError if the verb takes none of the states that are.
         """
-        which = narrow_to_action(self.filters, verb)
+        which = narrow_to_action(self.filters, action)
         edge = upper_bound(self.rows)
-        walk = which.scan(self.rows).sent_until(edge.asked_at)
-        rows = cast("TaskQuerySet", walk.rows)
-        for batch, _ in walk.id_batches(edge.upper):
+        scan = which.scan(self.rows).sent_until(edge.asked_at)
+        rows = cast("TaskQuerySet", scan.rows)
+        for batch, _ in scan.id_batches(edge.upper):
             if batch:
                 yield rows, batch
 
 
-def narrow_to_action(which: TaskFilters, verb: TaskAction) -> TaskFilters:
+def narrow_to_action(which: TaskFilters, action: TaskAction) -> TaskFilters:
     """Return what a verb means by "all" of this. Raises ValueError if it takes none of the states that are named."""
-    states = which.states or verb.states_of_all
-    if not states & verb.states:
-        allowed = ", ".join(sorted(verb.states))
-        raise ValueError(f"status is {', '.join(sorted(which.states))}; {verb.name} takes {allowed}.")
-    return replace(which, states=states & verb.states)
+    states = which.states or action.states_of_all
+    if not states & action.states:
+        allowed = ", ".join(sorted(action.states))
+        raise ValueError(f"status is {', '.join(sorted(which.states))}; {action.name} takes {allowed}.")
+    return replace(which, states=states & action.states)
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """One batch: judged by what the rows say, then acted on in one go."""
 
-    verb: TaskAction
+    action: TaskAction
     all_rows: TaskQuerySet
     rows: TaskQuerySet
     keys: Sequence[UUID]
@@ -159,7 +163,7 @@ class _Batch:
     def apply(self, report: Report) -> Report:
         """Do it, and return the report with what was done."""
         fit, left = self._split()
-        done = self.verb.act(self._with_ids(fit)) if fit else 0
+        done = self.action.act(self._with_ids(fit)) if fit else 0
         more, unnamed = self._explain_missed(fit, len(fit) - done) if done < len(fit) else ([], {})
         return report.with_batch(done, [*left, *more], unnamed)
 
@@ -174,7 +178,7 @@ class _Batch:
             facts = found.get(key)
             if facts is None:
                 left.append(Skipped(key, None, MISSING))
-            elif why := self.verb.why_not(facts):
+            elif why := self.action.why_not(facts):
                 left.append(Skipped(key, facts.state, why))
             else:
                 fit.append(key)
@@ -185,17 +189,17 @@ class _Batch:
         found = {facts.id: facts for facts in candidates(self.all_rows.filter(pk__in=fit))}
         if len(fit) == 1:
             return [self._skip(fit[0], found.get(fit[0]))], {}
-        as_they_were = [facts for key in fit if (facts := found.get(key)) and not self.verb.why_not(facts)]
+        as_they_were = [facts for key in fit if (facts := found.get(key)) and not self.action.why_not(facts)]
         if len(as_they_were) > count:  # of those that can be moved again nobody knows which were
-            return [], {self.verb.fallback_reason: count}
-        named = [Skipped(facts.id, facts.state, self.verb.fallback_reason) for facts in as_they_were]
+            return [], {self.action.fallback_reason: count}
+        named = [Skipped(facts.id, facts.state, self.action.fallback_reason) for facts in as_they_were]
         rest = count - len(named)
         return named, {"it changed at that moment": rest} if rest else {}
 
     def _skip(self, key: UUID, facts: Candidate | None) -> Skipped:
         if facts is None:
             return Skipped(key, None, MISSING)
-        return Skipped(key, facts.state, self.verb.why_not(facts) or self.verb.fallback_reason)
+        return Skipped(key, facts.state, self.action.why_not(facts) or self.action.fallback_reason)
 
     def _with_ids(self, keys: Sequence[UUID]) -> TaskQuerySet:
         """Those of the rows that have these ids and are still meant when their turn comes."""

@@ -75,10 +75,10 @@ def scope_of(states: Iterable[State]) -> ScanScope:
     found = {_SCOPES.get(state) or scopes.of_status(state.upper()) for state in states}
     if len(found) == 1:
         return found.pop()
-    if all(ground.ranges for ground in found):
-        return ScanScope(ranges=tuple(dict.fromkeys(shelf for ground in found for shelf in ground.ranges)))
-    if all(ground.partitions for ground in found):
-        return ScanScope(partitions=tuple(lane for ground in found for lane in ground.partitions))
+    if all(scope.ranges for scope in found):
+        return ScanScope(ranges=tuple(dict.fromkeys(index_range for scope in found for index_range in scope.ranges)))
+    if all(scope.partitions for scope in found):
+        return ScanScope(partitions=tuple(partition for scope in found for partition in scope.partitions))
     return scopes.TABLE
 
 

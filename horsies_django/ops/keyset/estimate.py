@@ -99,11 +99,11 @@ class Estimate:
         return _("at least %(count)s (looked through %(looked)s of about %(about)s)") % numbers
 
 
-def estimate_rows(walk: KeysetScan, start: Estimate, seconds: float | None = None) -> Estimate:
+def estimate_rows(scan: KeysetScan, start: Estimate, seconds: float | None = None) -> Estimate:
     """Count from where ``start`` ends: one stretch at least, then for so many seconds; None: to the end."""
     until = None if seconds is None else time.monotonic() + seconds
     counts, looked, before = Counter(start.by_status), start.scanned, start.before
-    for found, passed, end in walk.counts(start.before):
+    for found, passed, end in scan.counts(start.before):
         before = end
         counts.update(found)
         looked += passed
@@ -111,7 +111,7 @@ def estimate_rows(walk: KeysetScan, start: Estimate, seconds: float | None = Non
             break
     of = start.planner_rows
     if of is None and before is not None:
-        of = _planner_rows(walk)
+        of = _planner_rows(scan)
     return Estimate(counts, looked, of, before)
 
 
@@ -119,9 +119,9 @@ def _with_separators(number: int) -> str:
     return number_format(number, force_grouping=True)
 
 
-def _planner_rows(walk: KeysetScan) -> int | None:
+def _planner_rows(scan: KeysetScan) -> int | None:
     """Return how many rows there are to look through, as PostgreSQL's planner has it."""
-    if connections[walk.rows.db].vendor != "postgresql":
+    if connections[scan.rows.db].vendor != "postgresql":
         return None
-    (plan,) = json.loads(walk.scanned_rows.values("pk").explain(format="json"))
+    (plan,) = json.loads(scan.scanned_rows.values("pk").explain(format="json"))
     return int(plan["Plan"]["Plan Rows"])

@@ -17,7 +17,7 @@ from django.db.models import F, Q, QuerySet, Subquery
 
 from ...db.expressions import AnyOf, encode_pk, json_array
 from .is_next import IsNext
-from .keys import Key, offset_key, created_at
+from .keys import Key, created_at, offset_key
 from .scopes import MAX_INDEX_ROWS, TABLE, ScanScope
 
 #: Takes rows that meet the condition, and returns the ids of those that may be found by it.
@@ -108,9 +108,9 @@ class KeysetScan:
         found: list[Any] = []
         start, sizes = before, self._long_sizes if len(self.scope.partitions) > 1 else CHUNKS
         while True:
-            for span in self._chunks(start, sizes, is_down=True):
-                found += self._first(span, count - len(found), is_down=True)
-                start = span.end
+            for chunk in self._chunks(start, sizes, is_down=True):
+                found += self._first(chunk, count - len(found), is_down=True)
+                start = chunk.end
                 if len(found) >= count or start is None:
                     return found
             sizes = self._long_sizes
@@ -124,13 +124,13 @@ class KeysetScan:
 
         A batch may be empty: it tells how far the walk has come.
         """
-        for span in self._long_chunks(before):
+        for chunk in self._long_chunks(before):
             keys = self.rows.order_by().values_list("pk", flat=True)
-            found = self._filtered(sorted(chain(*(keys.filter(part) for part in span.parts)), reverse=True))
+            found = self._filtered(sorted(chain(*(keys.filter(part) for part in chunk.parts)), reverse=True))
             for first in range(0, len(found), size):
                 batch = found[first : first + size]
                 yield batch, batch[-1]
-            yield [], span.end
+            yield [], chunk.end
 
     def counts(self, before: Key | None) -> Iterator[tuple[Counter[str], int, Key | None]]:
         """Yield how many there are by status, a stretch at a time, as :meth:`batches` yields ids.
@@ -141,22 +141,22 @@ class KeysetScan:
         statuses = self.rows.order_by("-pk").values_list("pk", "status")
         (size,) = self._long_sizes
         length = self._partition_size(size) * max(1, len(self.scope.partitions))
-        for span in self._long_chunks(before):
-            found = dict(chain(*(statuses.filter(part)[: size + 1] for part in span.parts)))
-            yield Counter(found[key] for key in self._filtered(list(found))), length, span.end
+        for chunk in self._long_chunks(before):
+            found = dict(chain(*(statuses.filter(part)[: size + 1] for part in chunk.parts)))
+            yield Counter(found[key] for key in self._filtered(list(found))), length, chunk.end
 
     @property
     def scanned_rows(self) -> QuerySet[Any]:
         """The rows that are walked: those of the lanes, or of the table, between the bounds."""
-        lanes: Q = reduce(or_, self.scope.partitions, Q())
-        return self._all_rows.filter(self._between(None, None, is_down=True), lanes)
+        partitions: Q = reduce(or_, self.scope.partitions, Q())
+        return self._all_rows.filter(self._between(None, None, is_down=True), partitions)
 
     def _long_chunks(self, before: Key | None) -> Iterator[Chunk]:
         start = before
         while True:
-            span = next(self._chunks(start, self._long_sizes, is_down=True))
-            yield span
-            if (start := span.end) is None:
+            chunk = next(self._chunks(start, self._long_sizes, is_down=True))
+            yield chunk
+            if (start := chunk.end) is None:
                 return
 
     def _page_before(self, before: Key | None) -> Page:
@@ -191,9 +191,9 @@ class KeysetScan:
         least = 1 if self.is_slow else len(CHUNKS)
         if len(self.scope.partitions) > 1:
             sizes = self._long_sizes  # each costs two queries for each lane
-        for number, span in enumerate(self._chunks(start, sizes, is_down=is_down), 1):
-            found += self._first(span, PAGE + 1 - len(found), is_down=is_down)
-            end = span.end
+        for number, chunk in enumerate(self._chunks(start, sizes, is_down=is_down), 1):
+            found += self._first(chunk, PAGE + 1 - len(found), is_down=is_down)
+            end = chunk.end
             if len(found) > PAGE or (number >= least and time.monotonic() > until):
                 break
         return found, end
@@ -203,13 +203,13 @@ class KeysetScan:
         """What is walked at once where there is no clock to look at in between."""
         return SLOW_CHUNKS[1:2] if self.is_slow else CHUNKS[-1:]
 
-    def _first(self, span: Chunk, count: int, *, is_down: bool) -> list[Any]:
+    def _first(self, chunk: Chunk, count: int, *, is_down: bool) -> list[Any]:
         """Return the first rows of a stretch, in the order of walking.
 
         Each part by itself, as each has its index.
         """
         rows = self.rows.order_by("-pk" if is_down else "pk")
-        found = [row for part in span.parts for row in self._matching(rows.filter(part), count)]
+        found = [row for part in chunk.parts for row in self._matching(rows.filter(part), count)]
         return sorted(found, key=_key_of, reverse=is_down)[:count]
 
     def _matching(self, rows: QuerySet[Any], count: int) -> list[Any]:
@@ -262,8 +262,8 @@ class KeysetScan:
         if not self.scope.ranges:
             return None
         keys: set[Key] = set()
-        for shelf in self.scope.ranges:
-            rows = self._all_rows.filter(shelf.rows).order_by(*shelf.order)
+        for index_range in self.scope.ranges:
+            rows = self._all_rows.filter(index_range.rows).order_by(*index_range.order)
             keys.update(rows.values_list("pk", flat=True)[: MAX_INDEX_ROWS + 1])
             if len(keys) > MAX_INDEX_ROWS:
                 return None
@@ -272,18 +272,23 @@ class KeysetScan:
     def _chunk_end(self, start: Key | None, size: int, *, is_down: bool) -> Key | None:
         """Return the id that the next ``size`` rows of the ground end with, None if there are fewer."""
         ends: list[Key] = []
-        for lane in self.scope.partitions or (Q(),):
-            ends += self._next_keys(start, lane, is_down=is_down)[self._partition_size(size) - 1 : self._partition_size(size)]
+        for partition in self.scope.partitions or (Q(),):
+            ends += self._next_keys(start, partition, is_down=is_down)[
+                self._partition_size(size) - 1 : self._partition_size(size)
+            ]
         return (max if is_down else min)(ends, default=None)
 
     def _parts(self, start: Key | None, end: Key | None, size: int, *, is_down: bool) -> tuple[Q, ...]:
         between = self._between(start, end, is_down=is_down)
-        nexts = [self._next_keys(start, lane, is_down=is_down)[: self._partition_size(size)] for lane in self.scope.partitions]
+        nexts = [
+            self._next_keys(start, partition, is_down=is_down)[: self._partition_size(size)]
+            for partition in self.scope.partitions
+        ]
         return tuple(between & Q(IsNext(F("pk"), Subquery(keys))) for keys in nexts) or (between,)
 
-    def _next_keys(self, start: Key | None, lane: Q, *, is_down: bool) -> QuerySet[Any, Any]:
+    def _next_keys(self, start: Key | None, partition: Q, *, is_down: bool) -> QuerySet[Any, Any]:
         """Return the keys from ``start`` on, of one lane."""
-        rows = self._all_rows.filter(self._between(start, None, is_down=is_down), lane)
+        rows = self._all_rows.filter(self._between(start, None, is_down=is_down), partition)
         return rows.order_by("-pk" if is_down else "pk").values_list("pk", flat=True)
 
     def _partition_size(self, size: int) -> int:

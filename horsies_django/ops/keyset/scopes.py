@@ -42,8 +42,11 @@ class ScanScope:
     def for_queue(self, name: str) -> ScanScope:
         """Return the same with no more of its shelves than one queue's part, where they are sorted by queue."""
         part = Q(queue_name=name, is_async__in=[False, True])
-        shelves = (replace(shelf, rows=shelf.rows & part) if shelf.is_queue_ordered else shelf for shelf in self.ranges)
-        return replace(self, shelves=tuple(shelves))
+        ranges = (
+            replace(index_range, rows=index_range.rows & part) if index_range.is_queue_ordered else index_range
+            for index_range in self.ranges
+        )
+        return replace(self, ranges=tuple(ranges))
 
     @property
     def cost(self) -> tuple[int, int]:

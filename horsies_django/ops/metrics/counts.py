@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from ...core.status import TaskStatus
 from ...db import postgres
-from ...db.multi_query import grouped_count_query, decode_rows
+from ...db.multi_query import decode_rows, grouped_count_query
 from ...db.statements import Statement
 from ...models import Task
 from ...models.claim.query import not_past_deadline
@@ -114,7 +114,9 @@ def queries(database: str) -> dict[str, Statement]:
     """Return what has to be asked."""
     conditions = _conditions()
     asked = {
-        name: grouped_count_query(rows, "queue_name", MAX_COUNTED + 1, **{of: conditions[of] for of in _conditions_for(name) if of != ALL})
+        name: grouped_count_query(
+            rows, "queue_name", MAX_COUNTED + 1, **{of: conditions[of] for of in _conditions_for(name) if of != ALL}
+        )
         for name, rows in _row_sets(database).items()
     }
     if connections[database].vendor == "postgresql":
@@ -179,7 +181,8 @@ def _conditions_for(name: str) -> tuple[str, ...]:
 class _Counts:
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self._by_queue = {
-            name: {queue: numbers for queue, *numbers in decode_rows(answers[name])} for name in (*_CONDITION_NAMES, *_FAILED_STATES)
+            name: {queue: numbers for queue, *numbers in decode_rows(answers[name])}
+            for name in (*_CONDITION_NAMES, *_FAILED_STATES)
         }
         self._numbers = {
             name: [sum(numbers) for numbers in zip(*queues.values(), strict=True)] or [0] * len(_conditions_for(name))

@@ -108,7 +108,9 @@ def most_failing(database: str, limit: int = 10) -> list[FailingTask]:
     sums = rows.values_list("task_name", "error_code").annotate(
         total=Sum("count"), again=Sum("count", filter=Q(will_retry=True))
     )
-    return [FailingTask(name, code, n, again or 0) for name, code, n, again in sums.order_by("-total", "task_name")[:limit]]
+    return [
+        FailingTask(name, code, n, again or 0) for name, code, n, again in sums.order_by("-total", "task_name")[:limit]
+    ]
 
 
 def _median_and_p95(histograms: list[Any]) -> tuple[float | None, float | None]:

@@ -10,7 +10,7 @@ from django.db.models import F
 
 from ...core.schedule_enums import DisabledBy
 from ...db.expressions import SecondsUntil
-from ...db.multi_query import run_queries, count_query, rows_query, decode_rows
+from ...db.multi_query import count_query, decode_rows, rows_query, run_queries
 from ...models import Schedule
 
 #: Schedules that are told of, and of those that can't be read so many are counted.
@@ -68,5 +68,7 @@ def next_schedules(database: str, backends: Collection[str]) -> NextSchedules:
     return NextSchedules(tuple(found[:MAX_SHOWN]), decode_rows(answers[""])[0])
 
 
-def _due_schedule(key: int, name: str, task: str | None, workflow: str | None, timing: str, timezone: str, due_in: float) -> DueSchedule:
+def _due_schedule(
+    key: int, name: str, task: str | None, workflow: str | None, timing: str, timezone: str, due_in: float
+) -> DueSchedule:
     return DueSchedule(key, name, task or workflow or "", timing, timezone, due_in)

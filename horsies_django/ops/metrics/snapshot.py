@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from ...core.compat import DEFAULT_TASK_QUEUE_NAME, task_backends
 from ...core.options import Options
 from ...db.expressions import MinuteOf, SecondsUntil
-from ...db.multi_query import run_queries, rows_query, decode_rows, scalar
+from ...db.multi_query import decode_rows, rows_query, run_queries, scalar
 from ...db.statements import Statement
 from ...enqueue.backend import HorsiesBackend
 from ...models import Queue, Task, Turn
@@ -25,8 +25,8 @@ from ...reaper.loop import TURN
 from ..queue_status import QueueStatus, status_from_row
 from . import counts, workflows
 from .counts import Count
-from .history import TimeBucket, Throughput, last_hour, throughput_by_queue
-from .workers import HeldTasks, WorkerStatus, worker_statuses, count_held
+from .history import Throughput, TimeBucket, last_hour, throughput_by_queue
+from .workers import HeldTasks, WorkerStatus, count_held, worker_statuses
 
 #: Due tasks that no worker has let into the index of claims yet: so many are assigned to their queues.
 MAX_JUST_DUE: Final = 1_000

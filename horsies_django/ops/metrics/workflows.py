@@ -11,7 +11,7 @@ from django.db.models import F
 
 from ...core.workflow_status import WORKFLOW_TERMINAL_STATES, WorkflowStatus
 from ...db.expressions import SecondsUntil
-from ...db.multi_query import count_query, rows_query, decode_rows
+from ...db.multi_query import count_query, decode_rows, rows_query
 from ...db.statements import Statement
 from ...models import Workflow
 from .counts import MAX_COUNTED, Count, Exactness
